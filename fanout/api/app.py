@@ -1,0 +1,104 @@
+"""The HTTP endpoints of a node.
+
+This module owns paths, status codes and headers. It must not know sockets (`fanout.api.http_server`) nor how a node
+comes by its documents (`fanout.api.node_view`). Handlers are coroutines although they never await: FastAPI runs plain
+functions in threads, and the node's state belongs to its event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from fastapi import FastAPI, Header, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client.exposition import choose_encoder
+from starlette.exceptions import HTTPException
+
+from fanout import __version__
+from fanout.api.metrics import node_registry
+from fanout.api.models import Fault, LagDocument, Liveness, NodeStatus, Readiness
+from fanout.api.node_view import NodeView
+
+__all__ = ["ENDPOINTS", "create_app"]
+
+ENDPOINTS = ("/livez", "/readyz", "/v1/status", "/v1/lag", "/metrics", "/openapi.json")
+"""Every path that answers."""
+
+
+def create_app(node: NodeView) -> FastAPI:
+    """Build the ASGI application that shows `node`."""
+    app = FastAPI(
+        title="fanout",
+        version=__version__,
+        summary="Health, status and metrics of one fanout node",
+        docs_url=None,  # its page loads scripts from elsewhere; a node may have no way out
+        redoc_url=None,
+    )
+    registry = node_registry(node)
+
+    @app.middleware("http")
+    async def forbid_caching(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        response = await call_next(request)
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+    # HEAD too: probes and `wget --spider` use it.
+    @app.api_route("/livez", methods=["GET", "HEAD"], operation_id="livez")
+    async def livez() -> Liveness:
+        """Answer 200 as long as the event loop runs; restart the process when it does not."""
+        return Liveness()
+
+    @app.api_route(
+        "/readyz",
+        methods=["GET", "HEAD"],
+        operation_id="readyz",
+        responses={503: {"model": Readiness, "description": "Not ready; `reasons` says why."}},
+    )
+    async def readyz(response: Response) -> Readiness:
+        """Answer 200 when the node holds everything it replicates, by proof; else 503."""
+        readiness = node.readiness()
+        response.status_code = 200 if readiness.ready else 503
+        return readiness
+
+    @app.get("/v1/status", operation_id="status")
+    async def status() -> NodeStatus:
+        """Answer everything about the node: links, server, replication log, limits."""
+        return node.status()
+
+    @app.get("/v1/lag", operation_id="lag")
+    async def lag() -> LagDocument:
+        """Answer how far each link is behind; null where that is not known."""
+        return node.lag()
+
+    @app.get(
+        "/metrics",
+        operation_id="metrics",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {}}, "description": "Prometheus text format."}},
+    )
+    async def metrics(accept: Annotated[str, Header()] = "") -> Response:
+        """Answer the metrics, as Prometheus text or, where asked for, OpenMetrics."""
+        encode, content_type = choose_encoder(accept)
+        return Response(encode(registry), headers={"Content-Type": content_type})
+
+    app.add_exception_handler(HTTPException, _http_fault)
+    app.add_exception_handler(Exception, _bug)
+    return app
+
+
+async def _http_fault(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        fault = Fault(error=f"no such path: {request.url.path}", hint="Use one of " + ", ".join(ENDPOINTS))
+    elif error.status_code == 405:
+        fault = Fault(error=f"{request.method} is not possible here", hint="Use GET")
+    else:
+        fault = Fault(error=str(error.detail), hint="")
+    return JSONResponse(fault.model_dump(), status_code=error.status_code, headers=error.headers)
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    # The traceback goes to the node's log (uvicorn logs what an application raises), never to the client.
+    fault = Fault(error="the node failed to answer", hint="This is a bug in fanout; the node's log has the details")
+    return JSONResponse(fault.model_dump(), status_code=500)

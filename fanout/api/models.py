@@ -1,0 +1,237 @@
+"""The documents that a node answers over HTTP, as frozen pydantic models.
+
+This module owns the shape of every JSON document: names with the unit last, null for what is not known (never zero),
+timestamps in UTC, digests as 16 hexadecimal digits (JSON readers lose integers above 2**53). It must not know where the
+numbers come from: `fanout.node` fills the models, `fanout.api.app` serves them, `fanout.cli` reads them back. A reader
+ignores fields that it does not know, so that an older command understands a newer node.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal, Self
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, model_validator
+
+__all__ = [
+    "EVIDENCE",
+    "LINK_STATES",
+    "Fault",
+    "LagDocument",
+    "LinkDetail",
+    "LinkLag",
+    "LinkReadiness",
+    "Liveness",
+    "LogStatus",
+    "NodeStatus",
+    "Readiness",
+    "Role",
+    "SelectorDetail",
+    "SelectorReadiness",
+    "ServerStatus",
+    "utc_from_ns",
+]
+
+Role = Literal["primary", "secondary", "tap"]
+"""What a node does: serve without links, serve what its links bring, or only log what its links bring."""
+
+LINK_STATES = (
+    "down",
+    "connecting",
+    "snapshot",
+    "proving",
+    "live",
+    "resuming",
+    "verifying",
+    "stalled",
+    "tearing_down",
+)
+"""The states of a link, in the order of its life (`docs/architecture.md`, "A link's life")."""
+
+EVIDENCE = ("manifest", "count", "marker", "barrier", "two-pass", "quiet")
+"""Why a snapshot is believed complete, strongest first."""
+
+LinkState = Annotated[str, Field(description="Where the link is in its life.", json_schema_extra={"enum": list(LINK_STATES)})]
+Evidence = Annotated[
+    str | None,
+    Field(
+        description="Why the snapshot is believed complete, strongest rung first: " + ", ".join(EVIDENCE)
+        + ". Null while it is not.",
+    ),
+]
+
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def utc_from_ns(time_ns: int) -> datetime:
+    """Return Unix time in nanoseconds as a UTC timestamp with microseconds."""
+    return _UNIX_EPOCH + timedelta(microseconds=time_ns // 1000)
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Liveness(_Document):
+    """`/livez`: the process runs and its event loop answers; says nothing about its links."""
+
+    live: Literal[True] = Field(True, description="Always true: a node that is not live does not answer.")
+
+
+class SelectorReadiness(_Document):
+    """What a link holds for one selector."""
+
+    filter: str = Field(description="The selector's Topic Filter at the primary.")
+    topics: NonNegativeInt = Field(description="Retained topics held for it now.")
+    complete: bool = Field(description="Whether its snapshot of this epoch is proved complete.")
+    evidence: Evidence
+
+
+class LinkReadiness(_Document):
+    """One link, as far as readiness is concerned."""
+
+    name: str
+    ready: bool = Field(description="Whether this link's replica is proved complete and its session is up.")
+    state: LinkState
+    since: AwareDatetime = Field(description="When the link entered this state.")
+    epoch: NonNegativeInt = Field(
+        description="Identity of the link's current MQTT session: Unix time in microseconds of its start; 0 before the first."
+    )
+    topics: NonNegativeInt = Field(description="Retained topics held by the link's replica now.")
+    evidence: Evidence
+    selectors: tuple[SelectorReadiness, ...]
+
+
+class Readiness(_Document):
+    """`/readyz`: whether this node may join a pool, and if not, why not."""
+
+    ready: bool
+    reasons: tuple[str, ...] = Field(description="Every reason why the node is not ready; empty when it is.")
+    node: str
+    role: Role
+    links: tuple[LinkReadiness, ...]
+
+    @model_validator(mode="after")
+    def _reasons_agree(self) -> Self:
+        if self.ready == bool(self.reasons):
+            raise ValueError("a node is ready exactly when there is no reason against it")
+        return self
+
+
+class SelectorDetail(SelectorReadiness):
+    """One selector of a link, with what identifies its content."""
+
+    digest: str = Field(
+        pattern=r"^[0-9a-f]{16}$",
+        description="Digest over the retained set, independent of order: equal sets have equal digests.",
+    )
+
+
+class LinkDetail(LinkReadiness):
+    """One link, in full."""
+
+    selectors: tuple[SelectorDetail, ...]
+    primary: str = Field(description="The primary's address in use, or the one to be tried next.")
+    last_error: str | None = Field(description="What went wrong last, if anything did since the node started.")
+    hint: str | None = Field(description="What an operator can do about `last_error`.")
+    payload_bytes: NonNegativeInt = Field(description="Payload bytes held by the replica.")
+    refused_total: NonNegativeInt = Field(description="Retained values not stored because of a limit of the replica.")
+    received_total: NonNegativeInt = Field(description="PUBLISH packets received from the primary.")
+    outside_total: NonNegativeInt = Field(description="Of these, messages dropped because no selector covers them.")
+    epochs_total: NonNegativeInt = Field(description="MQTT sessions begun since the node started.")
+    reconnects_total: NonNegativeInt = Field(description="Network Connections begun after the first.")
+    truncated_total: NonNegativeInt = Field(description="Snapshots that the primary cut short.")
+    snapshot_seconds: NonNegativeFloat | None = Field(
+        description="Time from SUBSCRIBE to proof of the newest complete snapshot; null before the first."
+    )
+    snapshot_topics: NonNegativeInt = Field(description="Topics that the newest snapshot brought so far.")
+
+
+class ServerStatus(_Document):
+    """What the node serves to its own MQTT clients."""
+
+    connections: NonNegativeInt = Field(description="Network Connections of clients now.")
+    sessions: NonNegativeInt = Field(description="Sessions now, those without a Network Connection included.")
+    subscriptions: NonNegativeInt = Field(description="Subscriptions of all sessions now.")
+    audiences: NonNegativeInt = Field(description="Groups of sessions with identical subscriptions now.")
+    retained_topics: NonNegativeInt = Field(description="Topics with a retained value that a client can read now.")
+    deliveries_total: NonNegativeInt = Field(description="PUBLISH packets handed to clients.")
+    sent_bytes_total: NonNegativeInt = Field(description="Bytes written to clients.")
+    received_total: NonNegativeInt = Field(description="PUBLISH packets received from clients.")
+    dropped_total: dict[str, NonNegativeInt] = Field(description="Messages not delivered, by reason.")
+    queued_messages: NonNegativeInt = Field(description="Messages queued for sessions now.")
+    queued_bytes: NonNegativeInt = Field(description="Bytes queued for sessions now.")
+
+
+class LogStatus(_Document):
+    """The node's replication log."""
+
+    directory: str
+    rows_total: NonNegativeInt = Field(description="Rows written since the node started.")
+    dropped_rows_total: NonNegativeInt = Field(description="Rows not written: the queue or the disk was full.")
+    written_bytes_total: NonNegativeInt = Field(description="Bytes written to segments.")
+    queued_rows: NonNegativeInt = Field(description="Rows waiting for the writer's thread.")
+    last_sync: AwareDatetime | None = Field(description="When rows were last forced to disk; null before the first time.")
+    alarm: str | None = Field(description="Why the log is not being written; null when it is.")
+
+
+class NodeStatus(_Document):
+    """`/v1/status`: everything about one node."""
+
+    node: str
+    version: str = Field(description="The version of fanout that the node runs.")
+    role: Role
+    started: AwareDatetime
+    uptime_seconds: NonNegativeFloat
+    ready: bool
+    reasons: tuple[str, ...]
+    listeners: tuple[str, ...] = Field(description="Addresses at which MQTT clients are served, with their real ports.")
+    links: tuple[LinkDetail, ...]
+    server: ServerStatus | None = Field(description="Null on a node that serves nobody (a tap).")
+    log: LogStatus | None = Field(description="Null without a replication log.")
+    limits: dict[str, NonNegativeFloat] = Field(
+        default_factory=dict, description="The bounds in force, by their dotted key in the configuration."
+    )
+
+
+class LinkLag(_Document):
+    """How far one link is behind its primary."""
+
+    name: str
+    state: LinkState
+    lag_seconds: NonNegativeFloat | None = Field(
+        description="How far behind the replica is, at least. Null when it is not known; never zero for that."
+    )
+    basis: Literal["heartbeat", "unknown"] = Field(
+        description="`heartbeat`: measured with the link's own message through the data path. `unknown`: not measured."
+    )
+    detail: str = Field(description="Why the lag is unknown or only a lower bound; empty otherwise.")
+    heartbeat_age_seconds: NonNegativeFloat | None = Field(
+        description="Time since a heartbeat last came back; null when none did in this epoch."
+    )
+    heartbeat_interval_seconds: NonNegativeFloat | None = Field(
+        description="Time between heartbeats; null when they are switched off."
+    )
+    received_total: NonNegativeInt = Field(description="PUBLISH packets received from the primary.")
+    topics: NonNegativeInt = Field(description="Retained topics held by the link's replica now.")
+
+    @model_validator(mode="after")
+    def _unknown_is_null(self) -> Self:
+        if (self.basis == "unknown") != (self.lag_seconds is None):
+            raise ValueError("lag_seconds is null exactly when the basis is unknown")
+        return self
+
+
+class LagDocument(_Document):
+    """`/v1/lag`: how far each link is behind."""
+
+    node: str
+    role: Role
+    links: tuple[LinkLag, ...]
+
+
+class Fault(_Document):
+    """Any answer that is an error."""
+
+    error: str = Field(description="What is wrong.")
+    hint: str = Field(description="What to do.")

@@ -1,0 +1,26 @@
+"""What the HTTP face asks of a node; `fanout.node` implements it, tests use a stand-in."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fanout.api.models import LagDocument, NodeStatus, Readiness
+
+__all__ = ["NodeView"]
+
+
+class NodeView(Protocol):
+    """A node, seen by its HTTP face.
+
+    Every method is called on the node's event loop, at each request, and must return at once: counters are read, not
+    computed. The metrics are derived from these documents, so that they cannot disagree.
+    """
+
+    def readiness(self) -> Readiness:
+        """Return whether the node may join a pool, and why not."""
+
+    def status(self) -> NodeStatus:
+        """Return everything about the node."""
+
+    def lag(self) -> LagDocument:
+        """Return how far each link is behind."""

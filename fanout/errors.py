@@ -1,0 +1,152 @@
+"""Every error that fanout raises on purpose.
+
+    FanoutError
+    ├── ConfigError            the operator's file is wrong; carries every fault that was found
+    ├── ProtocolError          the peer broke MQTT; carries the Reason Code to send
+    ├── LinkError              something went wrong between a link and its primary
+    │   ├── PrimaryUnreachable   no address of the primary answered
+    │   ├── PrimaryRefused       the primary answered CONNECT or SUBSCRIBE with a failing Reason Code
+    │   ├── SnapshotUnproved     the snapshot ended without the evidence that makes a replica complete
+    │   └── LinkLost             the Network Connection ended
+    ├── ListenError            a listener's address cannot be bound
+    ├── LogError               the replication log cannot be written or read
+    ├── NodeUnreachable        a command could not reach a node's HTTP address
+    ├── ExtraMissing           an optional part is not installed; the hint is the install command
+    └── ReportError            a report cannot be made from what was given
+
+This module imports only the Reason Codes of the specification; every other module may import it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fanout.mqtt.reason_codes import ReasonCode
+
+__all__ = [
+    "ConfigError",
+    "ConfigFault",
+    "ExtraMissing",
+    "FanoutError",
+    "LinkError",
+    "LinkLost",
+    "ListenError",
+    "LogError",
+    "NodeUnreachable",
+    "PrimaryRefused",
+    "PrimaryUnreachable",
+    "ProtocolError",
+    "ReportError",
+    "SnapshotUnproved",
+]
+
+
+class FanoutError(Exception):
+    """The root of the tree.
+
+    Attributes:
+        hint: What an operator can do about it; an empty string when there is nothing to do.
+    """
+
+    retryable: ClassVar[bool] = False
+    """Whether trying the same again later may succeed."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}. {self.hint}" if self.hint else self.message
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFault:
+    """One thing that is wrong in a configuration file."""
+
+    key: str
+    """The dotted key, such as `link[0].selector[1].filter`; empty when the whole file is meant."""
+    problem: str
+    """What is wrong, without a full stop."""
+    hint: str
+    """What to do."""
+
+    def __str__(self) -> str:
+        place = f"{self.key}: " if self.key else ""
+        return f"{place}{self.problem}. {self.hint}"
+
+
+class ConfigError(FanoutError):
+    """A configuration that cannot be used; all its faults are reported at once."""
+
+    def __init__(self, path: str, faults: tuple[ConfigFault, ...]) -> None:
+        self.path = path
+        self.faults = faults
+        super().__init__("\n".join(f"{path}: {fault}" for fault in faults))
+
+
+class ProtocolError(FanoutError):
+    """The peer broke the rules of MQTT.
+
+    Attributes:
+        reason_code: The Reason Code of the DISCONNECT or CONNACK that tells the peer (MQTT 5, section 4.13).
+    """
+
+    def __init__(self, reason_code: ReasonCode, detail: str) -> None:
+        self.reason_code = reason_code
+        self.detail = detail
+        super().__init__(f"{reason_code.text} (0x{reason_code:02X}): {detail}")
+
+
+class LinkError(FanoutError):
+    """Something went wrong between a link and its primary."""
+
+    retryable = True
+
+
+class PrimaryUnreachable(LinkError):
+    """No address of the primary accepted a Network Connection."""
+
+
+class PrimaryRefused(LinkError):
+    """The primary answered with a Reason Code that means failure."""
+
+    def __init__(self, message: str, *, reason_code: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.reason_code = reason_code
+
+
+class SnapshotUnproved(LinkError):
+    """A snapshot ended without evidence that it was complete."""
+
+
+class LinkLost(LinkError):
+    """The Network Connection to the primary ended."""
+
+
+class ListenError(FanoutError):
+    """A listener's address cannot be bound."""
+
+
+class LogError(FanoutError):
+    """The replication log cannot be written or read."""
+
+
+class NodeUnreachable(FanoutError):
+    """A command could not reach a node's HTTP address."""
+
+    retryable = True
+
+
+class ExtraMissing(FanoutError):
+    """An optional part of fanout is not installed."""
+
+    def __init__(self, part: str, extra: str) -> None:
+        self.part = part
+        self.extra = extra
+        super().__init__(f"{part} needs a package that is not installed", hint=f"Run: pip install 'fanout[{extra}]'")
+
+
+class ReportError(FanoutError):
+    """A report cannot be made from what was given."""

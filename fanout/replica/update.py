@@ -1,0 +1,97 @@
+"""What one update is, from the read that brings it to the writes that deliver it.
+
+An `Update` is a plain tuple, built once (by a link or by the server's ingress), kept as it is in the replica, and
+handed as it is to the replication log and to dispatch. A plain tuple, not a dataclass or a NamedTuple: it is built
+for every message, a literal takes a third of the time, and the garbage collector stops tracking exact tuples of
+atomic values, which matters with a million of them. Code off the hot path unpacks it by name.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from xxhash import xxh3_64_intdigest
+
+__all__ = ["ChangeKind", "Changes", "Phase", "Stamp", "Update", "content_digest"]
+
+
+class Stamp(NamedTuple):
+    """The identity of an update, given once per primary (`docs/architecture.md`, "Update identity")."""
+
+    primary: str
+    """The identifier of the node that stamped: a `fanout primary`, or the first-tier node beside a foreign broker."""
+    epoch: int
+    """The stamping node's epoch: Unix time in microseconds at which its sequence started at 1."""
+    sequence: int
+    """Position in that epoch, from 1, without gaps."""
+    origin_us: int
+    """When the stamping node received the update, Unix time in microseconds by its own clock."""
+
+
+Update: TypeAlias = tuple[bytes, bytes, int, bool, bytes, int, int, int, Stamp | None]
+"""(topic, payload, qos, retain, properties, received_ns, expires_ns, digest, stamp).
+
+topic:        local Topic Name (after the selector's prefix), UTF-8, already validated.
+payload:      Application Message; empty with retain set means "the retained value is removed".
+qos:          0, 1 or 2: the QoS at which it may be delivered at most.
+retain:       whether the publisher set RETAIN (so the value is retained).
+properties:   encoded MQTT 5 properties that travel with the message, without the length in front and without
+              Topic Alias, Subscription Identifier, Message Expiry Interval and stamp; empty for none.
+received_ns:  Unix time in nanoseconds of the read that brought it (one int per batch).
+expires_ns:   Unix time in nanoseconds after which it must not be delivered; 0 means never.
+digest:       `content_digest(topic, payload)`.
+stamp:        its identity, or None when nobody stamped it.
+"""
+
+
+def content_digest(topic: bytes, payload: bytes) -> int:
+    """Return the 64-bit xxh3 digest of a topic and its payload, unsigned.
+
+    A Topic Name cannot contain U+0000 [MQTT-4.7.3-2], so the separator makes the pair unambiguous. xxh3 is not proof
+    against an adversary who builds collisions.
+    """
+    return xxh3_64_intdigest(topic + b"\0" + payload)
+
+
+class Phase(enum.IntEnum):
+    """Why an update arrived."""
+
+    LIVE = 0
+    """After the snapshot was complete, or published at this node."""
+    SNAPSHOT = 1
+    """While the retained set of a new epoch was arriving."""
+    AUDIT = 2
+    """A second retained set inside a running session; unchanged values are not dispatched."""
+
+
+class ChangeKind(enum.IntEnum):
+    """What an update did to the replica; written to the replication log."""
+
+    NEW = 1
+    """The topic had no retained value."""
+    REPLACED = 2
+    """The topic had a retained value; this one took its place."""
+    REMOVED = 3
+    """A zero-length payload removed the retained value."""
+    MESSAGE = 4
+    """Not retained (or the removal of a value that was not there): delivered, nothing stored."""
+    UNCHANGED = 5
+    """A snapshot or audit copy of the value already held: neither stored nor delivered again."""
+    REFUSED = 6
+    """Over a limit of the replica: delivered, not stored, counted."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """What one batch did to a replica."""
+
+    updates: list[Update]
+    """Every update of the batch, in the order of arrival."""
+    kinds: bytearray
+    """One `ChangeKind` for each of `updates`."""
+    dispatch: list[Update]
+    """Those to deliver to subscribers, in order; the same list object as `updates` when all are."""
+    phase: Phase
+    """Why the batch arrived."""

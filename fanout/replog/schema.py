@@ -1,0 +1,83 @@
+"""The columns of the replication log: the one contract between the nodes that write it and the jobs that read it.
+
+Two tables share a log directory. `updates` has a row for each update that a node published or applied; `events` has a
+row for each change of state and each heartbeat. Both carry `log_pos`, one count over both tables, which gives the order
+inside one log. Timestamps are microseconds in UTC, digests are the unsigned 64-bit value seen as signed (Spark has
+neither nanoseconds nor unsigned integers). This module must stay importable without pyspark, sockets or files.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+__all__ = ["EVENTS", "FLAG_DUP", "FLAG_DUPLICATE", "FLAG_STALE", "SCHEMA_VERSION", "UPDATES", "event_names"]
+
+SCHEMA_VERSION = 1
+"""Part of the directory name (`v1`); raised when a column changes its meaning or goes away."""
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_NAME = pa.dictionary(pa.int32(), pa.string())
+
+UPDATES = pa.schema(
+    [
+        pa.field("node", _NAME, nullable=False),  # the node that wrote the row
+        pa.field("role", _NAME, nullable=False),  # primary | secondary | tap
+        pa.field("link", _NAME, nullable=False),  # name of the link; "" for what was published at this node
+        pa.field("selector", _NAME, nullable=False),  # the selector's filter at the primary; "" without a link
+        pa.field("link_epoch", pa.int64(), nullable=False),  # epoch of the link's session; the node's epoch without a link
+        pa.field("log_pos", pa.int64(), nullable=False),  # order of rows in this node's log, from 1, per node epoch
+        pa.field("node_epoch", pa.int64(), nullable=False),  # Unix time in microseconds at which this node process started
+        pa.field("topic", pa.string(), nullable=False),  # Topic Name at the primary (before the selector's prefix)
+        pa.field("digest", pa.int64(), nullable=False),  # content digest of (topic at the primary, payload)
+        pa.field("payload_bytes", pa.int32(), nullable=False),
+        pa.field("qos", pa.int8(), nullable=False),
+        pa.field("retain", pa.bool_(), nullable=False),
+        pa.field("change", pa.int8(), nullable=False),  # fanout.replica.update.ChangeKind
+        pa.field("phase", pa.int8(), nullable=False),  # fanout.replica.update.Phase
+        pa.field("flags", pa.int32(), nullable=False),  # FLAG_*
+        pa.field("stamp_primary", _NAME, nullable=True),  # identity of the update; null without a stamp
+        pa.field("stamp_epoch", pa.int64(), nullable=True),
+        pa.field("sequence", pa.int64(), nullable=True),
+        pa.field("origin", _TIMESTAMP, nullable=True),  # the stamping node's clock
+        pa.field("applied", _TIMESTAMP, nullable=False),  # this node's clock, the read that brought the update
+    ]
+)
+"""One row for each update published (at a node) or applied (through a link)."""
+
+EVENTS = pa.schema(
+    [
+        pa.field("node", _NAME, nullable=False),
+        pa.field("role", _NAME, nullable=False),
+        pa.field("link", _NAME, nullable=False),  # "" when the whole node is meant
+        pa.field("selector", _NAME, nullable=False),  # "" when the whole link is meant
+        pa.field("link_epoch", pa.int64(), nullable=False),
+        pa.field("log_pos", pa.int64(), nullable=False),
+        pa.field("node_epoch", pa.int64(), nullable=False),
+        pa.field("at", _TIMESTAMP, nullable=False),  # this node's clock
+        pa.field("event", _NAME, nullable=False),  # one of event_names
+        pa.field("state", _NAME, nullable=False),  # the state entered, for "state"; else ""
+        pa.field("evidence", _NAME, nullable=False),  # for "complete"; else ""
+        pa.field("topics", pa.int64(), nullable=False),  # retained topics held, after the event
+        pa.field("digest", pa.int64(), nullable=False),  # digest over the retained set, after the event
+        pa.field("lag_us", pa.int64(), nullable=True),  # for "heartbeat": round trip through the data path
+        pa.field("detail", pa.string(), nullable=False),  # what a person should read, or JSON; "" for nothing
+    ]
+)
+"""One row for each change of state, heartbeat, start and stop."""
+
+event_names = (
+    "start",  # the node started; detail: JSON of its links, selectors and version
+    "stop",  # the node stopped in good order
+    "state",  # a link entered `state`
+    "complete",  # a selector's snapshot is proved complete, by `evidence`
+    "tear_down",  # the link's replica was removed; rows of it with a smaller log_pos hold no more
+    "heartbeat",  # the link's own message came back through the data path, or (link "") the node is alive
+    "gap",  # rows were not logged (full buffer or disk); detail says how many
+)
+
+FLAG_DUP = 1
+"""The PUBLISH had DUP set."""
+FLAG_DUPLICATE = 2
+"""The same stamped sequence was applied before by this link in this epoch."""
+FLAG_STALE = 4
+"""Its sequence is below the highest already applied to this topic."""

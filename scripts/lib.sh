@@ -1,0 +1,50 @@
+# Shared by the scripts beside it: where the project is, and a virtual environment with what a lock file names.
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+VENV=${FANOUT_VENV:-.venv}
+
+say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
+
+fail() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+find_python() { # prints a Python of at least 3.11
+  local candidate
+  for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
+    [ -n "$candidate" ] && command -v "$candidate" >/dev/null 2>&1 || continue
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  fail "Python 3.11 or newer was not found. Install it, or set PYTHON to its path."
+}
+
+install_locked() { # installs the lock file $1 and the project itself, unless that was done before
+  local lock=$1 mark
+  mark="$VENV/.installed-$(cat "$lock" pyproject.toml | sha256sum | cut -c1-16)"
+  [ -e "$mark" ] && return
+  local python
+  python=$(find_python)
+  [ -x "$VENV/bin/python" ] || "$python" -m venv "$VENV" ||
+    fail "could not make a virtual environment in $VENV (on Debian: apt-get install python3-venv)"
+  [ -x "$VENV/bin/pip" ] || "$VENV/bin/python" -m ensurepip -q
+  say "Installing the packages of $lock into $VENV"
+  "$VENV/bin/python" -m pip install -q --disable-pip-version-check --require-hashes -r "$lock" || fail "pip could not install $lock"
+  "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps -e . || fail "pip could not install fanout itself"
+  touch "$mark"
+}
+
+install_system() { # installs the system packages "$@" with apt-get where this user may; true when it did
+  command -v apt-get >/dev/null 2>&1 || return 1
+  local sudo=""
+  if [ "$(id -u)" != 0 ]; then
+    sudo -n true 2>/dev/null || return 1
+    sudo="sudo -n"
+  fi
+  say "Installing from the system's packages: $*"
+  export DEBIAN_FRONTEND=noninteractive
+  $sudo apt-get update -qq >/dev/null && $sudo apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
