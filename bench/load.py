@@ -1,7 +1,8 @@
-"""The load generator: raw sockets, packets encoded beforehand, and subscribers that count bytes of fixed-size packets.
+"""The load generator: raw sockets, packets encoded beforehand, subscribers that count bytes of fixed-size packets.
 
-It must never be what is measured. A publisher writes one prepared buffer; the subscribers of a run share one process
-that reads whatever has arrived and counts, and, at QoS 1, acknowledges every whole packet of a read with one write.
+It must never be what is measured. A publisher writes one prepared buffer; the subscribers of a run share one
+process that reads whatever has arrived and counts, and, at QoS 1, acknowledges every whole packet of a read
+with one write.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ def connect(port: int, client_id: str) -> socket.socket:
     """Open an MQTT 3.1.1 connection with a clean session and wait for its CONNACK."""
     client = socket.create_connection(("127.0.0.1", port), timeout=30)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    client.sendall(encode(Connect(client_id=client_id, version=_VERSION, clean_start=True, keep_alive=0), version=_VERSION))
+    client.sendall(
+        encode(
+            Connect(client_id=client_id, version=_VERSION, clean_start=True, keep_alive=0), version=_VERSION
+        )
+    )
     _expect(client, 4, b"\x20")
     return client
 
@@ -48,7 +53,11 @@ def burst(messages: int, *, topics: int, payload_bytes: int, qos: int) -> bytes:
     payload = b"x" * payload_bytes
     return b"".join(
         encode_publish(
-            b"bench/%07d" % (number % topics), payload, version=_VERSION, qos=qos, packet_id=number % 65535 + 1 if qos else 0
+            b"bench/%07d" % (number % topics),
+            payload,
+            version=_VERSION,
+            qos=qos,
+            packet_id=number % 65535 + 1 if qos else 0,
         )
         for number in range(messages)
     )
@@ -93,7 +102,9 @@ class Subscribers:
     def __init__(self, port: int, *, count: int, qos: int, payload_bytes: int) -> None:
         self._pipe, child = multiprocessing.Pipe()
         plan = _Plan(port, count, qos, packet_bytes(payload_bytes=payload_bytes, qos=qos))
-        self._process = multiprocessing.get_context("fork").Process(target=_subscribe, args=(plan, child), daemon=True)
+        self._process = multiprocessing.get_context("fork").Process(
+            target=_subscribe, args=(plan, child), daemon=True
+        )
         self._process.start()
         child.close()
         self._answer(60)
@@ -128,7 +139,9 @@ def _subscribe(plan: _Plan, pipe: Connection) -> None:
     """Run the subscribers' process: subscribe, then count bursts until the other end of the pipe closes."""
     try:
         clients = [connect(plan.port, f"bench-{number}") for number in range(plan.count)]
-        request = encode(Subscribe(packet_id=1, subscriptions=(Subscription(b"bench/#", plan.qos),)), version=_VERSION)
+        request = encode(
+            Subscribe(packet_id=1, subscriptions=(Subscription(b"bench/#", plan.qos),)), version=_VERSION
+        )
         for client in clients:
             client.sendall(request)
             _expect(client, 5, b"\x90")
@@ -164,14 +177,16 @@ def _count(clients: list[socket.socket], messages: int, plan: _Plan) -> None:
                     raise ConnectionError("the server closed the connection of a subscriber")
                 state[0] += read
                 if plan.qos:
-                    state[1] = _acknowledge(client, state[1] + bytes(buffer[:read]), plan.packet_bytes, identifier_at)
+                    state[1] = _acknowledge(
+                        client, state[1] + bytes(buffer[:read]), plan.packet_bytes, identifier_at
+                    )
                 if state[0] >= wanted:
                     selector.unregister(client)
                     waiting -= 1
 
 
 def _acknowledge(client: socket.socket, data: bytes, size: int, identifier_at: int) -> bytes:
-    """Answer every whole packet in `data` with a PUBACK, in one write; return the part of a packet that is left."""
+    """Answer every whole packet in `data` with a PUBACK, in one write; return what is left of a packet."""
     whole = len(data) // size
     acknowledgements = bytearray(b"\x40\x02\x00\x00" * whole)
     end = whole * size

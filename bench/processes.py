@@ -1,4 +1,4 @@
-"""Servers as child processes: free ports, configuration in a scratch directory, waiting for them, ending them by pid.
+"""Servers as child processes: free ports, configuration in a scratch directory, waiting, ending them by pid.
 
 Used by the benchmarks and by the demonstration. Every server listens on loopback only.
 """
@@ -18,7 +18,17 @@ from pathlib import Path
 
 import httpx
 
-__all__ = ["Node", "Server", "Usage", "find_mosquitto", "free_port", "link", "mosquitto", "wait_for", "wait_for_port"]
+__all__ = [
+    "Node",
+    "Server",
+    "Usage",
+    "find_mosquitto",
+    "free_port",
+    "link",
+    "mosquitto",
+    "wait_for",
+    "wait_for_port",
+]
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -52,7 +62,9 @@ def wait_for_port(port: int, *, deadline_s: float = 30.0) -> None:
 
 def find_mosquitto() -> str | None:
     """Return the path of a Mosquitto broker, or None when the machine has none."""
-    return shutil.which("mosquitto", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
+    return shutil.which(
+        "mosquitto", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +97,11 @@ class Server:
         """Start the process and wait until its MQTT port accepts connections."""
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                self.command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=self._environment,
+                self.command,
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                env=self._environment,
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which ends its servers in order
             )
         if self.port:
@@ -99,7 +115,7 @@ class Server:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def stop(self, how: signal.Signals = signal.SIGTERM, *, deadline_s: float = 20.0) -> int | None:
-        """End the process with `how`; SIGKILL after `deadline_s`. Returns its exit code, or None when none ran."""
+        """End the process with `how`, SIGKILL after `deadline_s`; return its exit code, None when none ran."""
         if self.process is None:
             return None
         process, self.process = self.process, None
@@ -129,7 +145,7 @@ class Server:
 
 
 def mosquitto(scratch: Path, *, name: str, port: int | None = None, settings: str = "") -> Server:
-    """Prepare a Mosquitto broker with its default configuration plus `settings`; raise RuntimeError without one."""
+    """Prepare a Mosquitto with its default configuration plus `settings`; raise RuntimeError without one."""
     binary = find_mosquitto()
     if binary is None:
         raise RuntimeError("Mosquitto was not found. On Debian or Ubuntu: sudo apt-get install mosquitto")
@@ -142,7 +158,9 @@ def mosquitto(scratch: Path, *, name: str, port: int | None = None, settings: st
 class Node(Server):
     """One fanout node, with the address of its HTTP interface."""
 
-    def __init__(self, scratch: Path, *, role: str, name: str, links: str = "", settings: str = "", log: bool = True) -> None:
+    def __init__(
+        self, scratch: Path, *, role: str, name: str, links: str = "", settings: str = "", log: bool = True
+    ) -> None:
         self.name = name
         """The node's identifier."""
         self.http_port = free_port()
@@ -154,7 +172,8 @@ class Node(Server):
         server = f'[server]\nlisten = ["mqtt://127.0.0.1:{port}"]\n' if port else ""
         replication_log = f'[log]\ndirectory = "{self.log_directory}"\n' if log else ""
         config.write_text(
-            f'[node]\nid = "{name}"\ndata_directory = "{scratch / name}"\n{server}[http]\nlisten = "127.0.0.1:{self.http_port}"\n'
+            f'[node]\nid = "{name}"\ndata_directory = "{scratch / name}"\n{server}'
+            f'[http]\nlisten = "127.0.0.1:{self.http_port}"\n'
             f"{replication_log}{settings}{links}"
         )
         command = [sys.executable, "-m", "fanout", role, "--config", str(config)]
@@ -177,7 +196,9 @@ class Node(Server):
 
     def wait_ready(self, *, deadline_s: float = 60.0) -> None:
         """Return once `/readyz` says that the node is ready."""
-        wait_for(lambda: self.readiness()["ready"] is True, what=f"{self.name} being ready", deadline_s=deadline_s)
+        wait_for(
+            lambda: self.readiness()["ready"] is True, what=f"{self.name} being ready", deadline_s=deadline_s
+        )
 
 
 def link(primary_port: int, *, topic_filter: str = "#", qos: int = 0, settings: str = "") -> str:

@@ -2,7 +2,11 @@
 
     FanoutError
     ├── ConfigError            the operator's file is wrong; carries every fault that was found
+    ├── AddressInvalid         a text is not an address that fanout can use
+    ├── SelectorInvalid        a Topic Filter, an exclude, a prefix or a QoS of a selector is not legal
     ├── ProtocolError          the peer broke MQTT; carries the Reason Code to send
+    │   └── UnsupportedProtocolVersion  CONNECT asks for a protocol that is not MQTT 5 or 3.1.1
+    ├── SendQuotaExceeded      no Packet Identifier is free, or the peer's Receive Maximum is used up
     ├── LinkError              something went wrong between a link and its primary
     │   ├── PrimaryUnreachable   no address of the primary answered
     │   ├── PrimaryRefused       the primary answered CONNECT or SUBSCRIBE with a failing Reason Code
@@ -25,6 +29,7 @@ from typing import ClassVar
 from fanout.mqtt.reason_codes import ReasonCode
 
 __all__ = [
+    "AddressInvalid",
     "ConfigError",
     "ConfigFault",
     "ExtraMissing",
@@ -38,7 +43,10 @@ __all__ = [
     "PrimaryUnreachable",
     "ProtocolError",
     "ReportError",
+    "SelectorInvalid",
+    "SendQuotaExceeded",
     "SnapshotUnproved",
+    "UnsupportedProtocolVersion",
 ]
 
 
@@ -86,6 +94,14 @@ class ConfigError(FanoutError):
         super().__init__("\n".join(f"{path}: {fault}" for fault in faults))
 
 
+class AddressInvalid(FanoutError):
+    """A text is not an address that fanout can use."""
+
+
+class SelectorInvalid(FanoutError):
+    """A Topic Filter, an exclude, a prefix or a QoS of a selector is not legal."""
+
+
 class ProtocolError(FanoutError):
     """The peer broke the rules of MQTT.
 
@@ -97,6 +113,28 @@ class ProtocolError(FanoutError):
         self.reason_code = reason_code
         self.detail = detail
         super().__init__(f"{reason_code.text} (0x{reason_code:02X}): {detail}")
+
+
+class UnsupportedProtocolVersion(ProtocolError):
+    """CONNECT asks for a protocol that is not MQTT 5 or 3.1.1 [MQTT-3.1.2-1] [MQTT-3.1.2-2].
+
+    Attributes:
+        level: The Protocol Version that the client asked for; below 5 it understands only the CONNACK of MQTT 3.1.1.
+    """
+
+    def __init__(self, protocol_name: str, level: int) -> None:
+        self.protocol_name = protocol_name
+        self.level = level
+        super().__init__(
+            ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+            f"the client asks for protocol {protocol_name!r}, level {level}",
+        )
+
+
+class SendQuotaExceeded(FanoutError):
+    """No Packet Identifier is free, or the peer's Receive Maximum is used up [MQTT-4.9.0-2]."""
+
+    retryable = True
 
 
 class LinkError(FanoutError):
@@ -145,7 +183,9 @@ class ExtraMissing(FanoutError):
     def __init__(self, part: str, extra: str) -> None:
         self.part = part
         self.extra = extra
-        super().__init__(f"{part} needs a package that is not installed", hint=f"Run: pip install 'fanout[{extra}]'")
+        super().__init__(
+            f"{part} needs a package that is not installed", hint=f"Run: pip install 'fanout[{extra}]'"
+        )
 
 
 class ReportError(FanoutError):

@@ -1,7 +1,7 @@
 """A plant's sensors for the demonstration: a retained value per sensor, then a steady stream of updates.
 
-Publishes with aiomqtt, a client that is not ours. When the primary goes away it waits for it and publishes every
-sensor's value again, as real sensors do.
+Publishes with aiomqtt, a client that is not ours. When the primary goes away it waits for it and publishes
+every sensor's value again, as real sensors do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from datetime import UTC, datetime
 import aiomqtt
 import tenacity
 
-_KINDS = (("temperature", "degC", 21.0), ("pressure", "bar", 4.2), ("vibration", "mm/s", 1.1), ("power", "kW", 7.5))
+_KINDS = (
+    ("temperature", "degC", 21.0),
+    ("pressure", "bar", 4.2),
+    ("vibration", "mm/s", 1.1),
+    ("power", "kW", 7.5),
+)
 
 
 @dataclass
@@ -46,7 +51,9 @@ def sensors(count: int) -> list[Sensor]:
 
 async def publish(port: int, *, count: int, rate: int) -> None:
     """Publish every sensor once, then `rate` updates a second, until the connection ends."""
-    async with aiomqtt.Client("127.0.0.1", port, identifier="demo-sensors", protocol=aiomqtt.ProtocolVersion.V5) as client:
+    async with aiomqtt.Client(
+        "127.0.0.1", port, identifier="demo-sensors", protocol=aiomqtt.ProtocolVersion.V5
+    ) as client:
         plant = sensors(count)
         for sensor in plant:
             await client.publish(sensor.topic, sensor.payload(), qos=0, retain=True)

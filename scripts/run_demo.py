@@ -1,4 +1,4 @@
-"""The demonstration behind `scripts/demo`: the whole mission on one machine, with real processes and real input."""
+"""The demonstration behind `scripts/demo`: the whole mission on one machine, with real processes and input."""
 
 from __future__ import annotations
 
@@ -40,11 +40,17 @@ class Demo:
         else:
             self.primary = Node(scratch, role="primary", name="primary", settings="", log=True)
             self.primary_kind = "fanout primary (no Mosquitto found on this machine)"
-        links = link(self.primary.port, topic_filter=_SELECTOR, qos=1, settings="retry_max_s = 2\nheartbeat_s = 1\n")
+        links = link(
+            self.primary.port, topic_filter=_SELECTOR, qos=1, settings="retry_max_s = 2\nheartbeat_s = 1\n"
+        )
         self.tap = Node(scratch, role="tap", name="tap", links=links)
-        self.secondaries = [Node(scratch, role="secondary", name=f"edge-{number}", links=links) for number in (1, 2)]
+        self.secondaries = [
+            Node(scratch, role="secondary", name=f"edge-{number}", links=links) for number in (1, 2)
+        ]
         load = [sys.executable, str(ROOT / "scripts" / "demo_load.py"), "--port", str(self.primary.port)]
-        self.load = Server([*load, "--sensors", str(sensors), "--rate", str(rate)], log=scratch / "load.log", port=0)
+        self.load = Server(
+            [*load, "--sensors", str(sensors), "--rate", str(rate)], log=scratch / "load.log", port=0
+        )
 
     @property
     def servers(self) -> list[Server]:
@@ -61,7 +67,9 @@ class Demo:
 
     def run(self) -> None:
         """Start everything, restart the primary once, and leave all running."""
-        self.title(f"1. A primary with {self.sensors:,} retained sensor topics, {self.rate} updates/s: {self.primary_kind}")
+        self.title(
+            f"1. A primary ({self.primary_kind}) with {self.sensors:,} retained topics, {self.rate} updates/s"
+        )
         self.primary.start()
         self.load.start()
         self.wait_for_load(1)
@@ -93,7 +101,9 @@ class Demo:
         """Return once the load has published every sensor `times` times."""
         published = self.scratch / "load.log"
         wait_for(
-            lambda: published.read_text().count("published") >= times, what="the sensors' first values", deadline_s=60
+            lambda: published.read_text().count("published") >= times,
+            what="the sensors' first values",
+            deadline_s=60,
         )
 
     def watch(self, what: str, *, wanted: bool) -> None:
@@ -122,7 +132,9 @@ class Demo:
         for node in self.secondaries:
             reader = [sys.executable, "-c", _READER, str(node.port), _SELECTOR, str(self.sensors)]
             answer = json.loads(subprocess.run(reader, capture_output=True, check=True, timeout=60).stdout)
-            self.say(f"{node.name:7} serves {answer['topics']:,} retained topics on mqtt://127.0.0.1:{node.port}")
+            self.say(
+                f"{node.name:7} serves {answer['topics']:,} retained topics on mqtt://127.0.0.1:{node.port}"
+            )
             if answer["topics"] != self.sensors:
                 raise RuntimeError(f"{node.name} served {answer['topics']} of {self.sensors} retained topics")
 
@@ -200,11 +212,15 @@ def stop_kept(state: Path) -> int:
 def main() -> int:
     """Run the demonstration and return the exit code."""
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
-    parser.add_argument("--keep", action="store_true", help="leave everything running and print the addresses")
+    parser.add_argument(
+        "--keep", action="store_true", help="leave everything running and print the addresses"
+    )
     parser.add_argument("--stop", action="store_true", help="end what an earlier --keep left running")
     parser.add_argument("--sensors", type=int, default=4000, help="retained topics (4000)")
     parser.add_argument("--rate", type=int, default=300, help="updates a second (300)")
-    parser.add_argument("--directory", type=Path, default=ROOT / "var" / "demo", help="for logs and reports (var/demo)")
+    parser.add_argument(
+        "--directory", type=Path, default=ROOT / "var" / "demo", help="for logs and reports (var/demo)"
+    )
     arguments = parser.parse_args()
     state = arguments.directory / "running.json"
     if arguments.stop:
@@ -244,7 +260,9 @@ def keep(demo: Demo, state: Path) -> None:
     demo.title("Left running. End it with: scripts/demo --stop")
     demo.console.print(f"  primary  mqtt://127.0.0.1:{demo.primary.port}", highlight=False)
     for node in demo.secondaries:
-        demo.console.print(f"  {node.name:8} mqtt://127.0.0.1:{node.port}  {node.url}/readyz", highlight=False)
+        demo.console.print(
+            f"  {node.name:8} mqtt://127.0.0.1:{node.port}  {node.url}/readyz", highlight=False
+        )
     demo.console.print(f"  tap      {demo.tap.url}/readyz", highlight=False)
 
 

@@ -1,0 +1,60 @@
+"""Where the password of a link comes from: a file or an environment variable, never the configuration itself.
+
+Owns reading it. A password is returned once to who connects, and appears in no message.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from fanout.config.settings import LinkConfig
+from fanout.errors import ConfigError, ConfigFault
+
+__all__ = ["PASSWORD_BYTES_MAX", "read_password"]
+
+PASSWORD_BYTES_MAX = 65_535
+"""Longest password that CONNECT carries (MQTT 5, section 3.1.3.6)."""
+
+
+def read_password(link: LinkConfig, *, environment: Mapping[str, str] = os.environ) -> bytes | None:
+    """Return the password of a link, or None when it has none.
+
+    Args:
+        link: The link; `password_file` is relative to the current directory.
+        environment: Where `password_env` is looked up.
+
+    Raises:
+        ConfigError: When the file or the variable does not exist, cannot be read, is empty or too long.
+    """
+    if link.password_file is not None:
+        source = str(link.password_file)
+        try:
+            with link.password_file.open("rb") as file:
+                # One line end is the editor's; any more bytes would be too many already.
+                password = file.read(PASSWORD_BYTES_MAX + 3)
+        except OSError as error:
+            reason = (error.strerror or "the system gives no reason").lower()
+            problem = f'cannot read the password of the link "{link.name}": {reason}'
+            hint = "Correct password_file, or the file and its permissions."
+            raise ConfigError(source, (ConfigFault("", problem, hint),)) from error
+        password = re.sub(rb"\r?\n\Z", b"", password)
+    elif link.password_env is not None:
+        source = "environment"
+        value = environment.get(link.password_env)
+        if value is None:
+            problem = (
+                f'the variable {link.password_env}, with the password of the link "{link.name}", is not set'
+            )
+            raise ConfigError(
+                source, (ConfigFault("", problem, "Set it before the start, or correct password_env."),)
+            )
+        password = value.encode(errors="surrogateescape")
+    else:
+        return None
+    if not 0 < len(password) <= PASSWORD_BYTES_MAX:
+        problem = f'the password of the link "{link.name}" has {"no" if not password else "too many"} bytes'
+        hint = f"A password has 1 to {PASSWORD_BYTES_MAX} bytes."
+        raise ConfigError(source, (ConfigFault("", problem, hint),))
+    return password

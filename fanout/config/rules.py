@@ -1,0 +1,273 @@
+"""Rules between the keys of a configuration: one pure function finds every fault at once.
+
+It assumes that each value is legal by itself (`fanout.config.values`), and reads no file and no environment.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Literal, TypeAlias
+
+from fanout.config.address import Address
+from fanout.config.settings import LinkConfig, NodeConfig
+from fanout.errors import ConfigFault
+from fanout.selection import (
+    LinkSelectors,
+    Namespace,
+    Overlap,
+    Selector,
+    SelectorPlace,
+    common_filter,
+    find_overlaps,
+    intersect,
+    sample_topic,
+)
+
+__all__ = ["OVERLAPS_SHOWN_MAX", "Role", "find_faults"]
+
+Role: TypeAlias = Literal["primary", "secondary", "tap"]
+"""What the node is started as."""
+
+OVERLAPS_SHOWN_MAX = 50
+"""Overlaps reported one by one; n selectors that are all alike have n * (n - 1) / 2."""
+
+_EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def find_faults(config: NodeConfig, *, role: Role | None) -> list[ConfigFault]:
+    """Return everything that is wrong between the keys of `config`.
+
+    Args:
+        config: A configuration whose Client Identifiers are filled in.
+        role: What the node is to be started as; None accepts what any role accepts.
+    """
+    return [
+        *_role_faults(config, role),
+        *_listener_faults(config),
+        *_server_faults(config),
+        *_link_faults(config),
+        *_selector_faults(config),
+        *_overlap_faults(config),
+    ]
+
+
+def _role_faults(config: NodeConfig, role: Role | None) -> Iterator[ConfigFault]:
+    links, server, log = bool(config.links), config.server is not None, config.log is not None
+    if role is None and not links and not server:
+        yield ConfigFault(
+            "",
+            "the node would do nothing: it has neither [server] nor [[link]]",
+            "Add [server] (primary), [server] and [[link]] (secondary), or [[link]] and [log] (tap).",
+        )
+    if role is None and links and not server and not log:
+        yield ConfigFault(
+            "",
+            "the links lead nowhere: there is neither [server] nor [log]",
+            "Add [server], or [log] for a tap.",
+        )
+    if role in ("secondary", "tap") and not links:
+        yield ConfigFault(
+            "link",
+            f"a {role} replicates a primary, and there is no [[link]]",
+            "Add [[link]] with name and primary, and [[link.selector]] with filter.",
+        )
+    if role == "primary" and links:
+        yield ConfigFault(
+            "link",
+            "a primary has no links",
+            'Remove every [[link]], or start the node with "fanout secondary".',
+        )
+    if role in ("primary", "secondary") and not server:
+        yield ConfigFault(
+            "server",
+            f"a {role} serves clients, and there is no [server]",
+            "Add a line [server]; its defaults will do.",
+        )
+    if role == "tap" and server:
+        yield ConfigFault(
+            "server", "a tap serves no clients", 'Remove [server], or start the node with "fanout secondary".'
+        )
+    if role == "tap" and not log:
+        yield ConfigFault(
+            "log",
+            "a tap exists to write a log, and there is no [log]",
+            "Add [log] with directory, for this node only.",
+        )
+
+
+def _listener_faults(config: NodeConfig) -> Iterator[ConfigFault]:
+    listeners: list[tuple[str, Address]] = []
+    if config.server is not None:
+        listeners += [
+            (f"server.listen[{index}]", address) for index, address in enumerate(config.server.listen)
+        ]
+    for index, link in enumerate(config.links):
+        for address in link.primaries:
+            if any(_reaches(address, listener) for _, listener in listeners):
+                yield ConfigFault(
+                    f"link[{index}].primary",
+                    f"{address} is this node's own listener",
+                    "Write the address of another node: a node cannot replicate itself.",
+                )
+    if config.http is not None:
+        listeners.append(("http.listen", config.http.listen))
+    for (first_key, first), (key, address) in itertools.combinations(listeners, 2):
+        if _clash(first, address):
+            yield ConfigFault(
+                key,
+                f"{address.authority} cannot be opened beside {first_key}, {first.authority}",
+                "Choose another port for one of them.",
+            )
+
+
+def _clash(a: Address, b: Address) -> bool:
+    """Say whether both cannot be listened on at a time."""
+    if a.port != b.port or a.port == 0:
+        return False
+    if _is_same_host(a.host, b.host):
+        return True
+    return not _EVERY_ADDRESS.isdisjoint((a.host, b.host)) and (":" in a.host) == (":" in b.host)
+
+
+def _reaches(target: Address, listener: Address) -> bool:
+    """Say whether `target`, seen from this machine, is surely what listens on `listener`."""
+    if target.port != listener.port:
+        return False
+    return _is_same_host(target.host, listener.host) or (
+        listener.host in _EVERY_ADDRESS and target.host in _LOOPBACK | _EVERY_ADDRESS
+    )
+
+
+def _is_same_host(a: str, b: str) -> bool:
+    return a == b or ("localhost" in (a, b) and {a, b} <= _LOOPBACK)
+
+
+def _server_faults(config: NodeConfig) -> Iterator[ConfigFault]:
+    server = config.server
+    if server is not None and server.write_buffer_low_bytes > server.write_buffer_high_bytes:
+        yield ConfigFault(
+            "server.write_buffer_low_bytes",
+            f"{server.write_buffer_low_bytes} is more than the high mark, {server.write_buffer_high_bytes}",
+            "Choose a value that is at most write_buffer_high_bytes.",
+        )
+
+
+def _link_faults(config: NodeConfig) -> Iterator[ConfigFault]:
+    for index, link in enumerate(config.links):
+        key = f"link[{index}]"
+        for other_index, other in enumerate(config.links[:index]):
+            if link.name == other.name:
+                yield ConfigFault(
+                    f"{key}.name",
+                    f'"{link.name}" is also the name of link[{other_index}]',
+                    "Choose another name.",
+                )
+                break
+            if link.client_id == other.client_id and not _addresses(link).isdisjoint(_addresses(other)):
+                yield ConfigFault(
+                    f"{key}.client_id",
+                    f'"{link.client_id}" is also the client_id of link[{other_index}], and their primary '
+                    "would close each connection when the other opens",
+                    "Choose another client_id, or remove the line.",
+                )
+                break
+        if link.password_file is not None and link.password_env is not None:
+            yield ConfigFault(
+                f"{key}.password_env",
+                "password_file is given too",
+                "Keep password_file or password_env, not both.",
+            )
+        has_password = link.password_file is not None or link.password_env is not None
+        if link.version == 4 and has_password and link.username is None:  # [MQTT-3.1.2-22] of MQTT 3.1.1
+            yield ConfigFault(
+                f"{key}.username",
+                "is missing, and MQTT 3.1.1 (version = 4) allows no password without a User Name",
+                "Add username.",
+            )
+        if link.retry_min_s > link.retry_max_s:
+            yield ConfigFault(
+                f"{key}.retry_min_s",
+                f"{link.retry_min_s:g} is more than retry_max_s, {link.retry_max_s:g}",
+                "Choose a first pause that is at most the longest.",
+            )
+        if not link.selectors:
+            yield ConfigFault(
+                f"{key}.selector",
+                f'the link "{link.name}" has no selector',
+                'Add [[link.selector]] below it, with filter = "plant/#" or what is to be replicated.',
+            )
+
+
+def _addresses(link: LinkConfig) -> frozenset[str]:
+    return frozenset(str(address) for address in link.primaries)
+
+
+def _selector_faults(config: NodeConfig) -> Iterator[ConfigFault]:
+    for link_index, link in enumerate(config.links):
+        for selector_index, selector in enumerate(link.selectors):
+            key = f"{_key(SelectorPlace(link_index, selector_index))}.exclude"
+            for index, exclude in enumerate(selector.exclude):
+                if intersect(selector.filter, exclude) is None:
+                    hint = "Correct it, or remove it."
+                    if exclude.startswith("$") and selector.filter.startswith(("+", "#")):
+                        hint = 'Remove it: a leading wildcard matches no topic that begins with "$".'
+                    yield ConfigFault(
+                        f"{key}[{index}]",
+                        f'"{exclude}" excludes nothing: no topic of "{selector.filter}" matches it',
+                        hint,
+                    )
+            if sample_topic(selector) is None:
+                yield ConfigFault(
+                    key,
+                    f'nothing of "{selector.filter}" is left after these excludes',
+                    "Narrow the excludes, or remove the selector.",
+                )
+
+
+def _overlap_faults(config: NodeConfig) -> Iterator[ConfigFault]:
+    overlaps = find_overlaps([LinkSelectors(_addresses(link), link.selectors) for link in config.links])
+    for overlap in overlaps[:OVERLAPS_SHOWN_MAX]:
+        yield _overlap_fault(config, overlap)
+    if len(overlaps) > OVERLAPS_SHOWN_MAX:
+        yield ConfigFault(
+            "link",
+            f"{len(overlaps) - OVERLAPS_SHOWN_MAX} more pairs of selectors overlap",
+            "Correct the first ones, then check again.",
+        )
+
+
+def _overlap_fault(config: NodeConfig, overlap: Overlap) -> ConfigFault:
+    first, second = (_selector(config, place) for place in (overlap.first, overlap.second))
+    first_key, key = _key(overlap.first), _key(overlap.second)
+    link = config.links[overlap.first.link].name
+    other = f'{first_key}.filter = {_described(first)} (link "{link}")'
+    if overlap.namespace is Namespace.LOCAL:
+        return ConfigFault(
+            f"{key}.filter",
+            f'{_described(second)} overlaps {other}: both would serve the local topic "{overlap.witness}"',
+            f'Give one of them another prefix, such as "{link}/", or narrow one of the filters.',
+        )
+    common = common_filter(first.filter, second.filter)
+    wider = [place for place, one in ((first_key, first), (key, second)) if one.filter != common]
+    hint = "Remove one of them, or narrow its filter."
+    if wider:
+        hint = f'Add "{common}" to the exclude of {" or of ".join(wider)}, or narrow one of the filters.'
+    return ConfigFault(
+        f"{key}.filter",
+        f'{_described(second)} overlaps {other}: both would replicate the topic "{overlap.witness}"',
+        hint,
+    )
+
+
+def _selector(config: NodeConfig, place: SelectorPlace) -> Selector:
+    return config.links[place.link].selectors[place.selector]
+
+
+def _key(place: SelectorPlace) -> str:
+    return f"link[{place.link}].selector[{place.selector}]"
+
+
+def _described(selector: Selector) -> str:
+    return f'"{selector.filter}"' + (f' with the prefix "{selector.prefix}"' if selector.prefix else "")

@@ -1,0 +1,248 @@
+"""What can be configured: one dataclass per section of the file, with every key, its default and its meaning.
+
+The classes are plain frozen dataclasses, so that nothing outside this package meets Pydantic, which reads the
+annotations when a file is loaded. A class that is built directly, as tests do, is not validated.
+`configs/full.toml` shows every key. What makes a value legal is in `fanout.config.values`, rules between keys
+are in `fanout.config.rules`.
+
+A section that is absent is off: no `[server]`, no MQTT listener; no `[http]`, no HTTP; no `[log]`, no
+replication log. Relative paths are relative to the current directory of the process, not to the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import ConfigDict, Field
+
+from fanout.config.address import Address
+from fanout.config.values import (
+    GIB,
+    KIB,
+    MIB,
+    ByteCount,
+    ClientId,
+    ControlTopic,
+    Count,
+    EnvironmentName,
+    Exclude,
+    HttpAddress,
+    ListenAddresses,
+    Name,
+    PacketBytes,
+    PathText,
+    PositiveUint16,
+    Prefix,
+    PrimaryAddresses,
+    Qos,
+    Seconds,
+    SecondsOrZero,
+    SelectedFilter,
+    SessionExpiry,
+    Uint16,
+    UserName,
+    converted,
+)
+from fanout.selection import Selector, WritePolicy
+
+__all__ = [
+    "HttpConfig",
+    "IdentityConfig",
+    "LinkConfig",
+    "LogConfig",
+    "NodeConfig",
+    "RetainPolicy",
+    "SelectorSection",
+    "ServerConfig",
+]
+
+RetainPolicy: TypeAlias = Literal["bridge", "keep"]
+"""How a link over MQTT 3.1.1 learns that a live update is retained; ordinary clients get it without RETAIN.
+
+bridge: the link asks for the flag with the bridge bit of the protocol level, which Mosquitto and others know.
+keep:   every live update is taken for a retained one.
+"""
+
+_STRICT = ConfigDict(extra="forbid")
+_HTTP_LISTEN = Address("http", "127.0.0.1", 8080)
+_LISTEN = (Address("mqtt", "127.0.0.1", 1884),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityConfig:
+    """`[node]`: who the node is."""
+
+    __pydantic_config__ = _STRICT
+
+    id: Name
+    """Its identifier; no other node that talks to the same primary or stands in the same report has it."""
+    data_directory: PathText = Path("var/lib")
+    """Where the node keeps what it must find again after a restart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """`[server]`: the MQTT listeners and what one client may use."""
+
+    __pydantic_config__ = _STRICT
+
+    listen: ListenAddresses = _LISTEN
+    """Addresses to listen on."""
+    connect_timeout_s: Seconds = 5.0
+    """How long a new connection may take to send its whole CONNECT."""
+    connections_max: Count = 10_000
+    """Network Connections at a time; more are closed at once."""
+    subscriptions_max: Count = 1_000
+    """Subscriptions of one session."""
+    keep_alive_max_s: Uint16 = 0
+    """Longest Keep Alive a client gets (Server Keep Alive in MQTT 5); 0 leaves it to the client."""
+    session_expiry_max_s: SessionExpiry = 3_600
+    """Longest life of a session without a connection; 0 ends every session with its connection."""
+    qos_max: Qos = 2
+    """Highest QoS granted to a subscription and accepted in a PUBLISH."""
+    receive_maximum: PositiveUint16 = 1_000
+    """QoS 1 and 2 messages that a client may send without waiting for their acknowledgement."""
+    inflight_max: PositiveUint16 = 4_096
+    """QoS 1 and 2 messages sent to a client without waiting; its own Receive Maximum may be lower."""
+    packet_bytes_max: PacketBytes = MIB
+    """Largest packet accepted from a client (Maximum Packet Size)."""
+    topic_alias_max: Uint16 = 32
+    """Topic Aliases that a client may use (Topic Alias Maximum); 0 allows none."""
+    queue_messages_max: Count = 1_000_000
+    """Messages that may wait for one session."""
+    queue_bytes_max: ByteCount = 64 * MIB
+    """Bytes of the messages that may wait for one session."""
+    write_buffer_high_bytes: ByteCount = MIB
+    """Unsent bytes of one connection above which its messages wait in the queue."""
+    write_buffer_low_bytes: ByteCount = 256 * KIB
+    """Unsent bytes of one connection below which it gets messages again."""
+    retained_topics_max: Count = 1_000_000
+    """Retained values of this node's own topics, those that clients publish here (a primary)."""
+    retained_bytes_max: ByteCount = GIB
+    """Bytes of the topics and payloads of these retained values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """`[http]`: health, status, metrics."""
+
+    __pydantic_config__ = _STRICT
+
+    listen: HttpAddress = _HTTP_LISTEN
+    """Address to listen on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """`[log]`: the replication log."""
+
+    __pydantic_config__ = _STRICT
+
+    directory: PathText = Path("var/replication-log")
+    """Where the log is written; each node needs its own."""
+    flush_interval_s: Seconds = 0.1
+    """How long a row may wait in memory before it is written to the open segment."""
+    fsync_interval_s: Seconds = 1.0
+    """How long a written row may wait before it is forced to the disk."""
+    segment_bytes_max: ByteCount = 64 * MIB
+    """Size at which a segment is closed and turned into Parquet."""
+    segment_age_max_s: Seconds = 60.0
+    """Age at which a segment is closed and turned into Parquet."""
+    queue_rows_max: Count = 1_000_000
+    """Rows that may wait to be written; beyond it rows are counted as a gap, not kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectorSection:
+    """`[[link.selector]]` as the file has it; loading makes it a `fanout.selection.Selector`."""
+
+    __pydantic_config__ = _STRICT
+
+    filter: SelectedFilter
+    """Topic Filter at the primary."""
+    exclude: tuple[Exclude, ...] = ()
+    """Topic Filters of what is not replicated."""
+    qos: Qos = 1
+    """Maximum QoS of the subscription at the primary."""
+    prefix: Prefix = ""
+    """Put in front of the topic locally; empty, or ending with "/"."""
+    writes: WritePolicy = "reject"
+    """What happens to a local PUBLISH inside the selector."""
+
+
+def _selector(section: SelectorSection) -> Selector:
+    return Selector(section.filter, section.exclude, section.qos, section.prefix, section.writes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkConfig:
+    """`[[link]]`: a connection to a primary, and what is replicated through it."""
+
+    __pydantic_config__ = _STRICT
+
+    name: Name
+    """Its name, unique in the node."""
+    primaries: Annotated[PrimaryAddresses, Field(alias="primary")]
+    """Key `primary`: an address, or a list of addresses of the same primary, tried in order."""
+    selectors: Annotated[
+        tuple[Annotated[Selector, converted(SelectorSection, _selector)], ...], Field(alias="selector")
+    ] = ()
+    """Tables `[[link.selector]]`: what is replicated; at least one."""
+    client_id: ClientId = ""
+    """Client Identifier; empty in the file means `fanout-{node.id}-{link.name}`; not empty after loading."""
+    username: UserName | None = None
+    """User Name; None sends none."""
+    password_file: PathText | None = None
+    """File whose content is the password (`read_password`); None for none."""
+    password_env: EnvironmentName | None = None
+    """Environment variable whose value is the password; None for none."""
+    version: Literal[4, 5] = 5
+    """Protocol version: 5 for MQTT 5, 4 for MQTT 3.1.1."""
+    retain_policy: RetainPolicy = "bridge"
+    """Used with version 4 only; see `RetainPolicy`."""
+    keep_alive_s: PositiveUint16 = 30
+    """Keep Alive."""
+    session_expiry_s: SessionExpiry = 300
+    """How long the primary keeps the session, and this node the replica, without a connection."""
+    receive_maximum: PositiveUint16 = 65_535
+    """QoS 1 and 2 messages that the primary may send without waiting for their acknowledgement."""
+    packet_bytes_max: PacketBytes = 16 * MIB
+    """Largest packet accepted from the primary, which drops what is larger (Maximum Packet Size)."""
+    connect_timeout_s: Seconds = 10.0
+    """How long one address may take from the first packet to CONNACK."""
+    retry_min_s: Seconds = 0.5
+    """First pause before connecting again; it doubles, with jitter, up to `retry_max_s`."""
+    retry_max_s: Seconds = 30.0
+    """Longest pause before connecting again."""
+    snapshot_quiet_s: Seconds = 5.0
+    """How long a snapshot may bring no byte before it counts as truncated."""
+    heartbeat_s: SecondsOrZero = 5.0
+    """Pause between heartbeats through the primary; 0 sends none, and then lag is unknown."""
+    control_topic: ControlTopic = "fanout/control"
+    """Topic at the primary below which the node publishes markers and heartbeats."""
+    receive_buffer_bytes: ByteCount = 4 * MIB
+    """Receive buffer asked from the system (SO_RCVBUF), which keeps a snapshot from being truncated."""
+    topics_max: Count = 5_000_000
+    """Retained values held for the link; more are delivered but not held, and counted."""
+    bytes_max: ByteCount = 4 * GIB
+    """Bytes of the topics and payloads of these retained values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """A whole file."""
+
+    __pydantic_config__ = _STRICT
+
+    node: IdentityConfig
+    """`[node]`."""
+    server: ServerConfig | None = None
+    """`[server]`; None when absent: no MQTT listener."""
+    http: HttpConfig | None = None
+    """`[http]`; None when absent: no HTTP listener."""
+    log: LogConfig | None = None
+    """`[log]`; None when absent: no replication log."""
+    links: Annotated[tuple[LinkConfig, ...], Field(alias="link")] = ()
+    """Tables `[[link]]`."""

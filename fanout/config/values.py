@@ -1,0 +1,204 @@
+"""The kinds of value that a key can have: type, limits, syntax. Pydantic reads them from the annotations.
+
+Owns what makes one value legal by itself, and the words for it where Pydantic has none. What a key means and
+its default are in `fanout.config.settings`, rules between keys in `fanout.config.rules`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeAlias, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, GetPydanticSchema, Strict
+from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
+
+from fanout.config.address import Address, parse_http_listen, parse_listen, parse_primary
+from fanout.errors import FanoutError, SelectorInvalid
+from fanout.selection import check_filter, check_prefix
+
+__all__ = [
+    "FAULT",
+    "GIB",
+    "KIB",
+    "MIB",
+    "ByteCount",
+    "ClientId",
+    "ControlTopic",
+    "Count",
+    "EnvironmentName",
+    "Exclude",
+    "HttpAddress",
+    "ListenAddresses",
+    "Name",
+    "PacketBytes",
+    "PathText",
+    "PositiveUint16",
+    "Prefix",
+    "PrimaryAddresses",
+    "Qos",
+    "Seconds",
+    "SecondsOrZero",
+    "SelectedFilter",
+    "SessionExpiry",
+    "Uint16",
+    "UserName",
+    "converted",
+]
+
+FAULT = "fanout_fault"
+"""The Pydantic error type of faults found by the validators here; their context has `problem` and `hint`."""
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+_DAY_S = 86_400
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MQTT_STRING_BYTES_MAX = 65_535
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+def _fault(problem: str, hint: str) -> PydanticCustomError:
+    return PydanticCustomError(FAULT, "{problem}", {"problem": problem, "hint": hint})
+
+
+def _parsed(parse: Callable[[str], T]) -> BeforeValidator:
+    """Make a validator of a function from the text in the file."""
+
+    def validate(value: object) -> T:
+        if not isinstance(value, str):
+            raise PydanticKnownError("string_type")
+        try:
+            return parse(value)
+        except FanoutError as error:
+            raise _fault(error.message, error.hint) from error
+
+    return BeforeValidator(validate)
+
+
+def _checked(check: Callable[[str], None]) -> BeforeValidator:
+    """Make a validator of a function that raises when the text is not legal."""
+
+    def parse(text: str) -> str:
+        check(text)
+        return text
+
+    return _parsed(parse)
+
+
+def converted(section: type[S], convert: Callable[[S], T]) -> GetPydanticSchema:
+    """Make an annotation that reads a table as `section` and keeps what `convert` makes of it."""
+
+    def schema(_source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(convert, handler(section))
+
+    return GetPydanticSchema(schema)
+
+
+def _check_name(text: str) -> None:
+    if not _NAME.fullmatch(text):
+        raise _fault(
+            f'"{text}" cannot be part of file names and Client Identifiers',
+            "Use 1 to 64 letters (A to Z), digits, '-', '_' or '.', and begin with a letter or digit.",
+        )
+
+
+def _check_user_name(text: str) -> None:
+    if not text:
+        raise _fault("it is empty", "Write the User Name, or remove the line.")
+    _check_client_id(text)
+
+
+def _check_client_id(text: str) -> None:
+    if "\0" in text or len(text.encode()) > _MQTT_STRING_BYTES_MAX:
+        raise _fault(
+            "it is too long for MQTT, or contains the character U+0000",
+            f"Use at most {_MQTT_STRING_BYTES_MAX} bytes, without that character.",
+        )
+
+
+def _check_environment_name(text: str) -> None:
+    if not _ENVIRONMENT_NAME.fullmatch(text):  # said without the text: it may be the password itself
+        raise _fault(
+            "this is not the name of an environment variable",
+            'Write the name, such as "PLANT_PASSWORD", and put the password into that variable.',
+        )
+
+
+def _check_path(text: str) -> None:
+    if not text or "\0" in text:
+        problem = "it contains the character U+0000" if text else "it is empty"
+        raise _fault(problem, "Write a path; a relative one is relative to the current directory.")
+
+
+def _check_control_topic(text: str) -> None:
+    if not text or "+" in text or "#" in text or text.startswith("$") or text.endswith("/"):
+        raise _fault(
+            f'"{text}" is not a topic below which the node can publish',
+            'Use one without wildcards, without "$" in front and "/" at the end, as in "fanout/control".',
+        )
+    check_filter(text)
+
+
+def _check_selected_filter(text: str) -> None:
+    check_filter(text)
+    first = text.partition("/")[0]
+    if first == "$share":
+        raise SelectorInvalid(
+            f'"{text}" is a shared subscription, of which each message reaches only one subscriber',
+            hint="Remove $share and the group in front: a replica needs every message.",
+        )
+    if first == "$SYS":
+        raise SelectorInvalid(
+            f'"{text}" selects what the primary says about itself, which is not true of this node',
+            hint="Remove the selector, and read these topics at the primary.",
+        )
+
+
+def _not_empty(addresses: tuple[Address, ...]) -> tuple[Address, ...]:
+    if not addresses:
+        raise _fault("the list is empty", "Write at least one address.")
+    return addresses
+
+
+def _one_or_several(value: object) -> object:
+    return value if isinstance(value, list) else (value,)
+
+
+Name: TypeAlias = Annotated[str, _checked(_check_name)]
+UserName: TypeAlias = Annotated[str, _checked(_check_user_name)]
+ClientId: TypeAlias = Annotated[str, _checked(_check_client_id)]
+EnvironmentName: TypeAlias = Annotated[str, _checked(_check_environment_name)]
+PathText: TypeAlias = Annotated[Path, _checked(_check_path)]
+
+ControlTopic: TypeAlias = Annotated[str, _checked(_check_control_topic)]
+SelectedFilter: TypeAlias = Annotated[str, _checked(_check_selected_filter)]
+Exclude: TypeAlias = Annotated[str, _checked(check_filter)]
+Prefix: TypeAlias = Annotated[str, _checked(check_prefix)]
+
+ListenAddresses: TypeAlias = Annotated[
+    tuple[Annotated[Address, _parsed(parse_listen)], ...], AfterValidator(_not_empty)
+]
+HttpAddress: TypeAlias = Annotated[Address, _parsed(parse_http_listen)]
+PrimaryAddresses: TypeAlias = Annotated[
+    tuple[Annotated[Address, _parsed(parse_primary)], ...],
+    BeforeValidator(_one_or_several),
+    AfterValidator(_not_empty),
+]
+
+Qos: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=2)]
+Uint16: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=65_535)]
+PositiveUint16: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=65_535)]
+# 0xFFFFFFFF means that the session never expires (MQTT 5, section 3.1.2.11.2), and nothing would bound it.
+SessionExpiry: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=0xFFFF_FFFE)]
+Count: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=1_000_000_000)]
+ByteCount: TypeAlias = Annotated[int, Strict(), Field(ge=KIB, le=1024 * GIB)]
+# A Remaining Length of four bytes and the fixed header in front of it (MQTT 5, section 1.5.5).
+PacketBytes: TypeAlias = Annotated[int, Strict(), Field(ge=KIB, le=268_435_460)]
+Seconds: TypeAlias = Annotated[float, Strict(), Field(ge=0.01, le=_DAY_S, allow_inf_nan=False)]
+SecondsOrZero: TypeAlias = Annotated[float, Strict(), Field(ge=0, le=_DAY_S, allow_inf_nan=False)]

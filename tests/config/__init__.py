@@ -1,0 +1,1 @@
+"""Tests of `fanout.config`, one module for each of its modules."""

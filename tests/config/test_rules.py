@@ -1,0 +1,344 @@
+"""Tests of `fanout.config.rules`: what is wrong between keys, each rule by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanout.config import Role, parse_config
+from fanout.config.rules import OVERLAPS_SHOWN_MAX, find_faults
+from tests.config.faults import LINK, NODE, SELECTOR, SERVER, faults_of
+
+LOG = "[log]\n"
+
+
+def link(name: str, *filters: str, primary: str = "mqtt://primary-host", more: str = "") -> str:
+    """Return a link with a selector for each filter; a filter may bring further lines."""
+    selectors = "".join(f"[[link.selector]]\nfilter = {text}\n" for text in filters)
+    return f'[[link]]\nname = "{name}"\nprimary = "{primary}"\n{more}{selectors}'
+
+
+class TestRoles:
+    """What each role needs and must not have."""
+
+    @pytest.mark.parametrize(
+        ("role", "text"),
+        [
+            ("primary", SERVER),
+            ("primary", SERVER + LOG + "[http]\n"),
+            ("secondary", SERVER + LINK + SELECTOR),
+            ("secondary", SERVER + LOG + LINK + SELECTOR),
+            ("tap", LOG + LINK + SELECTOR),
+            ("tap", "[http]\n" + LOG + LINK + SELECTOR),
+            (None, SERVER),
+            (None, SERVER + LINK + SELECTOR),
+            (None, LOG + LINK + SELECTOR),
+        ],
+    )
+    def test_a_file_that_fits_has_no_faults(self, role: Role | None, text: str) -> None:
+        """The sections that a role needs are enough."""
+        assert faults_of(NODE + text, role=role) == []
+
+    @pytest.mark.parametrize(
+        ("role", "text", "faults"),
+        [
+            ("primary", SERVER + LINK + SELECTOR, {"link": "a primary has no links"}),
+            ("primary", LOG, {"server": "a primary serves clients, and there is no [server]"}),
+            (
+                "secondary",
+                LOG,
+                {
+                    "link": "a secondary replicates a primary, and there is no [[link]]",
+                    "server": "a secondary serves clients, and there is no [server]",
+                },
+            ),
+            ("tap", LOG, {"link": "a tap replicates a primary, and there is no [[link]]"}),
+            ("tap", LINK + SELECTOR, {"log": "a tap exists to write a log, and there is no [log]"}),
+            ("tap", SERVER + LOG + LINK + SELECTOR, {"server": "a tap serves no clients"}),
+            (None, LOG, {"": "the node would do nothing: it has neither [server] nor [[link]]"}),
+            (None, LINK + SELECTOR, {"": "the links lead nowhere: there is neither [server] nor [log]"}),
+        ],
+    )
+    def test_a_file_that_does_not_fit_is_told_all_of_it(
+        self, role: Role | None, text: str, faults: dict[str, str]
+    ) -> None:
+        """Each missing and each superfluous section is a fault."""
+        found = faults_of(NODE + text, role=role)
+        assert {key: problem for key, problem, _ in found} == faults
+        assert all(hint for _, _, hint in found)
+
+
+class TestListeners:
+    """Listeners must not take each other's port, nor a link lead back to the node."""
+
+    @pytest.mark.parametrize(
+        ("mqtt", "http", "beside"),
+        [
+            ("mqtt://127.0.0.1:8080", "127.0.0.1:8080", "127.0.0.1:8080"),
+            ("mqtt://0.0.0.0:8080", "127.0.0.1:8080", "0.0.0.0:8080"),
+            ("mqtt://127.0.0.1:8080", "0.0.0.0:8080", "127.0.0.1:8080"),
+            ("mqtt://localhost:8080", "127.0.0.1:8080", "localhost:8080"),
+            ("mqtt://[::]:8080", "[::1]:8080", "[::]:8080"),
+            ("mqtt://0.0.0.0:8080", "edge.local:8080", "0.0.0.0:8080"),
+        ],
+    )
+    def test_mqtt_and_http_on_one_port_clash(self, mqtt: str, http: str, beside: str) -> None:
+        """The second listener could not be opened."""
+        text = f'{NODE}[server]\nlisten = ["{mqtt}"]\n[http]\nlisten = "{http}"\n'
+        assert faults_of(text) == [
+            (
+                "http.listen",
+                f"{http} cannot be opened beside server.listen[0], {beside}",
+                "Choose another port for one of them.",
+            )
+        ]
+
+    def test_two_mqtt_listeners_on_one_port_clash(self) -> None:
+        """Each pair is compared."""
+        text = f'{NODE}[server]\nlisten = ["mqtt://a:1", "mqtt://b:1", "mqtt://a:1"]\n'
+        assert [fault[0] for fault in faults_of(text)] == ["server.listen[2]"]
+
+    @pytest.mark.parametrize(
+        ("mqtt", "http"),
+        [
+            ("mqtt://127.0.0.1:8081", "127.0.0.1:8080"),
+            ("mqtt://127.0.0.2:8080", "127.0.0.1:8080"),
+            ("mqtt://127.0.0.1:0", "127.0.0.1:0"),
+            ("mqtt://0.0.0.0:8080", "[::]:8080"),
+            ("mqtt://0.0.0.0:8080", "[::1]:8080"),
+            ("mqtt://10.0.0.1:8080", "0.0.0.0:8081"),
+        ],
+    )
+    def test_listeners_that_do_not_meet_pass(self, mqtt: str, http: str) -> None:
+        """Other ports, other hosts, the other family, and ports that the system chooses; loopback or not."""
+        assert faults_of(f'{NODE}[server]\nlisten = ["{mqtt}"]\n[http]\nlisten = "{http}"\n') == []
+
+    @pytest.mark.parametrize(
+        ("listen", "primary"),
+        [
+            ("mqtt://127.0.0.1:1884", "mqtt://127.0.0.1:1884"),
+            ("mqtt://127.0.0.1:1884", "mqtt://localhost:1884"),
+            ("mqtt://0.0.0.0:1884", "mqtt://127.0.0.1:1884"),
+            ("mqtt://[::]:1884", "mqtt://localhost:1884"),
+        ],
+    )
+    def test_a_link_to_the_node_itself_is_refused(self, listen: str, primary: str) -> None:
+        """The shortest cycle is found from the addresses alone."""
+        text = f'{NODE}[server]\nlisten = ["{listen}"]\n' + link("plant", '"plant/#"', primary=primary)
+        assert faults_of(text) == [
+            (
+                "link[0].primary",
+                f"{primary} is this node's own listener",
+                "Write the address of another node: a node cannot replicate itself.",
+            )
+        ]
+
+    @pytest.mark.parametrize(
+        "primary", ["mqtt://127.0.0.1:1885", "mqtt://primary-host:1884", "mqtt://10.0.0.1:1884"]
+    )
+    def test_a_link_to_another_node_passes(self, primary: str) -> None:
+        """Another port or a host that may be another machine is no cycle."""
+        text = f'{NODE}[server]\nlisten = ["mqtt://0.0.0.0:1884"]\n' + link("plant", '"a"', primary=primary)
+        assert faults_of(text) == []
+
+
+def test_the_low_mark_is_not_above_the_high_mark() -> None:
+    """Else a connection would never get messages again."""
+    assert faults_of(f"{NODE}{SERVER}write_buffer_low_bytes = 2048\nwrite_buffer_high_bytes = 2047\n") == [
+        (
+            "server.write_buffer_low_bytes",
+            "2048 is more than the high mark, 2047",
+            "Choose a value that is at most write_buffer_high_bytes.",
+        )
+    ]
+    assert faults_of(f"{NODE}{SERVER}write_buffer_low_bytes = 2048\nwrite_buffer_high_bytes = 2048\n") == []
+
+
+class TestLinks:
+    """Names, identifiers, passwords and pauses of links."""
+
+    def test_two_links_have_two_names(self) -> None:
+        """A name that is taken is told once, with the first that has it."""
+        text = "".join(link("plant", f'"{name}"', primary=f"mqtt://{name}") for name in "abc")
+        name = '"plant" is also the name of link[0]'
+        assert faults_of(NODE + SERVER + text) == [
+            ("link[1].name", name, "Choose another name."),
+            ("link[2].name", name, "Choose another name."),
+        ]
+
+    def test_two_links_to_one_primary_have_two_client_identifiers(self) -> None:
+        """With one identifier the primary would let them throw each other out for ever."""
+        same = 'client_id = "edge"\n'
+        one = link("one", '"a"', more=same)
+        assert faults_of(NODE + SERVER + one + link("two", '"b"', more=same)) == [
+            (
+                "link[1].client_id",
+                '"edge" is also the client_id of link[0], and their primary would close each connection '
+                "when the other opens",
+                "Choose another client_id, or remove the line.",
+            )
+        ]
+        assert faults_of(NODE + SERVER + one + link("two", '"b"', primary="mqtt://other", more=same)) == []
+
+    def test_a_password_has_one_source(self) -> None:
+        """A file or a variable, not both."""
+        text = link("plant", '"a"', more='username = "u"\npassword_file = "f"\npassword_env = "E"\n')
+        assert faults_of(NODE + SERVER + text) == [
+            (
+                "link[0].password_env",
+                "password_file is given too",
+                "Keep password_file or password_env, not both.",
+            )
+        ]
+
+    @pytest.mark.parametrize("source", ['password_file = "f"\n', 'password_env = "E"\n'])
+    def test_mqtt_3_1_1_has_no_password_without_a_user_name(self, source: str) -> None:
+        """MQTT 5 allows it [MQTT-3.1.2-22 of 3.1.1]."""
+        assert faults_of(NODE + SERVER + link("plant", '"a"', more=source)) == []
+        assert faults_of(NODE + SERVER + link("plant", '"a"', more="version = 4\n")) == []
+        assert (
+            faults_of(NODE + SERVER + link("plant", '"a"', more="version = 4\nusername = 'u'\n" + source))
+            == []
+        )
+        assert faults_of(NODE + SERVER + link("plant", '"a"', more="version = 4\n" + source)) == [
+            (
+                "link[0].username",
+                "is missing, and MQTT 3.1.1 (version = 4) allows no password without a User Name",
+                "Add username.",
+            )
+        ]
+
+    def test_the_first_pause_is_not_longer_than_the_longest(self) -> None:
+        """Both are compared whether written or left to the default."""
+        assert faults_of(NODE + SERVER + link("plant", '"a"', more="retry_max_s = 0.25\n")) == [
+            (
+                "link[0].retry_min_s",
+                "0.5 is more than retry_max_s, 0.25",
+                "Choose a first pause that is at most the longest.",
+            )
+        ]
+
+    def test_a_link_has_a_selector(self) -> None:
+        """Without one it would replicate nothing."""
+        assert faults_of(NODE + SERVER + LINK) == [
+            (
+                "link[0].selector",
+                'the link "plant" has no selector',
+                'Add [[link.selector]] below it, with filter = "plant/#" or what is to be replicated.',
+            )
+        ]
+
+
+class TestExcludes:
+    """An exclude takes something away, and leaves something."""
+
+    def test_an_exclude_outside_the_filter_is_refused(self) -> None:
+        """It is probably misspelt."""
+        text = link("plant", '"plant/#"\nexclude = ["plant/debug/#", "plnt/debug/#", "+"]')
+        assert faults_of(NODE + SERVER + text) == [
+            (
+                "link[0].selector[0].exclude[1]",
+                '"plnt/debug/#" excludes nothing: no topic of "plant/#" matches it',
+                "Correct it, or remove it.",
+            )
+        ]
+
+    def test_excluding_what_a_wildcard_never_matches_is_told_as_needless(self) -> None:
+        """A leading wildcard leaves `$SYS` out by itself [MQTT-4.7.2-1]."""
+        text = link("plant", '"#"\nexclude = ["$SYS/#"]')
+        assert faults_of(NODE + SERVER + text) == [
+            (
+                "link[0].selector[0].exclude[0]",
+                '"$SYS/#" excludes nothing: no topic of "#" matches it',
+                'Remove it: a leading wildcard matches no topic that begins with "$".',
+            )
+        ]
+
+    def test_excludes_that_leave_nothing_are_refused(self) -> None:
+        """Together they may take away what none takes away alone."""
+        text = link("plant", '"a/#"\nexclude = ["a", "a/+", "+/+/+/#"]')
+        assert faults_of(NODE + SERVER + text) == [
+            (
+                "link[0].selector[0].exclude",
+                'nothing of "a/#" is left after these excludes',
+                "Narrow the excludes, or remove the selector.",
+            )
+        ]
+
+
+class TestOverlaps:
+    """Overlaps name both selectors, a topic, and what to write."""
+
+    def test_an_overlap_in_one_link_shows_the_exclude_that_ends_it(self) -> None:
+        """The intersection of the filters is what one of them has to exclude."""
+        text = link("plant", '"a/+/c"', '"a/b/#"')
+        assert faults_of(NODE + SERVER + text) == [
+            (
+                "link[0].selector[1].filter",
+                '"a/b/#" overlaps link[0].selector[0].filter = "a/+/c" (link "plant"): '
+                'both would replicate the topic "a/b/c"',
+                'Add "a/b/c" to the exclude of link[0].selector[0] or of link[0].selector[1], '
+                "or narrow one of the filters.",
+            )
+        ]
+
+    def test_the_exclude_is_never_the_whole_of_a_filter(self) -> None:
+        """The wider filter gets the exclude; of two that are equal one goes."""
+        hints = [hint for _, _, hint in faults_of(NODE + SERVER + link("plant", '"a/b"', '"a/#"', '"a/#"'))]
+        assert hints == [
+            'Add "a/b" to the exclude of link[0].selector[1], or narrow one of the filters.',
+            'Add "a/b" to the exclude of link[0].selector[2], or narrow one of the filters.',
+            "Remove one of them, or narrow its filter.",
+        ]
+
+    def test_the_exclude_that_is_shown_ends_the_overlap(self) -> None:
+        """Following the hint makes the file right."""
+        assert faults_of(NODE + SERVER + link("plant", '"a/+/c"\nexclude = ["a/b/c"]', '"a/b/#"')) == []
+        assert faults_of(NODE + SERVER + link("plant", '"a/+/c"', '"a/b/#"\nexclude = ["a/b/c"]')) == []
+
+    def test_an_overlap_of_two_links_to_one_primary_is_told_as_such(self) -> None:
+        """A prefix does not help where the topics are the same at the primary."""
+        text = link("one", '"a/+/c"') + link("two", '"a/b/#"\nprefix = "two/"')
+        [(key, problem, hint)] = faults_of(NODE + SERVER + text)
+        assert key == "link[1].selector[0].filter"
+        assert problem == (
+            '"a/b/#" with the prefix "two/" overlaps link[0].selector[0].filter = "a/+/c" (link "one"): '
+            'both would replicate the topic "a/b/c"'
+        )
+        assert hint.startswith('Add "a/b/c" to the exclude of link[0].selector[0] or of link[1].selector[0]')
+
+    def test_an_overlap_of_two_primaries_shows_a_prefix_that_ends_it(self) -> None:
+        """Two primaries may have the same topics when a prefix parts them here."""
+        one = link("one", '"a/+/c"')
+        assert faults_of(NODE + SERVER + one + link("two", '"a/b/#"', primary="mqtt://other")) == [
+            (
+                "link[1].selector[0].filter",
+                '"a/b/#" overlaps link[0].selector[0].filter = "a/+/c" (link "one"): '
+                'both would serve the local topic "a/b/c"',
+                'Give one of them another prefix, such as "one/", or narrow one of the filters.',
+            )
+        ]
+        parted = link("two", '"a/b/#"\nprefix = "one/"', primary="mqtt://other")
+        assert faults_of(NODE + SERVER + one + parted) == []
+
+    def test_links_that_share_one_of_their_addresses_share_the_primary(self) -> None:
+        """Lists of addresses are compared address by address, with the default port."""
+        one = link("one", '"a"').replace('"mqtt://primary-host"', '["mqtt://x", "mqtt://y"]')
+        two = link("two", '"a"\nprefix = "two/"', primary="mqtt://Y:1883")
+        assert [key for key, _, _ in faults_of(NODE + SERVER + one + two)] == ["link[1].selector[0].filter"]
+
+    def test_very_many_overlaps_are_summed_up(self) -> None:
+        """The first ones are told one by one, the rest as a number."""
+        found = faults_of(NODE + SERVER + link("plant", *['"a"'] * 20))
+        assert len(found) == OVERLAPS_SHOWN_MAX + 1
+        assert found[-1] == (
+            "link",
+            "140 more pairs of selectors overlap",
+            "Correct the first ones, then check again.",
+        )
+
+
+def test_the_rules_find_nothing_in_a_right_configuration() -> None:
+    """The function is pure: it takes a configuration and returns a list."""
+    config = parse_config(NODE + SERVER + LINK + SELECTOR, path="edge.toml")
+    assert find_faults(config, role="secondary") == []
+    assert [fault.key for fault in find_faults(config, role="primary")] == ["link"]

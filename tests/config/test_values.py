@@ -1,0 +1,162 @@
+"""Tests of `fanout.config.values`: what one value may be, seen through a file."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.config.faults import LINK, NODE, SELECTOR, SERVER, faults_of
+
+NAME_HINT = "Use 1 to 64 letters (A to Z), digits, '-', '_' or '.', and begin with a letter or digit."
+TOPIC_HINT = 'Use one without wildcards, without "$" in front and "/" at the end, as in "fanout/control".'
+
+
+@pytest.mark.parametrize("name", ["a", "Edge-1", "0", "a.b_c-d", "x" * 64])
+def test_names_that_fit_everywhere_pass(name: str) -> None:
+    """Node and link names are letters, digits and three signs."""
+    assert faults_of(f'[node]\nid = "{name}"\n{SERVER}') == []
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "..", "-a", "ä", "a:b", "x" * 65, "a\\n"])
+def test_names_that_do_not_fit_are_refused(name: str) -> None:
+    """A name ends in file names and Client Identifiers."""
+    problem = f'"{name}" cannot be part of file names and Client Identifiers'.replace("\\n", "\n")
+    assert faults_of(f'[node]\nid = "{name}"\n{SERVER}') == [("node.id", problem, NAME_HINT)]
+
+
+def link_with(line: str) -> str:
+    """Return a configuration with one line more in its link."""
+    return f"{NODE}{SERVER}{LINK}{line}\n{SELECTOR}"
+
+
+def selector_with(line: str) -> str:
+    """Return a configuration with one line more in its selector."""
+    return f"{NODE}{SERVER}{LINK}{SELECTOR}{line}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "problem", "hint"),
+    [
+        ('username = ""', "username", "it is empty", "Write the User Name, or remove the line."),
+        (
+            'client_id = "a\\u0000"',
+            "client_id",
+            "it is too long for MQTT, or contains the character U+0000",
+            "Use at most 65535 bytes, without that character.",
+        ),
+        (
+            f'username = "{"ü" * 32_768}"',
+            "username",
+            "it is too long for MQTT, or contains the character U+0000",
+            "Use at most 65535 bytes, without that character.",
+        ),
+        (
+            'password_env = "s3cret!"',
+            "password_env",
+            "this is not the name of an environment variable",
+            'Write the name, such as "PLANT_PASSWORD", and put the password into that variable.',
+        ),
+        (
+            'password_file = ""',
+            "password_file",
+            "it is empty",
+            "Write a path; a relative one is relative to the current directory.",
+        ),
+        (
+            'password_file = "a\\u0000"',
+            "password_file",
+            "it contains the character U+0000",
+            "Write a path; a relative one is relative to the current directory.",
+        ),
+        *(
+            (
+                f'control_topic = "{topic}"',
+                "control_topic",
+                f'"{topic}" is not a topic below which the node can publish',
+                TOPIC_HINT,
+            )
+            for topic in ("", "a/+", "a/#", "$a/b", "a/")
+        ),
+        (
+            'control_topic = "a\\u0000"',
+            "control_topic",
+            "it contains the character U+0000, which MQTT does not allow",
+            "Remove that character.",
+        ),
+        (
+            "session_expiry_s = 4_294_967_295",
+            "session_expiry_s",
+            "4294967295 is too large; the largest value is 4294967294",
+            "The default is 300.",
+        ),
+    ],
+)
+def test_a_link_refuses_what_mqtt_or_the_system_cannot_use(
+    line: str, key: str, problem: str, hint: str
+) -> None:
+    """Each value of a link is checked by itself; what may be a password is not repeated."""
+    assert faults_of(link_with(line)) == [(f"link[0].{key}", problem, hint)]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "hint"),
+    [
+        (
+            "$share/group/a/#",
+            '"$share/group/a/#" is a shared subscription, of which each message reaches only one subscriber',
+            "Remove $share and the group in front: a replica needs every message.",
+        ),
+        (
+            "$SYS",
+            '"$SYS" selects what the primary says about itself, which is not true of this node',
+            "Remove the selector, and read these topics at the primary.",
+        ),
+        (
+            "$SYS/#",
+            '"$SYS/#" selects what the primary says about itself, which is not true of this node',
+            "Remove the selector, and read these topics at the primary.",
+        ),
+    ],
+)
+def test_a_selector_refuses_filters_that_are_no_selection(text: str, problem: str, hint: str) -> None:
+    """Shared subscriptions and the primary's own statistics cannot be replicated."""
+    configuration = f'{NODE}{SERVER}{LINK}[[link.selector]]\nfilter = "{text}"\n'
+    assert faults_of(configuration) == [("link[0].selector[0].filter", problem, hint)]
+
+
+def test_a_selector_below_a_dollar_is_allowed() -> None:
+    """Only `$SYS` and `$share` are refused; other such topics may be of use."""
+    assert faults_of(f'{NODE}{SERVER}{LINK}[[link.selector]]\nfilter = "$devices/#"\n') == []
+    assert faults_of(f'{NODE}{SERVER}{LINK}[[link.selector]]\nfilter = "$SYSTEM/#"\n') == []
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "problem"),
+    [
+        ('exclude = ["plant/a", "plant#"]', "exclude[1]", '"#" in "plant#" is not the whole last level'),
+        ('prefix = "p"', "prefix", 'the prefix "p" does not end with "/"'),
+    ],
+)
+def test_a_selector_refuses_what_the_rules_of_filters_refuse(line: str, key: str, problem: str) -> None:
+    """Excludes and prefixes follow `fanout.selection`."""
+    [(at, why, hint)] = faults_of(selector_with(line))
+    assert (at, why) == (f"link[0].selector[0].{key}", problem)
+    assert hint
+
+
+def test_a_primary_is_one_address_or_several() -> None:
+    """Each address of a list is checked; a single one is named without an index."""
+    scheme = 'the scheme "tcp" is not supported; only mqtt is (MQTT over TCP, without TLS)'
+    one = LINK.replace("mqtt://primary-host", "tcp://a")
+    several = LINK.replace('"mqtt://primary-host"', '["mqtt://a", "tcp://b"]')
+    assert [fault[:2] for fault in faults_of(NODE + SERVER + one + SELECTOR)] == [("link[0].primary", scheme)]
+    assert [fault[:2] for fault in faults_of(NODE + SERVER + several + SELECTOR)] == [
+        ("link[0].primary[1]", scheme)
+    ]
+
+
+@pytest.mark.parametrize("line", ["primary = 1883", "primary = {}", 'primary = [["mqtt://a"]]'])
+def test_a_primary_of_another_type_is_refused(line: str) -> None:
+    """An address is text."""
+    [(key, problem, _)] = faults_of(NODE + SERVER + f'[[link]]\nname = "a"\n{line}\n' + SELECTOR)
+    assert key.startswith("link[0].primary")
+    assert problem.startswith("must be text in quotes, but is ")
