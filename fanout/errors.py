@@ -183,9 +183,7 @@ class ExtraMissing(FanoutError):
     def __init__(self, part: str, extra: str) -> None:
         self.part = part
         self.extra = extra
-        super().__init__(
-            f"{part} needs a package that is not installed", hint=f"Run: pip install 'fanout[{extra}]'"
-        )
+        super().__init__(f"{part} needs a package that is not installed", hint=f"Run: pip install 'fanout[{extra}]'")
 
 
 class ReportError(FanoutError):

@@ -1,0 +1,257 @@
+"""QoS 1 and QoS 2 (MQTT 5, sections 4.3 and 4.9): what one side of a Session remembers of Packet Identifiers.
+
+Owns the state of both directions: `Inbound` for what the peer publishes, `Outbound` for what we publish. It
+writes no packet and stores nothing beyond memory; a method says what its caller has to do.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+from fanout.errors import SendQuotaExceeded
+from fanout.mqtt.decoder import AckRun
+from fanout.mqtt.packet_ids import PacketIds
+from fanout.mqtt.packet_types import PacketType
+
+__all__ = ["AckRunOutcome", "Inbound", "Outbound", "Outcome", "SendState"]
+
+M = TypeVar("M")
+
+
+class Inbound:
+    """The receiver's side: QoS 2 messages that are received once, and the count for our Receive Maximum.
+
+    Attributes:
+        open_count: Packets at QoS 1 or 2 of this Network Connection that are not yet answered with PUBACK,
+            PUBCOMP or a failing PUBREC.
+    """
+
+    __slots__ = ("_open", "_unreleased")
+
+    def __init__(self) -> None:
+        # QoS 2 messages that were received and not released: state of the Session, it outlives Network
+        # Connections.
+        self._unreleased: set[int] = set()
+        # What counts for the Receive Maximum: state of the Network Connection (section 4.9).
+        self._open: set[int] = set()
+
+    @property
+    def open_count(self) -> int:
+        """See the class."""
+        return len(self._open)
+
+    def accept(self, packet_id: int, qos: int, dup: bool = False) -> bool:
+        """Note a PUBLISH at QoS 1 or 2.
+
+        Args:
+            packet_id: Its Packet Identifier.
+            qos: 1 or 2.
+            dup: Its DUP flag. It decides nothing: a receiver may not conclude from it that it saw the message
+                before (section 3.3.1.1), only the Packet Identifier counts [MQTT-4.3.3-10].
+
+        Returns:
+            Whether the message is to be applied. False: a QoS 2 message that was received and not released;
+            answer it with PUBREC again, do not apply it.
+        """
+        self._open.add(packet_id)
+        if qos == 1:
+            return True  # [MQTT-4.3.2-5]: a new message, whatever DUP says
+        if packet_id in self._unreleased:
+            return False
+        self._unreleased.add(packet_id)
+        return True
+
+    def acknowledge(self, packet_id: int) -> None:
+        """Note that PUBACK, or a PUBREC that refuses the message, was sent [MQTT-4.3.3-9]."""
+        self._open.discard(packet_id)
+        self._unreleased.discard(packet_id)
+
+    def release(self, packet_id: int) -> bool:
+        """Note PUBREL; answer it with PUBCOMP.
+
+        Returns:
+            Whether the Packet Identifier was known; otherwise PUBCOMP says Packet Identifier not found
+            (0x92).
+        """
+        if packet_id not in self._unreleased:
+            return False
+        self._unreleased.remove(packet_id)
+        self._open.discard(packet_id)
+        return True
+
+    def exceeded(self, receive_maximum: int) -> bool:
+        """Return whether the peer broke `receive_maximum` [MQTT-3.3.4-7] [MQTT-3.3.4-9] (0x93)."""
+        return len(self._open) > receive_maximum
+
+    def new_connection(self) -> None:
+        """Note a new Network Connection of the Session: the count starts again, QoS 2 state stays."""
+        self._open.clear()
+
+
+class SendState(enum.Enum):
+    """What a message that was sent waits for."""
+
+    AWAIT_PUBACK = "await_puback"
+    AWAIT_PUBREC = "await_pubrec"
+    AWAIT_PUBCOMP = "await_pubcomp"
+
+
+class Outcome(enum.Enum):
+    """What an acknowledgement means for a message that was sent."""
+
+    COMPLETED = "completed"
+    """The peer has it; its Packet Identifier is free."""
+    REFUSED = "refused"
+    """The peer has it not, and said so (Reason Code of 0x80 or above); its Packet Identifier is free."""
+    RELEASE = "release"
+    """The peer has it; send PUBREL."""
+    UNKNOWN = "unknown"
+    """No message has that Packet Identifier. Answer a PUBREC with PUBREL 0x92, ignore anything else."""
+    UNEXPECTED = "unexpected"
+    """The message waits for another type of packet; nothing changed."""
+
+
+_TRANSITIONS: dict[tuple[SendState, PacketType], Outcome] = {
+    (SendState.AWAIT_PUBACK, PacketType.PUBACK): Outcome.COMPLETED,
+    (SendState.AWAIT_PUBREC, PacketType.PUBREC): Outcome.RELEASE,
+    # PUBREC again: its PUBREL was lost with a Network Connection
+    (SendState.AWAIT_PUBCOMP, PacketType.PUBREC): Outcome.RELEASE,
+    (SendState.AWAIT_PUBCOMP, PacketType.PUBCOMP): Outcome.COMPLETED,
+}
+"""What a packet does when its Reason Code is below 0x80; what is missing is `UNEXPECTED`."""
+
+
+class AckRunOutcome(NamedTuple):
+    """What a run of acknowledgements means."""
+
+    completed: int
+    """How many messages are done, those that the peer refused included; so many places became free."""
+    to_release: list[int]
+    """Packet Identifiers to send PUBREL for, in order."""
+    unknown: list[int]
+    """Packet Identifiers without a message that waits for this type of packet."""
+
+
+class Outbound(Generic[M]):
+    """The sender's side: messages at QoS 1 and 2 in flight, in order, within the peer's Receive Maximum.
+
+    `M` is whatever the caller wants back for sending again. Session state: it outlives Network Connections.
+
+    Attributes:
+        window: The peer's Receive Maximum; a new Network Connection may change it.
+    """
+
+    __slots__ = ("_in_flight", "_packet_ids", "window")
+
+    def __init__(self, *, window: int = 0xFFFF, packet_ids: PacketIds | None = None) -> None:
+        """Create an empty state.
+
+        Args:
+            window: See the class.
+            packet_ids: Where Packet Identifiers come from, to share them with SUBSCRIBE and UNSUBSCRIBE; None
+                for own.
+        """
+        self.window = window
+        self._packet_ids = PacketIds() if packet_ids is None else packet_ids
+        # In the order of sending; on PUBREC a message goes to the end, so PUBRELs are sent again in the order
+        # in which the PUBRECs came, and PUBLISHs in the order of sending [MQTT-4.6.0-1] [MQTT-4.6.0-4].
+        self._in_flight: dict[int, tuple[M, SendState]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of messages in flight."""
+        return len(self._in_flight)
+
+    @property
+    def free(self) -> int:
+        """How many more messages may be sent now [MQTT-4.9.0-2]."""
+        return max(0, self.window - len(self._in_flight))
+
+    def send(self, message: M, qos: int) -> int:
+        """Note that `message` is sent.
+
+        Args:
+            message: What `in_flight` gives back.
+            qos: 1 or 2.
+
+        Returns:
+            Its Packet Identifier.
+
+        Raises:
+            SendQuotaExceeded: `free` is 0, or no Packet Identifier is; nothing changes.
+        """
+        if len(self._in_flight) >= self.window:
+            raise SendQuotaExceeded("The peer's Receive Maximum is used up")
+        packet_id = self._packet_ids.allocate()
+        self._in_flight[packet_id] = (message, SendState.AWAIT_PUBACK if qos == 1 else SendState.AWAIT_PUBREC)
+        return packet_id
+
+    def message(self, packet_id: int) -> M:
+        """Return the message in flight with `packet_id`.
+
+        Raises:
+            KeyError: There is none.
+        """
+        return self._in_flight[packet_id][0]
+
+    def acknowledge(self, ack_type: PacketType, packet_id: int, reason_code: int = 0) -> Outcome:
+        """Take a PUBACK, PUBREC or PUBCOMP from the peer and say what it means."""
+        entry = self._in_flight.get(packet_id)
+        if entry is None:
+            return Outcome.UNKNOWN
+        message, state = entry
+        outcome = _TRANSITIONS.get((state, ack_type), Outcome.UNEXPECTED)
+        if outcome is Outcome.UNEXPECTED:
+            return outcome
+        if reason_code >= 0x80:
+            outcome = Outcome.REFUSED  # the Packet Identifier is free (sections 4.3.2 and 4.3.3, "Reason Code of 0x80")
+        if outcome is not Outcome.RELEASE:
+            del self._in_flight[packet_id]
+            self._packet_ids.release(packet_id)
+        elif state is SendState.AWAIT_PUBREC:
+            del self._in_flight[packet_id]
+            self._in_flight[packet_id] = (message, SendState.AWAIT_PUBCOMP)
+        return outcome
+
+    def acknowledge_run(self, run: AckRun) -> AckRunOutcome:
+        """Take a run of PUBACK, PUBREC or PUBCOMP and say what it means."""
+        if run.type is PacketType.PUBACK:
+            return self._acknowledge_pubacks(run.packet_ids)
+        completed = 0
+        to_release: list[int] = []
+        unknown: list[int] = []
+        for index, packet_id in enumerate(run.packet_ids):
+            reason_code = run.reason_codes[index] if run.reason_codes is not None else 0
+            outcome = self.acknowledge(run.type, packet_id, reason_code)
+            if outcome is Outcome.RELEASE:
+                to_release.append(packet_id)
+            elif outcome in {Outcome.COMPLETED, Outcome.REFUSED}:
+                completed += 1
+            else:
+                unknown.append(packet_id)
+        return AckRunOutcome(completed, to_release, unknown)
+
+    def _acknowledge_pubacks(self, packet_ids: list[int]) -> AckRunOutcome:
+        # QoS 1 needs no table and its Reason Codes decide nothing here: a quarter of the time of a call each.
+        in_flight = self._in_flight
+        completed: list[int] = []
+        unknown: list[int] = []
+        for packet_id in packet_ids:
+            entry = in_flight.get(packet_id)
+            if entry is not None and entry[1] is SendState.AWAIT_PUBACK:
+                del in_flight[packet_id]
+                completed.append(packet_id)
+            else:
+                unknown.append(packet_id)
+        self._packet_ids.release_all(completed)
+        return AckRunOutcome(len(completed), [], unknown)
+
+    def in_flight(self) -> Iterator[tuple[int, M, SendState]]:
+        """Return what to send again after the Session was resumed, in order [MQTT-4.4.0-1].
+
+        A message that waits for PUBCOMP is sent again as PUBREL, any other as PUBLISH with DUP set
+        [MQTT-3.3.1-1].
+        """
+        for packet_id, (message, state) in self._in_flight.items():
+            yield packet_id, message, state

@@ -1,0 +1,67 @@
+"""Packet Identifiers of one sender in one Session (MQTT 5, section 2.2.1).
+
+Owns which identifiers are in use. It knows neither packets nor acknowledgements (`delivery`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fanout.errors import SendQuotaExceeded
+
+__all__ = ["PacketIds"]
+
+_MAX = 0xFFFF
+
+
+class PacketIds:
+    """Hands out identifiers from 1 to 65,535, never one that is in use [MQTT-2.2.1-3].
+
+    They are handed out in ascending order and start again at 1, so an identifier rests as long as possible
+    before it is used again, which makes traces readable and a late acknowledgement noticeable.
+    """
+
+    __slots__ = ("_in_use", "_last")
+
+    def __init__(self) -> None:
+        self._in_use: set[int] = set()
+        self._last = 0
+
+    def __contains__(self, packet_id: int) -> bool:
+        """Return whether `packet_id` is in use."""
+        return packet_id in self._in_use
+
+    @property
+    def in_use(self) -> int:
+        """How many identifiers are in use."""
+        return len(self._in_use)
+
+    def allocate(self) -> int:
+        """Return an identifier and mark it as in use.
+
+        Raises:
+            SendQuotaExceeded: All 65,535 are in use.
+        """
+        in_use = self._in_use
+        if len(in_use) == _MAX:
+            raise SendQuotaExceeded("All 65,535 Packet Identifiers are in use")
+        packet_id = self._last
+        while True:
+            packet_id = packet_id % _MAX + 1
+            if packet_id not in in_use:
+                break
+        in_use.add(packet_id)
+        self._last = packet_id
+        return packet_id
+
+    def release(self, packet_id: int) -> None:
+        """Make `packet_id` available again.
+
+        Raises:
+            KeyError: It is not in use.
+        """
+        self._in_use.remove(packet_id)
+
+    def release_all(self, packet_ids: Iterable[int]) -> None:
+        """Make `packet_ids` available again; those that are not in use are passed over."""
+        self._in_use.difference_update(packet_ids)

@@ -1,0 +1,659 @@
+"""The stream decoder: fixed header (MQTT 5, section 2.1), splits, runs, faults, Topic Alias and PUBLISH."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fanout.errors import ProtocolError, UnsupportedProtocolVersion
+from fanout.mqtt.data_representation import encode_binary, encode_varint
+from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRow, PublishRun
+from fanout.mqtt.packet_types import PacketType, Role
+from fanout.mqtt.packets import (
+    Ack,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsuback,
+    Unsubscribe,
+    encode,
+    encode_acks,
+)
+from fanout.mqtt.properties import Properties
+from fanout.mqtt.publish import encode_publish
+from fanout.mqtt.reason_codes import ReasonCode
+from tests.mqtt.strategies import connects, packets_from_client, packets_from_server, refused
+
+C = PacketType
+MALFORMED = ReasonCode.MALFORMED_PACKET
+PROTOCOL = ReasonCode.PROTOCOL_ERROR
+TOO_LARGE = ReasonCode.PACKET_TOO_LARGE
+ALIAS = ReasonCode.TOPIC_ALIAS_INVALID
+MAX = 1 << 20
+
+
+def server(version: int | None = 5, *, packet_bytes_max: int = MAX, topic_alias_max: int = 0) -> Decoder:
+    """Return a server's decoder."""
+    return Decoder(version=version, packet_bytes_max=packet_bytes_max, topic_alias_max=topic_alias_max, role="server")
+
+
+def client(version: int = 5, *, topic_alias_max: int = 0) -> Decoder:
+    """Return a client's decoder."""
+    return Decoder(version=version, packet_bytes_max=MAX, topic_alias_max=topic_alias_max, role="client")
+
+
+def flat(items: list[Item]) -> list[object]:
+    """Return one entry per packet, however they were cut into runs."""
+    entries: list[object] = []
+    for item in items:
+        match item:
+            case PublishRun(rows):
+                entries += rows
+            case AckRun(kind, packet_ids, codes):
+                entries += [
+                    (kind, packet_id, codes[index] if codes is not None else 0)
+                    for index, packet_id in enumerate(packet_ids)
+                ]
+            case _:
+                entries.append(item)
+    return entries
+
+
+def expect_fault(decoder: Decoder, data: bytes, reason_code: ReasonCode) -> list[Item]:
+    """Feed `data`, check that it ends in a fault that later feeds raise, and return what came before."""
+    items = decoder.feed(data)
+    assert decoder.fault is not None
+    assert decoder.fault.reason_code is reason_code
+    assert decoder.buffered_bytes == 0
+    for _ in range(2):
+        with refused(reason_code):
+            decoder.feed(b"\xc0\x00")
+    return items
+
+
+# Which packets may come
+
+
+@pytest.mark.parametrize("version", [None, 3, 6])
+def test_version_that_cannot_be_decoded(version: int | None) -> None:
+    """A client knows its version; there are two of them."""
+    with pytest.raises(ValueError, match="cannot decode version"):
+        Decoder(version=version, packet_bytes_max=MAX, role="client")
+
+
+@pytest.mark.parametrize(("level", "version", "bridge"), [(b"\x04", 4, False), (b"\x05", 5, False), (b"\x84", 4, True)])
+def test_connect_sets_the_version(level: bytes, version: int, bridge: bool) -> None:
+    """A server's decoder takes its version from CONNECT."""
+    decoder = server(None)
+    body = b"\x00\x04MQTT" + level + b"\x02\x00\x00" + (b"\x00" if version == 5 else b"") + b"\x00\x01c"
+    items = decoder.feed(b"\x10" + encode_varint(len(body)) + body + b"\xc0\x00")
+    assert items == [Connect("c", version, clean_start=True, keep_alive=0, bridge=bridge), Pingreq()]
+    assert decoder.version == version
+
+
+def test_connect_at_fault_still_tells_its_version() -> None:
+    """A CONNECT that is malformed behind its level can be answered in its version."""
+    decoder = server(None)
+    expect_fault(decoder, b"\x10\x0a\x00\x04MQTT\x05\x01\x00\x00", MALFORMED)
+    assert decoder.version == 5
+
+
+def test_connect_of_an_unknown_level() -> None:
+    """An unknown level is a fault of its own type, and no version is set [MQTT-3.1.2-2]."""
+    decoder = server(None)
+    expect_fault(decoder, b"\x10\x07\x00\x04MQTT\x07", ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
+    assert isinstance(decoder.fault, UnsupportedProtocolVersion)
+    assert decoder.fault.level == 7
+    assert decoder.version is None
+
+
+def test_first_packet_is_connect() -> None:
+    """Anything but CONNECT first is refused at its first byte [MQTT-3.1.0-1]."""
+    expect_fault(server(None), b"\xc0", PROTOCOL)
+    expect_fault(server(None), b"GET / HTTP/1.1\r\n", PROTOCOL)
+
+
+def test_second_connect() -> None:
+    """A second CONNECT is a Protocol Error [MQTT-3.1.0-2]."""
+    decoder = server(None)
+    connect = encode(Connect("c"), version=5)
+    items = expect_fault(decoder, connect + connect, PROTOCOL)
+    assert items == [Connect("c")]
+    expect_fault(server(4), b"\x10", PROTOCOL)
+
+
+WRONG_WAY: list[tuple[Role, int, int]] = [
+    *(("server", version, first) for version in (4, 5) for first in (0x20, 0x90, 0xB0, 0xD0)),
+    *(("client", version, first) for version in (4, 5) for first in (0x10, 0x82, 0xA2, 0xC0)),
+    ("client", 4, 0xE0),  # a server of MQTT 3.1.1 has no DISCONNECT
+]
+
+
+@pytest.mark.parametrize(("role", "version", "first"), WRONG_WAY)
+def test_packet_in_the_wrong_direction(role: Role, version: int, first: int) -> None:
+    """A packet that the peer may not send is refused at its first byte (section 2.1.2)."""
+    decoder = Decoder(version=version, packet_bytes_max=MAX, role=role)
+    expect_fault(decoder, bytes((first,)), PROTOCOL)
+
+
+@pytest.mark.parametrize(("version", "first"), [(4, 0x00), (5, 0x0F), (4, 0xF0)])
+def test_reserved_packet_type(version: int, first: int) -> None:
+    """Type 0 is forbidden, type 15 is in MQTT 3.1.1 (section 2.1.2)."""
+    expect_fault(server(version), bytes((first,)), MALFORMED)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize(
+    ("role", "kind", "legal"),
+    [
+        ("server", C.PUBACK, 0),
+        ("server", C.PUBREC, 0),
+        ("server", C.PUBREL, 2),
+        ("client", C.PUBCOMP, 0),
+        ("server", C.SUBSCRIBE, 2),
+        ("client", C.SUBACK, 0),
+        ("server", C.UNSUBSCRIBE, 2),
+        ("client", C.UNSUBACK, 0),
+        ("server", C.PINGREQ, 0),
+        ("client", C.PINGRESP, 0),
+        ("server", C.DISCONNECT, 0),
+        ("client", C.CONNACK, 0),
+    ],
+)
+def test_reserved_flags(role: Role, kind: PacketType, legal: int, version: int) -> None:
+    """Any other value of the reserved flags is malformed [MQTT-2.1.3-1] ([MQTT-2.2.2-2] of 3.1.1)."""
+    for flags in range(16):
+        decoder = Decoder(version=version, packet_bytes_max=MAX, role=role)
+        if flags == legal:
+            assert decoder.feed(bytes((kind << 4 | flags,))) == []
+            assert decoder.fault is None
+        else:
+            expect_fault(decoder, bytes((kind << 4 | flags,)), MALFORMED)
+
+
+def test_reserved_flags_of_connect() -> None:
+    """CONNECT has the flags 0b0000 too."""
+    expect_fault(server(None), b"\x11", MALFORMED)
+
+
+@pytest.mark.parametrize(
+    ("packet", "version"),
+    [
+        (Subscribe(1, (Subscription(b"a"),)), 5),
+        (Unsubscribe(1, (b"a",)), 4),
+        (Pingreq(), 4),
+        (Disconnect(), 4),
+        (Disconnect(4, Properties(session_expiry_interval=5)), 5),
+        (Auth(0x18, Properties(authentication_method="m")), 5),
+    ],
+)
+def test_packets_for_a_server(packet: Packet, version: int) -> None:
+    """A packet that is neither PUBLISH nor an acknowledgement comes as it is."""
+    assert server(version).feed(encode(packet, version=version)) == [packet]
+
+
+@pytest.mark.parametrize(
+    ("packet", "version"),
+    [
+        (Connack(session_present=True, reason_code=0), 5),
+        (Suback(1, (0x80,)), 4),
+        (Unsuback(1), 4),
+        (Pingresp(), 5),
+        (Disconnect(0x8B), 5),
+    ],
+)
+def test_packets_for_a_client(packet: Packet, version: int) -> None:
+    """The same for what a server sends."""
+    assert client(version).feed(encode(packet, version=version)) == [packet]
+
+
+def test_disconnect_of_a_server_with_a_session_expiry_interval() -> None:
+    """Only a client may change the Session Expiry Interval at the end [MQTT-3.14.2-2]."""
+    data = encode(Disconnect(0, Properties(session_expiry_interval=1)), version=5)
+    expect_fault(client(), data, PROTOCOL)
+
+
+# Remaining Length
+
+
+@pytest.mark.parametrize("data", [b"\xc0\x80\x00", b"\xc0\x80\x80\x00", b"\xc0\x80\x80\x80\x00"])
+def test_remaining_length_that_is_not_the_shortest(data: bytes) -> None:
+    """MQTT 5 wants the shortest form [MQTT-1.5.5-1]; MQTT 3.1.1 does not ask for it (section 2.2.3)."""
+    expect_fault(server(5), data, MALFORMED)
+    assert server(4).feed(data) == [Pingreq()]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("head", [b"\xc0\x80\x80\x80\x80", b"\x30\xff\xff\xff\xff", b"\x40\x80\x80\x80\x80"])
+def test_remaining_length_of_five_bytes(version: int, head: bytes) -> None:
+    """More than four bytes are malformed, whatever follows."""
+    expect_fault(server(version), head, MALFORMED)
+    good = encode_publish(b"a", b"", version=version)
+    assert expect_fault(server(version), good + head, MALFORMED) == [PublishRun([(b"a", b"", 0, 0, b"", None)])]
+
+
+def test_remaining_length_of_connect() -> None:
+    """Whether the shortest form is wanted is known only when the version is."""
+    for level, illegal in ((b"\x04", False), (b"\x05", True)):
+        body = b"\x00\x04MQTT" + level + b"\x02\x00\x00" + (b"\x00" if illegal else b"") + b"\x00\x01c"
+        data = b"\x10" + bytes((len(body) | 0x80, 0)) + body
+        if illegal:
+            expect_fault(server(None), data, MALFORMED)
+        else:
+            assert len(server(None).feed(data)) == 1
+
+
+def test_publish_with_a_longer_remaining_length_in_mqtt_3() -> None:
+    """Longer forms of the Remaining Length are read in a run of PUBLISH too."""
+    data = b"".join(b"\x30" + length + b"\x00\x01ax" for length in (b"\x04", b"\x84\x00", b"\x84\x80\x80\x00"))
+    assert server(4).feed(data) == [PublishRun([(b"a", b"x", 0, 0, b"", None)] * 3)]
+    expect_fault(server(4), data + b"\x30\x81\x00\x00", MALFORMED)
+    expect_fault(server(5), b"\x30\x04\x00\x01a\x00" + b"\x30\x84\x00\x00\x01a\x00", MALFORMED)
+
+
+@pytest.mark.parametrize("limit", [8, 60, 129, 130, 20_000])
+def test_packet_too_large(limit: int) -> None:
+    """A packet over the Maximum Packet Size is refused when its Remaining Length is known [MQTT-3.1.2-24]."""
+    fits = encode_publish(b"a", b"", version=5)
+    sizes = [len(encode_publish(b"a", bytes(count), version=5)) for count in range(limit)]
+    payload_bytes = sum(size <= limit for size in sizes) - 1
+    largest = encode_publish(b"a", bytes(payload_bytes), version=5)
+    over = encode_publish(b"a", bytes(payload_bytes + 1), version=5)
+    assert len(largest) <= limit < len(over)
+    assert len(flat(server(packet_bytes_max=limit).feed(fits + largest + fits))) == 3
+    for data in (over, over[:5]):
+        decoder = server(packet_bytes_max=limit)
+        assert len(flat(expect_fault(decoder, fits + data, TOO_LARGE))) == 1
+        expect_fault(server(packet_bytes_max=limit), data, TOO_LARGE)
+
+
+def test_other_packets_too_large() -> None:
+    """The limit holds for CONNECT and acknowledgements as well."""
+    expect_fault(server(None, packet_bytes_max=100), b"\x10\xff\x7f", TOO_LARGE)
+    run = expect_fault(server(packet_bytes_max=10), b"\x40\x02\x00\x01" + b"\x40\x20", TOO_LARGE)
+    assert run == [AckRun(C.PUBACK, [1], None)]
+
+
+# Splits, buffers and faults
+
+STREAM = b"".join(
+    [
+        encode_publish(b"a/b", b"one", version=5),
+        encode_publish(b"a/b", bytes(200), version=5, qos=1, packet_id=7, expiry_s=9, retain=True),
+        encode_acks(C.PUBACK, [1, 2, 3]),
+        encode(Ack(C.PUBACK, 4, 0x10), version=5),
+        encode_acks(C.PUBREC, [5]),
+        encode(Pingreq(), version=5),
+        encode_publish(b"c", b"x", version=5, properties=b"\x01\x01"),
+    ]
+)
+
+
+def test_runs() -> None:
+    """Consecutive PUBLISH and consecutive acknowledgements of one type come as one item each."""
+    assert server().feed(STREAM) == [
+        PublishRun([(b"a/b", b"one", 0, 0, b"", None), (b"a/b", bytes(200), 3, 7, b"", 9)]),
+        AckRun(C.PUBACK, [1, 2, 3, 4], [0, 0, 0, 0x10]),
+        AckRun(C.PUBREC, [5], None),
+        Pingreq(),
+        PublishRun([(b"c", b"x", 0, 0, b"\x01\x01", None)]),
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 64, 199])
+def test_pieces_of_every_size(size: int) -> None:
+    """Fed in pieces of any size the packets are the same, and a tail is never longer than its packet."""
+    decoder = server()
+    items: list[Item] = []
+    for start in range(0, len(STREAM), size):
+        items += decoder.feed(STREAM[start : start + size])
+        assert decoder.buffered_bytes < 225
+    assert flat(items) == flat(server().feed(STREAM))
+    assert decoder.buffered_bytes == 0
+
+
+@given(st.data(), st.sampled_from([4, 5]), st.sampled_from(["client", "server"]))
+@settings(max_examples=200)
+def test_arbitrary_splits_equal_the_whole(data: st.DataObject, version: int, role: Role) -> None:
+    """Any packets, cut anywhere, give the same as all at once, and the same as one at a time."""
+    packets = packets_from_client(version) if role == "server" else packets_from_server(version)
+    encoded = [encode(packet, version=version) for packet in data.draw(st.lists(packets, max_size=12))]
+    start: int | None = version
+    if role == "server" and data.draw(st.booleans()):
+        start = None
+        encoded.insert(0, encode(data.draw(connects(version)), version=version))
+    stream = b"".join(encoded)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+
+    def decode(parts: list[bytes]) -> list[object]:
+        decoder = Decoder(version=start, packet_bytes_max=MAX, role=role)
+        items = [item for part in parts for item in decoder.feed(part)]
+        assert decoder.fault is None
+        assert decoder.buffered_bytes == 0
+        return flat(items)
+
+    whole = decode([stream])
+    assert len(whole) == len(encoded)
+    assert decode(pieces) == whole
+    assert decode(encoded) == whole
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_any_buffer(kind: type[bytes] | type[bytearray] | type[memoryview]) -> None:
+    """Rows hold `bytes` of their own, so the caller may use its buffer again."""
+    decoder = server()
+    expected = server().feed(STREAM)
+    buffer = bytearray(STREAM)
+    first, second = kind(buffer[:100]), kind(buffer[100:])
+    items = decoder.feed(first) + decoder.feed(second)
+    assert flat(items) == flat(expected)
+    assert all(
+        type(field) is bytes
+        for item in items
+        if isinstance(item, PublishRun)
+        for row in item.rows
+        for field in (row[0], row[1], row[4])
+    )
+
+
+def test_reused_buffer_changes_nothing() -> None:
+    """What was fed from a buffer, whole packets and tail, does not change with it."""
+    decoder = server()
+    buffer = bytearray(STREAM[:20])
+    items = decoder.feed(memoryview(buffer))
+    buffer[:] = bytes(20)
+    items += decoder.feed(STREAM[20:])
+    assert flat(items) == flat(server().feed(STREAM))
+
+
+def test_nothing_fed() -> None:
+    """An empty feed gives nothing, with and without a tail."""
+    decoder = server()
+    assert decoder.feed(b"") == []
+    assert decoder.feed(STREAM[:4]) == []
+    assert decoder.feed(b"") == []
+    assert decoder.buffered_bytes == 4
+
+
+def test_large_packet_in_small_reads() -> None:
+    """A packet of a megabyte in reads of a kilobyte is kept in pieces and joined once."""
+    data = encode_publish(b"a", bytes(1_000_000), version=5)
+    decoder = server()
+    for start in range(0, len(data) - 1, 1000):
+        assert decoder.feed(data[start : start + 1000]) == [] or start + 1000 >= len(data)
+    assert decoder.fault is None
+    assert decoder.buffered_bytes == 0
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 4, 5, 6, 7, 100])
+def test_publish_run_that_is_cut(cut: int) -> None:
+    """A run ends before a packet that is not whole, though only its Remaining Length is cut off."""
+    short = encode_publish(b"a", b"x", version=5)
+    for payload_bytes in (130, 20_000, 2_100_000):
+        long = encode_publish(b"b", bytes(payload_bytes), version=5)
+        decoder = server(packet_bytes_max=1 << 22)
+        assert flat(decoder.feed(short + long[:cut])) == [(b"a", b"x", 0, 0, b"", None)]
+        assert decoder.buffered_bytes == cut
+        assert flat(decoder.feed(long[cut:])) == [(b"b", bytes(payload_bytes), 0, 0, b"", None)]
+
+
+def test_items_before_a_fault() -> None:
+    """What came before a fault is returned, runs that the fault ended included."""
+    good = encode_publish(b"a", b"x", version=5)
+    items = expect_fault(server(), good + good + b"\x36\x00", MALFORMED)
+    assert flat(items) == [(b"a", b"x", 0, 0, b"", None)] * 2
+    acks = encode(Ack(C.PUBACK, 1, 0x10), version=5) + encode_acks(C.PUBACK, [2])
+    assert expect_fault(server(), acks + b"\x40\x02\x00\x00", PROTOCOL) == [AckRun(C.PUBACK, [1, 2], [0x10, 0])]
+    assert expect_fault(server(), b"\x40\x02\x00\x00", PROTOCOL) == []
+    assert expect_fault(server(), b"\xc0\x00\xc0\x01\x00", MALFORMED) == [Pingreq()]
+
+
+@given(st.binary(max_size=80), st.sampled_from([None, 4, 5]))
+@settings(max_examples=500)
+def test_random_bytes_never_crash(data: bytes, version: int | None) -> None:
+    """Noise ends in packets, a tail or a fault, and in the same however it is cut."""
+    whole = server(version)
+    items = whole.feed(data)
+    pieces = server(version)
+    entries: list[object] = []
+    for byte in data:
+        entries += flat(pieces.feed(bytes((byte,))))
+        if pieces.fault is not None:
+            break
+    assert entries == flat(items)
+    assert (pieces.fault is None) == (whole.fault is None)
+    if whole.fault is not None and pieces.fault is not None:
+        assert pieces.fault.reason_code is whole.fault.reason_code
+
+
+@given(st.data(), st.sampled_from([4, 5]))
+@settings(max_examples=150)
+def test_damaged_streams_never_crash(data: st.DataObject, version: int) -> None:
+    """A legal stream with one byte changed ends in packets, a tail or a fault."""
+    packets = data.draw(st.lists(packets_from_client(version), min_size=1, max_size=4))
+    stream = bytearray(b"".join(encode(packet, version=version) for packet in packets))
+    stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
+    decoder = server(version)
+    decoder.feed(stream)
+    assert decoder.fault is None or isinstance(decoder.fault, ProtocolError)
+
+
+# Section 3.3, PUBLISH
+
+
+def v5(topic: bytes, block: bytes = b"", payload: bytes = b"", *, flags: int = 0, packet_id: bytes = b"") -> bytes:
+    """Return a PUBLISH of MQTT 5 with a property block as it is."""
+    body = encode_binary(topic) + packet_id + encode_varint(len(block)) + block + payload
+    return bytes((0x30 | flags,)) + encode_varint(len(body)) + body
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_publish_flags(version: int) -> None:
+    """QoS 3 [MQTT-3.3.1-4] and DUP at QoS 0 [MQTT-3.3.1-2] are malformed, first in a read or in a run."""
+    good = encode_publish(b"a", b"", version=version)
+    for flags in range(16):
+        body = b"\x00\x01a" + (b"\x00\x07" if flags & 0x06 else b"") + (b"\x00" if version == 5 else b"")
+        data = bytes((0x30 | flags, len(body))) + body
+        if flags & 0x06 == 0x06 or flags in (8, 9):
+            expect_fault(server(version), data, MALFORMED)
+            assert len(flat(expect_fault(server(version), good + data, MALFORMED))) == 1
+        else:
+            row: PublishRow = (b"a", b"", flags, 7 if flags & 0x06 else 0, b"", None)
+            assert flat(server(version).feed(good + data))[1] == row
+
+
+PUBLISH_REFUSED: list[tuple[int, bytes, ReasonCode]] = [
+    (4, b"\x30\x00", MALFORMED),
+    (4, b"\x30\x01\x00", MALFORMED),
+    (5, b"\x30\x00", MALFORMED),
+    (4, b"\x30\x02\x00\x00", ReasonCode.TOPIC_NAME_INVALID),  # [MQTT-4.7.3-1]
+    (4, b"\x30\x03\x00\x02a", MALFORMED),  # the topic reaches out of the packet
+    (5, b"\x30\x03\x00\x01a", MALFORMED),  # no Property Length
+    (5, b"\x30\x03\x00\x02a", MALFORMED),
+    (5, b"\x30\x03\xff\xffa", MALFORMED),
+    (4, b"\x32\x03\x00\x01a", MALFORMED),  # no Packet Identifier
+    (4, b"\x32\x04\x00\x01a\x01", MALFORMED),
+    (5, b"\x32\x05\x00\x01a\x00\x01", MALFORMED),
+    (4, b"\x32\x05\x00\x01a\x00\x00", PROTOCOL),  # [MQTT-2.2.1-3]
+    (5, b"\x34\x06\x00\x01a\x00\x00\x00", PROTOCOL),
+    (4, b"\x30\x03\x00\x01#", ReasonCode.TOPIC_NAME_INVALID),  # [MQTT-3.3.2-2]
+    (5, v5(b"a/+"), ReasonCode.TOPIC_NAME_INVALID),
+    (5, v5(b"a/+", b"\x01\x00"), ReasonCode.TOPIC_NAME_INVALID),
+    (4, b"\x30\x03\x00\x01\x00", MALFORMED),  # [MQTT-1.5.4-2]
+    (4, b"\x30\x05\x00\x03\xed\xa0\x80", MALFORMED),  # [MQTT-3.3.2-1] [MQTT-1.5.4-1]
+    (5, v5(b""), PROTOCOL),  # neither Topic Name nor Topic Alias (section 3.3.2.1)
+    (5, v5(b"", b"\x01\x00"), PROTOCOL),
+    (5, b"\x30\x05\x00\x01a\x05\x01", MALFORMED),  # the Property Length is beyond the packet
+    (5, b"\x30\x06\x00\x01a\x80\x00x", MALFORMED),  # the Property Length is not in its shortest form
+    (5, b"\x30\x04\x00\x01a\x80", MALFORMED),  # or cut off
+    (5, b"\x30\x07\x00\x01a\x80\x80\x80\x80", MALFORMED),  # or too long
+    (5, v5(b"a", b"\x11\x00\x00\x00\x00"), MALFORMED),  # not a property of PUBLISH
+    (5, v5(b"a", b"\x01\x00\x01\x00"), PROTOCOL),
+    (5, v5(b"a", b"\x0b\x05"), PROTOCOL),  # a client sends no Subscription Identifier [MQTT-3.3.4-6]
+    (5, v5(b"a", b"\x23\x00\x00"), ALIAS),  # [MQTT-3.3.2-8]
+    (5, v5(b"a", b"\x23\x00\x01"), ALIAS),  # the Topic Alias Maximum is 0 [MQTT-3.3.2-9]
+]
+
+
+@pytest.mark.parametrize("tail", [b"", b"\xc0\x00\xc0\x00\xc0\x00"])
+@pytest.mark.parametrize(("version", "data", "reason_code"), PUBLISH_REFUSED)
+def test_publish_refused(version: int, data: bytes, reason_code: ReasonCode, tail: bytes) -> None:
+    """A PUBLISH that breaks a rule is refused, first in a read or in a run, whatever follows it."""
+    expect_fault(server(version), data + tail, reason_code)
+    good = encode_publish(b"ok", b"x", version=version)
+    assert len(flat(expect_fault(server(version), good + data + tail, reason_code))) == 1
+
+
+def test_publish_with_long_properties() -> None:
+    """A Property Length of more than one byte is read, and a long block is not kept in the memo."""
+    block = b"\x03" + encode_binary(b"t" * 300)
+    short = b"\x03" + encode_binary(b"t" * 150)
+    decoder = server()
+    rows: list[object] = [(b"a", b"p", 0, 0, block, None), (b"a", b"p", 0, 0, short, None)]
+    assert flat(decoder.feed(v5(b"a", block, b"p") + v5(b"a", short, b"p"))) == rows
+    assert flat(decoder.feed(v5(b"a", block, b"p") + v5(b"a", short, b"p"))) == rows
+    assert list(decoder._memo) == [short]
+
+
+def test_memo_is_bounded() -> None:
+    """However many different blocks come, few are remembered."""
+    decoder = server()
+    for start in range(0, 2000, 500):
+        data = b"".join(v5(b"a", b"\x02" + n.to_bytes(4, "big")) for n in range(start, start + 500))
+        assert [row[5] for row in flat(decoder.feed(data))] == list(range(start, start + 500))  # type: ignore[index]
+        assert len(decoder._memo) <= 64
+
+
+def test_known_topics_are_not_validated() -> None:
+    """Membership stands for validation; a topic that is not known is validated."""
+
+    class Everything:
+        def __contains__(self, topic: object) -> bool:
+            return topic != b"b/#"
+
+    decoder = Decoder(version=5, packet_bytes_max=MAX, known_topics=Everything(), role="client")
+    assert flat(decoder.feed(v5(b"a/#") + v5(b"a/#", b"\x01\x00"))) == [
+        (b"a/#", b"", 0, 0, b"", None),
+        (b"a/#", b"", 0, 0, b"\x01\x00", None),
+    ]
+    expect_fault(decoder, v5(b"b/#"), ReasonCode.TOPIC_NAME_INVALID)
+
+
+def test_known_topics_may_be_replaced() -> None:
+    """The decoder asks the container that it has now."""
+    decoder = client()
+    decoder.known_topics = {b"+": None}
+    assert flat(decoder.feed(v5(b"+"))) == [(b"+", b"", 0, 0, b"", None)]
+
+
+def test_subscription_identifiers_from_a_server() -> None:
+    """A server may send several; they do not travel on (section 3.3.2.3.8)."""
+    assert flat(client().feed(v5(b"a", b"\x0b\x05\x0b\x80\x01\x01\x00"))) == [(b"a", b"", 0, 0, b"\x01\x00", None)]
+
+
+# Section 3.3.2.3.4, Topic Alias
+
+
+def test_topic_alias_is_resolved() -> None:
+    """A Topic Alias with a topic is set, without one it is used, and it may be set again."""
+    decoder = server(topic_alias_max=2)
+    data = (
+        v5(b"a/b", b"\x23\x00\x01", b"1")
+        + v5(b"", b"\x23\x00\x01", b"2")
+        + v5(b"c", b"\x23\x00\x02")
+        + v5(b"", b"\x01\x00\x23\x00\x02", flags=2, packet_id=b"\x00\x05")
+        + v5(b"d", b"\x23\x00\x01")
+        + v5(b"", b"\x23\x00\x01")
+    )
+    expected = [
+        (b"a/b", b"1", 0, 0, b"", None),
+        (b"a/b", b"2", 0, 0, b"", None),
+        (b"c", b"", 0, 0, b"", None),
+        (b"c", b"", 2, 5, b"\x01\x00", None),
+        (b"d", b"", 0, 0, b"", None),
+        (b"d", b"", 0, 0, b"", None),
+    ]
+    assert flat(decoder.feed(data)) == expected
+    # it belongs to the Network Connection, not to one read [MQTT-3.3.2-7]
+    assert flat(decoder.feed(v5(b"", b"\x23\x00\x02"))) == [(b"c", b"", 0, 0, b"", None)]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason_code"),
+    [
+        (v5(b"a", b"\x23\x00\x03"), ALIAS),  # over the Topic Alias Maximum [MQTT-3.3.2-9]
+        (v5(b"", b"\x23\x00\x03"), ALIAS),
+        (v5(b"", b"\x23\x00\x00"), ALIAS),  # [MQTT-3.3.2-8]
+        (v5(b"", b"\x23\x00\x01"), PROTOCOL),  # never set
+        (v5(b"a/#", b"\x23\x00\x01"), ReasonCode.TOPIC_NAME_INVALID),
+        (v5(b"a", b"\x23\x00\x01\x23\x00\x01"), PROTOCOL),  # twice
+    ],
+)
+@pytest.mark.parametrize("make", [server, client])
+def test_topic_alias_refused(make: type[Decoder], data: bytes, reason_code: ReasonCode) -> None:
+    """An alias of 0, over the maximum, or without a topic is refused, on either side."""
+    expect_fault(make(topic_alias_max=2), data, reason_code)  # type: ignore[call-arg]
+
+
+# Sections 3.4 to 3.7, acknowledgements
+
+
+@pytest.mark.parametrize("byteorder", ["little", "big"])
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 200, 5000, 20_000])
+def test_long_runs_of_acks(count: int, byteorder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of plain acknowledgements are one item, with each identifier in its place."""
+    ids = [index % 65_535 + 1 for index in range(count)]
+    data = encode_acks(C.PUBREL, ids)
+    monkeypatch.setattr("sys.byteorder", byteorder)
+    assert server(4).feed(data) == [AckRun(C.PUBREL, ids, None)]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([C.PUBACK, C.PUBACK, C.PUBACK, C.PUBCOMP]), st.integers(1, 65_535)),
+        max_size=10,
+    ),
+    st.integers(0, 150),
+    st.integers(0, 150),
+)
+def test_mixed_runs_of_acks(middle: list[tuple[PacketType, int]], before: int, behind: int) -> None:
+    """Where the pieces of the fast way end makes no difference."""
+    run = [(C.PUBACK, index + 1) for index in range(before)]
+    tail = [(C.PUBACK, index + 1) for index in range(behind)]
+    packets = [*run, *middle, *tail]
+    data = b"".join(encode(Ack(kind, packet_id), version=5) for kind, packet_id in packets)
+    assert flat(server().feed(data)) == [(kind, packet_id, 0) for kind, packet_id in packets]
+
+
+def test_reason_codes_in_a_long_run() -> None:
+    """Reason Codes are there for all packets of a run as soon as one is not 0."""
+    data = encode_acks(C.PUBACK, [1] * 100) + encode(
+        Ack(C.PUBACK, 2, 0x97, Properties(reason_string="full")), version=5
+    )
+    assert server().feed(data + encode_acks(C.PUBACK, [3])) == [
+        AckRun(C.PUBACK, [1] * 100 + [2, 3], [0] * 100 + [0x97, 0])
+    ]
+
+
+def test_packet_identifier_0_in_a_long_run() -> None:
+    """A Packet Identifier of 0 is refused in the fast way too, and what came before it is kept."""
+    data = encode_acks(C.PUBACK, [1] * 100 + [0] + [1] * 100)
+    assert expect_fault(server(), data, PROTOCOL) == [AckRun(C.PUBACK, [1] * 100, None)]
+
+
+def test_run_of_acks_that_is_cut() -> None:
+    """A run ends before a packet that is not whole, wherever it is cut."""
+    data = encode_acks(C.PUBACK, [1, 2]) + encode(Ack(C.PUBACK, 3, 0x10), version=5)
+    for cut in range(9, len(data)):
+        decoder = server()
+        assert decoder.feed(data[:cut]) == [AckRun(C.PUBACK, [1, 2], None)]
+        assert decoder.feed(data[cut:]) == [AckRun(C.PUBACK, [3], [0x10])]

@@ -1,0 +1,296 @@
+"""MQTT 5, sections 4.3, 4.4, 4.6 and 4.9: QoS 1 and 2 on both sides, and the two joined back to back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from fanout.errors import SendQuotaExceeded
+from fanout.mqtt.decoder import AckRun
+from fanout.mqtt.delivery import AckRunOutcome, Inbound, Outbound, Outcome, SendState
+from fanout.mqtt.packet_ids import PacketIds
+from fanout.mqtt.packet_types import PacketType
+
+C = PacketType
+
+
+# The receiver
+
+
+def test_inbound_qos_1_is_always_a_new_message() -> None:
+    """At QoS 1 the receiver treats every PUBLISH as new, whatever DUP says [MQTT-4.3.2-5]."""
+    inbound = Inbound()
+    assert inbound.accept(1, 1)
+    assert inbound.accept(1, 1, dup=True)
+    inbound.acknowledge(1)
+    assert inbound.accept(1, 1)
+
+
+@pytest.mark.parametrize("dup", [False, True])
+def test_inbound_qos_2_is_applied_once(dup: bool) -> None:
+    """Until PUBREL the same Packet Identifier is the same message, with or without DUP [MQTT-4.3.3-10]."""
+    inbound = Inbound()
+    assert inbound.accept(1, 2)
+    assert not inbound.accept(1, 2, dup)
+    assert inbound.release(1)
+    assert inbound.accept(1, 2, dup)  # [MQTT-4.3.3-12]: after PUBREL it is a new message
+
+
+def test_inbound_release_of_an_unknown_identifier() -> None:
+    """A PUBREL without a message is told apart, so that PUBCOMP can say 0x92."""
+    inbound = Inbound()
+    assert not inbound.release(9)
+    inbound.accept(9, 1)
+    assert not inbound.release(9)  # a QoS 1 message is not released by PUBREL
+    assert inbound.open_count == 1
+
+
+def test_inbound_refused_message_is_forgotten() -> None:
+    """After a PUBREC of 0x80 or above the Packet Identifier means a new message [MQTT-4.3.3-9]."""
+    inbound = Inbound()
+    inbound.accept(1, 2)
+    inbound.acknowledge(1)
+    assert inbound.open_count == 0
+    assert inbound.accept(1, 2)
+
+
+def test_inbound_counts_for_the_receive_maximum() -> None:
+    """What is not answered with PUBACK, PUBCOMP or a failing PUBREC counts [MQTT-3.3.4-7]."""
+    inbound = Inbound()
+    for packet_id in (1, 2):
+        inbound.accept(packet_id, 1)
+    inbound.accept(3, 2)
+    inbound.accept(3, 2, dup=True)
+    assert inbound.open_count == 3
+    assert not inbound.exceeded(3)
+    assert inbound.exceeded(2)
+    inbound.acknowledge(1)
+    inbound.release(3)
+    assert inbound.open_count == 1
+
+
+def test_inbound_after_a_new_connection() -> None:
+    """The count belongs to the Network Connection (section 4.9), QoS 2 state to the Session (section 4.1)."""
+    inbound = Inbound()
+    inbound.accept(1, 1)
+    inbound.accept(2, 2)
+    inbound.new_connection()
+    assert inbound.open_count == 0
+    assert not inbound.accept(2, 2, dup=True)
+    assert inbound.release(2)
+
+
+# The sender
+
+
+def test_outbound_qos_1() -> None:
+    """PUBACK completes a QoS 1 message and frees its Packet Identifier [MQTT-4.3.2-3]."""
+    outbound: Outbound[str] = Outbound(window=1)
+    packet_id = outbound.send("m", 1)
+    assert outbound.free == 0
+    assert outbound.message(packet_id) == "m"
+    assert outbound.acknowledge(C.PUBACK, packet_id) is Outcome.COMPLETED
+    assert outbound.free == 1
+    assert outbound.acknowledge(C.PUBACK, packet_id) is Outcome.UNKNOWN
+    with pytest.raises(KeyError):
+        outbound.message(packet_id)
+
+
+def test_outbound_qos_2() -> None:
+    """PUBREC asks for PUBREL [MQTT-4.3.3-4], also when repeated; PUBCOMP completes [MQTT-4.3.3-5]."""
+    outbound: Outbound[str] = Outbound()
+    packet_id = outbound.send("m", 2)
+    assert outbound.acknowledge(C.PUBREC, packet_id) is Outcome.RELEASE
+    assert outbound.acknowledge(C.PUBREC, packet_id) is Outcome.RELEASE
+    assert list(outbound.in_flight()) == [(packet_id, "m", SendState.AWAIT_PUBCOMP)]
+    assert outbound.acknowledge(C.PUBCOMP, packet_id) is Outcome.COMPLETED
+    assert len(outbound) == 0
+    assert outbound.acknowledge(C.PUBREC, packet_id) is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("qos", "before", "ack_type"),
+    [
+        (1, [], C.PUBREC),
+        (1, [], C.PUBCOMP),
+        (2, [], C.PUBACK),
+        (2, [], C.PUBCOMP),
+        (2, [C.PUBREC], C.PUBACK),
+        (1, [], C.PUBREL),
+    ],
+)
+def test_outbound_unexpected(qos: int, before: list[PacketType], ack_type: PacketType) -> None:
+    """A packet that does not fit the state changes nothing."""
+    outbound: Outbound[str] = Outbound()
+    packet_id = outbound.send("m", qos)
+    for earlier in before:
+        outbound.acknowledge(earlier, packet_id)
+    state = list(outbound.in_flight())
+    assert outbound.acknowledge(ack_type, packet_id, 0x80) is Outcome.UNEXPECTED
+    assert list(outbound.in_flight()) == state
+
+
+@pytest.mark.parametrize(("qos", "ack_type"), [(1, C.PUBACK), (2, C.PUBREC)])
+def test_outbound_refused(qos: int, ack_type: PacketType) -> None:
+    """A Reason Code of 0x80 or above ends the delivery; the Packet Identifier is free (section 4.3.3)."""
+    outbound: Outbound[str] = Outbound(window=1)
+    packet_id = outbound.send("m", qos)
+    assert outbound.acknowledge(ack_type, packet_id, 0x10 if qos == 1 else 0x97) is (
+        Outcome.COMPLETED if qos == 1 else Outcome.REFUSED
+    )
+    assert outbound.free == 1
+    packet_id = outbound.send("m", qos)
+    assert outbound.acknowledge(ack_type, packet_id, 0x87) is Outcome.REFUSED
+    assert outbound.free == 1
+
+
+def test_outbound_pubcomp_with_0x92_completes() -> None:
+    """PUBCOMP 0x92 after a lost session ends the delivery all the same."""
+    outbound: Outbound[str] = Outbound()
+    packet_id = outbound.send("m", 2)
+    outbound.acknowledge(C.PUBREC, packet_id)
+    assert outbound.acknowledge(C.PUBCOMP, packet_id, 0x92) is Outcome.REFUSED
+    assert len(outbound) == 0
+
+
+def test_outbound_window() -> None:
+    """Never more in flight than the peer's Receive Maximum [MQTT-4.9.0-2]; a smaller new one is kept too."""
+    outbound: Outbound[int] = Outbound(window=2)
+    first = outbound.send(1, 1)
+    outbound.send(2, 2)
+    with pytest.raises(SendQuotaExceeded, match="Receive Maximum"):
+        outbound.send(3, 1)
+    assert len(outbound) == 2
+    outbound.window = 1
+    assert outbound.free == 0
+    outbound.acknowledge(C.PUBACK, first)
+    assert outbound.free == 0
+    outbound.window = 10
+    assert outbound.free == 9
+
+
+def test_outbound_shares_packet_identifiers() -> None:
+    """A SUBSCRIBE and a PUBLISH in flight never have the same Packet Identifier [MQTT-2.2.1-3]."""
+    packet_ids = PacketIds()
+    outbound: Outbound[str] = Outbound(packet_ids=packet_ids)
+    subscribe = packet_ids.allocate()
+    assert outbound.send("m", 1) == subscribe + 1
+    assert packet_ids.in_use == 2
+
+
+def test_outbound_order_for_sending_again() -> None:
+    """PUBLISH in the order of sending, PUBREL in the order of the PUBRECs [MQTT-4.6.0-1] [MQTT-4.6.0-4]."""
+    outbound: Outbound[str] = Outbound()
+    a, b, c, d = (outbound.send(name, 2) for name in "abcd")
+    outbound.acknowledge(C.PUBREC, c)
+    outbound.acknowledge(C.PUBREC, a)
+    outbound.acknowledge(C.PUBREC, c)
+    assert list(outbound.in_flight()) == [
+        (b, "b", SendState.AWAIT_PUBREC),
+        (d, "d", SendState.AWAIT_PUBREC),
+        (c, "c", SendState.AWAIT_PUBCOMP),
+        (a, "a", SendState.AWAIT_PUBCOMP),
+    ]
+
+
+def test_outbound_run_of_pubacks() -> None:
+    """A run completes what waits for PUBACK and names the rest; refusals free their place too."""
+    outbound: Outbound[int] = Outbound()
+    ids = [outbound.send(index, 1) for index in range(4)]
+    other = outbound.send(9, 2)
+    run = AckRun(C.PUBACK, [*ids[:3], ids[0], 999, other], [0, 0x10, 0x97, 0, 0, 0])
+    assert outbound.acknowledge_run(run) == AckRunOutcome(3, [], [ids[0], 999, other])
+    assert [packet_id for packet_id, _, _ in outbound.in_flight()] == [ids[3], other]
+
+
+def test_outbound_run_of_pubrecs_and_pubcomps() -> None:
+    """A run of PUBREC gives what to release, in order; a run of PUBCOMP completes."""
+    outbound: Outbound[int] = Outbound()
+    first, second, third = (outbound.send(index, 2) for index in range(3))
+    pubrec = AckRun(C.PUBREC, [second, first, third, 999], [0, 0, 0x87, 0])
+    assert outbound.acknowledge_run(pubrec) == AckRunOutcome(1, [second, first], [999])
+    pubcomp = AckRun(C.PUBCOMP, [first, second, third], None)
+    assert outbound.acknowledge_run(pubcomp) == AckRunOutcome(2, [], [third])
+    assert outbound.free == 65_535
+
+
+class BackToBack(RuleBasedStateMachine):
+    """A sender and a receiver in one resumed Session over connections that lose what is on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sender: Outbound[int] = Outbound(window=4)
+        self.receiver = Inbound()
+        self.next_message = 0
+        self.to_receiver: list[tuple[PacketType, int, int, int]] = []  # (type, packet_id, qos, message)
+        self.to_sender: list[tuple[PacketType, int]] = []
+        self.qos_of: dict[int, int] = {}
+        self.applied: list[int] = []
+
+    @precondition(lambda self: self.sender.free > 0)
+    @rule(qos=st.sampled_from([1, 2]))
+    def send(self, qos: int) -> None:
+        message = self.next_message
+        self.next_message += 1
+        self.qos_of[message] = qos
+        self.to_receiver.append((C.PUBLISH, self.sender.send(message, qos), qos, message))
+
+    @precondition(lambda self: self.to_receiver)
+    @rule()
+    def receive(self) -> None:
+        kind, packet_id, qos, message = self.to_receiver.pop(0)
+        if kind is C.PUBREL:
+            self.receiver.release(packet_id)
+            self.to_sender.append((C.PUBCOMP, packet_id))
+            return
+        if self.receiver.accept(packet_id, qos):
+            self.applied.append(message)
+        if qos == 1:
+            self.receiver.acknowledge(packet_id)
+        self.to_sender.append((C.PUBACK if qos == 1 else C.PUBREC, packet_id))
+
+    @precondition(lambda self: self.to_sender)
+    @rule()
+    def acknowledge(self) -> None:
+        kind, packet_id = self.to_sender.pop(0)
+        outcome = self.sender.acknowledge(kind, packet_id)
+        assert outcome in (Outcome.COMPLETED, Outcome.RELEASE)
+        if outcome is Outcome.RELEASE:
+            self.to_receiver.append((C.PUBREL, packet_id, 2, -1))
+
+    @rule()
+    def lose_the_connection(self) -> None:
+        self.to_receiver.clear()
+        self.to_sender.clear()
+        self.receiver.new_connection()
+        for packet_id, message, state in self.sender.in_flight():
+            if state is SendState.AWAIT_PUBCOMP:
+                self.to_receiver.append((C.PUBREL, packet_id, 2, -1))
+            else:
+                self.to_receiver.append((C.PUBLISH, packet_id, self.qos_of[message], message))
+
+    @invariant()
+    def receive_maximum_is_kept(self) -> None:
+        assert len(self.sender) <= 4
+        assert not self.receiver.exceeded(4)
+
+    @invariant()
+    def qos_2_is_applied_once(self) -> None:
+        exactly_once = [message for message in self.applied if self.qos_of[message] == 2]
+        assert len(exactly_once) == len(set(exactly_once))
+
+    def teardown(self) -> None:
+        self.lose_the_connection()
+        while self.to_receiver or self.to_sender:
+            if self.to_receiver:
+                self.receive()
+            else:
+                self.acknowledge()
+        assert len(self.sender) == 0
+        assert set(self.applied) == set(range(self.next_message))
+
+
+TestBackToBack = BackToBack.TestCase
+TestBackToBack.settings = settings(max_examples=60, stateful_step_count=40)

@@ -1,0 +1,83 @@
+"""MQTT 5, section 2.2.1: Packet Identifiers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from fanout.errors import SendQuotaExceeded
+from fanout.mqtt.packet_ids import PacketIds
+
+
+def test_starts_at_1_and_ascends() -> None:
+    """Identifiers are not 0 [MQTT-2.2.1-3] and ascend, released or not."""
+    packet_ids = PacketIds()
+    assert packet_ids.allocate() == 1
+    packet_ids.release(1)
+    assert [packet_ids.allocate() for _ in range(3)] == [2, 3, 4]
+    assert packet_ids.in_use == 3
+    assert 4 in packet_ids
+    assert 1 not in packet_ids
+
+
+def test_all_in_use() -> None:
+    """All 65,535 can be in use at once; then there is none until one is released [MQTT-2.2.1-3]."""
+    packet_ids = PacketIds()
+    assert {packet_ids.allocate() for _ in range(65_535)} == set(range(1, 65_536))
+    with pytest.raises(SendQuotaExceeded):
+        packet_ids.allocate()
+    packet_ids.release(500)
+    packet_ids.release(40_000)
+    assert packet_ids.allocate() == 500
+    assert packet_ids.allocate() == 40_000
+    assert packet_ids.in_use == 65_535
+
+
+def test_wraps_to_1_and_passes_over_what_is_in_use() -> None:
+    """Behind 65,535 comes 1, unless it is in use."""
+    packet_ids = PacketIds()
+    for _ in range(65_535):
+        packet_ids.allocate()
+    packet_ids.release_all([3, 65_535, 7, 7])
+    assert [packet_ids.allocate() for _ in range(3)] == [3, 7, 65_535]
+
+
+def test_release_of_what_is_not_in_use() -> None:
+    """Releasing twice is our mistake; in a run such identifiers are passed over."""
+    packet_ids = PacketIds()
+    packet_ids.allocate()
+    packet_ids.release(1)
+    with pytest.raises(KeyError):
+        packet_ids.release(1)
+    packet_ids.release_all([1, 2])
+    assert packet_ids.in_use == 0
+
+
+class PacketIdsMachine(RuleBasedStateMachine):
+    """Allocates and releases at random, beside a plain set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.packet_ids = PacketIds()
+        self.in_use: set[int] = set()
+
+    @rule()
+    def allocate(self) -> None:
+        packet_id = self.packet_ids.allocate()
+        assert 1 <= packet_id <= 65_535
+        assert packet_id not in self.in_use
+        self.in_use.add(packet_id)
+
+    @rule(packet_id=st.integers(1, 20))
+    def release(self, packet_id: int) -> None:
+        self.packet_ids.release_all([packet_id])
+        self.in_use.discard(packet_id)
+
+    @invariant()
+    def count_is_right(self) -> None:
+        assert self.packet_ids.in_use == len(self.in_use)
+        assert all(packet_id in self.packet_ids for packet_id in self.in_use)
+
+
+TestPacketIdsMachine = PacketIdsMachine.TestCase
