@@ -21,9 +21,7 @@ def _numbers(text: str) -> list[int]:
 
 def _machine() -> dict[str, str]:
     binary = find_mosquitto()
-    version = (
-        subprocess.run([binary, "-h"], capture_output=True, text=True, check=False).stdout if binary else ""
-    )
+    version = subprocess.run([binary, "-h"], capture_output=True, text=True, check=False).stdout if binary else ""
     return {
         "python": platform.python_version(),
         "system": platform.platform(),
@@ -86,16 +84,10 @@ def main() -> None:
     )
     benches = parser.add_subparsers(required=True, metavar="NAME")
     fan_out = benches.add_parser("fanout", help="a burst to many subscribers, beside a Mosquitto bridge")
-    fan_out.add_argument(
-        "--subscribers", type=_numbers, default=[1, 10, 100], help="numbers of subscribers (1,10,100)"
-    )
-    fan_out.add_argument(
-        "--qos", type=int, choices=(0, 1), default=0, help="QoS of publisher, hop and subscribers (0)"
-    )
+    fan_out.add_argument("--subscribers", type=_numbers, default=[1, 10, 100], help="numbers of subscribers (1,10,100)")
+    fan_out.add_argument("--qos", type=int, choices=(0, 1), default=0, help="QoS of publisher, hop and subscribers (0)")
     fan_out.add_argument("--runs", type=int, default=3, help="runs of each side (3)")
-    fan_out.add_argument(
-        "--deliveries", type=int, default=2_000_000, help="aimed-at deliveries of a run (2000000)"
-    )
+    fan_out.add_argument("--deliveries", type=int, default=2_000_000, help="aimed-at deliveries of a run (2000000)")
     fan_out.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
     fan_out.add_argument("--json", type=Path, help="also write the results to this file")
     fan_out.set_defaults(run=_fan_out)

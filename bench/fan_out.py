@@ -14,13 +14,13 @@ from pathlib import Path
 from statistics import median
 
 from bench.load import Subscribers, burst, connect, publish_burst
-from bench.processes import Node, Server, free_port, link, mosquitto, wait_for
+from bench.processes import Mosquitto, Node, Server, link, selector, wait_for
 from fanout.mqtt.packets import Subscribe, Subscription, encode
 from fanout.mqtt.publish import encode_publish
 
 __all__ = ["Comparison", "Run", "compare"]
 
-_UNLIMITED = "max_queued_messages 0\nmax_inflight_messages 0\n"
+_UNLIMITED = ("max_queued_messages 0", "max_inflight_messages 0")
 _TOPICS = 1000
 _PROBE = encode_publish(b"probe", b"through", version=4)
 
@@ -62,9 +62,7 @@ def _median(runs: list[Run]) -> Run:
     )
 
 
-def _one_run(
-    primary: Server, server: Server, *, subscribers: int, qos: int, messages: int, payload_bytes: int
-) -> Run:
+def _one_run(primary: Server, server: Server, *, subscribers: int, qos: int, messages: int, payload_bytes: int) -> Run:
     packets = burst(messages, topics=_TOPICS, payload_bytes=payload_bytes, qos=qos)
     with Subscribers(server.port, count=subscribers, qos=qos, payload_bytes=payload_bytes) as readers:
         publisher = connect(primary.port, "bench-publisher")
@@ -84,14 +82,19 @@ def _one_run(
 
 
 def _bridge(scratch: Path, primary: Server, *, qos: int) -> Server:
-    return mosquitto(
+    return Mosquitto(
         scratch,
         name="bridge",
-        port=free_port(),
-        settings=f"{_UNLIMITED}connection bench\naddress 127.0.0.1:{primary.port}\ntopic # in {qos}\n"
-        # MQTT 3.1.1: with an unlimited window its MQTT 5 bridge sends Receive Maximum 0,
-        # which the primary refuses.
-        "bridge_protocol_version mqttv311\nnotifications false\nrestart_timeout 1\n",
+        settings=[
+            *_UNLIMITED,
+            "connection bench",
+            f"address 127.0.0.1:{primary.port}",
+            f"topic # in {qos}",
+            # MQTT 3.1.1: with an unlimited window its MQTT 5 bridge sends Receive Maximum 0, which the primary refuses.
+            "bridge_protocol_version mqttv311",
+            "notifications false",
+            "restart_timeout 1",
+        ],
     )
 
 
@@ -115,9 +118,7 @@ def _wait_bridged(primary: Server, server: Server) -> None:
         writer.close()
 
 
-def compare(
-    *, subscribers: list[int], qos: int, runs: int, deliveries: int, payload_bytes: int
-) -> list[Comparison]:
+def compare(*, subscribers: list[int], qos: int, runs: int, deliveries: int, payload_bytes: int) -> list[Comparison]:
     """Measure ours and the Mosquitto bridge alternately.
 
     Args:
@@ -130,8 +131,8 @@ def compare(
     results = []
     with tempfile.TemporaryDirectory(prefix="fanout-bench-") as name:
         scratch = Path(name)
-        with mosquitto(scratch, name="primary", settings=_UNLIMITED) as primary:
-            ours = Node(scratch, role="secondary", name="ours", links=link(primary.port, qos=qos))
+        with Mosquitto(scratch, name="primary", settings=_UNLIMITED) as primary:
+            ours = Node(scratch, role="secondary", name="ours", links=link(primary.port, selector("#", qos=qos)))
             with ours, _bridge(scratch, primary, qos=qos) as peer:
                 ours.wait_ready()
                 _wait_bridged(primary, peer)

@@ -28,9 +28,7 @@ def connect(port: int, client_id: str) -> socket.socket:
     client = socket.create_connection(("127.0.0.1", port), timeout=30)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     client.sendall(
-        encode(
-            Connect(client_id=client_id, version=_VERSION, clean_start=True, keep_alive=0), version=_VERSION
-        )
+        encode(Connect(client_id=client_id, version=_VERSION, clean_start=True, keep_alive=0), version=_VERSION)
     )
     _expect(client, 4, b"\x20")
     return client
@@ -102,9 +100,7 @@ class Subscribers:
     def __init__(self, port: int, *, count: int, qos: int, payload_bytes: int) -> None:
         self._pipe, child = multiprocessing.Pipe()
         plan = _Plan(port, count, qos, packet_bytes(payload_bytes=payload_bytes, qos=qos))
-        self._process = multiprocessing.get_context("fork").Process(
-            target=_subscribe, args=(plan, child), daemon=True
-        )
+        self._process = multiprocessing.get_context("fork").Process(target=_subscribe, args=(plan, child), daemon=True)
         self._process.start()
         child.close()
         self._answer(60)
@@ -139,9 +135,7 @@ def _subscribe(plan: _Plan, pipe: Connection) -> None:
     """Run the subscribers' process: subscribe, then count bursts until the other end of the pipe closes."""
     try:
         clients = [connect(plan.port, f"bench-{number}") for number in range(plan.count)]
-        request = encode(
-            Subscribe(packet_id=1, subscriptions=(Subscription(b"bench/#", plan.qos),)), version=_VERSION
-        )
+        request = encode(Subscribe(packet_id=1, subscriptions=(Subscription(b"bench/#", plan.qos),)), version=_VERSION)
         for client in clients:
             client.sendall(request)
             _expect(client, 5, b"\x90")
@@ -170,18 +164,18 @@ def _count(clients: list[socket.socket], messages: int, plan: _Plan) -> None:
             if not ready:
                 raise TimeoutError(f"no byte for 60 s; {waiting} of {len(clients)} subscribers still wait")
             for key, _ in ready:
-                client, state = key.fileobj, key.data
-                assert isinstance(client, socket.socket)
-                read = client.recv_into(buffer)
+                subscriber, state = key.fileobj, key.data
+                assert isinstance(subscriber, socket.socket)
+                read = subscriber.recv_into(buffer)
                 if not read:
                     raise ConnectionError("the server closed the connection of a subscriber")
                 state[0] += read
                 if plan.qos:
                     state[1] = _acknowledge(
-                        client, state[1] + bytes(buffer[:read]), plan.packet_bytes, identifier_at
+                        subscriber, state[1] + bytes(buffer[:read]), plan.packet_bytes, identifier_at
                     )
                 if state[0] >= wanted:
-                    selector.unregister(client)
+                    selector.unregister(subscriber)
                     waiting -= 1
 
 

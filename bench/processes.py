@@ -1,11 +1,12 @@
 """Servers as child processes: free ports, configuration in a scratch directory, waiting, ending them by pid.
 
-Used by the benchmarks and by the demonstration. Every server listens on loopback only.
+Used by the benchmarks, the demonstration and the tests. Every server listens on loopback only.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -15,30 +16,40 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import httpx
 
 __all__ = [
+    "Mosquitto",
     "Node",
     "Server",
     "Usage",
     "find_mosquitto",
     "free_port",
     "link",
-    "mosquitto",
+    "selector",
     "wait_for",
     "wait_for_port",
 ]
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PORTS = range(20_000, 32_768)
+"""Below the ports that Linux and macOS give to outgoing connections: between a look and the bind, and while a
+server is down on purpose, no client of somebody else can take the port, nor connect to itself."""
 
 
 def free_port() -> int:
-    """Return a TCP port on loopback that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a TCP port on loopback that nothing uses now."""
+    while True:
+        port = random.choice(_PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def wait_for(condition: Callable[[], bool], *, what: str, deadline_s: float = 30.0) -> None:
@@ -52,19 +63,17 @@ def wait_for(condition: Callable[[], bool], *, what: str, deadline_s: float = 30
 
 def wait_for_port(port: int, *, deadline_s: float = 30.0) -> None:
     """Return once something accepts connections on `port`."""
+    wait_for(lambda: _accepts(port), what=f"a server on port {port}", deadline_s=deadline_s)
 
-    def accepts() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
 
-    wait_for(accepts, what=f"a server on port {port}", deadline_s=deadline_s)
+def _accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def find_mosquitto() -> str | None:
     """Return the path of a Mosquitto broker, or None when the machine has none."""
-    return shutil.which(
-        "mosquitto", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
-    )
+    return shutil.which("mosquitto", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,25 +87,55 @@ class Usage:
 
 
 class Server:
-    """One server process; a context manager that ends it by its pid."""
+    """One server process: `start`, then `stop` or `kill`, any number of times, on the same port.
+
+    A context manager, which starts and stops it.
+    """
 
     def __init__(
         self, command: Sequence[str], *, log: Path, port: int, environment: Mapping[str, str] | None = None
     ) -> None:
         self.command = list(command)
-        """The command line, for restarts."""
+        """The command line."""
         self.port = port
-        """The MQTT port on loopback, or 0 for a node without listeners."""
-        self.log = log
-        """File that takes its standard output and error."""
+        """The MQTT port on loopback; 0 when it has none."""
+        self.log_path = log
+        """File that takes its standard output and error, of every start."""
         self._environment = {**os.environ, **(environment or {})}
         self.process: subprocess.Popen[bytes] | None = None
-        """The running process; None before `start` and after `stop`."""
+        """The process; None before `start` and after `stop`."""
+
+    @property
+    def host(self) -> str:
+        """Where it listens."""
+        return "127.0.0.1"
+
+    @property
+    def address(self) -> str:
+        """Its MQTT address, as a link's configuration writes it."""
+        return f"mqtt://{self.host}:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        """Whether the process runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def log_text(self) -> str:
+        """Return what it has written to standard output and error so far."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def start(self) -> None:
-        """Start the process and wait until its MQTT port accepts connections."""
-        with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
+        """Start the process and wait until it accepts connections.
+
+        Raises:
+            RuntimeError: It ended instead.
+            TimeoutError: It does not listen in time.
+        """
+        if self.running:
+            raise RuntimeError("it runs already")
+        self._prepare()
+        with self.log_path.open("ab") as output:
+            process = self.process = subprocess.Popen(
                 self.command,
                 stdout=output,
                 stderr=output,
@@ -104,15 +143,18 @@ class Server:
                 env=self._environment,
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which ends its servers in order
             )
-        if self.port:
-            wait_for(self._listens, what=f"{self.command[0]} on port {self.port} (see {self.log})")
-
-    def _listens(self) -> bool:
-        if self.process is not None and self.process.poll() is not None:
-            tail = self.log.read_text(errors="replace")[-2000:]
-            raise RuntimeError(f"{' '.join(self.command)} ended with {self.process.returncode}:\n{tail}")
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        try:
+            wait_for(
+                lambda: process.poll() is not None or self._listens(),
+                what=f"{self.command[0]} on port {self.port} (see {self.log_path})",
+            )
+        except TimeoutError:
+            self.stop()
+            raise
+        if process.poll() is not None:
+            self.process = None
+            command = " ".join(self.command)
+            raise RuntimeError(f"{command} ended with {process.returncode}:\n{self.log_text()[-2000:]}")
 
     def stop(self, how: signal.Signals = signal.SIGTERM, *, deadline_s: float = 20.0) -> int | None:
         """End the process with `how`, SIGKILL after `deadline_s`; return its exit code, None when none ran."""
@@ -128,6 +170,15 @@ class Server:
                 process.wait()
         return process.returncode
 
+    def kill(self) -> None:
+        """End the process at once (SIGKILL) and wait until it is gone; does nothing when none runs."""
+        self.stop(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop it and start it again."""
+        self.stop()
+        self.start()
+
     def usage(self) -> Usage:
         """Return what the process has used so far."""
         assert self.process is not None
@@ -136,74 +187,150 @@ class Server:
         peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
         return Usage((int(stat[11]) + int(stat[12])) / _TICKS_PER_SECOND, int(peak.split()[1]) * 1024)
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
+    # What kinds of server differ in.
 
-def mosquitto(scratch: Path, *, name: str, port: int | None = None, settings: str = "") -> Server:
-    """Prepare a Mosquitto with its default configuration plus `settings`; raise RuntimeError without one."""
-    binary = find_mosquitto()
-    if binary is None:
-        raise RuntimeError("Mosquitto was not found. On Debian or Ubuntu: sudo apt-get install mosquitto")
-    port = port or free_port()
-    config = scratch / f"{name}.conf"
-    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n{settings}")
-    return Server([binary, "-c", str(config)], log=scratch / f"{name}.log", port=port)
+    def _prepare(self) -> None:
+        """Write the configuration for this start."""
+
+    def _listens(self) -> bool:
+        return not self.port or _accepts(self.port)
+
+
+class Mosquitto(Server):
+    """A Mosquitto with its default configuration, apart from its listener, and further settings.
+
+    Without persistence, which is the default, it forgets sessions and retained values when it is restarted.
+    """
+
+    def __init__(
+        self, directory: Path, *, name: str = "mosquitto", port: int | None = None, settings: Sequence[str] = ()
+    ) -> None:
+        """Describe a server.
+
+        Args:
+            directory: For its configuration and log; must exist.
+            name: Of these files.
+            port: TCP port on loopback; None picks a free one.
+            settings: Further lines of its configuration, such as `acl_file PATH`; read at every start.
+
+        Raises:
+            RuntimeError: The machine has no Mosquitto.
+        """
+        binary = find_mosquitto()
+        if binary is None:
+            raise RuntimeError("Mosquitto was not found. On Debian or Ubuntu: sudo apt-get install mosquitto")
+        self._config = directory / f"{name}.conf"
+        super().__init__([binary, "-c", str(self._config)], log=directory / f"{name}.log", port=port or free_port())
+        self.directory = directory
+        self.settings = list(settings)
+
+    def _prepare(self) -> None:
+        lines = [
+            f"listener {self.port} {self.host}",
+            "allow_anonymous true",
+            "user root",  # else, started by root, it becomes somebody who cannot read a private directory
+            "log_dest stderr",
+            *self.settings,
+        ]
+        self._config.write_text("\n".join(lines) + "\n")
 
 
 class Node(Server):
     """One fanout node, with the address of its HTTP interface."""
 
     def __init__(
-        self, scratch: Path, *, role: str, name: str, links: str = "", settings: str = "", log: bool = True
+        self, scratch: Path, *, role: str, name: str, links: str = "", settings: str = "", log: bool | str = True
     ) -> None:
+        """Describe a node.
+
+        Args:
+            scratch: Directory for its configuration, log and data.
+            role: "primary", "secondary" or "tap".
+            name: Its identifier.
+            links: The part of its configuration that `link` returns, once or more often.
+            settings: Further lines for `[server]`; must be empty for a tap.
+            log: Whether it writes a replication log; a text has further lines for `[log]`.
+        """
         self.name = name
         """The node's identifier."""
+        self.role = role
+        """What it does."""
         self.http_port = free_port()
         """Port of the HTTP interface on loopback."""
-        port = 0 if role == "tap" else free_port()
         self.log_directory = scratch / "replication-log" / name
         """Where it keeps its replication log."""
-        config = scratch / f"{name}.toml"
-        server = f'[server]\nlisten = ["mqtt://127.0.0.1:{port}"]\n' if port else ""
-        replication_log = f'[log]\ndirectory = "{self.log_directory}"\n' if log else ""
-        config.write_text(
-            f'[node]\nid = "{name}"\ndata_directory = "{scratch / name}"\n{server}'
-            f'[http]\nlisten = "127.0.0.1:{self.http_port}"\n'
-            f"{replication_log}{settings}{links}"
-        )
-        command = [sys.executable, "-m", "fanout", role, "--config", str(config)]
-        super().__init__(command, log=scratch / f"{name}.log", port=port)
+        self.links = links
+        """The links of its configuration; read at every start."""
+        self._settings = settings
+        self._log = log
+        self._data_directory = scratch / name
+        self._config = scratch / f"{name}.toml"
+        command = [sys.executable, "-m", "fanout", role, "--config", str(self._config)]
+        super().__init__(command, log=scratch / f"{name}.log", port=0 if role == "tap" else free_port())
 
     @property
     def url(self) -> str:
         """The address of the HTTP interface."""
-        return f"http://127.0.0.1:{self.http_port}"
+        return f"http://{self.host}:{self.http_port}"
 
-    def start(self) -> None:
-        """Start the node and wait until its HTTP interface answers."""
-        super().start()
-        wait_for_port(self.http_port)
+    def get(self, path: str) -> httpx.Response:
+        """Return the answer of the HTTP interface at `path`."""
+        # Without certificates to load and proxies to look for, asking takes a twentieth of the time.
+        return httpx.get(self.url + path, verify=False, trust_env=False)
 
     def readiness(self) -> dict[str, object]:
         """Return what `/readyz` says, whether ready or not."""
-        document: dict[str, object] = httpx.get(f"{self.url}/readyz").json()
+        document: dict[str, object] = self.get("/readyz").json()
         return document
 
     def wait_ready(self, *, deadline_s: float = 60.0) -> None:
         """Return once `/readyz` says that the node is ready."""
-        wait_for(
-            lambda: self.readiness()["ready"] is True, what=f"{self.name} being ready", deadline_s=deadline_s
-        )
+        wait_for(lambda: self.readiness()["ready"] is True, what=f"{self.name} being ready", deadline_s=deadline_s)
+
+    def _prepare(self) -> None:
+        sections = [f'[node]\nid = "{self.name}"\ndata_directory = "{self._data_directory}"\n']
+        if self.port:
+            sections.append(f'[server]\nlisten = ["{self.address}"]\n{self._settings}')
+        sections.append(f'[http]\nlisten = "{self.host}:{self.http_port}"\n')
+        if self._log:
+            further = self._log if isinstance(self._log, str) else ""
+            sections.append(f'[log]\ndirectory = "{self.log_directory}"\n{further}')
+        self._config.write_text("\n".join([*sections, self.links]))
+
+    def _listens(self) -> bool:
+        return super()._listens() and _accepts(self.http_port)
 
 
-def link(primary_port: int, *, topic_filter: str = "#", qos: int = 0, settings: str = "") -> str:
-    """Return the configuration of one link to a primary on loopback, with one selector."""
+def selector(
+    topic_filter: str, *, qos: int = 1, exclude: Sequence[str] = (), prefix: str = "", writes: str = "reject"
+) -> str:
+    """Return the configuration of one selector, for `link`."""
+    excludes = ", ".join(f'"{one}"' for one in exclude)
     return (
-        f'[[link]]\nname = "primary"\nprimary = "mqtt://127.0.0.1:{primary_port}"\n{settings}'
-        f'[[link.selector]]\nfilter = "{topic_filter}"\nqos = {qos}\n'
+        f'[[link.selector]]\nfilter = "{topic_filter}"\nqos = {qos}\nexclude = [{excludes}]\n'
+        f'prefix = "{prefix}"\nwrites = "{writes}"\n'
     )
+
+
+def link(port: int, *selectors: str, name: str = "primary", other_ports: Sequence[int] = (), settings: str = "") -> str:
+    """Return the configuration of one link to a primary on loopback.
+
+    Args:
+        port: The primary's port.
+        selectors: What it replicates, from `selector`.
+        name: Its name.
+        other_ports: Further ports of the same primary.
+        settings: Further lines for `[[link]]`.
+    """
+    addresses = ", ".join(f'"mqtt://127.0.0.1:{one}"' for one in (port, *other_ports))
+    head = f'[[link]]\nname = "{name}"\nprimary = [{addresses}]\n{settings}'
+    return "".join([head, *selectors])

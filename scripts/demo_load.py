@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 import aiomqtt
 import tenacity
 
+_RECONNECT_S = 3.0
+"""How long the sensors take to come back after the primary went away."""
 _KINDS = (
     ("temperature", "degC", 21.0),
     ("pressure", "bar", 4.2),
@@ -69,7 +71,7 @@ async def publish(port: int, *, count: int, rate: int) -> None:
 async def main(port: int, *, count: int, rate: int) -> None:
     """Publish for ever, connecting again whenever the primary went away."""
     async for attempt in tenacity.AsyncRetrying(
-        retry=tenacity.retry_if_exception_type(aiomqtt.MqttError), wait=tenacity.wait_fixed(0.2)
+        retry=tenacity.retry_if_exception_type(aiomqtt.MqttError), wait=tenacity.wait_fixed(_RECONNECT_S)
     ):
         with attempt:
             await publish(port, count=count, rate=rate)

@@ -30,7 +30,7 @@ install_locked() { # installs the lock file $1 and the project itself, unless th
   python=$(find_python)
   [ -x "$VENV/bin/python" ] || "$python" -m venv "$VENV" ||
     fail "could not make a virtual environment in $VENV (on Debian: apt-get install python3-venv)"
-  [ -x "$VENV/bin/pip" ] || "$VENV/bin/python" -m ensurepip -q
+  "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || "$VENV/bin/python" -m ensurepip >/dev/null
   say "Installing the packages of $lock into $VENV"
   "$VENV/bin/python" -m pip install -q --disable-pip-version-check --require-hashes -r "$lock" || fail "pip could not install $lock"
   "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps -e . || fail "pip could not install fanout itself"

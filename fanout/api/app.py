@@ -1,13 +1,12 @@
 """The HTTP endpoints of a node.
 
-This module owns paths, status codes and headers. It must not know sockets (`fanout.api.http_server`) nor how a node
-comes by its documents (`fanout.api.node_view`). Handlers are coroutines although they never await: FastAPI runs plain
-functions in threads, and the node's state belongs to its event loop.
+This module owns paths and status codes. It must not know sockets (`fanout.api.http_server`) nor how a node
+comes by its documents (`fanout.api.node_view`). Handlers are coroutines although they never await: FastAPI
+runs plain functions in threads, and the node's state belongs to its event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import FastAPI, Header, Request, Response
@@ -37,21 +36,16 @@ def create_app(node: NodeView) -> FastAPI:
     )
     registry = node_registry(node)
 
-    @app.middleware("http")
-    async def forbid_caching(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        response = await call_next(request)
-        response.headers["Cache-Control"] = "no-store"
-        return response
-
-    # HEAD too: probes and `wget --spider` use it.
-    @app.api_route("/livez", methods=["GET", "HEAD"], operation_id="livez")
+    # HEAD too: some probes, and `wget --spider`, use it.
+    @app.head("/livez", include_in_schema=False)
+    @app.get("/livez", operation_id="livez")
     async def livez() -> Liveness:
         """Answer 200 as long as the event loop runs; restart the process when it does not."""
         return Liveness()
 
-    @app.api_route(
+    @app.head("/readyz", include_in_schema=False)
+    @app.get(
         "/readyz",
-        methods=["GET", "HEAD"],
         operation_id="readyz",
         responses={503: {"model": Readiness, "description": "Not ready; `reasons` says why."}},
     )
@@ -89,12 +83,11 @@ def create_app(node: NodeView) -> FastAPI:
 
 async def _http_fault(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if error.status_code == 404:
-        fault = Fault(error=f"no such path: {request.url.path}", hint="Use one of " + ", ".join(ENDPOINTS))
-    elif error.status_code == 405:
-        fault = Fault(error=f"{request.method} is not possible here", hint="Use GET")
-    else:
-        fault = Fault(error=str(error.detail), hint="")
+    told = {
+        404: Fault(error=f"no such path: {request.url.path}", hint="Use one of " + ", ".join(ENDPOINTS)),
+        405: Fault(error=f"{request.method} is not possible here", hint="Use GET"),
+    }
+    fault = told.get(error.status_code) or Fault(error=str(error.detail), hint="")
     return JSONResponse(fault.model_dump(), status_code=error.status_code, headers=error.headers)
 
 

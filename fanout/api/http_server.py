@@ -1,7 +1,7 @@
 """Running the HTTP endpoints inside the node's own event loop.
 
-This module owns the listening sockets and uvicorn. Signals, logging and the order of shutdown belong to the node, so
-uvicorn's own handling of them is switched off. It must not know what is served.
+This module owns the listening sockets and uvicorn. Signals, logging and the order of shutdown belong to the
+node, so uvicorn's own handling of them is switched off. It must not know what is served.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class HttpServer:
                 log_config=None,  # the node has set up logging
                 access_log=False,
                 server_header=False,
+                headers=[("Cache-Control", "no-store")],  # every answer is the state of one moment
                 proxy_headers=False,
                 limit_concurrency=_CONNECTIONS_MAX,
                 timeout_graceful_shutdown=_DRAIN_SECONDS,
@@ -97,10 +98,16 @@ class HttpServer:
         finally:
             waiter.cancel()
         if self._task.done():
-            await self._task
+            failed, self._task = self._task, None
+            for bound in sockets:
+                bound.close()
+            await failed
 
     async def stop(self) -> None:
-        """Stop accepting, let running requests finish for at most two seconds, and close; harmless when not started."""
+        """Stop accepting, let running requests finish for at most two seconds, and close.
+
+        Harmless when not started. Cancelling it leaves connections open.
+        """
         if self._task is None:
             return
         self._server.should_exit = True

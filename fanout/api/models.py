@@ -1,9 +1,10 @@
 """The documents that a node answers over HTTP, as frozen pydantic models.
 
-This module owns the shape of every JSON document: names with the unit last, null for what is not known (never zero),
-timestamps in UTC, digests as 16 hexadecimal digits (JSON readers lose integers above 2**53). It must not know where the
-numbers come from: `fanout.node` fills the models, `fanout.api.app` serves them, `fanout.cli` reads them back. A reader
-ignores fields that it does not know, so that an older command understands a newer node.
+This module owns the shape of every JSON document: names with the unit last, null for what is not known (never
+zero), timestamps in UTC, digests as 16 hexadecimal digits (JSON readers lose integers above 2**53). It must
+not know where the numbers come from: `fanout.node` fills the models, `fanout.api.app` serves them,
+`fanout.cli` reads them back. A reader ignores fields that it does not know, so that an older command
+understands a newer node.
 """
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    model_validator,
+)
 
 __all__ = [
     "EVIDENCE",
@@ -51,11 +60,14 @@ LINK_STATES = (
 EVIDENCE = ("manifest", "count", "marker", "barrier", "two-pass", "quiet")
 """Why a snapshot is believed complete, strongest first."""
 
-LinkState = Annotated[str, Field(description="Where the link is in its life.", json_schema_extra={"enum": list(LINK_STATES)})]
+LinkState = Annotated[
+    str, Field(description="Where the link is in its life.", json_schema_extra={"enum": list(LINK_STATES)})
+]
 Evidence = Annotated[
     str | None,
     Field(
-        description="Why the snapshot is believed complete, strongest rung first: " + ", ".join(EVIDENCE)
+        description="Why the snapshot is believed complete, strongest rung first: "
+        + ", ".join(EVIDENCE)
         + ". Null while it is not.",
     ),
 ]
@@ -75,7 +87,7 @@ class _Document(BaseModel):
 class Liveness(_Document):
     """`/livez`: the process runs and its event loop answers; says nothing about its links."""
 
-    live: Literal[True] = Field(True, description="Always true: a node that is not live does not answer.")
+    live: Literal[True] = Field(default=True, description="Always true: a node that is not live does not answer.")
 
 
 class SelectorReadiness(_Document):
@@ -95,7 +107,8 @@ class LinkReadiness(_Document):
     state: LinkState
     since: AwareDatetime = Field(description="When the link entered this state.")
     epoch: NonNegativeInt = Field(
-        description="Identity of the link's current MQTT session: Unix time in microseconds of its start; 0 before the first."
+        description="Identity of the link's current MQTT session: when it began, Unix time in microseconds."
+        " 0 before the first."
     )
     topics: NonNegativeInt = Field(description="Retained topics held by the link's replica now.")
     evidence: Evidence
@@ -158,21 +171,48 @@ class ServerStatus(_Document):
     deliveries_total: NonNegativeInt = Field(description="PUBLISH packets handed to clients.")
     sent_bytes_total: NonNegativeInt = Field(description="Bytes written to clients.")
     received_total: NonNegativeInt = Field(description="PUBLISH packets received from clients.")
-    dropped_total: dict[str, NonNegativeInt] = Field(description="Messages not delivered, by reason.")
+    received_bytes_total: NonNegativeInt = Field(description="Bytes received from clients.")
     queued_messages: NonNegativeInt = Field(description="Messages queued for sessions now.")
     queued_bytes: NonNegativeInt = Field(description="Bytes queued for sessions now.")
+    in_flight_messages: NonNegativeInt = Field(
+        description="QoS 1 and 2 messages sent and not completed by the client now."
+    )
+    dropped_total: dict[str, NonNegativeInt] = Field(description="Messages dropped, by reason.")
+    connections_opened_total: NonNegativeInt = Field(description="Network Connections accepted.")
+    connections_refused_total: NonNegativeInt = Field(description="Of these, ended before a successful CONNACK.")
+    takeovers_total: NonNegativeInt = Field(description="Sessions taken over by a new connection while one was open.")
+    keep_alive_timeouts_total: NonNegativeInt = Field(description="Network Connections ended for silence.")
+    protocol_errors_total: NonNegativeInt = Field(
+        description="Network Connections ended because the client broke MQTT."
+    )
+    wills_total: NonNegativeInt = Field(description="Will Messages published.")
 
 
 class LogStatus(_Document):
-    """The node's replication log."""
+    """The node's replication log; totals count since the node started."""
 
     directory: str
-    rows_total: NonNegativeInt = Field(description="Rows written since the node started.")
-    dropped_rows_total: NonNegativeInt = Field(description="Rows not written: the queue or the disk was full.")
-    written_bytes_total: NonNegativeInt = Field(description="Bytes written to segments.")
-    queued_rows: NonNegativeInt = Field(description="Rows waiting for the writer's thread.")
-    last_sync: AwareDatetime | None = Field(description="When rows were last forced to disk; null before the first time.")
-    alarm: str | None = Field(description="Why the log is not being written; null when it is.")
+    alarm: str | None = Field(description="What is wrong with the log now; null when nothing is.")
+    last_sync: AwareDatetime | None = Field(
+        description="When rows were last forced to the disk; null before the first time."
+    )
+    rows_total: NonNegativeInt = Field(description="Updates written.")
+    events_total: NonNegativeInt = Field(description="Events written.")
+    lost_rows_total: NonNegativeInt = Field(description="Updates not logged: the queue was full, or the disk failed.")
+    lost_events_total: NonNegativeInt = Field(description="Events not logged.")
+    queued_rows: NonNegativeInt = Field(description="Updates waiting to be written now.")
+    queued_bytes: NonNegativeInt = Field(description="What they hold, about.")
+    unsynced_rows: NonNegativeInt = Field(
+        description="Updates and events not on the disk yet: what a power failure would take."
+    )
+    written_bytes_total: NonNegativeInt = Field(description="Bytes of segments written.")
+    sealed_segments_total: NonNegativeInt = Field(description="Segments that became Parquet.")
+    unsealed_segments: NonNegativeInt = Field(description="Segments waiting to become Parquet now.")
+    duplicates_total: NonNegativeInt = Field(description="Updates whose stamp was applied before.")
+    stale_total: NonNegativeInt = Field(description="Updates older than the value already applied.")
+    recovered_segments: NonNegativeInt = Field(description="Segments that the last run left open.")
+    recovered_rows: NonNegativeInt = Field(description="Updates recovered from them.")
+    recovered_torn_bytes: NonNegativeInt = Field(description="Bytes in them that were no whole frame.")
 
 
 class NodeStatus(_Document):
@@ -203,7 +243,7 @@ class LinkLag(_Document):
         description="How far behind the replica is, at least. Null when it is not known; never zero for that."
     )
     basis: Literal["heartbeat", "unknown"] = Field(
-        description="`heartbeat`: measured with the link's own message through the data path. `unknown`: not measured."
+        description="`heartbeat`: measured by the link's own message through the data path; or `unknown`."
     )
     detail: str = Field(description="Why the lag is unknown or only a lower bound; empty otherwise.")
     heartbeat_age_seconds: NonNegativeFloat | None = Field(

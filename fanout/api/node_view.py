@@ -12,8 +12,8 @@ __all__ = ["NodeView"]
 class NodeView(Protocol):
     """A node, seen by its HTTP face.
 
-    Every method is called on the node's event loop, at each request, and must return at once: counters are read, not
-    computed. The metrics are derived from these documents, so that they cannot disagree.
+    Every method is called on the node's event loop, at each request, and must return at once: counters are
+    read, not computed. The metrics are derived from these documents, so that they cannot disagree.
     """
 
     def readiness(self) -> Readiness:

@@ -1,0 +1,229 @@
+"""The node's metrics, read at each scrape from the documents that the node gives anyway.
+
+This module owns names, labels and meaning; `docs/operations.md` says what to do when one moves. It must not
+count anything itself. Labels are bounded sets: links and selectors of the configuration, states, reasons;
+never a topic or a client. A metric whose value is not known is absent, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from fanout.api.models import LINK_STATES, LinkDetail, LinkLag, LogStatus, NodeStatus, ServerStatus
+from fanout.api.node_view import NodeView
+
+__all__ = ["METRICS", "MetricSpec", "NodeCollector", "node_registry"]
+
+Sample: TypeAlias = tuple[str, tuple[str, ...], float]
+"""(name of the metric, label values in the order of its labels, value)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric: what it is called and what it means."""
+
+    name: str
+    """The name in the exposition; a counter's ends in `_total`."""
+    kind: Literal["counter", "gauge"]
+    """`counter` only grows while the process lives; `gauge` moves both ways."""
+    meaning: str
+    """One sentence, the metric's HELP line."""
+    labels: tuple[str, ...] = ()
+    """Names of its labels."""
+
+    def family(self) -> CounterMetricFamily | GaugeMetricFamily:
+        """Return an empty family to add samples to."""
+        if self.kind == "counter":
+            return CounterMetricFamily(self.name.removesuffix("_total"), self.meaning, labels=self.labels)
+        return GaugeMetricFamily(self.name, self.meaning, labels=self.labels)
+
+
+METRICS = (
+    MetricSpec("fanout_node_info", "gauge", "Always 1; its labels say what runs.", ("node", "role", "version")),
+    MetricSpec("fanout_node_start_time_seconds", "gauge", "Unix time at which the node started."),
+    MetricSpec("fanout_node_ready", "gauge", "1 when the node is ready, as in /readyz, else 0."),
+    MetricSpec("fanout_limit", "gauge", "A bound in force, by its key in the configuration.", ("key",)),
+    MetricSpec(
+        "fanout_link_ready",
+        "gauge",
+        "1 when the link's replica is proved complete and its session is up.",
+        ("link",),
+    ),
+    MetricSpec(
+        "fanout_link_state",
+        "gauge",
+        "1 for the state that the link is in, 0 for the others.",
+        ("link", "state"),
+    ),
+    MetricSpec(
+        "fanout_link_state_start_time_seconds",
+        "gauge",
+        "Unix time at which the link entered its state.",
+        ("link",),
+    ),
+    MetricSpec("fanout_link_topics", "gauge", "Retained topics held by the link's replica.", ("link",)),
+    MetricSpec("fanout_link_payload_bytes", "gauge", "Payload bytes held by the link's replica.", ("link",)),
+    MetricSpec("fanout_link_received_total", "counter", "PUBLISH packets received from the primary.", ("link",)),
+    MetricSpec("fanout_link_outside_total", "counter", "Messages dropped because no selector covers them.", ("link",)),
+    MetricSpec("fanout_link_refused_total", "counter", "Retained values not stored because of a limit.", ("link",)),
+    MetricSpec("fanout_link_truncated_total", "counter", "Snapshots that the primary cut short.", ("link",)),
+    MetricSpec(
+        "fanout_link_epochs_total",
+        "counter",
+        "MQTT sessions begun; each one tears the replica down.",
+        ("link",),
+    ),
+    MetricSpec("fanout_link_reconnects_total", "counter", "Network Connections begun after the first.", ("link",)),
+    MetricSpec(
+        "fanout_link_snapshot_seconds",
+        "gauge",
+        "What the newest complete snapshot took; absent before.",
+        ("link",),
+    ),
+    MetricSpec("fanout_link_snapshot_topics", "gauge", "Topics that the newest snapshot brought so far.", ("link",)),
+    MetricSpec(
+        "fanout_link_lag_seconds",
+        "gauge",
+        "How far behind the link is, at least; absent when unknown.",
+        ("link",),
+    ),
+    MetricSpec(
+        "fanout_link_heartbeat_age_seconds",
+        "gauge",
+        "Time since a heartbeat came back; absent before one did.",
+        ("link",),
+    ),
+    MetricSpec("fanout_selector_topics", "gauge", "Retained topics held for the selector.", ("link", "selector")),
+    MetricSpec(
+        "fanout_selector_complete",
+        "gauge",
+        "1 when the selector's snapshot is proved complete; the label names the evidence, empty before.",
+        ("link", "selector", "evidence"),
+    ),
+    MetricSpec("fanout_server_connections", "gauge", "Network Connections of clients."),
+    MetricSpec("fanout_server_sessions", "gauge", "Sessions of clients, those without a connection included."),
+    MetricSpec("fanout_server_subscriptions", "gauge", "Subscriptions of all sessions."),
+    MetricSpec("fanout_server_audiences", "gauge", "Groups of sessions with identical subscriptions."),
+    MetricSpec("fanout_server_retained_topics", "gauge", "Topics with a retained value that a client can read."),
+    MetricSpec("fanout_server_deliveries_total", "counter", "PUBLISH packets handed to clients."),
+    MetricSpec("fanout_server_sent_bytes_total", "counter", "Bytes written to clients."),
+    MetricSpec("fanout_server_received_total", "counter", "PUBLISH packets received from clients."),
+    MetricSpec("fanout_server_received_bytes_total", "counter", "Bytes received from clients."),
+    MetricSpec("fanout_server_dropped_total", "counter", "Messages dropped, by reason.", ("reason",)),
+    MetricSpec("fanout_server_queued_messages", "gauge", "Messages queued for sessions."),
+    MetricSpec("fanout_server_queued_bytes", "gauge", "Bytes queued for sessions."),
+    MetricSpec("fanout_server_in_flight_messages", "gauge", "QoS 1 and 2 messages sent and not completed."),
+    MetricSpec("fanout_server_connections_opened_total", "counter", "Network Connections accepted."),
+    MetricSpec("fanout_server_connections_refused_total", "counter", "Of these, ended before a successful CONNACK."),
+    MetricSpec("fanout_server_takeovers_total", "counter", "Sessions taken over while their connection was open."),
+    MetricSpec("fanout_server_keep_alive_timeouts_total", "counter", "Network Connections ended for silence."),
+    MetricSpec("fanout_server_protocol_errors_total", "counter", "Network Connections ended because of broken MQTT."),
+    MetricSpec("fanout_server_wills_total", "counter", "Will Messages published."),
+    MetricSpec("fanout_log_rows_total", "counter", "Updates written to the replication log."),
+    MetricSpec("fanout_log_events_total", "counter", "Events written to the replication log."),
+    MetricSpec("fanout_log_lost_rows_total", "counter", "Updates not logged: full queue or failed disk."),
+    MetricSpec("fanout_log_lost_events_total", "counter", "Events not logged."),
+    MetricSpec("fanout_log_queued_rows", "gauge", "Updates waiting to be written."),
+    MetricSpec("fanout_log_queued_bytes", "gauge", "What the waiting updates hold, about."),
+    MetricSpec("fanout_log_unsynced_rows", "gauge", "Updates and events that are not on the disk yet."),
+    MetricSpec("fanout_log_last_sync_time_seconds", "gauge", "Unix time of the last write to disk; absent before."),
+    MetricSpec("fanout_log_written_bytes_total", "counter", "Bytes of segments written."),
+    MetricSpec("fanout_log_sealed_segments_total", "counter", "Segments that became Parquet."),
+    MetricSpec("fanout_log_unsealed_segments", "gauge", "Segments waiting to become Parquet."),
+    MetricSpec("fanout_log_duplicates_total", "counter", "Updates whose stamp was applied before."),
+    MetricSpec("fanout_log_stale_total", "counter", "Updates older than the value already applied."),
+    MetricSpec("fanout_log_recovered_segments", "gauge", "Segments that the last run left open."),
+    MetricSpec("fanout_log_recovered_rows", "gauge", "Updates recovered from these segments."),
+    MetricSpec("fanout_log_recovered_torn_bytes", "gauge", "Bytes in them that were no whole frame."),
+    MetricSpec("fanout_log_alarm", "gauge", "1 while something is wrong with the replication log, else 0."),
+)
+"""Every metric of a node, beside those of the process (`process_...`) that prometheus-client adds."""
+
+
+class NodeCollector(Collector):
+    """Turns a node's documents into metric families at each scrape."""
+
+    def __init__(self, node: NodeView) -> None:
+        self._node = node
+
+    def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+        """Return the families that have a value now, in the order of `METRICS`."""
+        families = {spec.name: spec.family() for spec in METRICS}
+        status = self._node.status()
+        for name, labels, value in _samples(status, self._node.lag().links):
+            families[name].add_metric(labels, value)
+        return [family for family in families.values() if family.samples]
+
+
+def node_registry(node: NodeView) -> CollectorRegistry:
+    """Return a registry of its own with the metrics of `node` and of this process."""
+    registry = CollectorRegistry()
+    registry.register(NodeCollector(node))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+def _samples(status: NodeStatus, lags: Iterable[LinkLag]) -> Iterator[Sample]:
+    yield "fanout_node_info", (status.node, status.role, status.version), 1
+    yield "fanout_node_start_time_seconds", (), status.started.timestamp()
+    yield "fanout_node_ready", (), status.ready
+    for key, bound in status.limits.items():
+        yield "fanout_limit", (key,), bound
+    for link in status.links:
+        yield from _link_samples(link)
+    for lag in lags:
+        if lag.lag_seconds is not None:
+            yield "fanout_link_lag_seconds", (lag.name,), lag.lag_seconds
+        if lag.heartbeat_age_seconds is not None:
+            yield "fanout_link_heartbeat_age_seconds", (lag.name,), lag.heartbeat_age_seconds
+    if status.server is not None:
+        yield from _server_samples(status.server)
+    if status.log is not None:
+        yield from _log_samples(status.log)
+
+
+def _link_samples(link: LinkDetail) -> Iterator[Sample]:
+    label = (link.name,)
+    yield "fanout_link_ready", label, link.ready
+    for state in LINK_STATES:
+        yield "fanout_link_state", (link.name, state), state == link.state
+    yield "fanout_link_state_start_time_seconds", label, link.since.timestamp()
+    yield "fanout_link_topics", label, link.topics
+    yield "fanout_link_payload_bytes", label, link.payload_bytes
+    yield "fanout_link_received_total", label, link.received_total
+    yield "fanout_link_outside_total", label, link.outside_total
+    yield "fanout_link_refused_total", label, link.refused_total
+    yield "fanout_link_truncated_total", label, link.truncated_total
+    yield "fanout_link_epochs_total", label, link.epochs_total
+    yield "fanout_link_reconnects_total", label, link.reconnects_total
+    if link.snapshot_seconds is not None:
+        yield "fanout_link_snapshot_seconds", label, link.snapshot_seconds
+    yield "fanout_link_snapshot_topics", label, link.snapshot_topics
+    for selector in link.selectors:
+        yield "fanout_selector_topics", (link.name, selector.filter), selector.topics
+        complete = (link.name, selector.filter, selector.evidence or "")
+        yield "fanout_selector_complete", complete, selector.complete
+
+
+def _server_samples(server: ServerStatus) -> Iterator[Sample]:
+    for name, value in server:
+        if name == "dropped_total":
+            for reason, count in server.dropped_total.items():
+                yield "fanout_server_dropped_total", (reason,), count
+        else:
+            yield f"fanout_server_{name}", (), value
+
+
+def _log_samples(log: LogStatus) -> Iterator[Sample]:
+    for name, value in log:
+        if isinstance(value, int):
+            yield f"fanout_log_{name}", (), value
+    if log.last_sync is not None:
+        yield "fanout_log_last_sync_time_seconds", (), log.last_sync.timestamp()
+    yield "fanout_log_alarm", (), log.alarm is not None

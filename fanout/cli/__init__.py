@@ -1,0 +1,25 @@
+"""The `fanout` command: starts nodes, asks running ones, makes reports.
+
+Importing this package loads next to nothing; each command imports what it needs when it runs, so that
+`fanout --help` and a probe every second stay cheap, and so that pyspark is loaded by `fanout report` alone.
+"""
+
+from __future__ import annotations
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line of this process and exit with its exit code."""
+    import sys
+    import traceback
+
+    from fanout.cli.app import app
+    from fanout.cli.exit_codes import ExitCode
+
+    try:
+        app(prog_name="fanout")
+    except Exception:
+        # What an operator can act on was printed before; what comes here is a defect, told apart by its code.
+        traceback.print_exc()
+        sys.exit(ExitCode.BUG)

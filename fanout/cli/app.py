@@ -1,0 +1,72 @@
+"""The tree of commands, and how a failed one ends."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from fanout import __version__
+from fanout.cli import check, log, passwd, ready, report, run, status
+from fanout.cli.exit_codes import exit_code_of
+from fanout.cli.terminal import print_error
+from fanout.errors import FanoutError
+
+__all__ = ["app"]
+
+_EPILOG = """\b
+Exit codes:
+  0    done; where a question was asked, the answer is yes
+  1    the answer is no: not ready, not complete enough, damaged
+  2    the command line or the configuration is wrong
+  3    the node does not answer
+  4    an optional part is not installed
+  5    the work could not be done
+  70   a defect of fanout
+  130  stopped by Ctrl-C
+"""
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:  # the type of a context differs between releases of typer
+        try:
+            return super().invoke(ctx)
+        except FanoutError as error:
+            print_error(error)
+            raise typer.Exit(exit_code_of(error)) from error
+
+
+app = typer.Typer(
+    cls=_Commands,
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    rich_markup_mode=None,  # plain help: the same in a pipe, and it does not cost the import of rich
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fanout {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def fanout(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """A fan-out replicator for MQTT: secondaries mirror a primary, prove it, and serve thousands."""
+
+
+run.register(app)
+check.register(app)
+ready.register(app)
+status.register(app)
+passwd.register(app)
+app.add_typer(report.app, name="report")
+app.add_typer(log.app, name="log")

@@ -1,0 +1,80 @@
+"""`fanout check`: say what a configuration would run, or everything that is wrong with it."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.table import Table
+
+    from fanout.config import LinkConfig, NodeConfig
+
+__all__ = ["CheckedRole", "register"]
+
+
+class CheckedRole(enum.StrEnum):
+    """The roles a node can have."""
+
+    PRIMARY = "primary"
+    SECONDARY = "secondary"
+    TAP = "tap"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command(epilog="Exit codes: 0 no faults, 2 faults.")(check)
+
+
+def check(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration (TOML).")],
+    role: Annotated[
+        CheckedRole | None, typer.Option(help="Also check what a node of this role needs and must not have.")
+    ] = None,
+) -> None:
+    """Check a configuration and print what it would run.
+
+    Nothing is started. All faults are printed at once on standard error, each with its key and what to do.
+    """
+    from fanout.cli.terminal import facts, show
+    from fanout.config import load_config
+
+    node_config = load_config(config, role=role.value if role else None)
+    show(f"{config} has no faults{f' for a {role}' if role else ''}", "", facts(*_node_facts(node_config)))
+    if node_config.links:
+        show("", _links_table(node_config.links), "", _selectors_table(node_config.links))
+
+
+def _node_facts(config: NodeConfig) -> Iterator[tuple[str, str]]:
+    yield "node", config.node.id
+    yield "data", str(config.node.data_directory)
+    yield "serves", ", ".join(map(str, config.server.listen)) if config.server else "no MQTT clients"
+    yield "http", str(config.http.listen) if config.http else "off"
+    yield "log", str(config.log.directory) if config.log else "off"
+
+
+def _links_table(links: tuple[LinkConfig, ...]) -> Table:
+    from fanout.cli.terminal import columns
+
+    table = columns("link", "primary", "mqtt", "client id", "user")
+    for link in links:
+        addresses = "\n".join(map(str, link.primaries))
+        version = "5" if link.version == 5 else "3.1.1"
+        table.add_row(link.name, addresses, version, link.client_id, link.username or "-")
+    return table
+
+
+def _selectors_table(links: tuple[LinkConfig, ...]) -> Table:
+    from fanout.cli.terminal import columns
+
+    table = columns("link", "selector", "except", "qos", "prefix", "writes", right=("qos",))
+    for link in links:
+        for one in link.selectors:
+            excludes = "\n".join(one.exclude) or "-"
+            table.add_row(link.name, one.filter, excludes, str(one.qos), one.prefix or "-", one.writes)
+    return table

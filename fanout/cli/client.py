@@ -1,0 +1,129 @@
+"""Asking a running node over HTTP.
+
+This module owns the address of a node, time limits, and turning what can go wrong into a `NodeUnreachable`
+that says what to check. It must not print.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from fanout.api.models import LagDocument, NodeStatus, Readiness
+from fanout.errors import NodeUnreachable
+
+__all__ = ["NodeClient", "node_url"]
+
+_TIMEOUT_S: Final = 3.0
+"""For connecting and for each answer: a node answers within milliseconds, or something is wrong."""
+
+Document = TypeVar("Document", bound=BaseModel)
+
+
+def node_url(text: str) -> str:
+    """Return the base URL of a node from what a user typed, with `http://` in front where it was left out.
+
+    Raises:
+        ValueError: The text is not an HTTP address.
+    """
+    try:
+        url = httpx.URL(text if "://" in text else f"http://{text}")
+    except httpx.InvalidURL:
+        url = httpx.URL()
+    if url.scheme not in {"http", "https"} or not url.host:
+        raise ValueError(f"{text!r} is not an HTTP address such as http://127.0.0.1:8080")
+    return str(url).rstrip("/")
+
+
+class NodeClient:
+    """One node's HTTP endpoints; a context manager that closes its connection."""
+
+    def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S) -> None:
+        self.url = url
+        # A node is asked directly: a proxy from the environment is for the world outside.
+        self._http = httpx.Client(timeout=timeout_s, trust_env=False, follow_redirects=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def readiness(self) -> Readiness:
+        """Return `/readyz`, whether ready or not."""
+        return self._parse(Readiness, self.document("/readyz"))
+
+    def status(self) -> NodeStatus:
+        """Return `/v1/status`."""
+        return self._parse(NodeStatus, self.document("/v1/status"))
+
+    def lag(self) -> LagDocument:
+        """Return `/v1/lag`."""
+        return self._parse(LagDocument, self.document("/v1/lag"))
+
+    def document(self, path: str) -> Any:
+        """Return the JSON document at `path` as the node sent it.
+
+        Raises:
+            NodeUnreachable: Nothing answered in time, or what answered is not a node.
+        """
+        try:
+            answer = self._http.get(self.url + path)
+        except httpx.TimeoutException as error:
+            raise NodeUnreachable(
+                f"no answer from {self.url} within {self._http.timeout.read:g} s",
+                hint="The node is overloaded, or a firewall drops packets: see the node's log",
+            ) from error
+        except httpx.ConnectError as error:
+            raise _connect_failure(self.url, error) from error
+        except httpx.TransportError as error:
+            raise NodeUnreachable(
+                f"what listens at {self.url} does not speak HTTP",
+                hint="Give the address of http.listen, not that of an MQTT listener",
+            ) from error
+        # Only `/readyz` answers 503 with a document.
+        if answer.status_code not in {200, 503}:
+            raise self._stranger(f"status {answer.status_code} for {path}")
+        try:
+            return answer.json()
+        except ValueError as error:  # not JSON, or not even text
+            raise self._stranger(f"no JSON for {path}") from error
+
+    def _parse(self, model: type[Document], document: Any) -> Document:
+        try:
+            return model.model_validate(document)
+        except ValidationError as error:
+            raise self._stranger(f"an unexpected {model.__name__} document") from error
+
+    def _stranger(self, what: str) -> NodeUnreachable:
+        return NodeUnreachable(
+            f"{self.url} answers, but not as a fanout node of this version ({what})",
+            hint="Check the address, and that the node and this command are of the same version",
+        )
+
+
+def _connect_failure(url: str, error: httpx.ConnectError) -> NodeUnreachable:
+    for cause in _causes(error):
+        if isinstance(cause, socket.gaierror):
+            return NodeUnreachable(f"the host name in {url} is not known", hint="Check its spelling, and DNS")
+        if isinstance(cause, OSError) and cause.errno == errno.ECONNREFUSED:
+            return NodeUnreachable(
+                f"nothing listens at {url} (connection refused)",
+                hint="Is the node running? Give its http.listen address as an argument or in FANOUT_URL",
+            )
+    return NodeUnreachable(f"cannot connect to {url}: {error}", hint="Check the address and the network")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__

@@ -1,0 +1,116 @@
+"""`fanout ready`: ask whether a node may join its pool, or wait until it may."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from fanout.cli.exit_codes import ExitCode
+from fanout.cli.options import DEFAULT_URL, JsonOption, UrlArgument
+from fanout.errors import NodeUnreachable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from fanout.api.models import Readiness
+    from fanout.cli.client import NodeClient
+    from fanout.cli.progress import SyncProgress
+
+__all__ = ["register", "wait_ready"]
+
+_POLL_S: Final = 0.5
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command(epilog="Exit codes: 0 ready, 1 not ready, 3 unreachable.")(ready)
+
+
+def ready(
+    url: UrlArgument = DEFAULT_URL,
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait so long for the node to be ready.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask whether a node holds all it replicates.
+
+    A node that is not ready says why.
+
+    With --wait the node is asked twice a second, also while it cannot be reached; on a terminal, standard
+    error shows the topics of each link as they arrive.
+    """
+    from fanout.cli.client import NodeClient
+    from fanout.cli.progress import SyncProgress
+    from fanout.cli.terminal import error_console, print_json, show
+
+    console = error_console()
+    with NodeClient(url) as client, SyncProgress(console, url=url, enabled=wait > 0) as progress:
+        readiness = wait_ready(client, timeout_s=wait, progress=progress)
+    if as_json:
+        print_json(readiness.model_dump(mode="json"))
+    else:
+        show(*_verdict(readiness))
+        if readiness.links:
+            show("", _links_table(readiness))
+    raise typer.Exit(ExitCode.OK if readiness.ready else ExitCode.NO)
+
+
+def wait_ready(
+    client: NodeClient,
+    *,
+    timeout_s: float,
+    progress: SyncProgress,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Readiness:
+    """Ask until the node is ready or the time is up, and return its last answer.
+
+    Args:
+        client: The node.
+        timeout_s: How long to go on; 0 asks once.
+        progress: Is shown each answer.
+        clock: Tells seconds.
+        sleep: Pauses.
+
+    Raises:
+        NodeUnreachable: It could not be reached at the last try.
+    """
+    deadline = clock() + timeout_s
+    while True:
+        left_s = deadline - clock()
+        try:
+            readiness = client.readiness()
+        except NodeUnreachable:
+            if left_s <= 0:
+                raise
+            progress.unreachable()
+        else:
+            progress.update(readiness)
+            if readiness.ready or left_s <= 0:
+                return readiness
+        sleep(max(0.0, min(_POLL_S, left_s)))
+
+
+def _verdict(readiness: Readiness) -> list[RenderableType]:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    answer = Text("ready", "green") if readiness.ready else Text("not ready", "red")
+    return [
+        Text.assemble(f"{readiness.node} ({readiness.role}) is ", answer),
+        *(Padding(Text(reason), (0, 0, 0, 2)) for reason in readiness.reasons),
+    ]
+
+
+def _links_table(readiness: Readiness) -> Table:
+    from fanout.cli.quantities import UNKNOWN, as_count
+    from fanout.cli.terminal import columns, state_text
+
+    table = columns("link", "state", "topics", "evidence", "selector", right=("topics",))
+    for link in readiness.links:
+        for one in link.selectors:
+            table.add_row(link.name, state_text(link.state), as_count(one.topics), one.evidence or UNKNOWN, one.filter)
+    return table

@@ -1,0 +1,120 @@
+"""`fanout secondary`, `fanout primary`, `fanout tap`: run a node until it is told to stop."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from collections.abc import Callable
+
+    from fanout.config import Role
+
+__all__ = ["LogFormat", "LogLevel", "register"]
+
+
+class LogFormat(enum.StrEnum):
+    """What a log line looks like."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(enum.StrEnum):
+    """The lowest level that is written (`docs/operations.md` explains the levels)."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+ConfigOption: TypeAlias = Annotated[
+    Path,
+    typer.Option("--config", "-c", metavar="FILE", envvar="FANOUT_CONFIG", help="The node's configuration (TOML)."),
+]
+LogFormatOption: TypeAlias = Annotated[
+    LogFormat, typer.Option(envvar="FANOUT_LOG_FORMAT", help="Log lines for people, or JSON for a collector.")
+]
+LogLevelOption: TypeAlias = Annotated[
+    LogLevel, typer.Option(envvar="FANOUT_LOG_LEVEL", help="The lowest level of log lines.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the three commands to `app`."""
+    app.command()(secondary)
+    app.command()(primary)
+    app.command()(tap)
+
+
+def secondary(
+    config: ConfigOption,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_level: LogLevelOption = LogLevel.INFO,
+) -> None:
+    """Run a node that mirrors primaries and serves clients.
+
+    SIGTERM or Ctrl-C stops it in good order. Log lines go to standard error.
+    """
+    _run(config, role="secondary", log_format=log_format, log_level=log_level)
+
+
+def primary(
+    config: ConfigOption,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_level: LogLevelOption = LogLevel.INFO,
+) -> None:
+    """Run a node without links, to which clients publish.
+
+    SIGTERM or Ctrl-C stops it in good order. Log lines go to standard error.
+    """
+    _run(config, role="primary", log_format=log_format, log_level=log_level)
+
+
+def tap(
+    config: ConfigOption,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_level: LogLevelOption = LogLevel.INFO,
+) -> None:
+    """Run a node that mirrors and logs but serves nobody.
+
+    Its log is the reference of reports.
+    SIGTERM or Ctrl-C stops it in good order. Log lines go to standard error.
+    """
+    _run(config, role="tap", log_format=log_format, log_level=log_level)
+
+
+def _run(path: Path, *, role: Role, log_format: LogFormat, log_level: LogLevel) -> None:
+    from fanout.config import load_config
+
+    node_config = load_config(path, role=role)  # before the slow imports: a wrong file is told at once
+
+    import asyncio
+    import logging
+    import sys
+
+    from fanout.logging_setup import configure_logging
+    from fanout.node import run_node
+
+    configure_logging(
+        level=logging.getLevelNamesMapping()[log_level.upper()],
+        as_json=log_format is LogFormat.JSON,
+        stream=sys.stderr,
+    )
+    with asyncio.Runner(loop_factory=_event_loop_factory()) as runner:
+        raise typer.Exit(runner.run(run_node(node_config, role=role)))
+
+
+def _event_loop_factory() -> Callable[[], AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:  # there is none for Windows
+        from asyncio import new_event_loop
+
+        return new_event_loop
+    return uvloop.new_event_loop

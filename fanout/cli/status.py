@@ -1,0 +1,177 @@
+"""`fanout status` and `fanout lag`: what a running node says about itself."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import typer
+
+from fanout.cli.options import DEFAULT_URL, JsonOption, UrlArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from fanout.api.models import LagDocument, LinkDetail, LogStatus, NodeStatus, ServerStatus
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `app`."""
+    app.command(epilog="Exit codes: 0 shown, ready or not; 3 unreachable.")(status)
+    app.command(epilog="Exit codes: 0 shown, 3 unreachable.")(lag)
+
+
+def status(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
+    """Show a node in full: links, server, replication log."""
+    from fanout.cli.client import NodeClient
+    from fanout.cli.terminal import facts, print_json, show
+
+    with NodeClient(url) as client:
+        if as_json:
+            print_json(client.document("/v1/status"))
+            return
+        node = client.status()
+    show(facts(*_node_facts(node)))
+    if node.links:
+        show("", _links_table(node), "", _selectors_table(node.links))
+    for link in node.links:
+        show("", facts(*_link_facts(link)))
+    if node.server is not None:
+        show("", facts(*_server_facts(node.server)))
+    if node.log is not None:
+        show("", facts(*_log_facts(node.log)))
+
+
+def lag(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
+    """Show how far each link is behind its primary.
+
+    What is not known is shown as a dash, never as zero.
+    """
+    from fanout.cli.client import NodeClient
+    from fanout.cli.terminal import print_json, show
+
+    with NodeClient(url) as client:
+        if as_json:
+            print_json(client.document("/v1/lag"))
+            return
+        document = client.lag()
+    if not document.links:
+        show(f"{document.node} ({document.role}) has no links")
+        return
+    show(_lag_table(document))
+    details = [f"{link.name}: {link.detail}" for link in document.links if link.detail]
+    if details:
+        show("", *details)
+
+
+def _node_facts(node: NodeStatus) -> Iterator[tuple[str, RenderableType]]:
+    from rich.text import Text
+
+    from fanout.cli.quantities import as_duration
+
+    yield "node", f"{node.node} ({node.role})"
+    yield "ready", Text("yes", "green") if node.ready else Text("no: " + "; ".join(node.reasons), "red")
+    yield "serves", ", ".join(node.listeners) or "no MQTT clients"
+    yield "running", f"fanout {node.version} for {as_duration(node.uptime_seconds)}"
+
+
+def _links_table(node: NodeStatus) -> Table:
+    from fanout.cli.quantities import as_bytes, as_count, as_duration
+    from fanout.cli.terminal import columns, state_text
+
+    now = node.started + timedelta(seconds=node.uptime_seconds)  # the node's clock, not this machine's
+    table = columns("link", "state", "for", "topics", "payload", "received", "sessions", right=_NUMBERS)
+    for link in node.links:
+        table.add_row(
+            link.name,
+            state_text(link.state),
+            as_duration(max(0.0, (now - link.since).total_seconds())),
+            as_count(link.topics),
+            as_bytes(link.payload_bytes),
+            as_count(link.received_total),
+            as_count(link.epochs_total),
+        )
+    return table
+
+
+_NUMBERS = ("topics", "payload", "received", "sessions", "heartbeat age", "lag")
+
+
+def _selectors_table(links: tuple[LinkDetail, ...]) -> Table:
+    from fanout.cli.quantities import UNKNOWN, as_count
+    from fanout.cli.terminal import columns
+
+    table = columns("link", "topics", "complete", "evidence", "digest", "selector", right=_NUMBERS)
+    for link in links:
+        for one in link.selectors:
+            complete = "yes" if one.complete else "no"
+            table.add_row(link.name, as_count(one.topics), complete, one.evidence or UNKNOWN, one.digest, one.filter)
+    return table
+
+
+def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
+    from fanout.cli.quantities import as_count, as_duration, counted
+
+    yield "link", link.name
+    yield "primary", link.primary
+    if link.snapshot_seconds is not None:
+        yield "snapshot", f"{counted(link.snapshot_topics, 'topic')} in {as_duration(link.snapshot_seconds)}"
+    troubles = (
+        (link.reconnects_total, "reconnects"),
+        (link.truncated_total, "truncated snapshots"),
+        (link.outside_total, "messages outside the selectors"),
+        (link.refused_total, "values refused by a limit"),
+    )
+    had = [f"{what} {as_count(count)}" for count, what in troubles if count]
+    if had:
+        yield "troubles", ", ".join(had)
+    if link.last_error is not None:
+        yield "error", link.last_error
+        yield "", link.hint or ""
+
+
+def _server_facts(server: ServerStatus) -> Iterator[tuple[str, str]]:
+    from fanout.cli.quantities import as_bytes, as_count, counted
+
+    yield "clients", f"{as_count(server.connections)} connected, {counted(server.sessions, 'session')}"
+    yield "", f"{counted(server.subscriptions, 'subscription')} in {counted(server.audiences, 'audience')}"
+    yield "retained", counted(server.retained_topics, "topic")
+    yield "delivered", f"{counted(server.deliveries_total, 'message')}, {as_bytes(server.sent_bytes_total)}"
+    yield "received", counted(server.received_total, "message")
+    yield "queued", f"{counted(server.queued_messages, 'message')}, {as_bytes(server.queued_bytes)}"
+    dropped = [f"{reason} {as_count(count)}" for reason, count in sorted(server.dropped_total.items()) if count]
+    yield "dropped", ", ".join(dropped) or "nothing"
+
+
+def _log_facts(log: LogStatus) -> Iterator[tuple[str, str]]:
+    from fanout.cli.quantities import as_bytes, as_count, counted
+
+    yield "log", log.directory
+    yield "written", f"{counted(log.rows_total, 'row')}, {as_bytes(log.written_bytes_total)}"
+    yield "waiting", f"{counted(log.queued_rows, 'row')}, {as_count(log.unsynced_rows)} not on the disk yet"
+    yield "lost", counted(log.lost_rows_total, "row")
+    if log.alarm is not None:
+        yield "alarm", log.alarm
+
+
+def _lag_table(document: LagDocument) -> Table:
+    from fanout.cli.quantities import as_count, as_duration
+    from fanout.cli.terminal import columns, state_text
+
+    table = columns("link", "state", "lag", "basis", "heartbeat age", "received", "topics", right=_NUMBERS)
+    for link in document.links:
+        table.add_row(
+            link.name,
+            state_text(link.state),
+            as_duration(link.lag_seconds),
+            link.basis,
+            as_duration(link.heartbeat_age_seconds),
+            as_count(link.received_total),
+            as_count(link.topics),
+        )
+    return table

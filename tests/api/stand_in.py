@@ -1,0 +1,238 @@
+"""A node that answers what a test sets, and a way to serve it over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from fanout.api.app import create_app
+from fanout.api.http_server import HttpServer
+from fanout.api.lag import link_lag
+from fanout.api.models import (
+    LagDocument,
+    LinkDetail,
+    LinkLag,
+    LinkReadiness,
+    LogStatus,
+    NodeStatus,
+    Readiness,
+    Role,
+    SelectorDetail,
+    SelectorReadiness,
+    ServerStatus,
+)
+
+__all__ = ["StandInNode", "live_link", "ready_node", "serving", "snapshot_link", "syncing_node"]
+
+SINCE = datetime(2025, 11, 21, 8, 0, 0, 250_000, tzinfo=UTC)
+
+
+def live_link(name: str = "plant", *, topics: int = 200_000, last_error: str | None = None) -> LinkDetail:
+    """Return a link that holds everything."""
+    return LinkDetail(
+        name=name,
+        ready=True,
+        state="live",
+        since=SINCE,
+        epoch=1_763_712_000_250_000,
+        topics=topics,
+        evidence="marker",
+        selectors=(
+            SelectorDetail(
+                filter=f"{name}/#", topics=topics, complete=True, evidence="marker", digest="00ff00ff00ff00ff"
+            ),
+        ),
+        primary="mqtt://127.0.0.1:1883",
+        last_error=last_error,
+        hint=None if last_error is None else "Start the primary",
+        payload_bytes=64 * topics,
+        refused_total=0,
+        received_total=topics + 1234,
+        outside_total=7,
+        epochs_total=2,
+        reconnects_total=3,
+        truncated_total=1,
+        snapshot_seconds=1.875,
+        snapshot_topics=topics,
+    )
+
+
+def snapshot_link(name: str = "plant", *, topics: int = 12_040) -> LinkDetail:
+    """Return a link whose snapshot is arriving."""
+    return live_link(name, topics=topics).model_copy(
+        update={
+            "ready": False,
+            "state": "snapshot",
+            "evidence": None,
+            "snapshot_seconds": None,
+            "selectors": (
+                SelectorDetail(
+                    filter=f"{name}/#",
+                    topics=topics,
+                    complete=False,
+                    evidence=None,
+                    digest="0000000000000001",
+                ),
+            ),
+        }
+    )
+
+
+class StandInNode:
+    """Implements `fanout.api.node_view.NodeView` with plain attributes."""
+
+    def __init__(self, *links: LinkDetail, role: Role = "secondary") -> None:
+        self.node = "edge-1"
+        self.role: Role = role
+        self.links = links
+        self.reasons: tuple[str, ...] = ()
+        self.heartbeat: tuple[float | None, float | None, float] = (0.0041, 1.5, 5.0)
+        self.server: ServerStatus | None = ServerStatus(
+            connections=12,
+            sessions=14,
+            subscriptions=40,
+            audiences=3,
+            retained_topics=200_000,
+            deliveries_total=12_345_678,
+            sent_bytes_total=987_654_321,
+            received_total=55,
+            received_bytes_total=4_096,
+            in_flight_messages=9,
+            connections_opened_total=31,
+            connections_refused_total=2,
+            takeovers_total=1,
+            keep_alive_timeouts_total=3,
+            protocol_errors_total=0,
+            wills_total=1,
+            dropped_total={"queue_full": 4, "expired": 1},
+            queued_messages=6,
+            queued_bytes=700,
+        )
+        self.log: LogStatus | None = LogStatus(
+            directory="var/replication-log",
+            rows_total=201_234,
+            events_total=23,
+            lost_rows_total=0,
+            lost_events_total=0,
+            queued_rows=17,
+            queued_bytes=1_088,
+            unsynced_rows=19,
+            written_bytes_total=23_456_789,
+            sealed_segments_total=4,
+            unsealed_segments=1,
+            duplicates_total=0,
+            stale_total=0,
+            recovered_segments=0,
+            recovered_rows=0,
+            recovered_torn_bytes=0,
+            last_sync=SINCE,
+            alarm=None,
+        )
+        self.error: Exception | None = None
+
+    def readiness(self) -> Readiness:
+        if self.error is not None:
+            raise self.error
+        return Readiness(
+            ready=not self.reasons,
+            reasons=self.reasons,
+            node=self.node,
+            role=self.role,
+            links=tuple(
+                LinkReadiness(
+                    name=link.name,
+                    ready=link.ready,
+                    state=link.state,
+                    since=link.since,
+                    epoch=link.epoch,
+                    topics=link.topics,
+                    evidence=link.evidence,
+                    selectors=tuple(
+                        SelectorReadiness(
+                            filter=one.filter, topics=one.topics, complete=one.complete, evidence=one.evidence
+                        )
+                        for one in link.selectors
+                    ),
+                )
+                for link in self.links
+            ),
+        )
+
+    def status(self) -> NodeStatus:
+        return NodeStatus(
+            node=self.node,
+            version="0.1.0",
+            role=self.role,
+            started=SINCE,
+            uptime_seconds=11_520.5,
+            ready=not self.reasons,
+            reasons=self.reasons,
+            listeners=("mqtt://127.0.0.1:1884",),
+            links=self.links,
+            server=self.server,
+            log=self.log,
+            limits={"server.connections_max": 10_000},
+        )
+
+    def lag(self) -> LagDocument:
+        seconds, age, interval = self.heartbeat
+        return LagDocument(
+            node=self.node,
+            role=self.role,
+            links=tuple(self._lag_of(link, seconds, age, interval) for link in self.links),
+        )
+
+    @staticmethod
+    def _lag_of(link: LinkDetail, seconds: float | None, age: float | None, interval: float) -> LinkLag:
+        return link_lag(
+            link.name,
+            state=link.state,
+            lag_seconds=seconds,
+            heartbeat_age_seconds=age,
+            heartbeat_interval_seconds=interval,
+            received_total=link.received_total,
+            topics=link.topics,
+        )
+
+
+def ready_node() -> StandInNode:
+    """Return a secondary with one link that holds everything."""
+    return StandInNode(live_link())
+
+
+def syncing_node() -> StandInNode:
+    """Return a secondary with two links, one of them in its snapshot."""
+    node = StandInNode(live_link("office", topics=321), snapshot_link())
+    node.reasons = ("link plant: snapshot, 12,040 topics so far",)
+    return node
+
+
+@contextlib.contextmanager
+def serving(node: StandInNode) -> Iterator[str]:
+    """Serve `node` from a thread of its own, for commands that block; yield the URL."""
+    started = threading.Event()
+    urls: list[str] = []
+    stops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    async def serve() -> None:
+        server = HttpServer(create_app(node), host="127.0.0.1", port=0)
+        stop = asyncio.Event()
+        await server.start()
+        urls.append(server.url)
+        stops.append((asyncio.get_running_loop(), stop))
+        started.set()
+        await stop.wait()
+        await server.stop()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="stand-in-node")
+    thread.start()
+    assert started.wait(10)
+    loop, stop = stops[0]
+    try:
+        yield urls[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)

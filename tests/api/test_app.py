@@ -1,0 +1,151 @@
+"""The endpoints, over a real socket."""
+
+from __future__ import annotations
+
+import logging
+
+import httpx
+import pytest
+
+from fanout.api.app import ENDPOINTS, create_app
+from tests.api.stand_in import StandInNode, ready_node, snapshot_link
+
+
+async def test_livez_says_live_whatever_the_links_do(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """Liveness is not readiness: a node that waits for its primary must not be restarted."""
+    node.reasons = ("link plant: down",)
+    answer = await http.get("/livez")
+    assert (answer.status_code, answer.json()) == (200, {"live": True})
+
+
+async def test_readyz_ready(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """A ready node answers 200 with the evidence of each link."""
+    answer = await http.get("/readyz")
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "ready": True,
+        "reasons": [],
+        "node": "edge-1",
+        "role": "secondary",
+        "links": [
+            {
+                "name": "plant",
+                "ready": True,
+                "state": "live",
+                "since": "2025-11-21T08:00:00.250000Z",
+                "epoch": 1_763_712_000_250_000,
+                "topics": 200_000,
+                "evidence": "marker",
+                "selectors": [{"filter": "plant/#", "topics": 200_000, "complete": True, "evidence": "marker"}],
+            }
+        ],
+    }
+
+
+async def test_readyz_not_ready(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """A node that is not ready answers 503 with every reason."""
+    node.links = (snapshot_link(),)
+    node.reasons = ("link plant: snapshot, 12,040 topics so far",)
+    answer = await http.get("/readyz")
+    assert answer.status_code == 503
+    document = answer.json()
+    assert document["ready"] is False
+    assert document["reasons"] == ["link plant: snapshot, 12,040 topics so far"]
+    assert document["links"][0]["evidence"] is None
+
+
+async def test_probes_answer_head(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """A probe that sends HEAD gets the status without the body."""
+    node.reasons = ("draining",)
+    assert (await http.head("/livez")).status_code == 200
+    answer = await http.head("/readyz")
+    assert (answer.status_code, answer.content) == (503, b"")
+
+
+async def test_status_is_the_nodes_document(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """`/v1/status` shows everything the node knows about itself."""
+    answer = await http.get("/v1/status")
+    assert answer.status_code == 200
+    assert answer.json() == node.status().model_dump(mode="json")
+
+
+async def test_status_of_a_tap_has_no_server(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """What a node does not have is null, not a row of zeros."""
+    node.role, node.server, node.log = "tap", None, None
+    document = (await http.get("/v1/status")).json()
+    assert (document["server"], document["log"]) == (None, None)
+
+
+async def test_lag_unknown_is_null(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """`/v1/lag` never answers zero for what it does not know."""
+    assert (await http.get("/v1/lag")).json()["links"][0]["lag_seconds"] == 0.0041
+    node.heartbeat = (None, None, 5.0)
+    link = (await http.get("/v1/lag")).json()["links"][0]
+    assert (link["lag_seconds"], link["basis"]) == (None, "unknown")
+    assert (link["received_total"], link["topics"]) == (201_234, 200_000)
+
+
+async def test_metrics_are_prometheus_text(http: httpx.AsyncClient) -> None:
+    """A scraper that does not say what it wants gets the text format."""
+    answer = await http.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    assert "fanout_node_ready 1.0\n" in answer.text
+    assert "process_resident_memory_bytes" in answer.text
+
+
+async def test_metrics_are_openmetrics_where_asked_for(http: httpx.AsyncClient) -> None:
+    """Prometheus asks for OpenMetrics and gets it, with its end mark."""
+    accept = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"}
+    answer = await http.get("/metrics", headers=accept)
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
+
+
+async def test_unknown_path_is_a_json_404(http: httpx.AsyncClient) -> None:
+    """A wrong path says which paths there are."""
+    answer = await http.get("/readyy")
+    assert answer.status_code == 404
+    assert answer.json()["error"] == "no such path: /readyy"
+    for path in ENDPOINTS:
+        assert path in answer.json()["hint"]
+
+
+async def test_wrong_method_is_a_json_405(http: httpx.AsyncClient) -> None:
+    """A wrong method says what is allowed."""
+    answer = await http.post("/readyz")
+    assert answer.status_code == 405
+    assert answer.json() == {"error": "POST is not possible here", "hint": "Use GET"}
+
+
+async def test_answers_are_not_cached(http: httpx.AsyncClient) -> None:
+    """No cache on the way may answer in the node's place."""
+    for path in (*ENDPOINTS, "/no-such-path"):
+        assert (await http.get(path)).headers["cache-control"] == "no-store", path
+
+
+async def test_every_endpoint_answers(http: httpx.AsyncClient) -> None:
+    """The list that a 404 shows is true."""
+    for path in ENDPOINTS:
+        assert (await http.get(path)).status_code == 200, path
+
+
+async def test_bug_in_the_node_is_logged_not_told(
+    node: StandInNode, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client is told that it is our bug; the details are in the log only."""
+    node.error = RuntimeError("the secret detail")
+    with caplog.at_level(logging.ERROR):
+        answer = await http.get("/readyz")
+    assert answer.status_code == 500
+    assert answer.json()["error"] == "the node failed to answer"
+    assert "secret" not in answer.text
+    assert "the secret detail" in caplog.text
+
+
+def test_openapi_describes_every_document() -> None:
+    """The schema names the documents and the 503 of `/readyz`."""
+    schema = create_app(ready_node()).openapi()
+    assert set(schema["paths"]) == set(ENDPOINTS) - {"/openapi.json"}
+    assert "503" in schema["paths"]["/readyz"]["get"]["responses"]
+    assert {"Readiness", "NodeStatus", "LagDocument"} <= set(schema["components"]["schemas"])

@@ -1,0 +1,153 @@
+"""uvicorn inside the node's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+import socket
+
+import httpx
+import pytest
+import uvicorn
+
+from fanout.api.app import create_app
+from fanout.api.http_server import HttpServer
+from fanout.errors import ListenError
+from tests.api.stand_in import ready_node
+
+
+def server(*, host: str = "127.0.0.1", port: int = 0) -> HttpServer:
+    """Return a server that is not started."""
+    return HttpServer(create_app(ready_node()), host=host, port=port)
+
+
+async def test_start_knows_the_port_and_accepts_at_once() -> None:
+    """After `start` the chosen port is known and answers."""
+    http = server()
+    await http.start()
+    assert http.port > 0
+    assert http.url == f"http://127.0.0.1:{http.port}"
+    async with httpx.AsyncClient(trust_env=False) as client:
+        assert (await client.get(f"{http.url}/livez")).status_code == 200
+    await http.stop()
+
+
+async def test_stop_closes_the_port_and_leaves_no_task() -> None:
+    """After `stop` nothing listens and nothing runs."""
+    http = server()
+    await http.start()
+    await http.stop()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", http.port)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_stop_closes_an_idle_connection() -> None:
+    """A client that keeps its connection open does not delay the shutdown to the deadline."""
+    http = server()
+    await http.start()
+    async with httpx.AsyncClient(trust_env=False) as client:
+        await client.get(f"{http.url}/livez")
+        async with asyncio.timeout(1.5):
+            await http.stop()
+
+
+async def test_stop_without_start_is_harmless() -> None:
+    """A node that failed before its HTTP server started can still clean up."""
+    await server().stop()
+
+
+async def test_signal_handlers_stay_the_nodes() -> None:
+    """Signals belong to the node, which writes the order of shutdown."""
+    before = (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+    http = server()
+    await http.start()
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    await http.stop()
+
+
+async def test_port_in_use_says_what_to_do() -> None:
+    """A taken port is a ListenError that names the address and the setting."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ListenError) as caught:
+            await server(port=port).start()
+    assert str(caught.value).startswith(f"cannot listen on 127.0.0.1:{port}: Address already in use.")
+    assert "choose another port in http.listen" in caught.value.hint
+
+
+async def test_foreign_address_says_what_to_do() -> None:
+    """An address of another machine is refused with a hint (192.0.2.1 is for documentation)."""
+    with pytest.raises(ListenError, match="Cannot assign requested address") as caught:
+        await server(host="192.0.2.1").start()
+    assert "does not have that address" in caught.value.hint
+
+
+async def test_unknown_host_says_what_to_do() -> None:
+    """A host name that does not resolve is refused with a hint."""
+    with pytest.raises(ListenError, match=r"no-such-host\.invalid:0") as caught:
+        await server(host="no-such-host.invalid").start()
+    assert "Check the host name" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.EACCES, "Ports below 1024 need privileges: choose a higher one in http.listen"),
+        (errno.ENOBUFS, "Check http.listen in the configuration"),
+    ],
+)
+async def test_other_failures_say_what_to_do(monkeypatch: pytest.MonkeyPatch, number: int, hint: str) -> None:
+    """What the system refuses is told with a hint that fits, and the socket is closed."""
+    opened: list[socket.socket] = []
+
+    class Refusing(socket.socket):
+        def bind(self, address: object) -> None:
+            opened.append(self)
+            raise OSError(number, "refused")
+
+    monkeypatch.setattr("fanout.api.http_server.socket.socket", Refusing)
+    with pytest.raises(ListenError, match="refused") as caught:
+        await server().start()
+    assert caught.value.hint == hint
+    assert opened[0].fileno() == -1
+
+
+async def test_failure_while_starting_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that fails behind the bound socket is an error, not a wait without end."""
+
+    async def startup(self: uvicorn.Server, sockets: list[socket.socket] | None = None) -> None:
+        raise RuntimeError("impossible")
+
+    monkeypatch.setattr(uvicorn.Server, "startup", startup)
+    http = server()
+    with pytest.raises(RuntimeError, match="impossible"):
+        await http.start()
+
+
+async def test_ipv6_address_is_bracketed() -> None:
+    """The URL of an IPv6 address can be pasted."""
+    http = server(host="::1")
+    try:
+        await http.start()
+    except ListenError:
+        pytest.skip("no IPv6 loopback on this machine")
+    assert http.url == f"http://[::1]:{http.port}"
+    async with httpx.AsyncClient(trust_env=False) as client:
+        assert (await client.get(f"{http.url}/livez")).status_code == 200
+    await http.stop()
+
+
+async def test_name_with_several_addresses_shares_one_port() -> None:
+    """`localhost` is served on each of its addresses at the same port."""
+    http = server(host="localhost")
+    await http.start()
+    found = await asyncio.get_running_loop().getaddrinfo("localhost", http.port, type=socket.SOCK_STREAM)
+    for *_, where in found:
+        _, writer = await asyncio.open_connection(str(where[0]), http.port)
+        writer.close()
+        await writer.wait_closed()
+    await http.stop()

@@ -1,0 +1,84 @@
+"""The HTTP documents: names with units, null for unknown, invariants."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from fanout.api import models
+from fanout.api.models import EVIDENCE, LINK_STATES, LinkLag, NodeStatus, Readiness, utc_from_ns
+from fanout.link.proof import Evidence
+from fanout.link.states import LinkState
+from tests.api.stand_in import ready_node
+
+
+def documents() -> list[type[BaseModel]]:
+    """Return every model of the module."""
+    return [
+        value
+        for name in models.__all__
+        if isinstance(value := getattr(models, name), type) and issubclass(value, BaseModel)
+    ]
+
+
+def test_utc_from_ns_keeps_microseconds() -> None:
+    """Unix nanoseconds become a UTC timestamp, exact to the microsecond."""
+    assert utc_from_ns(1_763_712_000_250_001_999) == datetime(2025, 11, 21, 8, 0, 0, 250_001, tzinfo=UTC)
+
+
+def test_readiness_with_a_reason_is_not_ready() -> None:
+    """`ready` and `reasons` cannot contradict each other."""
+    with pytest.raises(ValidationError, match="exactly when there is no reason"):
+        Readiness(ready=True, reasons=("link plant: down",), node="edge-1", role="secondary", links=())
+    with pytest.raises(ValidationError, match="exactly when there is no reason"):
+        Readiness(ready=False, reasons=(), node="edge-1", role="secondary", links=())
+
+
+def test_lag_unknown_is_null_never_zero() -> None:
+    """A lag whose basis is unknown has no number, and a number has a basis."""
+    known = ready_node().lag().links[0]
+    with pytest.raises(ValidationError, match="null exactly when"):
+        LinkLag.model_validate({**known.model_dump(), "basis": "unknown", "lag_seconds": 0.0})
+    with pytest.raises(ValidationError, match="null exactly when"):
+        LinkLag.model_validate({**known.model_dump(), "lag_seconds": None})
+
+
+def test_status_survives_json() -> None:
+    """A document read back from its JSON equals the document."""
+    status = ready_node().status()
+    assert NodeStatus.model_validate_json(status.model_dump_json()) == status
+
+
+def test_unknown_fields_of_a_newer_node_are_ignored() -> None:
+    """An older command reads the answer of a newer node."""
+    status = ready_node().status()
+    assert NodeStatus.model_validate({**status.model_dump(), "invented_later": 1}) == status
+
+
+def test_documents_are_frozen() -> None:
+    """A document is a value."""
+    for document in documents():
+        assert document.model_config.get("frozen") is True, document
+
+
+def test_numbers_carry_their_unit() -> None:
+    """Every number says its unit in its name, or is a count of what its name says."""
+    counted = {"topics", "connections", "sessions", "subscriptions", "audiences", "limits", "epoch"}
+    units = ("_seconds", "_bytes", "_total", "_topics", "_messages", "_rows", "_segments")
+    for document in documents():
+        for name, field in document.model_fields.items():
+            kinds = str(field.annotation)
+            if "int" in kinds or "float" in kinds:
+                assert name in counted or name.endswith(units), f"{document.__name__}.{name}"
+
+
+def test_link_states_are_those_of_the_link() -> None:
+    """The documents and metrics know every state that a link can be in, and no other."""
+    assert set(LINK_STATES) == {state.value for state in LinkState}
+
+
+def test_evidence_covers_what_a_link_gives() -> None:
+    """Every evidence that a link can report stands on the ladder of the documents."""
+    assert {evidence.value for evidence in Evidence} <= set(EVIDENCE)

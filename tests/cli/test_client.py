@@ -1,0 +1,151 @@
+"""Asking a node: what can go wrong, and what is said about it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from fanout.cli.client import NodeClient, node_url
+from fanout.errors import NodeUnreachable
+from tests.api.stand_in import ready_node, serving, syncing_node
+
+
+@contextlib.contextmanager
+def answering(reply: bytes | None) -> Iterator[str]:
+    """Listen on a free port and answer one connection with `reply`; None never answers."""
+    release = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65_536)
+                if reply is None:
+                    release.wait(30)
+                else:
+                    connection.sendall(reply)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            release.set()
+            thread.join(10)
+
+
+def http_reply(body: bytes, *, status: str = "200 OK") -> bytes:
+    """Return a whole HTTP response."""
+    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + body
+
+
+def refusal(url: str, *, timeout_s: float = 3.0) -> NodeUnreachable:
+    """Return the error of asking `url`."""
+    with NodeClient(url, timeout_s=timeout_s) as client, pytest.raises(NodeUnreachable) as caught:
+        client.readiness()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+        ("http://127.0.0.1:8080/", "http://127.0.0.1:8080"),
+        ("edge-1:8080", "http://edge-1:8080"),
+        ("127.0.0.1:8080", "http://127.0.0.1:8080"),
+        ("[::1]:8080", "http://[::1]:8080"),
+        ("https://proxy.example/edge-1/", "https://proxy.example/edge-1"),
+    ],
+)
+def test_node_url(text: str, url: str) -> None:
+    """The scheme may be left out, and a trailing slash makes no difference."""
+    assert node_url(text) == url
+
+
+@pytest.mark.parametrize("text", ["mqtt://127.0.0.1:1883", "http://", "http://[::1", "http://a:b"])
+def test_node_url_refuses(text: str) -> None:
+    """What is not an HTTP address is refused before anything is asked."""
+    with pytest.raises(ValueError, match="is not an HTTP address"):
+        node_url(text)
+
+
+def test_documents_arrive_as_models() -> None:
+    """What the node sends is what the client returns."""
+    node = ready_node()
+    with serving(node) as url, NodeClient(url) as client:
+        assert client.readiness() == node.readiness()
+        assert client.status() == node.status()
+        assert client.lag() == node.lag()
+
+
+def test_not_ready_is_an_answer() -> None:
+    """A 503 of `/readyz` is a document, not a failure."""
+    with serving(syncing_node()) as url, NodeClient(url) as client:
+        assert client.readiness().ready is False
+
+
+def test_connection_refused_says_what_to_check() -> None:
+    """The commonest failure names the address, the setting and the variable."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    error = refusal(f"http://127.0.0.1:{port}")
+    assert error.message == f"nothing listens at http://127.0.0.1:{port} (connection refused)"
+    assert "http.listen" in error.hint
+    assert "FANOUT_URL" in error.hint
+
+
+def test_unknown_host_says_what_to_check() -> None:
+    """A name that does not resolve is told apart from a node that is down."""
+    error = refusal("http://no-such-host.invalid:8080")
+    assert error.message == "the host name in http://no-such-host.invalid:8080 is not known"
+
+
+def test_silence_is_a_timeout() -> None:
+    """A node that accepts and never answers does not block the command."""
+    with answering(None) as url:
+        error = refusal(url, timeout_s=0.2)
+    assert error.message == f"no answer from {url} within 0.2 s"
+
+
+def test_mqtt_listener_is_recognised() -> None:
+    """Asking the MQTT port says so, more or less."""
+    with answering(b"\x20\x03\x00\x84\x00") as url:
+        error = refusal(url)
+    assert error.message == f"what listens at {url} does not speak HTTP"
+    assert "not that of an MQTT listener" in error.hint
+
+
+def test_closed_connection_is_not_http() -> None:
+    """A listener that hangs up is not a node."""
+    with answering(b"") as url:
+        assert "does not speak HTTP" in refusal(url).message
+
+
+@pytest.mark.parametrize(
+    ("reply", "what"),
+    [
+        (http_reply(b"<html>", status="404 Not Found"), "status 404 for /readyz"),
+        (http_reply(b"<html>"), "no JSON for /readyz"),
+        (http_reply(b"\xff\xfeA"), "no JSON for /readyz"),
+        (http_reply(json.dumps({"ready": True}).encode()), "an unexpected Readiness document"),
+    ],
+)
+def test_another_service_is_recognised(reply: bytes, what: str) -> None:
+    """A web server that is not a node is named as such."""
+    with answering(reply) as url:
+        assert refusal(url).message == (f"{url} answers, but not as a fanout node of this version ({what})")
+
+
+def test_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node on this machine is asked directly whatever the environment says."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with serving(ready_node()) as url, NodeClient(url) as client:
+        assert client.readiness().ready is True

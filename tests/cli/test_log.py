@@ -1,0 +1,112 @@
+"""`fanout log stat` and `fanout log verify`, on logs of the real writer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fanout.cli.app import app
+from fanout.replog.writer import LogWriter
+from tests.cli.processes import run_fanout
+from tests.cli.real_logs import EPOCH, RunningClock, write_primary_log, write_secondary_log
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Return the directory of a log that two nodes share."""
+    write_primary_log(tmp_path, updates=10)
+    write_secondary_log(tmp_path, updates=10)
+    return tmp_path
+
+
+def test_stat_describes_each_node(log: Path) -> None:
+    """Rows, times, files and how the last run ended, one block for each node."""
+    answer = run_fanout("log", "stat", str(log))
+    assert (answer.returncode, answer.stderr) == (0, "")
+    edge, hub = answer.stdout.split("\n\n")
+    assert edge.startswith("node      edge-1\n")
+    assert hub.startswith(
+        "node      hub\n"
+        "last run  began 2025-11-21 08:00:00.000+00:00, stopped in good order\n"
+        "rows      10 updates, 3 events\n"
+        "from      2025-11-21 08:00:00"
+    )
+    assert "\nsealed    2 files, " in hub
+    assert hub.endswith("open      0 segments, 0 B\nmissing   0 rows\n")
+
+
+def test_stat_json(log: Path) -> None:
+    """With --json standard output is one document, numbers unrounded."""
+    answer = run_fanout("log", "stat", "--json", str(log))
+    assert (answer.returncode, answer.stderr) == (0, "")
+    edge, hub = json.loads(answer.stdout)
+    assert (edge["node"], hub["node"], hub["update_rows"], hub["missing_positions"]) == (
+        "edge-1",
+        "hub",
+        10,
+        0,
+    )
+    assert hub["last_run"]["clean"] is True
+
+
+def test_verify_sound(log: Path) -> None:
+    """A whole log: exit 0 and one line for each node."""
+    answer = run_fanout("log", "verify", str(log))
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert answer.stdout == ("edge-1  sound, 17 rows in 2 files\nhub     sound, 13 rows in 2 files\n")
+
+
+def test_verify_damaged(runner: CliRunner, log: Path) -> None:
+    """A removed file is missing rows, a broken one is named: exit 1."""
+    for path in (log / "v1" / "updates").rglob("*.parquet"):
+        if "node=hub" in str(path):
+            path.unlink()
+        else:
+            path.write_bytes(b"PAR1")
+    answer = runner.invoke(app, ["log", "verify", str(log)])
+    assert answer.exit_code == 1
+    assert "hub     damaged" in answer.stdout
+    assert "missing: rows 2 to 11 of epoch 1763712000000000; nothing tells why" in answer.stdout
+    assert ".parquet: it cannot be read" in answer.stdout
+
+
+def test_verify_shows_a_gap_that_the_node_told_of(runner: CliRunner, log: Path) -> None:
+    """A gap with its reason is shown and is no damage; one row is not "rows 1 to 1"."""
+    for path in (log / "v1" / "events" / "node=hub").rglob("*.parquet"):
+        path.unlink()
+    told = LogWriter(log, node="hub", role="primary", node_epoch=EPOCH + 1, clock=RunningClock(EPOCH + 10**9))
+    told.open()
+    told.event("gap", detail=json.dumps({"node_epoch": EPOCH, "first_log_pos": 1, "last_log_pos": 1, "rows": 1}))
+    assert told.close(timeout_s=30)
+    answer = runner.invoke(app, ["log", "verify", str(log)])
+    assert answer.exit_code == 0, answer.output
+    assert "missing: row 1 of epoch 1763712000000000; the node told of it" in answer.stdout
+
+
+def test_verify_json(log: Path) -> None:
+    """With --json the verdict is a field, and the exit code says the same."""
+    answer = run_fanout("log", "verify", "--json", str(log))
+    assert answer.returncode == 0
+    assert [(one["node"], one["sound"], one["gaps"]) for one in json.loads(answer.stdout)] == [
+        ("edge-1", True, []),
+        ("hub", True, []),
+    ]
+
+
+@pytest.mark.parametrize("command", ["stat", "verify"])
+def test_not_a_log(runner: CliRunner, tmp_path: Path, command: str) -> None:
+    """A directory that is no log is a failure with a hint, not an empty answer."""
+    answer = runner.invoke(app, ["log", command, str(tmp_path / "elsewhere")])
+    assert (answer.exit_code, answer.stdout) == (5, "")
+    assert "is not the directory of a replication log" in answer.stderr
+
+
+@pytest.mark.parametrize("command", ["stat", "verify"])
+def test_log_without_rows(runner: CliRunner, tmp_path: Path, command: str) -> None:
+    """A log in which nothing was written says so."""
+    (tmp_path / "open").mkdir()
+    answer = runner.invoke(app, ["log", command, str(tmp_path)])
+    assert (answer.exit_code, answer.stdout) == (0, f"{tmp_path} holds no rows\n")

@@ -1,0 +1,205 @@
+"""`fanout report`: what it hands to the Spark job, and one run of the real job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fanout.cli.app import app
+from fanout.errors import ReportError
+from fanout.reports import entry
+from fanout.reports.log_files import LogFiles
+from fanout.reports.render import terminal
+from fanout.reports.spark import LOCAL_MASTER
+from tests.cli.processes import run_on_terminal
+from tests.cli.real_logs import write_primary_log, write_secondary_log
+
+
+class StandInReport:
+    """Takes the place of a finished report."""
+
+    def to_json(self) -> str:
+        return '{"report": "stand-in"}\n'
+
+
+class StandInResult:
+    """Takes the place of `fanout.reports.entry.ReportResult`."""
+
+    def __init__(self, exit_code: int) -> None:
+        self.report = StandInReport()
+        self.exit_code = exit_code
+
+
+class StandInJob:
+    """Takes the place of `run_completeness` and `run_lag`."""
+
+    def __init__(self) -> None:
+        self.exit_code = 0
+        self.error: Exception | None = None
+        self.logs: LogFiles | None = None
+        self.options: dict[str, Any] = {}
+        self.files_were_there = False
+
+    def __call__(self, logs: LogFiles, *, progress: Callable[[str], None], **options: Any) -> StandInResult:
+        progress("starting Spark")
+        self.logs, self.options = logs, options
+        local = [path for path in (*logs.updates, *logs.events) if "://" not in path]
+        self.files_were_there = all(Path(path).is_file() for path in local)
+        if self.error is not None:
+            raise self.error
+        return StandInResult(self.exit_code)
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> StandInJob:
+    """Put a stand-in in the place of both jobs and of the printing."""
+    stand_in = StandInJob()
+    monkeypatch.setattr(entry, "run_completeness", stand_in)
+    monkeypatch.setattr(entry, "run_lag", stand_in)
+    monkeypatch.setattr(terminal, "print_report", print_stand_in)
+    return stand_in
+
+
+def print_stand_in(report: StandInReport, *, console: Console) -> None:
+    """Print one line with trailing blanks."""
+    console.print("a report   ")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Return the directory of a log that a primary and a secondary share."""
+    directory = tmp_path / "log"
+    write_primary_log(directory, updates=20)
+    write_secondary_log(directory, updates=20, without=frozenset({3, 4}))
+    return directory
+
+
+def test_completeness_stages_the_logs_and_passes_every_option(
+    runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path
+) -> None:
+    """All options reach the job, which finds the staged files; afterwards the temporary ones are gone."""
+    arguments = [
+        *("--reference", "hub", "--settle", "2.5", "--depth", "2", "--master", "local[1]"),
+        *("--fail-under", "99.5", "--json", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html")),
+    ]
+    answer = runner.invoke(app, ["report", "completeness", str(log), *arguments])
+    assert answer.exit_code == 0, answer.output
+    assert job.options == {
+        "reference": "hub",
+        "settle_s": 2.5,
+        "depth": 2,
+        "master": "local[1]",
+        "fail_under": 99.5,
+        "json_path": tmp_path / "r.json",
+        "html_path": tmp_path / "r.html",
+    }
+    assert job.logs is not None
+    assert job.logs.directories == (str(log),)
+    assert (len(job.logs.updates), len(job.logs.events)) == (2, 2)
+    assert job.files_were_there
+
+
+def test_defaults_are_those_of_the_job(runner: CliRunner, job: StandInJob, log: Path) -> None:
+    """The defaults that the help shows are the job's own."""
+    runner.invoke(app, ["report", "completeness", str(log)])
+    assert job.options == {
+        "reference": None,
+        "settle_s": entry.SETTLE_S,
+        "depth": 0,
+        "master": LOCAL_MASTER,
+        "fail_under": None,
+        "json_path": None,
+        "html_path": None,
+    }
+
+
+def test_lag_passes_its_options(runner: CliRunner, job: StandInJob, log: Path) -> None:
+    """The lag report needs no reference."""
+    answer = runner.invoke(app, ["report", "lag", str(log), "--master", "local[2]"])
+    assert answer.exit_code == 0
+    assert job.options == {"master": "local[2]", "json_path": None, "html_path": None}
+
+
+def test_report_is_printed_plain_in_a_pipe(runner: CliRunner, job: StandInJob, log: Path) -> None:
+    """Tables go to standard output, without trailing blanks, and nothing else does."""
+    answer = runner.invoke(app, ["report", "lag", str(log)])
+    assert (answer.stdout, answer.stderr) == ("a report\n", "")
+
+
+def test_json_to_standard_output_is_alone(runner: CliRunner, job: StandInJob, log: Path) -> None:
+    """`--json -` prints the document instead of the tables, and writes no file called -."""
+    answer = runner.invoke(app, ["report", "completeness", str(log), "--json", "-"])
+    assert answer.stdout == '{"report": "stand-in"}\n'
+    assert job.options["json_path"] is None
+
+
+def test_below_the_threshold(runner: CliRunner, job: StandInJob, log: Path) -> None:
+    """--fail-under not met: the report is printed, exit 1."""
+    job.exit_code = 1
+    answer = runner.invoke(app, ["report", "completeness", str(log), "--fail-under", "100"])
+    assert (answer.exit_code, answer.stdout) == (1, "a report\n")
+
+
+def test_copies_elsewhere_are_left_to_spark(runner: CliRunner, job: StandInJob, log: Path) -> None:
+    """A URI is handed on as the directories of its tables; local logs are staged beside it."""
+    answer = runner.invoke(app, ["report", "completeness", str(log), "s3a://bucket/logs"])
+    assert answer.exit_code == 0, answer.output
+    assert job.logs is not None
+    assert job.logs.updates[-1] == "s3a://bucket/logs/v1/updates"
+    assert job.logs.events[-1] == "s3a://bucket/logs/v1/events"
+    assert len(job.logs.updates) == 3
+
+
+def test_failed_report(runner: CliRunner, job: StandInJob, log: Path) -> None:
+    """What the job says is printed with its hint: exit 5."""
+    job.error = ReportError("no reference", hint="Give --reference")
+    answer = runner.invoke(app, ["report", "completeness", str(log)])
+    assert (answer.exit_code, answer.stdout) == (5, "")
+    assert answer.stderr == "error: no reference\n  Give --reference\n"
+
+
+def test_not_a_log(runner: CliRunner, job: StandInJob, tmp_path: Path) -> None:
+    """A directory that is no log is refused before Spark is started."""
+    answer = runner.invoke(app, ["report", "completeness", str(tmp_path)])
+    assert answer.exit_code == 5
+    assert "is not the directory of a replication log" in answer.stderr
+    assert job.logs is None
+
+
+@pytest.mark.parametrize("command", ["completeness", "lag"])
+def test_pyspark_missing(runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str) -> None:
+    """Without pyspark: exit 4 and the command that installs it, before the logs are looked at."""
+    monkeypatch.setattr("fanout.reports.spark.importlib.util.find_spec", lambda name: None)
+    answer = runner.invoke(app, ["report", command, str(tmp_path)])
+    assert (answer.exit_code, answer.stdout) == (4, "")
+    assert "pip install 'fanout[report]'" in answer.stderr
+
+
+@pytest.mark.parametrize("options", [["--settle", "-1"], ["--fail-under", "101"], ["--depth", "-1"], ["--depth", "x"]])
+def test_wrong_options(runner: CliRunner, job: StandInJob, log: Path, options: list[str]) -> None:
+    """Numbers out of range are told before anything is read."""
+    assert runner.invoke(app, ["report", "completeness", str(log), *options]).exit_code == 2
+    assert job.logs is None
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_real_report(log: Path, tmp_path: Path) -> None:
+    """The real job on logs of the real writer, on a terminal: two updates are missing, and everything says so."""
+    document, page = tmp_path / "report.json", tmp_path / "report.html"
+    arguments = ["--settle", "0", "--master", "local[1]", "--json", str(document), "--html", str(page)]
+    run = run_on_terminal("report", "completeness", str(log), *arguments, "--fail-under", "99")
+    assert run.exit_code == 1, run.text
+    (target,) = json.loads(document.read_text())["targets"]
+    assert (target["stamped"]["expected"], target["stamped"]["missing"]) == (20, 2)
+    assert page.read_text().lstrip().lower().startswith("<!doctype html>")
+    assert "starting Spark" in run.text, "the stage that runs is shown"
+    assert "edge-1" in run.text.rpartition("starting Spark")[2]
+    assert max(map(len, run.lines)) <= 80

@@ -1,0 +1,185 @@
+"""Log lines: two formats, one place, repeats thinned out."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from fanout.logging_setup import RepeatLimit, configure_logging
+
+
+@pytest.fixture(autouse=True)
+def restored_logging() -> Iterator[None]:
+    """Put the logging set-up back."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    uvicorn_level = logging.getLogger("uvicorn").level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.getLogger("uvicorn").setLevel(uvicorn_level)
+    structlog.reset_defaults()
+
+
+def configured(*, level: int = logging.INFO, as_json: bool = True) -> io.StringIO:
+    """Configure logging into a buffer."""
+    stream = io.StringIO()
+    configure_logging(level=level, as_json=as_json, stream=stream)
+    return stream
+
+
+def json_lines(stream: io.StringIO) -> list[dict[str, object]]:
+    """Return the lines of a JSON log."""
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_json_line_has_fixed_keys_first_then_fields() -> None:
+    """One object a line: time, level, logger, event, and the fields in the order given."""
+    stream = configured()
+    structlog.get_logger("fanout.link").info("link entered state", link="plant", state="live", topics=3)
+    (line,) = json_lines(stream)
+    assert list(line) == ["time", "level", "logger", "event", "link", "state", "topics"]
+    assert (line["level"], line["logger"], line["event"]) == ("info", "fanout.link", "link entered state")
+    assert str(line["time"]).endswith("Z")
+
+
+def test_text_line_is_one_line_without_colour_in_a_pipe() -> None:
+    """A person reads time, level, event and fields; no escape sequences outside a terminal."""
+    stream = configured(as_json=False)
+    structlog.get_logger("fanout.link").info("link entered state", link="plant", state="live")
+    text = stream.getvalue()
+    assert text.count("\n") == 1
+    assert "\x1b" not in text
+    assert "[info     ] link entered state" in text
+    assert text.endswith("link=plant state=live\n")
+
+
+def test_text_line_has_colour_on_a_terminal() -> None:
+    """On a terminal the level has a colour."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    configure_logging(level=logging.INFO, as_json=False, stream=stream)
+    structlog.get_logger().warning("message dropped")
+    assert "\x1b[" in stream.getvalue()
+
+
+def test_level_is_a_threshold_for_everyone() -> None:
+    """Lines below the level are dropped, those of other libraries too."""
+    stream = configured(level=logging.WARNING)
+    structlog.get_logger("a").info("too low")
+    logging.getLogger("b").info("too low")
+    structlog.get_logger("a").warning("shown")
+    logging.getLogger("b").warning("shown %d", 2)
+    assert [line["event"] for line in json_lines(stream)] == ["shown", "shown 2"]
+
+
+def test_debug_shows_every_line() -> None:
+    """DEBUG is asked for and comes whole."""
+    stream = configured(level=logging.DEBUG)
+    for number in range(20):
+        structlog.get_logger().debug("packet", number=number)
+    assert len(json_lines(stream)) == 20
+
+
+def test_uvicorn_is_quiet_below_warning() -> None:
+    """The HTTP server's chatter at start and stop is left out; its errors are not."""
+    stream = configured()
+    logging.getLogger("uvicorn.error").info("Started server process")
+    logging.getLogger("uvicorn.error").error("Exception in ASGI application")
+    assert [line["event"] for line in json_lines(stream)] == ["Exception in ASGI application"]
+
+
+def test_exception_is_part_of_its_line() -> None:
+    """A traceback is a field of the JSON line, and follows the text line."""
+    for as_json in (True, False):
+        stream = configured(as_json=as_json)
+        try:
+            raise ValueError("broken")
+        except ValueError:
+            structlog.get_logger().exception("it failed")
+        assert "ValueError: broken" in stream.getvalue()
+        if as_json:
+            assert "Traceback" in str(json_lines(stream)[0]["exception"])
+
+
+def test_bytes_are_shown_as_text() -> None:
+    """A topic on the data path is bytes; a log line shows it as text, whatever is in it."""
+    stream = configured()
+    structlog.get_logger().info("x", topic=b"plant/\xff", other=frozenset({1}))
+    (line,) = json_lines(stream)
+    assert (line["topic"], line["other"]) == ("plant/\ufffd", "frozenset({1})")
+
+
+def test_configuring_again_replaces() -> None:
+    """The newest set-up holds, for a logger made before it too."""
+    first = configured()
+    logger = structlog.get_logger("early")
+    logger.info("one")
+    second = configured()
+    logger.info("two")
+    assert [line["event"] for line in json_lines(first)] == ["one"]
+    assert [line["event"] for line in json_lines(second)] == ["two"]
+
+
+class ManualClock:
+    """Time set by the test."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def passed(limit: RepeatLimit, *, level: str = "warning", **event: object) -> dict[str, object] | None:
+    """Return the line that passes, or None when it is dropped."""
+    try:
+        return dict(limit(None, level, {"event": "message dropped", **event}))
+    except structlog.DropEvent:
+        return None
+
+
+def test_repeats_are_dropped_and_counted() -> None:
+    """Beyond the burst lines are dropped; the first one of the next period says how many."""
+    clock = ManualClock()
+    limit = RepeatLimit(burst=2, period_s=10, clock=clock)
+    assert [passed(limit) is not None for _ in range(5)] == [True, True, False, False, False]
+    clock.now = 10
+    assert passed(limit) == {"event": "message dropped", "suppressed": 3}
+    clock.now = 20
+    assert passed(limit) == {"event": "message dropped"}
+
+
+def test_repeats_are_told_apart_by_link_reason_and_level() -> None:
+    """A flood on one link does not hide another link's trouble."""
+    limit = RepeatLimit(burst=1, period_s=10, clock=ManualClock())
+    assert passed(limit, link="plant") is not None
+    assert passed(limit, link="plant") is None
+    assert passed(limit, link="office") is not None
+    assert passed(limit, link="plant", reason="queue_full") is not None
+    assert passed(limit, link="plant", level="error") is not None
+
+
+def test_life_of_the_node_is_never_thinned_out() -> None:
+    """INFO tells what happened; each line counts."""
+    limit = RepeatLimit(burst=1, period_s=10, clock=ManualClock())
+    assert all(passed(limit, level="info") is not None for _ in range(10))
+
+
+def test_memory_of_the_limit_is_bounded() -> None:
+    """Warnings that differ in each line are remembered up to a bound; the oldest is forgotten first."""
+    limit = RepeatLimit(burst=1, period_s=10, clock=ManualClock())
+    assert passed(limit, link=0) is not None
+    for number in range(1, 1025):
+        passed(limit, link=number)
+    assert passed(limit, link=0) is not None
+    assert passed(limit, link=1024) is None
