@@ -24,6 +24,8 @@ NODE_PROPERTY = "fanout-node"
 
 _HEAD = b"\x26" + struct.pack(">H", len(STAMP_PROPERTY)) + STAMP_PROPERTY.encode()  # 0x26: User Property
 _VALUE_AT = len(_HEAD) + 2
+_DIGITS_MAX = 18
+"""Numbers stay below 10**18, so that they fit 64 signed bits; microseconds reach that in the year 33658."""
 
 
 def encode_stamp(stamp: Stamp) -> bytes:
@@ -49,6 +51,8 @@ def split_stamp(properties: bytes) -> tuple[bytes, Stamp | None]:
     if start + int.from_bytes(properties[start - 2 : start], "big") != len(properties):
         return properties, None
     parts = properties[start:].decode("utf-8", "replace").split(":")
-    if len(parts) != 4 or not all(part.isdecimal() and part.isascii() for part in parts[1:]):
+    if len(parts) != 4 or not all(
+        part.isdecimal() and part.isascii() and len(part) <= _DIGITS_MAX for part in parts[1:]
+    ):
         return properties, None
     return properties[:at], Stamp(parts[0], int(parts[1]), int(parts[2]), int(parts[3]))

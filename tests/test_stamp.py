@@ -14,9 +14,9 @@ STAMP = Stamp("plant-1", 1_700_000_000_000_000, 42, 1_700_000_000_123_456)
 stamps = st.builds(
     Stamp,
     st.from_regex(r"[A-Za-z0-9_.-]{1,64}", fullmatch=True),
-    st.integers(0, 2**62),
-    st.integers(1, 2**62),
-    st.integers(0, 2**62),
+    st.integers(0, 10**18 - 1),
+    st.integers(1, 10**18 - 1),
+    st.integers(0, 10**18 - 1),
 )
 
 
@@ -45,6 +45,7 @@ def test_encode_is_one_user_property() -> None:
         b"\x26\x00\x0cfanout-stamp\x00\x05a:b:c",
         b"\x26\x00\x0cfanout-stamp\x00\x071:2:3:x",
         b"\x26\x00\x0cfanout-stamp",
+        b"\x26\x00\x0cfanout-stamp\x00\x19a:1:1:" + b"9" * 19,
     ],
 )
 def test_split_leaves_properties_without_a_stamp(properties: bytes) -> None:

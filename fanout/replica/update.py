@@ -1,9 +1,9 @@
 """What one update is, from the read that brings it to the writes that deliver it.
 
-An `Update` is a plain tuple, built once (by a link or by the server's ingress), kept as it is in the replica, and
-handed as it is to the replication log and to dispatch. A plain tuple, not a dataclass or a NamedTuple: it is built
-for every message, a literal takes a third of the time, and the garbage collector stops tracking exact tuples of
-atomic values, which matters with a million of them. Code off the hot path unpacks it by name.
+An `Update` is a plain tuple, built once (by a link or by the server's ingress), kept as it is in the replica,
+and handed as it is to the replication log and to dispatch. A plain tuple, not a dataclass or a NamedTuple: it
+is built for every message, a literal takes a third of the time, and the garbage collector stops tracking
+exact tuples of atomic values, which matters with a million of them. Code off the hot path unpacks it by name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Stamp(NamedTuple):
     """The identity of an update, given once per primary (`docs/architecture.md`, "Update identity")."""
 
     primary: str
-    """The identifier of the node that stamped: a `fanout primary`, or the first-tier node beside a foreign broker."""
+    """Identifier of the node that stamped: a `fanout primary`, or the first-tier node beside a broker."""
     epoch: int
     """The stamping node's epoch: Unix time in microseconds at which its sequence started at 1."""
     sequence: int
@@ -41,7 +41,8 @@ properties:   encoded MQTT 5 properties that travel with the message, without th
               Topic Alias, Subscription Identifier, Message Expiry Interval and stamp; empty for none.
 received_ns:  Unix time in nanoseconds of the read that brought it (one int per batch).
 expires_ns:   Unix time in nanoseconds after which it must not be delivered; 0 means never.
-digest:       `content_digest(topic, payload)`.
+digest:       `content_digest` of the topic at the primary (before the prefix) and the payload, so that nodes
+              with different prefixes can be compared.
 stamp:        its identity, or None when nobody stamped it.
 """
 
@@ -49,8 +50,8 @@ stamp:        its identity, or None when nobody stamped it.
 def content_digest(topic: bytes, payload: bytes) -> int:
     """Return the 64-bit xxh3 digest of a topic and its payload, unsigned.
 
-    A Topic Name cannot contain U+0000 [MQTT-4.7.3-2], so the separator makes the pair unambiguous. xxh3 is not proof
-    against an adversary who builds collisions.
+    A Topic Name cannot contain U+0000 [MQTT-4.7.3-2], so the separator makes the pair unambiguous. xxh3 is
+    not proof against an adversary who builds collisions.
     """
     return xxh3_64_intdigest(topic + b"\0" + payload)
 
@@ -63,7 +64,8 @@ class Phase(enum.IntEnum):
     SNAPSHOT = 1
     """While the retained set of a new epoch was arriving."""
     AUDIT = 2
-    """A second retained set inside a running session; unchanged values are not dispatched."""
+    """A second retained set inside a running session (unchanged values are not dispatched), or a removal that no
+    message caused: by expiry, by a pass that did not bring the topic, by a tear-down."""
 
 
 class ChangeKind(enum.IntEnum):

@@ -1,9 +1,11 @@
-"""The columns of the replication log: the one contract between the nodes that write it and the jobs that read it.
+"""The columns of the replication log: the contract between the nodes that write it and the jobs that read it.
 
-Two tables share a log directory. `updates` has a row for each update that a node published or applied; `events` has a
-row for each change of state and each heartbeat. Both carry `log_pos`, one count over both tables, which gives the order
-inside one log. Timestamps are microseconds in UTC, digests are the unsigned 64-bit value seen as signed (Spark has
-neither nanoseconds nor unsigned integers). This module must stay importable without pyspark, sockets or files.
+Two tables share a log directory. `updates` has a row for each update that a node published or applied;
+`events` has a row for each change of state and each heartbeat. Both carry `log_pos`, one count over both
+tables, which gives the order inside one log. Timestamps are microseconds in UTC, digests are the unsigned
+64-bit value seen as signed (Spark has neither nanoseconds nor unsigned integers). Rows of one file are
+grouped by link, not sorted: the order inside a log is (`node_epoch`, `log_pos`). This module must stay
+importable without pyspark, sockets or files.
 """
 
 from __future__ import annotations
@@ -23,11 +25,14 @@ UPDATES = pa.schema(
         pa.field("node", _NAME, nullable=False),  # the node that wrote the row
         pa.field("role", _NAME, nullable=False),  # primary | secondary | tap
         pa.field("link", _NAME, nullable=False),  # name of the link; "" for what was published at this node
-        pa.field("selector", _NAME, nullable=False),  # the selector's filter at the primary; "" without a link
-        pa.field("link_epoch", pa.int64(), nullable=False),  # epoch of the link's session; the node's epoch without a link
-        pa.field("log_pos", pa.int64(), nullable=False),  # order of rows in this node's log, from 1, per node epoch
-        pa.field("node_epoch", pa.int64(), nullable=False),  # Unix time in microseconds at which this node process started
-        pa.field("topic", pa.string(), nullable=False),  # Topic Name at the primary (before the selector's prefix)
+        pa.field("selector", _NAME, nullable=False),  # the selector's filter at the primary; "" without one
+        # The epoch of the link's session; the node's epoch without a link.
+        pa.field("link_epoch", pa.int64(), nullable=False),
+        # The order of rows in this node's log, from 1, per node epoch.
+        pa.field("log_pos", pa.int64(), nullable=False),
+        # Unix time in microseconds at which this node process started.
+        pa.field("node_epoch", pa.int64(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),  # Topic Name at the primary (without a prefix)
         pa.field("digest", pa.int64(), nullable=False),  # content digest of (topic at the primary, payload)
         pa.field("payload_bytes", pa.int32(), nullable=False),
         pa.field("qos", pa.int8(), nullable=False),
@@ -39,7 +44,7 @@ UPDATES = pa.schema(
         pa.field("stamp_epoch", pa.int64(), nullable=True),
         pa.field("sequence", pa.int64(), nullable=True),
         pa.field("origin", _TIMESTAMP, nullable=True),  # the stamping node's clock
-        pa.field("applied", _TIMESTAMP, nullable=False),  # this node's clock, the read that brought the update
+        pa.field("applied", _TIMESTAMP, nullable=False),  # this node's clock, the read that brought it
     ]
 )
 """One row for each update published (at a node) or applied (through a link)."""
@@ -72,12 +77,30 @@ event_names = (
     "complete",  # a selector's snapshot is proved complete, by `evidence`
     "tear_down",  # the link's replica was removed; rows of it with a smaller log_pos hold no more
     "heartbeat",  # the link's own message came back through the data path, or (link "") the node is alive
-    "gap",  # rows were not logged (full buffer or disk); detail says how many
+    "gap",  # rows were not logged; detail is JSON, see below
 )
+"""Values of the column `event`.
+
+A "gap" belongs to the link whose rows were lost ("" for rows published at the node, or for the whole node).
+Lost rows keep their `log_pos`, so that a gap shows as missing positions too. Its detail has these keys, null
+where nobody can know:
+
+    reason         "queue" (the writer was too slow), "disk", "encoding" (a bug of the writer), or "crash"
+                   (the node did not stop in good order; its next start writes this event)
+    rows           how many updates were lost; null after a crash
+    events         how many events were lost; 0 after a crash, though some may have been
+    node_epoch     the epoch whose rows were lost
+    first_log_pos, last_log_pos   the positions among which rows were lost
+    first_us, last_us             the time of the first and of the last row lost, Unix time in microseconds;
+                                  after a crash the time of the last row recovered, and of the next start
+"""
 
 FLAG_DUP = 1
 """The PUBLISH had DUP set."""
 FLAG_DUPLICATE = 2
-"""The same stamped sequence was applied before by this link in this epoch."""
+"""The same stamped sequence was applied before by this link in this epoch, as a row of phase LIVE.
+
+Only rows of phase LIVE carry it: a snapshot or audit row is a copy of an update, not another delivery of it.
+"""
 FLAG_STALE = 4
-"""Its sequence is below the highest already applied to this topic."""
+"""A row of phase LIVE whose sequence is below the highest applied to its topic, by a copy or an update."""

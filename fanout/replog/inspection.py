@@ -1,0 +1,268 @@
+"""What a log directory holds, and whether it holds together.
+
+Owns the figures and checks behind `fanout log stat` and `fanout log verify`, and changes nothing; nodes may
+go on writing. How they are shown is the command's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from fanout.errors import LogError
+from fanout.replog.columns import Column
+from fanout.replog.node_lock import LastRun, read_last_run
+from fanout.replog.reading import LogPart, log_parts
+from fanout.replog.sealing import TABLES, node_of
+from fanout.replog.segments import SegmentReader
+
+__all__ = ["NodeCheck", "NodeFigures", "PositionGap", "Problem", "stat", "verify"]
+
+_TIME_COLUMN = {"updates": "applied", "events": "at"}
+
+
+@dataclass(slots=True)
+class NodeFigures:
+    """What a directory holds of one node."""
+
+    node: str
+    last_run: LastRun | None = None
+    """What the lock file says of the newest run: its epoch, process, and whether it stopped in good order."""
+    node_epochs: int = 0
+    """Runs of the node that left rows."""
+    sealed_files: int = 0
+    sealed_bytes: int = 0
+    open_segments: int = 0
+    """Segments that are not sealed."""
+    open_bytes: int = 0
+    torn_bytes: int = 0
+    """Bytes of those behind their last whole frame: what is being written, or the end of a crashed run."""
+    update_rows: int = 0
+    event_rows: int = 0
+    first_us: int | None = None
+    """Time of the oldest row, Unix time in microseconds; None when there are no rows."""
+    last_us: int | None = None
+    """Time of the newest row."""
+    missing_positions: int = 0
+    """Positions from 1 to the highest of each run that no row has: rows that were not logged, or files
+    removed since."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionGap:
+    """Positions that no row has."""
+
+    node_epoch: int
+    first: int
+    last: int
+    explained: bool
+    """Whether gap events tell of all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that should not be."""
+
+    path: Path
+    text: str
+
+
+@dataclass(slots=True)
+class NodeCheck:
+    """What the check of one node's files brought."""
+
+    node: str
+    files: int = 0
+    """Sealed files and segments that were read."""
+    rows: int = 0
+    """Rows of both tables."""
+    gaps: list[PositionGap] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Whether everything is readable and every missing position is explained."""
+        return not self.problems and all(gap.explained for gap in self.gaps)
+
+
+def stat(directory: Path) -> list[NodeFigures]:
+    """Return what a log directory holds, from the footers of its files, node by node.
+
+    Raises:
+        LogError: The directory is not that of a log, or a file cannot be read.
+    """
+    found: dict[str, NodeFigures] = {}
+    highest: dict[tuple[str, int], int] = {}
+    try:
+        with log_parts(directory) as parts:
+            for name, part in parts.items():
+                figures = found.setdefault(name.node, NodeFigures(node_of(name.node)))
+                # While a segment exists it has all rows, and its sealed files may not be there yet.
+                last = (
+                    _stat_sealed(figures, part.sealed) if part.segment is None else _stat_segment(figures, part.segment)
+                )
+                run = (name.node, name.node_epoch)
+                highest[run] = max(highest.get(run, 0), last)
+        for place in (directory / "open").glob("node=*"):
+            figures = found.setdefault(place.name, NodeFigures(node_of(place.name)))
+            figures.last_run = read_last_run(place / "lock")
+    except (OSError, pa.ArrowException) as error:
+        raise LogError(f"the log in {directory} cannot be read: {error}", hint="Run fanout log verify") from error
+    for node, figures in found.items():
+        runs = [last for (owner, _), last in highest.items() if owner == node]
+        figures.node_epochs = len(runs)
+        figures.missing_positions = sum(runs) - figures.update_rows - figures.event_rows
+    return sorted(found.values(), key=lambda figures: figures.node)
+
+
+def verify(directory: Path) -> list[NodeCheck]:
+    """Read every row of a log directory, and check that it is what the writer promises, node by node.
+
+    Raises:
+        LogError: The directory is not that of a log.
+    """
+    checks: dict[str, NodeCheck] = {}
+    gap_details: dict[str, list[dict[str, Any]]] = {}
+    reached: dict[tuple[str, int], int] = {}  # by run: up to here all positions were seen or noted as missing
+    with log_parts(directory) as parts:
+        for name, part in parts.items():
+            check = checks.setdefault(name.node, NodeCheck(node_of(name.node)))
+            run = (name.node, name.node_epoch)
+            positions: list[Column] = []
+            for table, rows in _read(part, check):
+                check.rows += rows.num_rows
+                positions += rows["log_pos"].chunks
+                if table == "events":
+                    gap_details.setdefault(name.node, []).extend(_gap_details(rows))
+            for first, last in _runs(positions):
+                before = reached.get(run, 0)
+                if first > before + 1:
+                    check.gaps.append(PositionGap(name.node_epoch, before + 1, first - 1, explained=False))
+                elif first <= before:
+                    text = f"position {first} of epoch {name.node_epoch} is there more than once"
+                    check.problems.append(Problem(next(iter(part.sealed.values()), directory), text))
+                reached[run] = max(before, last)
+    for path in sorted((directory / "open").glob("node=*/*.unreadable")):
+        check = checks.setdefault(path.parent.name, NodeCheck(node_of(path.parent.name)))
+        check.problems.append(Problem(path, "its first frame cannot be read, so it was not sealed"))
+    for node, check in checks.items():
+        details = gap_details.get(node, [])
+        check.gaps = [replace(gap, explained=_explained(gap, details)) for gap in check.gaps]
+    return sorted(checks.values(), key=lambda check: check.node)
+
+
+def _stat_sealed(figures: NodeFigures, files: dict[str, Path]) -> int:
+    """Add a sealed part to the figures; return its highest position."""
+    last_log_pos = 0
+    for table, path in files.items():
+        figures.sealed_files += 1
+        figures.sealed_bytes += path.stat().st_size
+        metadata = pq.read_metadata(path)
+        _count(figures, table, metadata.num_rows)
+        names = metadata.schema.names
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            # Any: the stubs allow for files without statistics, which the writer does not make.
+            positions: Any = group.column(names.index("log_pos")).statistics
+            times: Any = group.column(names.index(_TIME_COLUMN[table])).statistics
+            last_log_pos = max(last_log_pos, positions.max_raw)
+            _widen(figures, times.min_raw, times.max_raw)
+    return last_log_pos
+
+
+def _stat_segment(figures: NodeFigures, segment: BinaryIO) -> int:
+    """Add a segment that is not sealed to the figures; return its highest position."""
+    reader = SegmentReader(segment)
+    figures.open_segments += 1
+    figures.open_bytes += reader.total_bytes
+    for table, rows in _frames(reader):
+        times = rows[_TIME_COLUMN[table]].cast(pa.int64())
+        _widen(figures, pc.min(times).as_py(), pc.max(times).as_py())
+    _count(figures, "updates", reader.update_rows)
+    _count(figures, "events", reader.event_rows)
+    figures.torn_bytes += reader.torn_bytes
+    return reader.last_log_pos
+
+
+def _frames(reader: SegmentReader) -> Iterator[tuple[str, pa.Table]]:
+    """Return the rows of a segment, frame by frame."""
+    for frame in reader:
+        for table, stream in (("updates", frame.updates), ("events", frame.events)):
+            if stream:
+                yield table, pa.ipc.open_stream(stream).read_all()
+
+
+def _count(figures: NodeFigures, table: str, rows: int) -> None:
+    if table == "updates":
+        figures.update_rows += rows
+    else:
+        figures.event_rows += rows
+
+
+def _widen(figures: NodeFigures, first_us: int, last_us: int) -> None:
+    figures.first_us = first_us if figures.first_us is None else min(figures.first_us, first_us)
+    figures.last_us = last_us if figures.last_us is None else max(figures.last_us, last_us)
+
+
+def _read(part: LogPart, check: NodeCheck) -> Iterator[tuple[str, pa.Table]]:
+    """Read all columns of a part in pieces of bounded size, noting what cannot be read."""
+    if part.segment is not None:
+        check.files += 1
+        yield from _frames(SegmentReader(part.segment))
+        return
+    for table, path in part.sealed.items():
+        check.files += 1
+        try:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                if not file.schema_arrow.equals(TABLES[table]):
+                    check.problems.append(Problem(path, "its columns are not those of this version"))
+                    continue
+                for group in range(file.num_row_groups):
+                    yield table, file.read_row_group(group)
+        except (OSError, pa.ArrowException) as error:
+            check.problems.append(Problem(path, f"it cannot be read: {error}"))
+
+
+def _gap_details(events: pa.Table) -> list[dict[str, Any]]:
+    """Return the details of the gap events."""
+    details = []
+    for event, detail in zip(events["event"].to_pylist(), events["detail"].to_pylist(), strict=True):
+        if event == "gap":
+            with contextlib.suppress(ValueError):
+                details.append(json.loads(str(detail)))
+    return details
+
+
+def _runs(columns: list[Column]) -> Iterator[tuple[int, int]]:
+    """Return positions as runs without gaps, in order; one that is there twice begins a new run."""
+    if not columns:
+        return
+    joined = pa.concat_arrays(columns)
+    positions = joined.take(pc.sort_indices(joined))
+    steps = pc.subtract(positions[1:], positions[:-1])
+    breaks: list[Any] = pc.indices_nonzero(pc.not_equal(steps, pa.scalar(1, pa.int64()))).to_pylist()
+    start = 0
+    for index in [*breaks, len(positions) - 1]:
+        yield positions[start].as_py(), positions[index].as_py()
+        start = index + 1
+
+
+def _explained(gap: PositionGap, details: list[dict[str, Any]]) -> bool:
+    """Tell whether gap events tell of all positions of a gap."""
+    reached = gap.first
+    told = sorted(
+        (detail["first_log_pos"], detail["last_log_pos"])
+        for detail in details
+        if detail.get("node_epoch") == gap.node_epoch and detail.get("first_log_pos") and detail.get("last_log_pos")
+    )
+    for first, last in told:
+        if first <= reached:
+            reached = max(reached, last + 1)
+    return reached > gap.last

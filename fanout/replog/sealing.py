@@ -1,0 +1,205 @@
+"""Sealing: a segment that is not written any more becomes Parquet files, which is what the reports read.
+
+Owns the layout of the sealed log and how a file gets there whole or not at all: written under a name that
+begins with a dot, synced, renamed, the directory synced, and only then is the segment removed. All names come
+from the segment's first frame, so that sealing again after a crash between any two of these steps overwrites
+the same files with the same rows. Knows nothing of queues or threads.
+
+    DIRECTORY/v1/updates/node=N/date=YYYY-MM-DD/hour=HH/EPOCH-NUMBER.parquet
+    DIRECTORY/v1/events/node=N/date=YYYY-MM-DD/hour=HH/EPOCH-NUMBER.parquet
+    DIRECTORY/open/node=N/EPOCH-NUMBER.seg
+    DIRECTORY/open/node=N/lock
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fanout.replog.schema import EVENTS, SCHEMA_VERSION, UPDATES
+from fanout.replog.segments import SegmentIdentity, SegmentReader, make_directory, sync_directory
+
+__all__ = [
+    "TABLES",
+    "Sealed",
+    "convert",
+    "node_of",
+    "open_directory",
+    "seal",
+    "sealed_path",
+    "table_directory",
+]
+
+TABLES = {"updates": UPDATES, "events": EVENTS}
+
+_ROW_GROUP_ROWS = 262_144
+"""Rows in a row group, and rows held in memory while sealing (about 100 bytes each)."""
+
+_DELTA_COLUMNS = ("log_pos", "sequence", "origin", "applied", "at")
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What sealing a segment brought."""
+
+    identity: SegmentIdentity | None
+    """None when the first frame cannot be read; the file is then kept under another name unless it is
+    empty."""
+    update_rows: int
+    event_rows: int
+    last_log_pos: int
+    torn_bytes: int
+    """Bytes behind the last whole frame, which are lost."""
+    finished: bool
+    """Whether the segment had been closed in good order."""
+    files: tuple[Path, ...]
+
+
+def open_directory(directory: Path, node: str) -> Path:
+    """Return where a node's segments are."""
+    return directory / "open" / f"node={quote(node, safe='')}"
+
+
+def table_directory(directory: Path, table: str) -> Path:
+    """Return where a table's sealed files are."""
+    return directory / f"v{SCHEMA_VERSION}" / table
+
+
+def sealed_path(directory: Path, table: str, identity: SegmentIdentity) -> Path:
+    """Return the sealed file of one table of a segment."""
+    # Spark decodes the percent encoding of a partition's value.
+    node = f"node={quote(identity.node, safe='')}"
+    return table_directory(directory, table) / node / identity.hour / f"{identity.name}.parquet"
+
+
+def node_of(name: str) -> str:
+    """Return the node of a directory named `node=...`."""
+    return unquote(name.removeprefix("node="))
+
+
+def seal(segment: Path, *, directory: Path) -> Sealed:
+    """Turn a segment into Parquet files in `directory`, durably, and remove it.
+
+    Raises:
+        OSError: A file cannot be read or written; the segment is still there and sealing may be tried again.
+    """
+    with segment.open("rb") as stream:
+        reader = SegmentReader(stream)
+        files = convert(reader, directory=directory, durable=True)
+    if reader.identity is None and reader.total_bytes:
+        segment.rename(segment.with_suffix(".unreadable"))
+    else:
+        segment.unlink()
+    return Sealed(
+        identity=reader.identity,
+        update_rows=reader.update_rows,
+        event_rows=reader.event_rows,
+        last_log_pos=reader.last_log_pos,
+        torn_bytes=reader.torn_bytes,
+        finished=reader.finished,
+        files=tuple(files.values()),
+    )
+
+
+def convert(
+    reader: SegmentReader, *, directory: Path, durable: bool, tables: Collection[str] = tuple(TABLES)
+) -> dict[str, Path]:
+    """Write the whole frames of a segment as Parquet files at their places under `directory`.
+
+    Args:
+        reader: The segment, not yet iterated over.
+        directory: The log's directory, or another that gets the same layout.
+        durable: Whether to wait until the files are on the disk.
+        tables: The tables to convert.
+
+    Returns:
+        The file of each table that has rows.
+
+    Raises:
+        OSError: A file cannot be read or written; nothing unfinished is left.
+    """
+    files: dict[str, _ParquetFile] = {}
+    with contextlib.ExitStack() as stack:
+        for frame in reader:
+            assert reader.identity is not None  # the reader yields no rows before it
+            for table, stream in (("updates", frame.updates), ("events", frame.events)):
+                if not stream or table not in tables:
+                    continue
+                if table not in files:
+                    path = sealed_path(directory, table, reader.identity)
+                    files[table] = stack.enter_context(_ParquetFile(path, TABLES[table], durable=durable))
+                files[table].write(pa.ipc.open_stream(stream).read_all())
+        for file in files.values():
+            file.publish()
+    return {table: file.path for table, file in files.items()}
+
+
+class _ParquetFile:
+    """A Parquet file that appears at its path whole, or not at all."""
+
+    def __init__(self, path: Path, schema: pa.Schema, *, durable: bool) -> None:
+        self.path = path
+        self._schema = schema
+        self._durable = durable
+        self._unfinished = path.with_name(f".{path.name}.unfinished")
+        self._pending: list[pa.Table] = []
+        self._pending_rows = 0
+        make_directory(path.parent, durable=durable)
+        delta = {name: "DELTA_BINARY_PACKED" for name in _DELTA_COLUMNS if name in schema.names}
+        # A digest is as good as random: a dictionary of it only costs.
+        dictionary = [name for name in schema.names if name not in delta and name != "digest"]
+        self._writer = pq.ParquetWriter(
+            self._unfinished,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=dictionary,  # type: ignore[arg-type]  # the stubs do not know a list
+            column_encoding=delta,
+            write_page_checksum=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            with contextlib.suppress(OSError):
+                self._writer.close()
+            self._unfinished.unlink(missing_ok=True)
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows; they are written in row groups of some size, not as they come."""
+        self._pending.append(rows)
+        self._pending_rows += rows.num_rows
+        if self._pending_rows >= _ROW_GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        # Frames bring their own dictionaries; a row group has one.
+        rows = pa.concat_tables(self._pending).unify_dictionaries()
+        self._writer.write_table(rows, row_group_size=self._pending_rows)
+        self._pending = []
+        self._pending_rows = 0
+
+    def publish(self) -> None:
+        """Write what is left and give the file its name."""
+        if self._pending:
+            self._flush()
+        self._writer.close()
+        if self._durable:
+            with self._unfinished.open("rb") as file:
+                os.fsync(file.fileno())
+        self._unfinished.rename(self.path)
+        if self._durable:
+            sync_directory(self.path.parent)

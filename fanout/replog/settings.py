@@ -1,0 +1,86 @@
+"""What a replication log is told and what it tells: its bounds and intervals, and its figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["LogClock", "LogSettings", "LogStats"]
+
+
+class LogClock(Protocol):
+    """The time, as the log needs it."""
+
+    def now_ns(self) -> int:
+        """Return Unix time in nanoseconds."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """Bounds and intervals."""
+
+    flush_interval_s: float = 0.1
+    """How long a row may wait before it is written."""
+    fsync_interval_s: float = 1.0
+    """How long a written row may wait before it is on the disk."""
+    segment_bytes_max: int = 64 * 1024 * 1024
+    """Size at which a segment is sealed."""
+    segment_age_max_s: float = 60.0
+    """Age at which a segment is sealed; one is also sealed when a new hour begins."""
+    queue_rows_max: int = 1_000_000
+    """Updates that may wait to be written."""
+    queue_bytes_max: int = 512 * 1024 * 1024
+    """Bytes that those may have, about: 200 for each, and their payloads by a sample."""
+    queue_events_max: int = 10_000
+    """Events that may wait to be written."""
+    frame_rows: int = 8192
+    """Rows that are written as soon as there are so many, not only at the next flush."""
+    retry_interval_s: float = 1.0
+    """How long to wait after the disk failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStats:
+    """Figures of a log; totals since the start of the node."""
+
+    log_pos: int
+    """The position given last."""
+    written_log_pos: int
+    """Rows up to here were written, and survive the end of the process, or are told of by a gap event."""
+    synced_log_pos: int
+    """Rows up to here are on the disk, or are told of by a gap event."""
+    rows_total: int
+    """Updates written."""
+    events_total: int
+    """Events written."""
+    lost_rows_total: int
+    """Updates that were not logged: the queue was full, or the disk failed."""
+    lost_events_total: int
+    """Events that were not logged."""
+    queued_rows: int
+    """Updates that wait to be written."""
+    queued_bytes: int
+    """What they hold, about."""
+    written_bytes_total: int
+    """Bytes of segments."""
+    sealed_segments_total: int
+    """Segments that became Parquet."""
+    unsealed_segments: int
+    """Segments that wait to be sealed; grows when the disk is slow or full."""
+    last_sync_ns: int
+    """When rows were last put on the disk, Unix time in nanoseconds; 0 for never."""
+    duplicates_total: int
+    """Updates with FLAG_DUPLICATE."""
+    stale_total: int
+    """Updates with FLAG_STALE."""
+    recovered_segments: int
+    """Segments that the last run left behind."""
+    recovered_rows: int
+    """Updates in them."""
+    recovered_torn_bytes: int
+    """Bytes in them that were no whole frame."""
+    alarm: str
+    """What is wrong now; empty when nothing is."""
