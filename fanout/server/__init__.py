@@ -1,0 +1,16 @@
+"""The server: what local MQTT clients talk to. `fanout.node` joins it with links, replicas and the log."""
+
+from fanout.server.collaborators import Clock, Ingress, Logger, PublishVerdict, RetainedStore
+from fanout.server.counters import DropReason, ServerStats
+from fanout.server.server import Server
+
+__all__ = [
+    "Clock",
+    "DropReason",
+    "Ingress",
+    "Logger",
+    "PublishVerdict",
+    "RetainedStore",
+    "Server",
+    "ServerStats",
+]

@@ -1,0 +1,334 @@
+"""Audiences: sessions whose subscriptions and wire variant are identical, hence get identical bytes.
+
+Owns which session belongs to which audience, the Topic Filters of all audiences in one trie, and the route
+cache from Topic Name to audiences. It must not know sockets, nor what is sent. A change of subscriptions
+costs by the number of subscriptions that change (by all of the session's when it leaves others behind), never
+by the number of topics. (MQTT 5, sections 3.3.4, 3.8.3.1 and 4.7.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from fanout.mqtt.topics import FilterTrie
+from fanout.server.wire import WireVariant
+
+if TYPE_CHECKING:
+    from fanout.server.dispatch import Collected
+    from fanout.server.sessions import Session
+    from fanout.server.shared_subscriptions import ShareGroup
+
+__all__ = ["NO_ROUTES", "Audience", "AudienceIndex", "Encoding", "Route", "Routes", "SubscriptionOptions"]
+
+ROUTE_CACHE_TOPICS_MAX: Final = 262_144
+"""Topics in the route cache; when it is full it is emptied, since finding a route again costs about 2 us."""
+
+Write: TypeAlias = Callable[[bytes], None]
+"""Writes bytes to a Network Connection."""
+
+
+class SubscriptionOptions(NamedTuple):
+    """The options of one subscription that decide what is delivered (MQTT 5, section 3.8.3.1)."""
+
+    qos: int
+    """Maximum QoS granted."""
+    no_local: bool = False
+    """Whether the session's own messages are left out [MQTT-3.8.3-3]."""
+    retain_as_published: bool = False
+    """Whether live messages keep the RETAIN flag [MQTT-3.3.1-12] [MQTT-3.3.1-13]."""
+    identifier: int = 0
+    """Subscription Identifier; 0 for none."""
+
+
+class Encoding(NamedTuple):
+    """What decides the bytes of one update; routes that agree share one object: it is encoded once."""
+
+    wire: WireVariant
+    """The kind of receiver."""
+    qos_max: int
+    """The highest Maximum QoS of the matching subscriptions [MQTT-3.3.4-2]."""
+    retain_as_published: bool
+    """Whether RETAIN is kept."""
+    identifiers: tuple[int, ...]
+    """The Subscription Identifiers of the matching subscriptions [MQTT-3.3.4-4]."""
+
+
+class Route(NamedTuple):
+    """How the updates of a topic reach one audience."""
+
+    audience: Audience
+    encoding: Encoding
+    own: Encoding | None
+    """How they reach the member that published them; None when No Local keeps them from it."""
+
+
+Routes: TypeAlias = tuple[tuple[Route, ...], tuple["ShareGroup", ...]]
+"""The routes of a topic, equal encodings side by side, and the shared subscriptions that match it."""
+
+NO_ROUTES: Final[Routes] = ((), ())
+
+
+class Leg:
+    """One subscription of an audience, as it stands in the trie."""
+
+    __slots__ = ("audience", "options")
+
+    def __init__(self, audience: Audience, options: SubscriptionOptions) -> None:
+        self.audience = audience
+        self.options = options
+
+
+class Audience:
+    """The sessions that have one set of subscriptions and one wire variant.
+
+    Every member is in exactly one of `direct` and `held`.
+    """
+
+    __slots__ = ("batch", "direct", "held", "legs", "no_local", "qos_max", "subscriptions", "wire")
+
+    def __init__(self, *, wire: WireVariant, subscriptions: dict[bytes, SubscriptionOptions]) -> None:
+        self.wire = wire
+        """The members' wire variant."""
+        self.subscriptions = subscriptions
+        """Topic Filter to options; one dictionary that all members share, changed only while there is one
+        session."""
+        self.legs: dict[bytes, Leg] = {}
+        """What stands in the trie: the same Topic Filters as `subscriptions`."""
+        self.direct: dict[Session, Write] = {}
+        """Members that are written to at once."""
+        self.held: dict[Session, None] = {}
+        """Members whose messages are queued: away, slow, or with older messages before."""
+        self.qos_max = 0
+        """The highest QoS that a subscription has or had; 0 means that members need no delivery state."""
+        self.no_local = False
+        """Whether a subscription has or had No Local."""
+        self.batch: Collected | None = None
+        """Used by the dispatcher while it collects; None between dispatches."""
+
+    def __len__(self) -> int:
+        """Return the number of members."""
+        return len(self.direct) + len(self.held)
+
+    def place(self, session: Session) -> None:
+        """Put `session` among the direct ones when it can be written to, else among those held."""
+        if session.write is not None:
+            self.held.pop(session, None)
+            self.direct[session] = session.write
+        else:
+            self.direct.pop(session, None)
+            self.held[session] = None
+
+    def discard(self, session: Session) -> None:
+        """Take `session` out."""
+        self.direct.pop(session, None)
+        self.held.pop(session, None)
+
+
+class AudienceIndex:
+    """All audiences, and the way from a Topic Name to them."""
+
+    def __init__(self, *, topics_max: int = ROUTE_CACHE_TOPICS_MAX) -> None:
+        self._trie: FilterTrie[Leg | ShareGroup] = FilterTrie()
+        self._audiences: dict[tuple[WireVariant, int], list[Audience]] = {}
+        self._topics_max = topics_max
+        self._cache: dict[bytes, Routes] = {}
+        self._routes_of: dict[tuple[Leg | ShareGroup, ...], Routes] = {}
+        self._encodings: dict[Encoding, Encoding] = {}
+        self.count = 0
+        """Audiences that have members."""
+
+    def change(
+        self, session: Session, *, added: Mapping[bytes, SubscriptionOptions], removed: Sequence[bytes] = ()
+    ) -> None:
+        """Change the subscriptions of a session, and hence its audience.
+
+        Args:
+            session: The session; its `subscriptions`, `fingerprint` and `audience` are changed.
+            added: Topic Filters with options, new ones or in place of old ones [MQTT-3.8.4-3].
+            removed: Topic Filters that the session has.
+        """
+        old = session.audience
+        alone = old is not None and len(old) == 1
+        # A lone member's dictionary is changed where it is; one that others share is copied before.
+        subscriptions = old.subscriptions if alone and old is not None else dict(session.subscriptions)
+        fingerprint = session.fingerprint
+        if alone and old is not None:
+            self._forget_key(old, fingerprint)
+        for topic_filter in removed:
+            fingerprint -= hash((topic_filter, subscriptions.pop(topic_filter)))
+        for topic_filter, options in added.items():
+            before = subscriptions.get(topic_filter)
+            if before is not None:
+                fingerprint -= hash((topic_filter, before))
+            fingerprint += hash((topic_filter, options))
+            subscriptions[topic_filter] = options
+        session.fingerprint = fingerprint
+        session.subscriptions = subscriptions
+        if alone and old is not None:
+            self._settle(session, subscriptions, own=old, changed=[*removed, *added])
+        else:
+            if old is not None:
+                old.discard(session)
+            self._settle(session, subscriptions, own=None, changed=subscriptions)
+
+    def join(self, session: Session, *, wire: WireVariant) -> None:
+        """Give `session` the wire variant of its new Network Connection, and the audience that fits."""
+        if wire == session.wire:
+            return
+        subscriptions = dict(session.subscriptions)
+        self.leave(session)
+        session.wire = wire
+        if subscriptions:
+            self.change(session, added=subscriptions)
+
+    def leave(self, session: Session) -> None:
+        """End all subscriptions of `session`."""
+        audience = session.audience
+        if audience is None:
+            return
+        fingerprint = session.fingerprint
+        audience.discard(session)
+        session.audience = None
+        session.subscriptions = {}
+        session.fingerprint = 0
+        if len(audience) == 0:
+            self._forget_key(audience, fingerprint)
+            self._dissolve(audience)
+
+    def add_group(self, topic_filter: bytes, group: ShareGroup) -> None:
+        """Put a shared subscription's group at its Topic Filter (without `$share/{ShareName}/`)."""
+        self._trie.add(topic_filter, group)
+        self._drop_routes()
+
+    def remove_group(self, topic_filter: bytes, group: ShareGroup) -> None:
+        """Take a shared subscription's group from its Topic Filter."""
+        self._trie.remove(topic_filter, group)
+        self._drop_routes()
+
+    def routes(self, topic: bytes) -> Routes:
+        """Return the routes of a topic, from the cache where it has them."""
+        routes = self._cache.get(topic)
+        if routes is None:
+            legs = tuple(self._trie.match(topic))
+            # Most topics share their set of matching subscriptions, hence one object for all of them.
+            routes = self._routes_of.get(legs)
+            if routes is None:
+                routes = self._routes_of[legs] = self._make_routes(legs) if legs else NO_ROUTES
+            if len(self._cache) >= self._topics_max:
+                self._drop_routes()
+            self._cache[topic] = routes
+        return routes
+
+    @property
+    def cached(self) -> dict[bytes, Routes]:
+        """The route cache, for the hot loop to look into before it calls `routes`."""
+        return self._cache
+
+    def _settle(
+        self,
+        session: Session,
+        subscriptions: dict[bytes, SubscriptionOptions],
+        *,
+        own: Audience | None,
+        changed: Iterable[bytes],
+    ) -> None:
+        """Find or make the audience for `session`.
+
+        Args:
+            session: In no audience now, or alone in `own`.
+            subscriptions: What it shall have.
+            own: The audience that it has for itself, if any.
+            changed: The Topic Filters in which `subscriptions` differs from what the trie has for `own`.
+        """
+        key = (session.wire, session.fingerprint)
+        if not subscriptions:
+            session.audience = None
+            if own is not None:
+                self._dissolve(own)
+            return
+        for audience in self._audiences.get(key, ()):
+            if audience.subscriptions == subscriptions:
+                if own is not None:
+                    self._dissolve(own)
+                session.audience = audience
+                session.subscriptions = audience.subscriptions
+                audience.place(session)
+                return
+        if own is None:
+            own = Audience(wire=session.wire, subscriptions=subscriptions)
+            self.count += 1
+            own.place(session)
+            session.audience = own
+        self._audiences.setdefault(key, []).append(own)
+        self._update_legs(own, changed)
+
+    def _update_legs(self, audience: Audience, changed: Iterable[bytes]) -> None:
+        legs, subscriptions = audience.legs, audience.subscriptions
+        for topic_filter in changed:
+            options = subscriptions.get(topic_filter)
+            if options is None:
+                self._trie.remove(topic_filter, legs.pop(topic_filter))
+                continue
+            leg = legs.get(topic_filter)
+            if leg is None:
+                leg = legs[topic_filter] = Leg(audience, options)
+                self._trie.add(topic_filter, leg)
+            leg.options = options
+            audience.qos_max = max(audience.qos_max, options.qos)
+            audience.no_local = audience.no_local or options.no_local
+        self._drop_routes()
+
+    def _forget_key(self, audience: Audience, fingerprint: int) -> None:
+        key = (audience.wire, fingerprint)
+        same = self._audiences[key]
+        same.remove(audience)
+        if not same:
+            del self._audiences[key]
+
+    def _dissolve(self, audience: Audience) -> None:
+        for topic_filter, leg in audience.legs.items():
+            self._trie.remove(topic_filter, leg)
+        audience.legs = {}
+        audience.direct.clear()
+        audience.held.clear()
+        self.count -= 1
+        self._drop_routes()
+
+    def _drop_routes(self) -> None:
+        self._cache.clear()
+        self._routes_of.clear()
+        self._encodings.clear()
+
+    def _make_routes(self, legs: tuple[Leg | ShareGroup, ...]) -> Routes:
+        matching: dict[Audience, list[SubscriptionOptions]] = {}
+        groups: list[ShareGroup] = []
+        for leg in legs:
+            if isinstance(leg, Leg):
+                matching.setdefault(leg.audience, []).append(leg.options)
+            else:
+                groups.append(leg)
+        routes: list[Route] = []
+        for audience, options in matching.items():
+            encoding = self.encoding(audience.wire, options)
+            own: Encoding | None = encoding
+            if audience.no_local:
+                heard = [one for one in options if not one.no_local]
+                own = self.encoding(audience.wire, heard) if heard else None
+            routes.append(Route(audience, encoding, own))
+        routes.sort(key=lambda route: id(route.encoding))
+        return tuple(routes), tuple(groups)
+
+    def encoding(self, wire: WireVariant, options: list[SubscriptionOptions]) -> Encoding:
+        """Return how a topic that `options` match is encoded: once for all of them (MQTT 5, section 3.3.4).
+
+        The highest QoS counts [MQTT-3.3.4-2], all Subscription Identifiers go along [MQTT-3.3.4-4], and
+        RETAIN is kept when one of the subscriptions asks for it.
+        """
+        qos = max(one.qos for one in options)
+        retain = any(one.retain_as_published for one in options)
+        identifiers: tuple[int, ...] = ()
+        if wire.version == 5:  # one that several subscriptions share is sent as often (MQTT 5, section 3.3.4)
+            identifiers = tuple(sorted(one.identifier for one in options if one.identifier))
+        encoding = Encoding(wire, qos, retain, identifiers)
+        return self._encodings.setdefault(encoding, encoding)

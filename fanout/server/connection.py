@@ -1,0 +1,333 @@
+"""One client's Network Connection: a socket on one side, its session on the other.
+
+Owns reading, writing, the state of the Network Connection, and which method takes which packet (MQTT 5,
+section 4.13 for faults). It makes no decision about sessions or messages; it must not know the store, nor
+other connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from typing import TYPE_CHECKING, Final, cast
+
+from fanout.errors import ProtocolError
+from fanout.mqtt.decoder import AckRun, Item, PublishRun
+from fanout.mqtt.packets import Connack, Connect, Disconnect, Pingreq, Subscribe, Unsubscribe, encode
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.server.counters import DropReason
+from fanout.server.deadlines import Deadline
+from fanout.server.handshake import Terms, encode_refusal
+from fanout.server.sending import PINGRESP
+from fanout.server.sessions import Session
+
+if TYPE_CHECKING:
+    from fanout.server.server import Server
+
+__all__ = ["ClientConnection", "ConnectionState"]
+
+PIECE_MESSAGES: Final = 256
+"""About how many messages one turn of the pacer sends to one client."""
+PIECE_BYTES: Final = 256 * 1024
+"""About how many bytes it sends at most."""
+LINGER_S: Final = 5.0
+"""How long a client may take to read what was written before its connection was closed."""
+_KEEP_ALIVE_FACTOR = 1.5  # [MQTT-3.1.2-22]
+_REPLIES_FACTOR = 2
+
+
+class ConnectionState(enum.Enum):
+    """Where a Network Connection is in its life."""
+
+    CONNECTING = "connecting"
+    """CONNECT has not come."""
+    OPEN = "open"
+    """CONNACK accepted the client."""
+    CLOSING = "closing"
+    """It is being closed; whatever still comes is ignored."""
+
+
+class ClientConnection(asyncio.BufferedProtocol):
+    """The server's end of one Network Connection."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.state = ConnectionState.CONNECTING
+        """Where it is in its life."""
+        self.session: Session | None = None
+        """The client's session while the state is OPEN."""
+        self.address = ""
+        """The client's address, for the log."""
+        self._decoder = server.new_decoder()
+        self._transport: asyncio.Transport
+        self._answers: list[bytes] = []
+        self._deadline: Deadline | None = None
+        self._last_received_s = 0.0
+        self._keep_alive_s = 0
+        self._bridge = False
+        self._writable = True
+        self._reading = True
+
+    # The callbacks of asyncio.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the socket; refuse it when there are too many."""
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        config = self._server.config
+        self._transport.set_write_buffer_limits(high=config.write_buffer_high_bytes, low=config.write_buffer_low_bytes)
+        if not self._server.admit(self):
+            self.state = ConnectionState.CLOSING
+            self._transport.abort()
+            return
+        self._deadline = self._server.after(config.connect_timeout_s, self._connect_timed_out)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the socket."""
+        self._end()
+        self.state = ConnectionState.CLOSING
+        self._cancel_deadline()
+        self._server.forget(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Give the buffer to read into, which all connections share: it is emptied before the next read."""
+        return self._server.read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what was read."""
+        self._last_received_s = self._server.clock.monotonic()
+        self._server.counters.received_bytes += nbytes
+        for item in self._decoder.feed(self._server.read_buffer[:nbytes]):
+            self._receive(item)
+            if self.is_closing():
+                return
+        if self._decoder.fault is not None:
+            self._fail(self._decoder.fault)
+            return
+        self._send_answers()
+
+    def pause_writing(self) -> None:
+        """Note that the client reads too slowly: its messages wait."""
+        self._writable = False
+        if self.session is not None:
+            self.session.pause()
+
+    def resume_writing(self) -> None:
+        """Note that the client has caught up."""
+        self._writable = True
+        if not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
+        if self.session is not None:
+            self.session.resume()
+            self._pump_later()
+
+    # What the server does with it.
+
+    def is_closing(self) -> bool:
+        """Return whether it is being closed."""
+        return self.state is ConnectionState.CLOSING
+
+    def open(self, session: Session, terms: Terms, *, session_present: bool) -> None:
+        """Accept the client: send CONNACK, then what the session has for it."""
+        self.state = ConnectionState.OPEN
+        self.session = session
+        self._keep_alive_s = terms.keep_alive_s
+        self._bridge = terms.bridge
+        self._cancel_deadline()
+        if terms.keep_alive_s:
+            self._expect_life(terms.keep_alive_s * _KEEP_ALIVE_FACTOR)
+        connack = Connack(session_present, ReasonCode.SUCCESS, terms.properties)
+        self._answers.append(encode(connack, version=terms.wire.version))
+        self._answers.append(session.connect(self._write, window=terms.window))
+        self._send_answers()
+        self._pump_later()
+
+    def refuse(self, reason_code: ReasonCode, fault: ProtocolError | None = None) -> None:
+        """Answer CONNECT with a failing CONNACK, where the client understands one, and close."""
+        version = self._decoder.version
+        self._answers.append(encode_refusal(reason_code, version=version, fault=fault))
+        self._server.counters.connections_refused += 1
+        self._close()
+
+    def disconnect(self, reason_code: ReasonCode) -> None:
+        """End the connection, telling an MQTT 5 client why; its session is detached at once."""
+        if self.is_closing():
+            return
+        if self.state is ConnectionState.CONNECTING:
+            self.refuse(reason_code)
+            return
+        if self._decoder.version == 5:
+            self._answers.append(encode(Disconnect(reason_code), version=5))
+        self._close()
+
+    def send_acks(self) -> None:
+        """Send the answers to PUBLISHs that can be given now."""
+        if self.session is not None:
+            self._take_acks(self.session)
+            self._send_answers()
+
+    def abort(self) -> None:
+        """End the connection at once, whatever was not sent."""
+        self._transport.abort()
+
+    def pump(self) -> bool:
+        """Send one piece of what waits for the session; return whether more can be sent now."""
+        session = self.session
+        if session is None or not self._can_write():
+            return False
+        data = session.take(now_ns=self._server.clock.now_ns(), messages_max=PIECE_MESSAGES, bytes_max=PIECE_BYTES)
+        if data:
+            self._server.counters.sent_bytes += len(data)
+            self._write(data)
+        return self._can_write() and session.sending.pending and not session.sending.blocked
+
+    # Packets.
+
+    def _receive(self, item: Item) -> None:
+        session = self.session
+        if session is None:
+            assert isinstance(item, Connect), "the decoder lets nothing else come first"
+            self._server.open_session(self, item)
+            return
+        match item:
+            case PublishRun():
+                self._receive_publishes(session, item)
+            case AckRun():
+                self._answers.append(session.acknowledge(item))
+                self._pump_later()
+            case Pingreq():
+                if session.sending.ping():
+                    self._answers.append(PINGRESP)
+            case Subscribe():
+                suback = self._server.registry.subscribe(session, item, bridge=self._bridge)
+                self._answers.append(encode(suback, version=session.wire.version))
+                self._pump_later()
+            case Unsubscribe():
+                unsuback = self._server.registry.unsubscribe(session, item)
+                self._answers.append(encode(unsuback, version=session.wire.version))
+                self._pump_later()
+            case Disconnect():
+                self._receive_disconnect(session, item)
+            case _:  # AUTH, without an Authentication Method in CONNECT [MQTT-4.12.0-6]
+                self._fail(_protocol_error("AUTH without an Authentication Method"))
+
+    def _receive_publishes(self, session: Session, run: PublishRun) -> None:
+        server = self._server
+        server.counters.received += len(run.rows)
+        self._send_answers()  # what was asked before is answered before anything that this run sets off
+        receiving = session.receiving
+        fresh, fault = receiving.accept(
+            run.rows, qos_max=server.config.qos_max, receive_maximum=server.config.receive_maximum
+        )
+        if fresh:
+            verdicts = server.ingress.publish(session.client_id, fresh, server.clock.now_ns())
+            refused = sum(1 for verdict in verdicts if isinstance(verdict, int) and verdict >= 0x80)
+            server.counters.dropped[DropReason.REFUSED] += refused
+            for verdict in receiving.note_verdicts(fresh, verdicts):
+                cast("asyncio.Future[ReasonCode]", verdict).add_done_callback(lambda _: server.verdict_came(session))
+        self._take_acks(session)
+        if fault is not None and not self.is_closing():
+            self._fail(fault)
+
+    def _take_acks(self, session: Session) -> None:
+        acks, must_close = session.receiving.take_acks()
+        self._answers.append(acks)
+        if must_close:
+            self._server.logger.warning("publish_refused_by_closing", address=self.address)
+            self._close()
+
+    def _receive_disconnect(self, session: Session, packet: Disconnect) -> None:
+        expiry_s = packet.properties.session_expiry_interval
+        if expiry_s is not None:
+            limit_s = self._server.config.session_expiry_max_s
+            if expiry_s and limit_s and not session.expiry_s:  # section 3.14.2.2.2
+                self._fail(_protocol_error("Session Expiry Interval was 0 in CONNECT"))
+                return
+            session.expiry_s = min(expiry_s, limit_s)
+        if packet.reason_code == ReasonCode.SUCCESS:
+            session.will = None  # [MQTT-3.14.4-3]
+        self._close()
+
+    # Time.
+
+    def _connect_timed_out(self) -> None:
+        self._server.counters.connections_refused += 1
+        self._server.logger.debug("connect_timed_out", address=self.address)
+        self._close()
+
+    def _expect_life(self, seconds: float) -> None:
+        self._deadline = self._server.after(seconds, self._check_life)
+
+    def _check_life(self) -> None:
+        allowed_s = self._keep_alive_s * _KEEP_ALIVE_FACTOR
+        left_s = self._last_received_s + allowed_s - self._server.clock.monotonic()
+        if left_s > 0:
+            self._expect_life(left_s)
+            return
+        self._server.counters.keep_alive_timeouts += 1
+        self.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT)
+
+    # Writing and closing.
+
+    def _can_write(self) -> bool:
+        return self._writable and not self._transport.is_closing()
+
+    def _write(self, data: bytes) -> None:
+        # A socket that failed is known as such at once, but is reported only with the next turn of the event loop.
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _pump_later(self) -> None:
+        if self._writable and self.session is not None and self.session.sending.pending:
+            self._server.pacer.schedule(self)
+
+    def _send_answers(self) -> None:
+        if not self._answers:
+            return
+        data = b"".join(self._answers)
+        self._answers.clear()
+        if not data:
+            return
+        self._server.counters.sent_bytes += len(data)
+        self._write(data)
+        # A client that asks and asks, and reads no answer, is not read from until it does.
+        limit = self._server.config.write_buffer_high_bytes * _REPLIES_FACTOR
+        if self._reading and not self._writable and self._transport.get_write_buffer_size() > limit:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _fail(self, fault: ProtocolError) -> None:
+        """End the connection because the client broke MQTT [MQTT-4.13.1-1]."""
+        self._server.counters.protocol_errors += 1
+        self._server.logger.warning(
+            "client_broke_protocol", reason=fault.reason_code.text, detail=fault.detail, address=self.address
+        )
+        if self.state is ConnectionState.CONNECTING:
+            self.refuse(fault.reason_code, fault)
+        else:
+            self.disconnect(fault.reason_code)
+
+    def _close(self) -> None:
+        """Close the socket when what was written has been read; the session is detached now."""
+        self._end()
+        self._send_answers()
+        self.state = ConnectionState.CLOSING
+        self._cancel_deadline()
+        self._transport.close()
+        self._deadline = self._server.after(LINGER_S, self.abort)
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def _end(self) -> None:
+        session, self.session = self.session, None
+        if session is not None:
+            self._server.pacer.discard(self)
+            self._server.leave_session(session)
+
+
+def _protocol_error(detail: str) -> ProtocolError:
+    return ProtocolError(ReasonCode.PROTOCOL_ERROR, detail)

@@ -1,0 +1,105 @@
+"""What the server counts, and the picture of it that the status and the metrics show.
+
+Owns the counters' names and meanings. Core objects add to `Counters` as they go; `ServerStats` is made when
+asked for.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from fanout.server.wire import Message
+
+__all__ = ["Counters", "DropReason", "ServerStats"]
+
+
+class DropReason(enum.Enum):
+    """Why a message was not delivered, or not taken."""
+
+    QUEUE_FULL = "queue_full"
+    """A session's queue was at its bound: its oldest messages went, those of slow QoS 0 readers among
+    them."""
+    EXPIRED = "expired"
+    """The Message Expiry Interval passed while it waited."""
+    PACKET_TOO_LARGE = "packet_too_large"
+    """The PUBLISH would be over the client's Maximum Packet Size [MQTT-3.1.2-25]."""
+    SESSION_ENDED = "session_ended"
+    """It waited at QoS 1 or 2 for a session that ended."""
+    REFUSED = "refused"
+    """A client published it and the node refused it."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the server was made."""
+
+    deliveries: int = 0
+    """PUBLISH packets handed to clients."""
+    sent_bytes: int = 0
+    """Bytes handed to the Network Connections of clients."""
+    received: int = 0
+    """PUBLISH packets received from clients."""
+    received_bytes: int = 0
+    """Bytes received from clients."""
+    connections_opened: int = 0
+    """Network Connections accepted."""
+    connections_refused: int = 0
+    """Of these, ended before a successful CONNACK."""
+    takeovers: int = 0
+    """Sessions taken over by a new Network Connection while one was open."""
+    keep_alive_timeouts: int = 0
+    """Network Connections ended because nothing came for one and a half times the Keep Alive."""
+    protocol_errors: int = 0
+    """Network Connections ended because the client broke MQTT."""
+    wills: int = 0
+    """Will Messages published."""
+    dropped: dict[DropReason, int] = field(default_factory=lambda: dict.fromkeys(DropReason, 0))
+    """Messages dropped, by reason."""
+
+    def drop(self, reason: DropReason, messages: Iterable[Message]) -> None:
+        """Count `messages` as dropped."""
+        self.dropped[reason] += sum(1 for _ in messages)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStats:
+    """The server at one moment; totals count since it was made."""
+
+    connections: int
+    """Network Connections of clients, those before CONNECT included."""
+    sessions: int
+    """Sessions, those without a Network Connection included."""
+    subscriptions: int
+    """Subscriptions of all sessions, shared ones included."""
+    audiences: int
+    """Groups of sessions with identical subscriptions and wire variant."""
+    queued_messages: int
+    """Messages queued for sessions."""
+    queued_bytes: int
+    """Bytes queued for sessions; batches that several sessions share count for each."""
+    in_flight_messages: int
+    """Messages at QoS 1 and 2 sent and not completed."""
+    deliveries_total: int
+    """PUBLISH packets handed to clients."""
+    sent_bytes_total: int
+    """Bytes handed to the Network Connections of clients."""
+    received_total: int
+    """PUBLISH packets received from clients."""
+    received_bytes_total: int
+    """Bytes received from clients."""
+    connections_opened_total: int
+    """Network Connections accepted."""
+    connections_refused_total: int
+    """Of these, ended before a successful CONNACK."""
+    takeovers_total: int
+    """Sessions taken over while their Network Connection was open."""
+    keep_alive_timeouts_total: int
+    """Network Connections ended for silence."""
+    protocol_errors_total: int
+    """Network Connections ended because the client broke MQTT."""
+    wills_total: int
+    """Will Messages published."""
+    dropped_total: dict[str, int]
+    """Messages dropped, by the value of `DropReason`."""

@@ -1,0 +1,209 @@
+"""Dispatch: one batch of updates to all audiences. The hot path of the server.
+
+Owns the way from a list of updates to one write per member: routes, one encoding per wire variant, one join
+per audience and one write per member and slice. It must not know sockets; the only thing it calls is each
+member's `write`, because handing a thousand pairs of member and bytes to a caller would cost as much as the
+join.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fanout.replica.update import Update
+from fanout.server.audiences import Audience, AudienceIndex, Encoding
+from fanout.server.counters import Counters, DropReason
+from fanout.server.message_queue import Batch
+from fanout.server.sessions import Session
+from fanout.server.wire import HEADERS, SHORT_MAX, TWO_BYTES, Frame, Message, WireVariant, encode_frame, encode_message
+
+__all__ = ["SLICE_BYTES", "Dispatcher"]
+
+SLICE_BYTES: Final = 256 * 1024
+"""About how many bytes are written to a member at once. A full socket is noticed after each slice, so a large
+batch does not pile up in the transport, where each member has its own copy, but waits in the queue, which
+members share."""
+
+_UPDATE_BYTES = 32  # what an update counts towards a slice beside its payload
+
+
+class Collected:
+    """What one slice brings to one audience, while it is collected."""
+
+    __slots__ = ("acknowledged", "encodes", "expiring", "frames", "keeps", "messages")
+
+    def __init__(self, audience: Audience) -> None:
+        self.frames: list[Frame] = []
+        self.messages: list[Message] = []
+        self.encodes = bool(audience.direct)
+        """Whether somebody is written to at once."""
+        self.keeps = bool(audience.held) or audience.qos_max > 0
+        """Whether messages must be remembered: for a queue, or until they are acknowledged."""
+        self.acknowledged = False
+        """Whether a message has QoS 1 or 2."""
+        self.expiring = False
+        """Whether a message has a Message Expiry Interval."""
+
+
+class Dispatcher:
+    """Delivers batches of updates to sessions."""
+
+    def __init__(self, index: AudienceIndex, *, counters: Counters) -> None:
+        self._index = index
+        self._counters = counters
+
+    def dispatch(self, updates: list[Update], *, now_ns: int, origin: Session | None = None) -> int:
+        """Deliver `updates`, in order, to every session with a matching subscription.
+
+        Args:
+            updates: What the store holds already, so that nobody misses both the retained and the live one.
+            now_ns: Unix time in nanoseconds.
+            origin: The session that published them; None when they came from elsewhere.
+
+        Returns:
+            How many messages were handed to sessions or queued for them, counting each session.
+        """
+        # One loop on local variables. With one audience of a QoS 0 reader an update costs 0.8 us here, of
+        # which the frame is 0.2 us; each further member costs its share of one write.
+        routes_of = self._index.cached.get
+        find_routes = self._index.routes
+        counters = self._counters
+        apart = origin.audience if origin is not None else None
+        if apart is not None and not apart.no_local:
+            apart = None
+        touched: list[Audience] = []
+        alone: dict[Session, list[Message]] = {}
+        weight = 0
+        handed = 0
+        for update in updates:
+            topic, payload, qos, retain, properties, _, expires_ns, _, stamp = update
+            routes, groups = routes_of(topic) or find_routes(topic)
+            if expires_ns and expires_ns <= now_ns:  # [MQTT-3.3.2-5]
+                counters.dropped[DropReason.EXPIRED] += sum(len(route.audience) for route in routes) + len(groups)
+                continue
+            current: Encoding | None = None
+            for audience, encoding, own in routes:
+                if encoding is not current:  # routes with the same encoding stand side by side
+                    current = encoding
+                    wire, qos_max, retain_as_published, identifiers = encoding
+                    message_qos = qos_max if qos > qos_max else qos
+                    flag = retain and retain_as_published
+                    message = (update, message_qos, flag, identifiers)
+                    frame: Frame = b""
+                collected = audience.batch
+                if collected is None:
+                    collected = audience.batch = Collected(audience)
+                    touched.append(audience)
+                if collected.encodes:
+                    if not frame:
+                        length = len(topic) + len(payload) + 2
+                        if message_qos or length >= SHORT_MAX - 1 or wire.packet_bytes_max:
+                            frame = self._encode(message, wire, now_ns)
+                        elif wire.version == 4:
+                            frame = b"".join((HEADERS[flag][length], TWO_BYTES[len(topic)], topic, payload))
+                        elif properties or expires_ns or identifiers or (stamp is not None and wire.stamped):
+                            frame = encode_message(message, wire=wire, now_ns=now_ns)
+                        else:
+                            frame = b"".join((HEADERS[flag][length + 1], TWO_BYTES[len(topic)], topic, b"\0", payload))
+                    if not frame:  # over the Maximum Packet Size [MQTT-3.1.2-25]
+                        counters.dropped[DropReason.PACKET_TOO_LARGE] += len(audience)
+                        continue
+                    collected.frames.append(frame)
+                if collected.keeps:
+                    collected.messages.append(message)
+                    if message_qos:
+                        collected.acknowledged = True
+                    if expires_ns:
+                        collected.expiring = True
+                if audience is apart and origin is not None and own is not None:
+                    alone.setdefault(origin, []).append(_own_message(update, own))
+            for group in groups:
+                session, options = group.take_turn()
+                encoding = self._index.encoding(session.wire, [options])
+                alone.setdefault(session, []).append(_own_message(update, encoding))
+            weight += len(payload) + _UPDATE_BYTES
+            if weight > SLICE_BYTES:
+                handed += self._flush(touched, alone, now_ns, origin if apart is not None else None)
+                touched, alone, weight = [], {}, 0
+        return handed + self._flush(touched, alone, now_ns, origin if apart is not None else None)
+
+    def _encode(self, message: Message, wire: WireVariant, now_ns: int) -> Frame:
+        """Encode what the hot loop does not; an empty frame is over the Maximum Packet Size."""
+        frame = encode_frame(message, wire=wire, now_ns=now_ns)
+        size = len(frame) if isinstance(frame, bytes) else len(frame[0]) + 2 + len(frame[1])
+        return b"" if 0 < wire.packet_bytes_max < size else frame
+
+    def _flush(
+        self,
+        touched: list[Audience],
+        alone: dict[Session, list[Message]],
+        now_ns: int,
+        apart: Session | None,
+    ) -> int:
+        """Write or queue what was collected; `apart` gets nothing from its audience."""
+        handed = 0
+        for audience in touched:
+            collected = audience.batch
+            assert collected is not None
+            audience.batch = None
+            if apart is not None and apart.audience is audience:
+                audience.discard(apart)
+                handed += self._deliver(audience, collected, now_ns)
+                audience.place(apart)
+            elif collected.frames or collected.messages:
+                handed += self._deliver(audience, collected, now_ns)
+        for session, messages in alone.items():
+            expiring = any(message[0][6] for message in messages)
+            batch = Batch(messages, wire=session.wire, expiring=expiring)
+            handed += len(messages)
+            if session.write is None:
+                session.enqueue(batch)
+                continue
+            write = session.write
+            data = session.send(batch, now_ns=now_ns)
+            self._counters.sent_bytes += len(data)
+            if data:
+                write(data)
+        return handed
+
+    def _deliver(self, audience: Audience, collected: Collected, now_ns: int) -> int:
+        """Deliver one slice to one audience."""
+        counters = self._counters
+        frames = collected.frames if collected.encodes else None
+        data: bytes | None = None
+        if not collected.acknowledged and frames is not None:
+            data = b"".join(frames)  # type: ignore[arg-type]  # at QoS 0 a frame is bytes
+        # A write may fill a socket, which moves its member; so both sets are taken as they are now.
+        held = tuple(audience.held)
+        handed = 0
+        batch: Batch | None = None
+        if collected.keeps:
+            batch = Batch(collected.messages, wire=audience.wire, frames=frames, data=data, expiring=collected.expiring)
+        if data is not None and frames is not None:
+            for write in tuple(audience.direct.values()):
+                write(data)
+                handed += 1
+            counters.sent_bytes += handed * len(data)
+            handed *= len(frames)
+            counters.deliveries += handed
+        elif batch is not None and frames is not None:
+            for session, write in tuple(audience.direct.items()):
+                sent = session.send(batch, now_ns=now_ns)
+                counters.sent_bytes += len(sent)
+                handed += len(batch.messages)
+                if sent:
+                    write(sent)
+        if batch is not None:
+            for session in held:
+                handed += session.enqueue(batch)
+        return handed
+
+
+def _own_message(update: Update, encoding: Encoding) -> Message:
+    """Return the message for one session that is not served with its audience."""
+    return (
+        update,
+        min(update[2], encoding.qos_max),
+        update[3] and encoding.retain_as_published,
+        encoding.identifiers,
+    )

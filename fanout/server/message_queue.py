@@ -1,0 +1,144 @@
+"""Batches of messages, and the bounded queue in which they wait for a session that cannot be written to now.
+
+Owns what a batch is, the order of the queue, its two bounds (messages and bytes) and the policy when one is
+reached: the oldest messages go, and are handed back so that they can be counted. A queue holds references to
+batches that all members of an audience share, so a thousand slow members of one audience cost little more
+than one. It must not know sessions or sockets.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from fanout.server.wire import Frame, Message, WireVariant, encode_frame, message_bytes
+
+__all__ = ["Batch", "MessageQueue"]
+
+
+class Batch:
+    """The messages that one dispatch brings to one audience: the same for every member of it."""
+
+    __slots__ = ("_bytes", "_durable", "data", "expiring", "frames", "messages", "wire")
+
+    def __init__(
+        self,
+        messages: list[Message],
+        *,
+        wire: WireVariant,
+        frames: list[Frame] | None = None,
+        data: bytes | None = None,
+        expiring: bool = False,
+    ) -> None:
+        self.messages = messages
+        """In order."""
+        self.wire = wire
+        """The kind of receiver for which `frames` were encoded."""
+        self.frames = frames
+        """One for each message; None while nobody could be written to, so that nothing was encoded."""
+        self.data = data
+        """All frames joined; None unless every message has QoS 0."""
+        self.expiring = expiring
+        """Whether a message has a Message Expiry Interval, so that the frames go stale."""
+        self._bytes = -1
+        self._durable: Batch | None = None
+
+    def durable(self) -> Batch:
+        """Return what a session without a Network Connection keeps: only the messages at QoS 1 and 2."""
+        if self._durable is None:
+            self._durable = Batch([m for m in self.messages if m[1]], wire=self.wire, expiring=self.expiring)
+        return self._durable
+
+    def shared_frames(self, wire: WireVariant, *, now_ns: int) -> list[Frame] | None:
+        """Return the frames, encoded now if need be; None when they do not fit a receiver of kind `wire`.
+
+        So a batch is encoded once also when all its members were slow as it came.
+        """
+        if self.expiring or wire != self.wire:
+            return None
+        if self.frames is None and not wire.packet_bytes_max:
+            self.frames = [encode_frame(message, wire=wire, now_ns=now_ns) for message in self.messages]
+            if not any(message[1] for message in self.messages):
+                self.data = b"".join(self.frames)  # type: ignore[arg-type]  # at QoS 0 a frame is bytes
+        return self.frames
+
+    def bytes_between(self, start: int, stop: int) -> int:
+        """Return what the messages from `start` to before `stop` count towards the limit of a queue."""
+        if start == 0 and stop == len(self.messages):
+            if self._bytes < 0:
+                self._bytes = sum(map(message_bytes, self.messages))
+            return self._bytes
+        return sum(map(message_bytes, self.messages[start:stop]))
+
+
+class MessageQueue:
+    """Messages of one session in order, by reference to their batches; never more than its bounds."""
+
+    __slots__ = ("_bytes_max", "_entries", "_messages_max", "_start", "appended_total", "bytes", "messages")
+
+    def __init__(self, *, messages_max: int, bytes_max: int) -> None:
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._entries: deque[tuple[Batch, int]] = deque()
+        self._start = 0
+        self.messages = 0
+        """Messages waiting."""
+        self.bytes = 0
+        """Bytes waiting, as `message_bytes` counts them."""
+        self.appended_total = 0
+        """Messages ever appended; less `messages` it is the position of the oldest one waiting."""
+
+    def __bool__(self) -> bool:
+        """Return whether anything waits."""
+        return self.messages > 0
+
+    def append(self, batch: Batch, *, start: int = 0) -> list[Message]:
+        """Append the messages of `batch` from index `start`.
+
+        Returns:
+            The messages that had to go for it, oldest first. A message that alone is over the bounds goes
+            itself.
+        """
+        count = len(batch.messages) - start
+        if count <= 0:
+            return []
+        if not self._entries:
+            self._start = start
+        self._entries.append((batch, start))
+        self.messages += count
+        self.appended_total += count
+        self.bytes += batch.bytes_between(start, len(batch.messages))
+        if self.messages <= self._messages_max and self.bytes <= self._bytes_max:
+            return []
+        return self._make_room()
+
+    def head(self) -> tuple[Batch, int]:
+        """Return the oldest batch and the index of its oldest message; only when something waits."""
+        return self._entries[0][0], self._start
+
+    def advance(self, count: int) -> None:
+        """Forget the `count` oldest messages; they must be of the batch that `head` returns."""
+        batch, start = self._entries[0][0], self._start
+        stop = start + count
+        self.messages -= count
+        self.bytes -= batch.bytes_between(start, stop)
+        if stop < len(batch.messages):
+            self._start = stop
+            return
+        self._entries.popleft()
+        self._start = self._entries[0][1] if self._entries else 0
+
+    def _make_room(self) -> list[Message]:
+        # Drop oldest: for replicated state the newest value is the one that matters. Conflation (the newest
+        # value of each retained topic instead of the whole sequence) belongs here, where messages are given
+        # up.
+        dropped: list[Message] = []
+        while self.messages > self._messages_max:
+            batch, start = self.head()
+            stop = min(len(batch.messages), start + self.messages - self._messages_max)
+            dropped += batch.messages[start:stop]
+            self.advance(stop - start)
+        while self.bytes > self._bytes_max:
+            batch, start = self.head()
+            dropped.append(batch.messages[start])
+            self.advance(1)
+        return dropped

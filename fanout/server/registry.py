@@ -1,0 +1,170 @@
+"""The sessions of all clients: which exist, and what they subscribe to.
+
+Owns Client Identifier to session, and the effect of SUBSCRIBE and UNSUBSCRIBE (MQTT 5, sections 3.8 to 3.11)
+on the session, the audiences and the shared subscriptions. It must not know sockets or time; when a session
+ends is decided by the shell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from fanout.config import ServerConfig
+from fanout.errors import ProtocolError
+from fanout.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.mqtt.topics import parse_shared
+from fanout.server.audiences import AudienceIndex, SubscriptionOptions
+from fanout.server.collaborators import RetainedStore
+from fanout.server.counters import Counters, DropReason
+from fanout.server.retained_delivery import RetainedDelivery
+from fanout.server.sessions import Session
+from fanout.server.shared_subscriptions import SharedSubscriptions
+from fanout.server.wire import WireVariant
+
+__all__ = ["SESSIONS_MAX", "SessionRegistry"]
+
+SESSIONS_MAX: Final = 100_000
+"""Sessions, absent ones included; a client that would need one more is refused (0x97)."""
+
+_SEND_ALWAYS = 0
+_SEND_IF_NEW = 1
+
+
+class SessionRegistry:
+    """All sessions of a server."""
+
+    def __init__(
+        self,
+        *,
+        config: ServerConfig,
+        store: RetainedStore,
+        counters: Counters,
+        sessions_max: int = SESSIONS_MAX,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._counters = counters
+        self._sessions_max = sessions_max
+        self._sessions: dict[str, Session] = {}
+        self.index = AudienceIndex()
+        """The audiences."""
+        self._shared = SharedSubscriptions(self.index)
+
+    def __len__(self) -> int:
+        """Return the number of sessions."""
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        """Return all sessions."""
+        return iter(self._sessions.values())
+
+    def get(self, client_id: str) -> Session | None:
+        """Return the session of a client, or None when it has none."""
+        return self._sessions.get(client_id)
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for a new session."""
+        return len(self._sessions) >= self._sessions_max
+
+    def create(self, client_id: str, *, wire: WireVariant) -> Session:
+        """Create the session of a client that has none."""
+        assert client_id not in self._sessions
+        session = Session(
+            client_id,
+            wire=wire,
+            queue_messages_max=self._config.queue_messages_max,
+            queue_bytes_max=self._config.queue_bytes_max,
+            counters=self._counters,
+        )
+        self._sessions[client_id] = session
+        return session
+
+    def end(self, session: Session) -> None:
+        """End a session: its subscriptions and what waits for it are gone."""
+        del self._sessions[session.client_id]
+        self.index.leave(session)
+        self._shared.leave(session)
+        self._counters.dropped[DropReason.SESSION_ENDED] += session.sending.unsent
+
+    def subscribe(self, session: Session, packet: Subscribe, *, bridge: bool = False) -> Suback:
+        """Carry out a SUBSCRIBE.
+
+        Args:
+            session: The client's.
+            packet: The SUBSCRIBE.
+            bridge: Whether the client is a bridge over MQTT 3.1.1, for which every subscription has Retain As
+                Published and No Local.
+
+        Returns:
+            The SUBACK, to be sent before the retained messages that the session has got.
+        """
+        identifier = packet.properties.subscription_identifier
+        added: dict[bytes, SubscriptionOptions] = {}
+        retained: dict[bytes, RetainedDelivery] = {}
+        codes: list[int] = []
+        room = self._config.subscriptions_max - len(session.subscriptions) - len(session.shared)
+        for subscription in packet.subscriptions:
+            topic_filter = subscription.topic_filter
+            try:
+                shared = parse_shared(topic_filter)
+            except ProtocolError:
+                codes.append(ReasonCode.TOPIC_FILTER_INVALID)
+                continue
+            if shared is not None:
+                new = shared not in session.shared
+            else:
+                new = topic_filter not in session.subscriptions and topic_filter not in added
+            if new and room <= 0:
+                codes.append(ReasonCode.QUOTA_EXCEEDED)
+                continue
+            room -= new
+            options = SubscriptionOptions(
+                qos=min(subscription.qos, self._config.qos_max),
+                no_local=subscription.no_local or (bridge and shared is None),
+                retain_as_published=subscription.retain_as_published or bridge,
+                identifier=identifier[0] if identifier else 0,
+            )
+            codes.append(options.qos)
+            if shared is not None:
+                self._shared.subscribe(session, shared, options)
+                continue
+            added[topic_filter] = options
+            if _wants_retained(subscription, new):
+                retained[topic_filter] = RetainedDelivery(topic_filter, options=options, find=self._store.match)
+        if added:
+            self.index.change(session, added=added)
+        for delivery in retained.values():
+            session.add_retained(delivery)
+        return Suback(packet.packet_id, tuple(codes))
+
+    def unsubscribe(self, session: Session, packet: Unsubscribe) -> Unsuback:
+        """Carry out an UNSUBSCRIBE and return the UNSUBACK."""
+        removed: dict[bytes, None] = {}
+        codes: list[int] = []
+        for topic_filter in packet.topic_filters:
+            try:
+                shared = parse_shared(topic_filter)
+            except ProtocolError:
+                codes.append(ReasonCode.TOPIC_FILTER_INVALID)
+                continue
+            if shared is not None:
+                existed = self._shared.unsubscribe(session, shared)
+            else:
+                existed = topic_filter in session.subscriptions and topic_filter not in removed
+                if existed:
+                    removed[topic_filter] = None
+            codes.append(ReasonCode.SUCCESS if existed else ReasonCode.NO_SUBSCRIPTION_EXISTED)
+        if removed:
+            self.index.change(session, added={}, removed=list(removed))
+            for topic_filter in removed:
+                session.cancel_retained(topic_filter)  # [MQTT-3.10.4-2]
+        return Unsuback(packet.packet_id, tuple(codes))
+
+
+def _wants_retained(subscription: Subscription, new: bool) -> bool:
+    """Return whether Retain Handling asks for retained messages [MQTT-3.3.1-9] to [MQTT-3.3.1-11]."""
+    handling = subscription.retain_handling
+    return handling == _SEND_ALWAYS or (handling == _SEND_IF_NEW and new)

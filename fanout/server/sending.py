@@ -1,0 +1,365 @@
+"""What a session sends to its client: what waits, what is in flight, and what can be written now.
+
+Owns the sender's side of one session (MQTT 5, sections 4.3, 4.4, 4.6 and 4.9): the order of messages that were
+sent before, retained messages, queued ones and PINGRESP, within the client's Receive Maximum and Maximum Packet
+Size. It must not know sockets or clocks, nor to which audience the session belongs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from fanout.mqtt.decoder import AckRun
+from fanout.mqtt.delivery import Outbound, SendState
+from fanout.mqtt.packets import Ack, PacketType, encode, encode_acks
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.update import Update
+from fanout.server.counters import Counters, DropReason
+from fanout.server.message_queue import Batch, MessageQueue
+from fanout.server.retained_delivery import RetainedDelivery
+from fanout.server.wire import TWO_BYTES, Frame, Message, WireVariant, encode_message, split_at_packet_id
+
+__all__ = ["PINGRESP", "Sending"]
+
+PINGRESP = b"\xd0\x00"
+
+
+class _Piece:
+    """What one call takes from a session, and how much more it may take."""
+
+    __slots__ = ("bytes_left", "messages_left", "now_ns", "parts")
+
+    def __init__(self, *, now_ns: int, messages_left: int, bytes_left: int) -> None:
+        self.parts: list[bytes] = []
+        self.now_ns = now_ns
+        self.messages_left = messages_left
+        self.bytes_left = bytes_left
+
+    def has_room(self) -> bool:
+        """Return whether more may be taken."""
+        return self.messages_left > 0 and self.bytes_left > 0
+
+    def spend(self, messages: int, size: int) -> None:
+        """Note that messages of `size` bytes were taken."""
+        self.messages_left -= messages
+        self.bytes_left -= size
+
+
+class Sending:
+    """The sender's side of one session."""
+
+    __slots__ = (
+        "_counters",
+        "_deliveries",
+        "_live_from",
+        "_pings",
+        "_resend",
+        "_waiting",
+        "blocked",
+        "outbound",
+        "queue",
+        "wire",
+    )
+
+    def __init__(self, *, wire: WireVariant, queue_messages_max: int, queue_bytes_max: int, counters: Counters) -> None:
+        self.wire = wire
+        """The kind of receiver it was at its last Network Connection."""
+        self.queue = MessageQueue(messages_max=queue_messages_max, bytes_max=queue_bytes_max)
+        """What waits, behind retained messages."""
+        self.outbound: Outbound[Message] = Outbound()
+        """Messages at QoS 1 and 2 in flight."""
+        self.blocked = False
+        """Whether the last `take` or `send` stopped because the client must acknowledge first."""
+        self._counters = counters
+        # Messages of a former Network Connection, to be sent again as PUBLISH with DUP, by Packet Identifier.
+        self._resend: dict[int, Message] = {}
+        self._deliveries: dict[bytes, RetainedDelivery] = {}  # by Topic Filter, in order
+        # Topics with a retained value set while retained messages are on their way: those messages wait in the queue.
+        self._waiting: dict[bytes, Update] = {}
+        # Messages before this position of the queue came while retained messages were on their way.
+        self._live_from = 0
+        # PINGRESPs that are due when the queue's position reaches a number: (position, how many).
+        self._pings: deque[tuple[int, int]] = deque()
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything waits to be written, be it that the client must acknowledge something first."""
+        return bool(self._resend or self._deliveries or self.queue or self._pings)
+
+    def connect(self, *, wire: WireVariant, window: int) -> bytes:
+        """Begin with a new Network Connection.
+
+        Args:
+            wire: What it receives.
+            window: How many messages may be in flight: the client's Receive Maximum, or less.
+
+        Returns:
+            The PUBRELs to send at once; `take` gives the rest of what was not acknowledged [MQTT-4.4.0-1].
+        """
+        self.wire = wire
+        self.blocked = False
+        self.outbound.window = window
+        releases: list[int] = []
+        for packet_id, message, state in self.outbound.in_flight():
+            if state is SendState.AWAIT_PUBCOMP:
+                releases.append(packet_id)
+            else:
+                self._resend[packet_id] = message
+        return encode_acks(PacketType.PUBREL, releases) if releases else b""
+
+    def disconnect(self) -> None:
+        """Note that the Network Connection is gone; what waits and what is in flight stays."""
+        self._resend.clear()
+        self._pings.clear()
+        for delivery in self._deliveries.values():
+            delivery.pings = 0
+
+    @property
+    def unsent(self) -> int:
+        """How many messages wait or are in flight."""
+        return self.queue.messages + len(self.outbound)
+
+    def add_retained(self, delivery: RetainedDelivery) -> None:
+        """Give it retained messages; live ones wait until they are through.
+
+        They replace what is left of those for the same Topic Filter, so there are never more than
+        subscriptions.
+        """
+        former = self._deliveries.pop(delivery.topic_filter, None)
+        if former is not None:
+            delivery.pings += former.pings
+        self._deliveries[delivery.topic_filter] = delivery
+        self.blocked = False  # that is found out anew
+
+    def cancel_retained(self, topic_filter: bytes) -> None:
+        """Stop giving it the retained messages of a subscription that it ended."""
+        cancelled = self._deliveries.pop(topic_filter, None)
+        if cancelled is None:
+            return
+        if not self._deliveries:
+            self._waiting.clear()
+            self._live_from = self.queue.appended_total
+            self._expect_pings(cancelled.pings)
+        elif cancelled.pings:
+            # Which of the others began before is not known any more; the last one is never too early.
+            self._last_delivery().pings += cancelled.pings
+
+    def ping(self) -> bool:
+        """Note a PINGREQ; return whether to answer it at once, otherwise `take` gives the answer in its turn.
+
+        A PINGREQ behind a SUBSCRIBE is answered when the retained messages of that SUBSCRIBE are through, with
+        those live messages that took the place of one: so the PINGRESP is evidence that all have been sent.
+        That is not waited for while the client has to acknowledge something first [MQTT-3.3.4-10], unless it
+        is the link of a fanout node, which asked for stamps: it relies on the evidence, and acknowledges.
+        """
+        if self._answers_early():
+            return True
+        if self._deliveries:
+            self._last_delivery().pings += 1
+            return False
+        if self.queue.appended_total - self.queue.messages < self._live_from:
+            self._pings.append((self._live_from, 1))
+            return False
+        return True
+
+    def enqueue(self, batch: Batch, *, start: int = 0) -> int:
+        """Queue a batch from index `start`.
+
+        Returns:
+            How many messages were queued.
+        """
+        dropped = self.queue.append(batch, start=start)
+        if self._deliveries:
+            self._waiting.update((message[0][0], message[0]) for message in batch.messages[start:] if message[0][3])
+        if dropped:
+            self._counters.drop(DropReason.QUEUE_FULL, dropped)
+            for update, _, _, _ in dropped:
+                if self._waiting.get(update[0]) is update:
+                    del self._waiting[update[0]]  # so the retained value is not left out
+        return len(batch.messages) - start
+
+    def send(self, batch: Batch, *, now_ns: int) -> bytes:
+        """Return the bytes of a batch for a session that is DIRECT; what is over its window is queued."""
+        count = len(batch.messages)
+        piece = _Piece(now_ns=now_ns, messages_left=count, bytes_left=0)
+        count = self._encode(batch, 0, count, piece, frames=batch.frames)
+        if count < len(batch.messages):
+            self.blocked = True
+            self.enqueue(batch, start=count)
+        return b"".join(piece.parts)
+
+    def take(self, *, now_ns: int, messages_max: int, bytes_max: int) -> bytes:
+        """Take the next bytes to write: messages sent before, then retained ones, then the queue.
+
+        Args:
+            now_ns: Unix time in nanoseconds.
+            messages_max: About how many messages at most; a batch that is encoded already is not divided.
+            bytes_max: After how many bytes to stop.
+
+        Returns:
+            Bytes of whole packets. When `pending` is still true, either `blocked` says that an
+            acknowledgement must come first, or there is more to take.
+        """
+        piece = _Piece(now_ns=now_ns, messages_left=messages_max, bytes_left=bytes_max)
+        self.blocked = False
+        self._take_resend(piece)
+        if not self._resend:
+            self._take_retained(piece)
+        if not self._deliveries and not self.blocked:
+            self._take_queued(piece)
+        parts = piece.parts
+        sent = self.queue.appended_total - self.queue.messages
+        early = self._answers_early()
+        while self._pings and (early or self._pings[0][0] <= sent):
+            parts.append(PINGRESP * self._pings.popleft()[1])
+        if early:
+            for delivery in self._deliveries.values():
+                parts.append(PINGRESP * delivery.pings)
+                delivery.pings = 0
+        return b"".join(parts)
+
+    def acknowledge(self, run: AckRun) -> bytes:
+        """Take a run of PUBACK, PUBREC or PUBCOMP and return the answers."""
+        if self._resend:
+            for packet_id in run.packet_ids:
+                self._resend.pop(packet_id, None)
+        outcome = self.outbound.acknowledge_run(run)
+        self.blocked = self.blocked and not outcome.completed
+        answer = encode_acks(PacketType.PUBREL, outcome.to_release) if outcome.to_release else b""
+        if run.type is PacketType.PUBREC and self.wire.version == 5:
+            for packet_id in outcome.unknown:
+                unknown = Ack(PacketType.PUBREL, packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
+                answer += encode(unknown, version=5)
+        return answer
+
+    def _take_resend(self, piece: _Piece) -> None:
+        # What is in flight and was sent on this Network Connection is what counts for its Receive Maximum.
+        free = self.outbound.window - (len(self.outbound) - len(self._resend))
+        while self._resend and piece.has_room():
+            if free <= 0:
+                self.blocked = True
+                return
+            packet_id = next(iter(self._resend))
+            message = self._resend.pop(packet_id)
+            frame = encode_message(message, wire=self.wire, now_ns=piece.now_ns, packet_id=packet_id, dup=True)
+            if 0 < self.wire.packet_bytes_max < len(frame):  # as if it had been completed [MQTT-3.1.2-25]
+                self._counters.dropped[DropReason.PACKET_TOO_LARGE] += 1
+                given_up = PacketType.PUBACK if message[1] == 1 else PacketType.PUBREC
+                self.outbound.acknowledge(given_up, packet_id, ReasonCode.PACKET_TOO_LARGE)
+                continue
+            free -= 1
+            piece.parts.append(frame)
+            piece.spend(1, len(frame))
+
+    def _take_retained(self, piece: _Piece) -> None:
+        while self._deliveries and piece.has_room():
+            topic_filter, delivery = next(iter(self._deliveries.items()))
+            # No more than the window takes, so at most one has to be put back: that which finds it full.
+            window = max(1, self.outbound.free) if delivery.qos_max else piece.messages_left
+            messages, size = delivery.take(
+                messages_max=min(piece.messages_left, window),
+                bytes_max=piece.bytes_left,
+                waiting=self._waiting,
+                now_ns=piece.now_ns,
+            )
+            for message in messages:
+                if not self._encode_one(message, piece):
+                    delivery.put_back(message)
+                    self.blocked = True
+                    return
+            piece.spend(len(messages), size)
+            if not messages:
+                del self._deliveries[topic_filter]
+                self._live_from = self.queue.appended_total
+                self._expect_pings(delivery.pings)
+                if not self._deliveries:
+                    self._waiting.clear()
+
+    def _take_queued(self, piece: _Piece) -> None:
+        queue = self.queue
+        while queue and piece.has_room():
+            batch, start = queue.head()
+            count = len(batch.messages) - start
+            frames = batch.shared_frames(self.wire, now_ns=piece.now_ns)
+            if start == 0 and frames is not None and batch.data is not None:
+                piece.parts.append(batch.data)
+                piece.spend(count, len(batch.data))
+                self._counters.deliveries += count
+                queue.advance(count)
+                continue
+            stop = start + min(count, piece.messages_left)
+            done = self._encode(batch, start, stop, piece, frames=frames)
+            piece.spend(done, batch.bytes_between(start, start + done))
+            queue.advance(done)
+            if done < stop - start:
+                self.blocked = True
+                return
+
+    def _encode(
+        self,
+        batch: Batch,
+        start: int,
+        stop: int,
+        piece: _Piece,
+        *,
+        frames: list[Frame] | None,
+    ) -> int:
+        """Encode the messages from `start` to before `stop`; return how many: fewer with a full window."""
+        if frames is None:
+            for index in range(start, stop):
+                if not self._encode_one(batch.messages[index], piece):
+                    return index - start
+            return stop - start
+        parts = piece.parts
+        outbound = self.outbound
+        free = outbound.free
+        send = outbound.send
+        messages = batch.messages
+        index = start
+        for index in range(start, stop):
+            frame = frames[index]
+            if frame.__class__ is tuple:
+                if not free:
+                    break
+                free -= 1
+                message = messages[index]
+                parts += (frame[0], TWO_BYTES[send(message, message[1])], frame[1])
+            else:
+                parts.append(frame)  # type: ignore[arg-type]  # a frame that is no tuple is bytes
+        else:
+            index = stop
+        self._counters.deliveries += index - start
+        return index - start
+
+    def _encode_one(self, message: Message, piece: _Piece) -> bool:
+        """Encode one message; return False when it has to wait for an acknowledgement."""
+        update, qos, _, _ = message
+        counters = self._counters
+        if 0 < update[6] <= piece.now_ns:  # [MQTT-3.3.2-5]
+            counters.dropped[DropReason.EXPIRED] += 1
+            return True
+        if qos and not self.outbound.free:
+            return False
+        frame = encode_message(message, wire=self.wire, now_ns=piece.now_ns, packet_id=1 if qos else 0)
+        if 0 < self.wire.packet_bytes_max < len(frame):  # [MQTT-3.1.2-25]
+            counters.dropped[DropReason.PACKET_TOO_LARGE] += 1
+            return True
+        if qos:
+            head, tail = split_at_packet_id(frame, topic=update[0])
+            piece.parts += (head, TWO_BYTES[self.outbound.send(message, qos)], tail)
+        else:
+            piece.parts.append(frame)
+        counters.deliveries += 1
+        return True
+
+    def _expect_pings(self, count: int) -> None:
+        """Answer `count` PINGREQs when all that is queued now has been sent."""
+        if count:
+            self._pings.append((self.queue.appended_total, count))
+
+    def _answers_early(self) -> bool:
+        """Return whether PINGREQ is answered before its turn: see `ping`."""
+        return self.blocked and not self.wire.stamped
+
+    def _last_delivery(self) -> RetainedDelivery:
+        return self._deliveries[next(reversed(self._deliveries))]

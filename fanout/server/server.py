@@ -1,0 +1,319 @@
+"""The server that local clients talk to: it joins listeners, connections, sessions and dispatch.
+
+Owns the tasks of its parts, the time at which sessions and Will Messages are due, and which connection a
+session has. What the specification demands of one packet is decided in the core modules; what becomes of a
+published message, by the node behind `Ingress`.
+
+Sessions live in memory: a restart ends them. A shutdown publishes no Will Message, which the specification
+allows to be put off until the next start (MQTT 5, section 3.1.2.5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Container
+
+from fanout.config import ServerConfig
+from fanout.mqtt.decoder import Decoder
+from fanout.mqtt.packets import Connect
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.update import Update
+from fanout.server.collaborators import Clock, Ingress, Logger, RetainedStore
+from fanout.server.connection import ClientConnection
+from fanout.server.counters import Counters, DropReason, ServerStats
+from fanout.server.deadlines import Deadline, Deadlines
+from fanout.server.dispatch import Dispatcher
+from fanout.server.handshake import terms_for
+from fanout.server.listeners import Listeners
+from fanout.server.pacing import Pacer
+from fanout.server.registry import SessionRegistry
+from fanout.server.sessions import Session
+
+__all__ = ["Server"]
+
+_READ_BYTES = 256 * 1024
+_CLIENT_ID_BYTES = 10
+
+
+def _random_client_id() -> str:
+    return f"auto-{secrets.token_hex(_CLIENT_ID_BYTES)}"
+
+
+class Server:
+    """An MQTT server, for MQTT 5 and 3.1.1, over values that somebody else keeps."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        node_id: str,
+        store: RetainedStore,
+        ingress: Ingress,
+        clock: Clock,
+        logger: Logger,
+        known_topics: Container[bytes] = (),
+        assign_client_id: Callable[[], str] = _random_client_id,
+    ) -> None:
+        """Make a server; `start` opens its listeners.
+
+        Args:
+            config: Addresses and limits.
+            node_id: This node's identifier.
+            store: The retained values that clients read.
+            ingress: Takes what clients publish.
+            clock: Gives the time.
+            logger: Takes log lines.
+            known_topics: Topic Names that are known to be valid, such as the keys of a replica.
+            assign_client_id: Makes Client Identifiers for clients that send none.
+        """
+        self.config = config
+        """Addresses and limits."""
+        self.clock = clock
+        """Gives the time."""
+        self.logger = logger
+        """Takes log lines."""
+        self.ingress = ingress
+        """Takes what clients publish."""
+        self.counters = Counters()
+        """What is counted."""
+        self.registry = SessionRegistry(config=config, store=store, counters=self.counters)
+        """The sessions."""
+        self.read_buffer = memoryview(bytearray(_READ_BYTES))
+        """What every connection reads into."""
+        self.pacer: Pacer
+        """Gives turns to connections with much to send; there from `start` on."""
+        self._node_id = node_id
+        self._known_topics = known_topics
+        self._assign_client_id = assign_client_id
+        self._dispatcher = Dispatcher(self.registry.index, counters=self.counters)
+        self._connections: dict[ClientConnection, None] = {}
+        self._connection_of: dict[Session, ClientConnection] = {}
+        self._deadlines = Deadlines()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
+        self._loop: asyncio.AbstractEventLoop
+        self._listeners = Listeners()
+        self._stopping = False
+        self._all_gone = asyncio.Event()
+
+    async def start(self) -> None:
+        """Open the listeners.
+
+        Raises:
+            ListenError: An address cannot be bound; none is open then.
+        """
+        self._loop = asyncio.get_running_loop()
+        self.pacer = Pacer(loop=self._loop, monotonic=self.clock.monotonic)
+        await self._listeners.open(self.config.listen, lambda: ClientConnection(self))
+
+    async def stop(self, *, reason_code: ReasonCode = ReasonCode.SERVER_SHUTTING_DOWN, deadline_s: float = 5.0) -> None:
+        """Close the listeners and every connection.
+
+        Args:
+            reason_code: What MQTT 5 clients are told.
+            deadline_s: How long clients may take to read what was written to them, in seconds.
+        """
+        self._stopping = True
+        self._listeners.close()
+        for connection in list(self._connections):
+            connection.disconnect(reason_code)
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._wait_all_gone()
+        except TimeoutError:
+            for connection in list(self._connections):
+                connection.abort()
+            await self._wait_all_gone()
+        self.pacer.close()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where the server listens, with the real ports."""
+        return self._listeners.addresses
+
+    def dispatch(self, updates: list[Update], *, origin: str | None = None) -> int:
+        """Deliver a batch of updates to every session with a matching subscription.
+
+        Args:
+            updates: In order; what is retained of them is in the store already.
+            origin: Client Identifier of the local client that published all of them, for No Local; None when
+                they came from elsewhere.
+
+        Returns:
+            How many messages were handed to sessions or queued for them, counting each session.
+        """
+        session = self.registry.get(origin) if origin is not None else None
+        return self._dispatcher.dispatch(updates, now_ns=self.clock.now_ns(), origin=session)
+
+    def stats(self) -> ServerStats:
+        """Return the server's figures at this moment."""
+        counters = self.counters
+        sessions = list(self.registry)
+        return ServerStats(
+            connections=len(self._connections),
+            sessions=len(sessions),
+            subscriptions=sum(len(session.subscriptions) + len(session.shared) for session in sessions),
+            audiences=self.registry.index.count,
+            queued_messages=sum(session.sending.queue.messages for session in sessions),
+            queued_bytes=sum(session.sending.queue.bytes for session in sessions),
+            in_flight_messages=sum(len(session.sending.outbound) for session in sessions),
+            deliveries_total=counters.deliveries,
+            sent_bytes_total=counters.sent_bytes,
+            received_total=counters.received,
+            received_bytes_total=counters.received_bytes,
+            connections_opened_total=counters.connections_opened,
+            connections_refused_total=counters.connections_refused,
+            takeovers_total=counters.takeovers,
+            keep_alive_timeouts_total=counters.keep_alive_timeouts,
+            protocol_errors_total=counters.protocol_errors,
+            wills_total=counters.wills,
+            dropped_total={reason.value: count for reason, count in counters.dropped.items()},
+        )
+
+    def run_due(self) -> None:
+        """Do what is due by the clock; called by the server's own timer, and by tests that set the clock."""
+        now_s = self.clock.monotonic()
+        try:
+            while (action := self._deadlines.take_due(now_s)) is not None:
+                action()
+        finally:
+            self._set_timer()
+
+    # For connections.
+
+    def admit(self, connection: ClientConnection) -> bool:
+        """Note a new connection; return False when it is one too many."""
+        self.counters.connections_opened += 1
+        if self._stopping or len(self._connections) >= self.config.connections_max:
+            self.counters.connections_refused += 1
+            self.logger.warning("connection_refused", reason="connections_max", address=connection.address)
+            return False
+        self._connections[connection] = None
+        return True
+
+    def forget(self, connection: ClientConnection) -> None:
+        """Note that a connection is gone."""
+        self._connections.pop(connection, None)
+        if not self._connections:
+            self._all_gone.set()
+
+    def new_decoder(self) -> Decoder:
+        """Make the decoder of a new connection."""
+        return Decoder(
+            version=None,
+            packet_bytes_max=self.config.packet_bytes_max,
+            topic_alias_max=self.config.topic_alias_max,
+            known_topics=self._known_topics,
+            role="server",
+        )
+
+    def after(self, seconds: float, action: Callable[[], None]) -> Deadline:
+        """Do `action` in `seconds`, by the server's clock."""
+        deadline = self._deadlines.add(self.clock.monotonic() + seconds, action)
+        self._set_timer()
+        return deadline
+
+    def open_session(self, connection: ClientConnection, packet: Connect) -> None:
+        """Carry out a CONNECT: accept or refuse, take over, resume or begin the session."""
+        terms = terms_for(packet, config=self.config, node_id=self._node_id, assign_client_id=self._assign_client_id)
+        if isinstance(terms, ReasonCode):
+            connection.refuse(terms)
+            return
+        session = self.registry.get(terms.client_id)
+        if session is not None and session in self._connection_of:
+            self.counters.takeovers += 1
+            self._connection_of[session].disconnect(ReasonCode.SESSION_TAKEN_OVER)  # [MQTT-3.1.4-3]
+            session = self.registry.get(terms.client_id)
+        if session is not None and terms.clean_start:
+            self._end_session(session)  # [MQTT-3.1.2-4]
+            session = None
+        session_present = session is not None
+        if session is None:
+            if self.registry.full:
+                connection.refuse(ReasonCode.QUOTA_EXCEEDED)
+                return
+            session = self.registry.create(terms.client_id, wire=terms.wire)
+        self._cancel_deadlines(session)  # no Will Message when it came back in time [MQTT-3.1.3-9]
+        self.registry.index.join(session, wire=terms.wire)
+        session.will = terms.will
+        session.expiry_s = terms.session_expiry_s
+        self._connection_of[session] = connection
+        self.logger.debug(
+            "client_connected",
+            client_id=session.client_id,
+            address=connection.address,
+            version=terms.wire.version,
+            session_present=session_present,
+        )
+        connection.open(session, terms, session_present=session_present)
+
+    def leave_session(self, session: Session) -> None:
+        """Carry out the end of a session's connection: Will Message, and the session's end or its expiry."""
+        address = self._connection_of.pop(session).address
+        self.logger.debug("client_gone", client_id=session.client_id, address=address)
+        session.disconnect()
+        if self._stopping:
+            return
+        if session.expiry_s == 0:
+            self._end_session(session)
+            return
+        session.expiry = self.after(session.expiry_s, lambda: self._end_session(session))  # [MQTT-3.1.2-23]
+        if session.will is None:
+            return
+        if session.will.delay_s == 0:
+            self._publish_will(session)
+        elif session.will.delay_s < session.expiry_s:  # else the session's end comes first [MQTT-3.1.3-9]
+            session.will_deadline = self.after(session.will.delay_s, lambda: self._publish_will(session))
+
+    def verdict_came(self, session: Session) -> None:
+        """Note that a verdict on a message of `session` came later; its connection may be another one by now."""
+        connection = self._connection_of.get(session)
+        if connection is not None:
+            connection.send_acks()
+
+    # Its own.
+
+    def _end_session(self, session: Session) -> None:
+        self._cancel_deadlines(session)
+        self.registry.end(session)
+        self._publish_will(session)
+
+    def _publish_will(self, session: Session) -> None:
+        will, session.will = session.will, None
+        if will is None:
+            return
+        self.counters.wills += 1
+        (verdict,) = self.ingress.publish(session.client_id, [will.row], self.clock.now_ns())
+        if isinstance(verdict, int) and verdict.is_failure:
+            self.counters.dropped[DropReason.REFUSED] += 1
+
+    def _cancel_deadlines(self, session: Session) -> None:
+        for deadline in (session.expiry, session.will_deadline):
+            if deadline is not None:
+                deadline.cancel()
+        session.expiry = session.will_deadline = None
+
+    def _set_timer(self) -> None:
+        next_s = self._deadlines.next_s
+        if self._timer is not None:
+            if next_s is not None and self._timer_s <= next_s and not self._timer.cancelled():
+                return  # it comes first, and then looks again
+            self._timer.cancel()
+            self._timer = None
+        if next_s is None or (self._stopping and not self._connections):
+            return
+        self._timer_s = next_s
+        delay_s = max(0.0, next_s - self.clock.monotonic())
+        self._timer = self._loop.call_later(delay_s, self._timer_came)
+
+    def _timer_came(self) -> None:
+        self._timer = None
+        self.run_due()
+
+    async def _wait_all_gone(self) -> None:
+        while self._connections:
+            self._all_gone.clear()
+            await self._all_gone.wait()

@@ -1,0 +1,194 @@
+"""One client's session: its subscriptions, both directions of its messages, and how messages reach it.
+
+Owns the state that says whether the session's audience writes to it directly (MQTT 5, section 4.1). What is sent
+is `sending`'s business, what is received `receiving`'s, what its subscriptions match `audiences`'. It must not
+know sockets or clocks: the shell gives it the function that writes, and the time.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fanout.mqtt.decoder import AckRun
+from fanout.mqtt.packets import PacketType
+from fanout.server.audiences import Audience, SubscriptionOptions, Write
+from fanout.server.counters import Counters
+from fanout.server.deadlines import Deadline
+from fanout.server.message_queue import Batch
+from fanout.server.receiving import Receiving
+from fanout.server.retained_delivery import RetainedDelivery
+from fanout.server.sending import Sending
+from fanout.server.wills import Will
+from fanout.server.wire import WireVariant
+
+if TYPE_CHECKING:
+    from fanout.server.shared_subscriptions import ShareGroup
+
+__all__ = ["Session", "SessionState"]
+
+
+class SessionState(enum.Enum):
+    """How messages reach a session."""
+
+    ABSENT = "absent"
+    """It has no Network Connection: QoS 1 and 2 are queued, QoS 0 is not for it."""
+    DIRECT = "direct"
+    """Nothing waits and its socket takes more: its audience writes to it."""
+    QUEUED = "queued"
+    """Something older is before them, or its socket is full: they are queued."""
+
+
+class Session:
+    """One client's session. `audience` and `subscriptions` are kept by `AudienceIndex`."""
+
+    __slots__ = (
+        "_connection_write",
+        "_paused",
+        "audience",
+        "client_id",
+        "expiry",
+        "expiry_s",
+        "fingerprint",
+        "receiving",
+        "sending",
+        "shared",
+        "state",
+        "subscriptions",
+        "will",
+        "will_deadline",
+        "wire",
+        "write",
+    )
+
+    def __init__(
+        self,
+        client_id: str,
+        *,
+        wire: WireVariant,
+        queue_messages_max: int,
+        queue_bytes_max: int,
+        counters: Counters,
+    ) -> None:
+        self.client_id = client_id
+        """Client Identifier."""
+        self.wire = wire
+        """The kind of receiver it was at its last Network Connection."""
+        self.subscriptions: Mapping[bytes, SubscriptionOptions] = {}
+        """Its subscriptions, but for shared ones; belongs to its audience."""
+        self.shared: dict[tuple[bytes, bytes], ShareGroup] = {}
+        """Its shared subscriptions: (ShareName, Topic Filter) to the group; kept by `SharedSubscriptions`."""
+        self.fingerprint = 0
+        """A hash over `subscriptions`, kept by `AudienceIndex`."""
+        self.audience: Audience | None = None
+        """The audience that it belongs to; None without subscriptions."""
+        self.state = SessionState.ABSENT
+        """How messages reach it."""
+        self.write: Write | None = None
+        """Writes to its Network Connection; None unless its state is DIRECT."""
+        self.sending = Sending(
+            wire=wire, queue_messages_max=queue_messages_max, queue_bytes_max=queue_bytes_max, counters=counters
+        )
+        """The sender's side."""
+        self.receiving = Receiving(version=wire.version)
+        """The receiver's side."""
+        self.expiry_s = 0
+        """Session Expiry Interval in seconds."""
+        self.expiry: Deadline | None = None
+        """When it ends, while it is absent."""
+        self.will: Will | None = None
+        """Its Will Message; None when it has none (left)."""
+        self.will_deadline: Deadline | None = None
+        """When its Will Message is published, while it is absent and the Will Delay Interval runs."""
+        self._connection_write: Write | None = None
+        self._paused = False
+
+    def connect(self, write: Write, *, window: int) -> bytes:
+        """Attach a Network Connection; the wire variant is set by `AudienceIndex.join`, before.
+
+        Args:
+            write: Writes bytes to it.
+            window: How many messages may be in flight: the client's Receive Maximum, or less.
+
+        Returns:
+            What to send first; `take` gives what follows.
+        """
+        self._connection_write = write
+        self._paused = False
+        self.receiving.new_connection(self.wire.version)
+        first = self.sending.connect(wire=self.wire, window=window)
+        self._settle()
+        return first
+
+    def disconnect(self) -> None:
+        """Detach the Network Connection."""
+        self._connection_write = None
+        self._paused = False
+        self.sending.disconnect()
+        self._settle()
+
+    def pause(self) -> None:
+        """Note that its socket is full."""
+        self._paused = True
+        self._settle()
+
+    def resume(self) -> None:
+        """Note that its socket takes more again."""
+        self._paused = False
+        self._settle()
+
+    def add_retained(self, delivery: RetainedDelivery) -> None:
+        """Give it retained messages; live ones wait until they are through."""
+        self.sending.add_retained(delivery)
+        self._settle()
+
+    def cancel_retained(self, topic_filter: bytes) -> None:
+        """Stop giving it the retained messages of a subscription that it ended."""
+        self.sending.cancel_retained(topic_filter)
+        self._settle()
+
+    def enqueue(self, batch: Batch) -> int:
+        """Queue a batch; without a Network Connection only what has QoS 1 or 2.
+
+        Returns:
+            How many messages were queued.
+        """
+        queued = self.sending.enqueue(batch if self._connection_write is not None else batch.durable())
+        self._settle()
+        return queued
+
+    def send(self, batch: Batch, *, now_ns: int) -> bytes:
+        """Return the bytes of a batch for a session that is DIRECT; what is over its window is queued."""
+        data = self.sending.send(batch, now_ns=now_ns)
+        self._settle()
+        return data
+
+    def take(self, *, now_ns: int, messages_max: int, bytes_max: int) -> bytes:
+        """Take the next bytes to write; see `Sending.take`."""
+        data = self.sending.take(now_ns=now_ns, messages_max=messages_max, bytes_max=bytes_max)
+        self._settle()
+        return data
+
+    def acknowledge(self, run: AckRun) -> bytes:
+        """Take a run of PUBACK, PUBREC, PUBREL or PUBCOMP and return the answers."""
+        if run.type is PacketType.PUBREL:
+            return self.receiving.release(run.packet_ids)
+        return self.sending.acknowledge(run)
+
+    def _settle(self) -> None:
+        """Bring `state` up to date, hence the session's place in its audience and groups."""
+        if self._connection_write is None:
+            state = SessionState.ABSENT
+        elif self._paused or self.sending.pending:
+            state = SessionState.QUEUED
+        else:
+            state = SessionState.DIRECT
+        if state is self.state:
+            return
+        self.state = state
+        self.write = self._connection_write if state is SessionState.DIRECT else None
+        if self.audience is not None:
+            self.audience.place(self)
+        for group in self.shared.values():
+            group.place(self)

@@ -1,0 +1,40 @@
+"""Fixtures for tests of the server: a node in memory that listens on a free port, on both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+import pytest
+import uvloop
+
+from tests.server.node_in_memory import NodeInMemory
+
+StartNode = Callable[..., Awaitable[NodeInMemory]]
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run every test with asyncio's own event loop, and with uvloop, which a node uses."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+async def start_node() -> AsyncIterator[StartNode]:
+    """Give a function that starts a node with some settings of `[server]`; all are stopped after the test."""
+    nodes: list[NodeInMemory] = []
+
+    async def start(**settings: object) -> NodeInMemory:
+        node = NodeInMemory(**settings)
+        await node.server.start()
+        nodes.append(node)
+        return node
+
+    yield start
+    for node in nodes:
+        await node.server.stop(deadline_s=0.1)
+
+
+@pytest.fixture
+async def node(start_node: StartNode) -> NodeInMemory:
+    """Give a started node with the default settings."""
+    return await start_node()

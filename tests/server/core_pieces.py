@@ -1,0 +1,68 @@
+"""Makers of core objects for tests: sessions that write into a list."""
+
+from __future__ import annotations
+
+from fanout.server.audiences import SubscriptionOptions
+from fanout.server.counters import Counters
+from fanout.server.sessions import Session
+from fanout.server.wire import WireVariant
+
+__all__ = ["Peer", "make_session", "options"]
+
+
+def make_session(
+    client_id: str = "c",
+    *,
+    wire: WireVariant | None = None,
+    counters: Counters | None = None,
+    queue_messages_max: int = 1000,
+    queue_bytes_max: int = 1_000_000,
+) -> Session:
+    """Make a session without a connection, for MQTT 5 unless `wire` says otherwise."""
+    return Session(
+        client_id,
+        wire=WireVariant(5) if wire is None else wire,
+        queue_messages_max=queue_messages_max,
+        queue_bytes_max=queue_bytes_max,
+        counters=Counters() if counters is None else counters,
+    )
+
+
+def options(
+    qos: int = 0, *, no_local: bool = False, retain_as_published: bool = False, identifier: int = 0
+) -> SubscriptionOptions:
+    """Make the options of a subscription."""
+    return SubscriptionOptions(qos, no_local, retain_as_published, identifier)
+
+
+class Peer:
+    """A session whose connection keeps what is written to it."""
+
+    def __init__(self, session: Session, *, window: int = 100) -> None:
+        self.session = session
+        self.written: list[bytes] = []
+        self.window = window
+        self.connect()
+
+    def connect(self) -> None:
+        """Attach a connection, and keep the PUBRELs that it begins with."""
+        first = self.session.connect(self.written.append, window=self.window)
+        if first:
+            self.written.append(first)
+
+    def take_piece(self, *, messages_max: int = 100, bytes_max: int = 100_000, now_ns: int = 0) -> None:
+        """Let the session write one piece."""
+        self.written.append(self.session.take(now_ns=now_ns, messages_max=messages_max, bytes_max=bytes_max))
+
+    def take(self, *, messages_max: int = 100, now_ns: int = 0) -> None:
+        """Let the session write until there is nothing more, or it is blocked."""
+        while self.session.sending.pending:
+            self.take_piece(now_ns=now_ns, messages_max=messages_max)
+            if self.session.sending.blocked:
+                return
+
+    def read(self) -> bytes:
+        """Return and forget what was written."""
+        data = b"".join(self.written)
+        self.written.clear()
+        return data

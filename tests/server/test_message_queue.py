@@ -1,0 +1,110 @@
+"""Tests of batches and of the bounded queue."""
+
+from __future__ import annotations
+
+from fanout.server.message_queue import Batch, MessageQueue
+from fanout.server.wire import Message, WireVariant, message_bytes
+from tests.server.node_in_memory import update
+
+WIRE = WireVariant(4)
+
+
+def messages(*numbers: int, qos: int = 0, expires_ns: int = 0) -> list[Message]:
+    """Make messages whose payloads are numbers of one length."""
+    return [(update(b"t", b"%04d" % number, expires_ns=expires_ns), qos, False, ()) for number in numbers]
+
+
+def batch(*numbers: int, qos: int = 0, expires_ns: int = 0) -> Batch:
+    """Make a batch of such messages."""
+    return Batch(messages(*numbers, qos=qos, expires_ns=expires_ns), wire=WIRE, expiring=expires_ns > 0)
+
+
+def drain(queue: MessageQueue, piece: int = 1) -> list[int]:
+    """Take everything from a queue, `piece` messages at a time, and return the numbers."""
+    found: list[int] = []
+    while queue:
+        one, start = queue.head()
+        count = min(piece, len(one.messages) - start)
+        found += [int(message[0][1]) for message in one.messages[start : start + count]]
+        queue.advance(count)
+    return found
+
+
+def test_queue_gives_messages_in_order() -> None:
+    """Messages come out in the order of appending, however they are taken, and the figures follow."""
+    for piece in (1, 2, 10):
+        queue = MessageQueue(messages_max=100, bytes_max=10_000)
+        size = message_bytes(messages(1)[0])
+        assert queue.append(batch(1, 2, 3)) == []
+        assert queue.append(batch(4)) == []
+        assert queue.append(batch(7, 5, 6), start=1) == []
+        assert (queue.messages, queue.bytes, queue.appended_total) == (6, 6 * size, 6)
+        assert drain(queue, piece) == [1, 2, 3, 4, 5, 6]
+        assert (queue.messages, queue.bytes, queue.appended_total) == (0, 0, 6)
+
+
+def test_queue_starts_where_a_batch_starts() -> None:
+    """The first batch of an empty queue may start in its middle; a batch without a rest changes nothing."""
+    queue = MessageQueue(messages_max=100, bytes_max=10_000)
+    assert queue.append(batch(1, 2), start=2) == []
+    assert not queue
+    queue.append(batch(1, 2, 3), start=2)
+    assert drain(queue) == [3]
+
+
+def test_full_queue_drops_the_oldest_messages() -> None:
+    """Beyond the bound of messages the oldest go and are handed back, across batches."""
+    queue = MessageQueue(messages_max=4, bytes_max=10_000)
+    queue.append(batch(1, 2, 3))
+    dropped = queue.append(batch(4, 5, 6, 7))
+    assert [int(message[0][1]) for message in dropped] == [1, 2, 3]
+    dropped = queue.append(batch(8))
+    assert [int(message[0][1]) for message in dropped] == [4]
+    assert drain(queue) == [5, 6, 7, 8]
+
+
+def test_batch_larger_than_the_queue_keeps_its_end() -> None:
+    """Of a batch that alone is over the bound, the newest messages stay."""
+    queue = MessageQueue(messages_max=2, bytes_max=10_000)
+    assert len(queue.append(batch(1, 2, 3, 4, 5))) == 3
+    assert drain(queue) == [4, 5]
+
+
+def test_queue_is_bounded_in_bytes() -> None:
+    """Beyond the bound of bytes the oldest go; a message that alone is over it goes itself."""
+    size = message_bytes(messages(1)[0])
+    queue = MessageQueue(messages_max=100, bytes_max=2 * size)
+    assert len(queue.append(batch(1, 2, 3))) == 1
+    assert queue.bytes == 2 * size
+    assert drain(queue) == [2, 3]
+    tiny = MessageQueue(messages_max=100, bytes_max=size - 1)
+    assert len(tiny.append(batch(1))) == 1
+    assert not tiny
+
+
+def test_durable_part_of_a_batch_has_no_qos_0() -> None:
+    """A session without a connection keeps what has QoS 1 or 2; all such sessions share one batch."""
+    mixed = Batch(messages(1) + messages(2, qos=1) + messages(3, qos=2), wire=WIRE)
+    durable = mixed.durable()
+    assert [int(message[0][1]) for message in durable.messages] == [2, 3]
+    assert mixed.durable() is durable
+
+
+def test_batch_is_encoded_once_for_its_wire_variant() -> None:
+    """A batch that was not encoded is encoded for the first who needs it, and for all."""
+    one = batch(1, 2)
+    frames = one.shared_frames(WIRE, now_ns=0)
+    assert frames is not None
+    assert one.data == b"".join(frame for frame in frames if isinstance(frame, bytes))
+    assert one.shared_frames(WIRE, now_ns=0) is frames
+    mixed = Batch(messages(1) + messages(2, qos=1), wire=WIRE)
+    assert mixed.shared_frames(WIRE, now_ns=0) is not None
+    assert mixed.data is None
+
+
+def test_batch_is_not_shared_with_other_receivers_or_when_it_ages() -> None:
+    """Another wire variant, a Message Expiry Interval or a Maximum Packet Size need an own encoding."""
+    assert batch(1).shared_frames(WireVariant(5), now_ns=0) is None
+    assert batch(1, expires_ns=5).shared_frames(WIRE, now_ns=0) is None
+    limited = WireVariant(4, packet_bytes_max=10)
+    assert Batch(messages(1), wire=limited).shared_frames(limited, now_ns=0) is None

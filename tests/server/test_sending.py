@@ -1,0 +1,482 @@
+"""Tests of what a session sends to its client: what is written when, and what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fanout.mqtt.decoder import AckRun
+from fanout.mqtt.packets import PacketType
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.update import Update
+from fanout.server.audiences import SubscriptionOptions
+from fanout.server.counters import Counters, DropReason
+from fanout.server.message_queue import Batch
+from fanout.server.retained_delivery import RetainedDelivery
+from fanout.server.sending import PINGRESP
+from fanout.server.wire import Message, WireVariant
+from tests.server.core_pieces import Peer, make_session, options
+from tests.server.node_in_memory import update
+
+V5 = WireVariant(5)
+
+
+def message(payload: bytes, *, qos: int = 0, topic: bytes = b"t", expires_ns: int = 0) -> Message:
+    """Make a message."""
+    return (update(topic, payload, qos=qos, expires_ns=expires_ns), qos, False, ())
+
+
+def batch(*messages: Message, wire: WireVariant = V5) -> Batch:
+    """Make a batch as dispatch makes it, encoded."""
+    made = Batch(list(messages), wire=wire, expiring=any(one[0][6] for one in messages))
+    made.shared_frames(wire, now_ns=0)
+    return made
+
+
+def deliver(
+    session_peer: Peer,
+    *values: Update,
+    topic_filter: bytes = b"#",
+    granted: SubscriptionOptions | None = None,
+) -> None:
+    """Give a session retained messages."""
+
+    def find(wanted: bytes) -> Iterator[Update]:
+        return iter([value for value in values if wanted in {topic_filter, value[0]}])
+
+    session_peer.session.add_retained(RetainedDelivery(topic_filter, options=granted or options(2), find=find))
+
+
+def publish(payload: bytes, qos: int = 0, packet_id: int = 0, *, flags: int = 0, topic: bytes = b"t") -> bytes:
+    """Encode a PUBLISH without properties for MQTT 5."""
+    body = len(topic).to_bytes(2, "big") + topic + (packet_id.to_bytes(2, "big") if qos else b"") + b"\0" + payload
+    return bytes((0x30 | qos << 1 | flags, len(body))) + body
+
+
+def ack(kind: PacketType, *packet_ids: int, codes: list[int] | None = None) -> AckRun:
+    """Make a run of acknowledgements."""
+    return AckRun(kind, list(packet_ids), codes)
+
+
+def test_batch_at_qos_0_is_written_from_shared_frames() -> None:
+    """Queued batches come out whole, and each is counted."""
+    counters = Counters()
+    peer = Peer(make_session(counters=counters))
+    peer.session.pause()
+    peer.session.enqueue(batch(message(b"1"), message(b"2")))
+    peer.session.enqueue(batch(message(b"3")))
+    peer.session.resume()
+    peer.take()
+    assert peer.read() == publish(b"1") + publish(b"2") + publish(b"3")
+    assert counters.deliveries == 3
+
+
+def test_pieces_are_limited_in_messages() -> None:
+    """One piece has about as many messages as asked for, and order is kept across pieces."""
+    peer = Peer(make_session())
+    values = [update(b"r/%d" % number, b"r") for number in range(5)]
+    deliver(peer, *values)
+    peer.session.enqueue(batch(*(message(b"%d" % number, qos=1) for number in range(5))))
+    peer.take_piece(messages_max=3)
+    assert peer.read().count(b"r/") == 3
+    peer.take_piece(messages_max=2)
+    assert peer.read().count(b"r/") == 2
+    peer.take(messages_max=2)
+    assert peer.read() == b"".join(publish(b"%d" % number, 1, number + 1) for number in range(5))
+
+
+def test_pieces_are_limited_in_bytes() -> None:
+    """One piece has about as many bytes as asked for, wherever its messages come from."""
+    peer = Peer(make_session(), window=4)
+    large = b"x" * 1000
+    for _ in range(2):
+        peer.session.send(batch(message(large, qos=1), message(large, qos=1)), now_ns=0)
+    peer.session.disconnect()
+    peer.connect()
+    deliver(peer, *(update(b"r/%d" % number, large) for number in range(4)))
+    for _ in range(4):
+        peer.session.enqueue(batch(message(large)))
+    sizes: list[int] = []
+    while peer.session.sending.pending:
+        peer.take_piece(bytes_max=1500)
+        sizes.append(peer.read().count(large))
+    assert sum(sizes) == 12
+    assert max(sizes) == 2
+
+
+def test_window_holds_back_what_needs_an_acknowledgement() -> None:
+    """Beyond the window messages wait, later ones at QoS 0 too; acknowledgements let them go in order."""
+    peer = Peer(make_session(), window=2)
+    session = peer.session
+    one = batch(message(b"1", qos=1), message(b"2", qos=2), message(b"3", qos=1), message(b"4"))
+    assert session.send(one, now_ns=0) == publish(b"1", 1, 1) + publish(b"2", 2, 2)
+    assert session.sending.blocked
+    assert session.write is None
+    session.enqueue(batch(message(b"5")))
+    peer.take()
+    assert peer.read() == b""
+    assert session.acknowledge(ack(PacketType.PUBACK, 1)) == b""
+    peer.take()
+    assert peer.read() == publish(b"3", 1, 3) + publish(b"4") + publish(b"5")
+    assert session.write is not None
+
+
+def test_qos_2_is_released_and_completed() -> None:
+    """PUBREC is answered with PUBREL, an unknown one in MQTT 5 with 0x92; PUBCOMP frees the window."""
+    peer = Peer(make_session(), window=1)
+    session = peer.session
+    session.send(batch(message(b"1", qos=2)), now_ns=0)
+    assert session.acknowledge(ack(PacketType.PUBREC, 1, 9)) == b"\x62\x02\x00\x01" + b"\x62\x03\x00\x09\x92"
+    assert len(session.sending.outbound) == 1
+    assert session.acknowledge(ack(PacketType.PUBCOMP, 1)) == b""
+    assert len(session.sending.outbound) == 0
+    assert session.acknowledge(ack(PacketType.PUBREL, 5)) == b"\x70\x03\x00\x05\x92"
+
+
+def test_unknown_pubrec_of_mqtt_311_is_not_answered() -> None:
+    """MQTT 3.1.1 has no Reason Code for it."""
+    peer = Peer(make_session(wire=WireVariant(4)))
+    assert peer.session.acknowledge(ack(PacketType.PUBREC, 9)) == b""
+
+
+def test_absent_session_keeps_qos_1_and_2() -> None:
+    """Without a connection QoS 0 is not queued; the rest comes with the next connection."""
+    session = make_session()
+    assert session.enqueue(batch(message(b"0"), message(b"1", qos=1))) == 1
+    assert session.enqueue(batch(message(b"0"))) == 0
+    peer = Peer(session)
+    peer.take()
+    assert peer.read() == publish(b"1", 1, 1)
+
+
+def test_unacknowledged_messages_are_sent_again_in_order() -> None:
+    """A resumed session begins with PUBRELs, then PUBLISHs with DUP in the old order [MQTT-4.4.0-1]."""
+    peer = Peer(make_session())
+    session = peer.session
+    session.send(batch(*(message(b"%d" % n, qos=q) for n, q in ((1, 1), (2, 2), (3, 2), (4, 1)))), now_ns=0)
+    session.acknowledge(ack(PacketType.PUBREC, 2))
+    session.disconnect()
+    session.enqueue(batch(message(b"5", qos=1)))
+    peer.connect()
+    assert peer.read() == b"\x62\x02\x00\x02"
+    peer.take(messages_max=1)
+    assert peer.read() == b"".join(
+        (
+            publish(b"1", 1, 1, flags=8),
+            publish(b"3", 2, 3, flags=8),
+            publish(b"4", 1, 4, flags=8),
+            publish(b"5", 1, 5),
+        )
+    )
+
+
+def test_resumption_honours_a_smaller_receive_maximum() -> None:
+    """Only as many are sent again as the new Receive Maximum allows; acknowledged ones make room."""
+    peer = Peer(make_session(), window=3)
+    session = peer.session
+    session.send(batch(*(message(b"%d" % number, qos=1) for number in (1, 2, 3))), now_ns=0)
+    session.disconnect()
+    session.enqueue(batch(message(b"4", qos=1)))
+    peer.window = 1
+    peer.connect()
+    peer.take()
+    assert peer.read() == publish(b"1", 1, 1, flags=8)
+    assert session.sending.blocked
+    session.acknowledge(ack(PacketType.PUBACK, 1, 3))  # 3 was acknowledged before it was sent again
+    peer.take()
+    assert peer.read() == publish(b"2", 1, 2, flags=8)
+    session.acknowledge(ack(PacketType.PUBACK, 2))
+    peer.take()
+    assert peer.read() == publish(b"4", 1, 4)
+
+
+def test_live_messages_follow_retained_ones() -> None:
+    """While retained messages are on their way live ones wait, and follow in order."""
+    peer = Peer(make_session())
+    deliver(peer, update(b"a", b"old"), update(b"b", b"old"))
+    assert peer.session.write is None
+    peer.session.enqueue(batch(message(b"new", topic=b"c")))
+    peer.take()
+    expected = publish(b"old", flags=1, topic=b"a") + publish(b"old", flags=1, topic=b"b")
+    assert peer.read() == expected + publish(b"new", topic=b"c")
+    assert peer.session.write is not None
+
+
+def test_value_set_meanwhile_is_seen_once() -> None:
+    """The retained copy of a topic with a newer retained message in the queue is left out, whatever its place."""
+    for passed in (0, 1):
+        peer = Peer(make_session())
+        new = message(b"new", topic=b"b")
+        deliver(peer, update(b"a", b"old"), new[0])
+        if passed:
+            peer.take_piece(messages_max=1)
+        peer.session.enqueue(batch(new))
+        peer.take()
+        assert peer.read() == publish(b"old", flags=1, topic=b"a") + publish(b"new", topic=b"b")
+
+
+def test_message_that_is_not_retained_does_not_replace_the_retained_value() -> None:
+    """A live message without RETAIN leaves the retained value to be delivered first."""
+    peer = Peer(make_session())
+    deliver(peer, update(b"a", b"value"))
+    peer.session.enqueue(batch((update(b"a", b"event", retain=False), 0, False, ())))
+    peer.take()
+    assert peer.read() == publish(b"value", flags=1, topic=b"a") + publish(b"event", topic=b"a")
+
+
+def test_value_whose_message_was_dropped_comes_as_retained() -> None:
+    """When the queue gives up the newer message, the retained value is not left out."""
+    counters = Counters()
+    peer = Peer(make_session(queue_messages_max=1, counters=counters))
+    new = message(b"new", topic=b"b")
+    deliver(peer, update(b"a", b"old"), new[0])
+    peer.session.enqueue(batch(new))
+    peer.session.enqueue(batch(message(b"last", topic=b"c")))
+    peer.take()
+    assert peer.read() == b"".join(
+        (
+            publish(b"old", flags=1, topic=b"a"),
+            publish(b"new", flags=1, topic=b"b"),
+            publish(b"last", topic=b"c"),
+        )
+    )
+    assert counters.dropped[DropReason.QUEUE_FULL] == 1
+
+
+def test_newest_of_two_messages_keeps_the_value_out() -> None:
+    """Dropping an older message for a topic does not bring the retained copy back when a newer one waits."""
+    peer = Peer(make_session(queue_messages_max=1))
+    newest = message(b"2", topic=b"a")
+    deliver(peer, newest[0])
+    peer.session.enqueue(batch(message(b"1", topic=b"a")))
+    peer.session.enqueue(batch(newest))
+    peer.take()
+    assert peer.read() == publish(b"2", topic=b"a")
+
+
+def test_ping_waits_for_retained_messages_and_what_replaced_them() -> None:
+    """PINGRESP comes behind the retained messages of the SUBSCRIBE before it, and the live ones that waited."""
+    peer = Peer(make_session())
+    session = peer.session
+    assert session.sending.ping()
+    new = message(b"new", topic=b"b")
+    deliver(peer, update(b"a", b"old"), new[0])
+    assert not session.sending.ping()
+    assert not session.sending.ping()
+    session.enqueue(batch(new))
+    peer.take(messages_max=1)
+    assert peer.read() == publish(b"old", flags=1, topic=b"a") + publish(b"new", topic=b"b") + PINGRESP * 2
+    assert session.sending.ping()
+
+
+def test_ping_does_not_wait_for_a_later_subscribe() -> None:
+    """Retained messages of a SUBSCRIBE behind the PINGREQ do not hold it, but for what is ahead of them."""
+    peer = Peer(make_session())
+    deliver(peer, update(b"a", b"1"), topic_filter=b"a")
+    assert not peer.session.sending.ping()
+    deliver(peer, update(b"b", b"2"), topic_filter=b"b")
+    peer.take_piece(messages_max=1)
+    peer.take(messages_max=1)
+    data = peer.read()
+    assert data.startswith(publish(b"1", flags=1, topic=b"a"))
+    assert data.count(PINGRESP) == 1
+
+
+def test_ping_does_not_wait_for_acknowledgements() -> None:
+    """A session that waits for its client answers PINGREQ at once [MQTT-3.3.4-10]."""
+    peer = Peer(make_session(), window=1)
+    session = peer.session
+    deliver(peer, update(b"a", b"1", qos=1), update(b"b", b"2", qos=1))
+    assert not session.sending.ping()
+    peer.take()
+    assert peer.read() == publish(b"1", 1, 1, flags=1, topic=b"a") + PINGRESP
+    assert session.sending.ping()
+    session.acknowledge(ack(PacketType.PUBACK, 1))
+    peer.take()
+    assert peer.read() == publish(b"2", 1, 2, flags=1, topic=b"b")
+
+
+def test_ping_of_a_link_is_never_early() -> None:
+    """A session with stamps, which is a fanout link, gets PINGRESP in its turn: it is evidence there."""
+    peer = Peer(make_session(wire=WireVariant(5, stamped=True)), window=1)
+    session = peer.session
+    deliver(peer, update(b"a", b"1", qos=1), update(b"b", b"2", qos=1))
+    peer.take()
+    assert not session.sending.ping()
+    assert peer.read() == publish(b"1", 1, 1, flags=1, topic=b"a")
+    session.acknowledge(ack(PacketType.PUBACK, 1))
+    peer.take()
+    assert peer.read() == publish(b"2", 1, 2, flags=1, topic=b"b") + PINGRESP
+
+
+def test_ping_behind_an_acknowledgement_waits_again() -> None:
+    """As soon as the client has acknowledged, or subscribed anew, a PINGREQ takes its turn."""
+    peer = Peer(make_session(), window=1)
+    session = peer.session
+    deliver(peer, update(b"a", b"1", qos=1), update(b"b", b"2", qos=1))
+    peer.take()
+    deliver(peer, update(b"c", b"3"), topic_filter=b"c")
+    assert not session.sending.ping()
+    peer.take()
+    assert session.sending.ping()
+    session.acknowledge(ack(PacketType.PUBACK, 1))
+    assert not session.sending.ping()
+
+
+def test_ping_behind_queued_messages_does_not_wait_for_acknowledgements() -> None:
+    """The same holds when the retained messages are through and a live one waits for the client."""
+    peer = Peer(make_session(), window=1)
+    deliver(peer, update(b"a", b"1"))
+    assert not peer.session.sending.ping()
+    peer.session.enqueue(batch(message(b"2", qos=1), message(b"3", qos=1)))
+    peer.take()
+    assert peer.read() == publish(b"1", flags=1, topic=b"a") + publish(b"2", 1, 1) + PINGRESP
+
+
+def test_ping_waits_for_what_replaced_retained_messages() -> None:
+    """A PINGREQ that comes when retained messages are through waits for the live ones that took a place."""
+    peer = Peer(make_session())
+    new = message(b"new", topic=b"b")
+    deliver(peer, update(b"a", b"old"), new[0])
+    peer.session.enqueue(batch(new))
+    peer.session.enqueue(batch(message(b"later", topic=b"c", qos=1)))
+    peer.take_piece(messages_max=1)
+    peer.take_piece(messages_max=1)
+    assert not peer.session.sending.ping()
+    peer.take()
+    expected = publish(b"old", flags=1, topic=b"a") + publish(b"new", topic=b"b")
+    assert peer.read() == expected + publish(b"later", 1, 1, topic=b"c") + PINGRESP
+    assert peer.session.sending.ping()
+
+
+def test_retained_messages_of_an_ended_subscription_stop() -> None:
+    """UNSUBSCRIBE stops them; a PINGREQ that waited for them is answered in its turn."""
+    peer = Peer(make_session(), window=1)
+    session = peer.session
+    deliver(peer, update(b"a", b"1", qos=1), update(b"a", b"2", qos=1), topic_filter=b"a")
+    session.cancel_retained(b"other")
+    peer.take()
+    assert session.sending.blocked
+    peer.read()
+    session.cancel_retained(b"a")
+    session.acknowledge(ack(PacketType.PUBACK, 1))
+    deliver(peer, update(b"b", b"3"), topic_filter=b"b")
+    assert not session.sending.ping()
+    deliver(peer, update(b"c", b"4"), topic_filter=b"c")
+    session.cancel_retained(b"b")
+    peer.take()
+    assert peer.read() == publish(b"4", flags=1, topic=b"c") + PINGRESP
+    deliver(peer, update(b"b", b"3"), topic_filter=b"b")
+    session.sending.ping()
+    session.cancel_retained(b"b")
+    peer.take()
+    assert peer.read() == PINGRESP
+
+
+def test_cancelling_one_of_several_keeps_the_others() -> None:
+    """A delivery without a waiting PINGREQ goes without a trace."""
+    peer = Peer(make_session())
+    deliver(peer, update(b"a", b"1"), topic_filter=b"a")
+    deliver(peer, update(b"b", b"2"), topic_filter=b"b")
+    peer.session.cancel_retained(b"a")
+    peer.take()
+    assert peer.read() == publish(b"2", flags=1, topic=b"b")
+
+
+def test_subscribing_again_starts_retained_messages_again() -> None:
+    """What was left of them is replaced, and a PINGREQ that waited waits for the new ones."""
+    peer = Peer(make_session())
+    session = peer.session
+    deliver(peer, update(b"a", b"1"), update(b"b", b"2"))
+    peer.take_piece(messages_max=1)
+    assert not session.sending.ping()
+    deliver(peer, update(b"a", b"1"), update(b"b", b"2"))
+    peer.take()
+    first, second = publish(b"1", flags=1, topic=b"a"), publish(b"2", flags=1, topic=b"b")
+    assert peer.read() == first + first + second + PINGRESP
+
+
+def test_undelivered_retained_messages_come_after_a_reconnect() -> None:
+    """A resumed session gets the rest as retained; a PINGREQ of the old connection is forgotten."""
+    peer = Peer(make_session())
+    deliver(peer, update(b"a", b"1"), update(b"b", b"2"))
+    peer.take_piece(messages_max=1)
+    peer.session.sending.ping()
+    peer.session.disconnect()
+    peer.session.enqueue(batch(message(b"3", topic=b"c", qos=1)))
+    peer.read()
+    peer.connect()
+    peer.take()
+    assert peer.read() == publish(b"2", flags=1, topic=b"b") + publish(b"3", 1, 1, topic=b"c")
+
+
+def test_expired_message_is_dropped_from_the_queue() -> None:
+    """A message that expired while it waited is dropped and counted [MQTT-3.3.2-5]; others tell what is left."""
+    counters = Counters()
+    peer = Peer(make_session(counters=counters))
+    peer.session.pause()
+    second_ns = 1_000_000_000
+    one = batch(message(b"1", expires_ns=second_ns), message(b"2", expires_ns=9 * second_ns))
+    peer.session.enqueue(one)
+    peer.session.resume()
+    peer.take(now_ns=4 * second_ns)
+    assert peer.read() == b"\x30\x0a\x00\x01t\x05\x02\x00\x00\x00\x052"
+    assert counters.dropped[DropReason.EXPIRED] == 1
+
+
+def test_packet_over_the_maximum_size_is_not_sent() -> None:
+    """A PUBLISH over the client's Maximum Packet Size is dropped and counted [MQTT-3.1.2-25]."""
+    counters = Counters()
+    wire = WireVariant(5, packet_bytes_max=20)
+    peer = Peer(make_session(wire=wire, counters=counters))
+    deliver(peer, update(b"a", b"x" * 100, qos=1), update(b"b", b"y"))
+    peer.take()
+    assert peer.read() == publish(b"y", flags=1, topic=b"b")
+    assert counters.dropped[DropReason.PACKET_TOO_LARGE] == 1
+    assert len(peer.session.sending.outbound) == 0
+
+
+def test_message_too_large_for_the_new_connection_is_completed() -> None:
+    """What was in flight and is over the new Maximum Packet Size counts as completed [MQTT-3.1.2-25]."""
+    counters = Counters()
+    peer = Peer(make_session(counters=counters))
+    session = peer.session
+    one = batch(message(b"x" * 100, qos=1), message(b"x" * 100, qos=2), message(b"y", qos=1))
+    session.send(one, now_ns=0)
+    session.disconnect()
+    session.wire = WireVariant(5, packet_bytes_max=20)
+    peer.connect()
+    peer.take()
+    assert peer.read() == publish(b"y", 1, 3, flags=8)
+    assert counters.dropped[DropReason.PACKET_TOO_LARGE] == 2
+    assert len(session.sending.outbound) == 1
+
+
+def test_queued_batch_is_encoded_anew_for_another_version() -> None:
+    """A session resumed over MQTT 3.1.1 gets what was queued for MQTT 5 in its own form."""
+    session = make_session()
+    session.enqueue(batch(message(b"1", qos=1)))
+    session.wire = WireVariant(4)
+    session.enqueue(batch(message(b"2", qos=1), message(b"3", qos=1)))
+    peer = Peer(session, window=2)
+    peer.take()
+    assert peer.read() == b"\x32\x06\x00\x01t\x00\x011" + b"\x32\x06\x00\x01t\x00\x022"
+    session.acknowledge(ack(PacketType.PUBACK, 1, 2))
+    peer.take()
+    assert peer.read() == b"\x32\x06\x00\x01t\x00\x033"
+
+
+def test_unsent_messages_are_those_that_wait_or_are_in_flight() -> None:
+    """What an end of the session would lose is what was not completed and what was not sent."""
+    peer = Peer(make_session(), window=1)
+    peer.session.send(batch(message(b"1", qos=1), message(b"2", qos=1), message(b"3", qos=1)), now_ns=0)
+    assert peer.session.sending.unsent == 3
+
+
+def test_refused_message_frees_the_window() -> None:
+    """A failing PUBACK or PUBREC completes a message as well."""
+    peer = Peer(make_session(), window=1)
+    session = peer.session
+    session.send(batch(message(b"1", qos=2), message(b"2", qos=1)), now_ns=0)
+    assert session.acknowledge(ack(PacketType.PUBREC, 1, codes=[ReasonCode.QUOTA_EXCEEDED])) == b""
+    peer.take()
+    assert peer.read() == publish(b"2", 1, 2)

@@ -1,0 +1,1 @@
+"""Pieces shared by tests: real servers, faulty networks, and waiting for conditions."""
