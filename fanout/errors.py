@@ -4,6 +4,8 @@
     ├── ConfigError            the operator's file is wrong; carries every fault that was found
     ├── AddressInvalid         a text is not an address that fanout can use
     ├── SelectorInvalid        a Topic Filter, an exclude, a prefix or a QoS of a selector is not legal
+    ├── AccessRuleInvalid      the filter of an access rule is not legal
+    ├── PasswordFileError      a password file cannot be written, or a User Name cannot stand in it
     ├── ProtocolError          the peer broke MQTT; carries the Reason Code to send
     │   └── UnsupportedProtocolVersion  CONNECT asks for a protocol that is not MQTT 5 or 3.1.1
     ├── SendQuotaExceeded      no Packet Identifier is free, or the peer's Receive Maximum is used up
@@ -29,6 +31,7 @@ from typing import ClassVar
 from fanout.mqtt.reason_codes import ReasonCode
 
 __all__ = [
+    "AccessRuleInvalid",
     "AddressInvalid",
     "ConfigError",
     "ConfigFault",
@@ -39,6 +42,7 @@ __all__ = [
     "ListenError",
     "LogError",
     "NodeUnreachable",
+    "PasswordFileError",
     "PrimaryRefused",
     "PrimaryUnreachable",
     "ProtocolError",
@@ -100,6 +104,14 @@ class AddressInvalid(FanoutError):
 
 class SelectorInvalid(FanoutError):
     """A Topic Filter, an exclude, a prefix or a QoS of a selector is not legal."""
+
+
+class AccessRuleInvalid(FanoutError):
+    """The filter of an access rule is not legal."""
+
+
+class PasswordFileError(FanoutError):
+    """A password file cannot be written, or a User Name cannot stand in it."""
 
 
 class ProtocolError(FanoutError):

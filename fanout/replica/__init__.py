@@ -1,1 +1,1 @@
-"""The replica: topics and retained values, what a batch changes in them, and digests over them. Core: no I/O."""
+"""The replica: topics and retained values, what a batch changes in them, digests over them. Core: no I/O."""

@@ -1,0 +1,227 @@
+"""The Network Connection of a link: reads in large pieces, and reads first while a snapshot arrives.
+
+Owns the socket and its buffers. It must not know what the bytes mean.
+
+While a retained set arrives, a primary drops what does not fit its queue when the reader is slow. So then
+(`read_ahead`) a read is only put aside, and decoded in slices of about a millisecond, with a chance to read
+between two of them. Otherwise a read is handed over at once: one read, one batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import cast
+
+from fanout.config import Address
+from fanout.errors import PrimaryUnreachable
+
+__all__ = ["READ_AHEAD_FACTOR", "LinkConnection", "connect"]
+
+_READ_BYTES = 256 * 1024
+_SLICE_BYTES = 64 * 1024
+"""About 600 updates of 64 bytes, which take about a millisecond."""
+READ_AHEAD_FACTOR = 16
+"""So many receive buffers may be read ahead; beyond, the socket has to wait after all."""
+_CLOSE_TIMEOUT_S = 1.0
+
+
+class LinkConnection(asyncio.BufferedProtocol):
+    """One TCP connection to a primary.
+
+    Attributes:
+        read_ahead: Whether to read before decoding.
+        closed: Set when the connection is gone and everything that was read has been handed over.
+    """
+
+    def __init__(
+        self, *, on_data: Callable[[bytes], None], on_closed: Callable[[], None], read_ahead_bytes_max: int
+    ) -> None:
+        """Make a protocol for `connect`.
+
+        Args:
+            on_data: Takes what was read, in order; must not raise.
+            on_closed: Told once, when `closed` is set.
+            read_ahead_bytes_max: How much may be read before it is decoded.
+        """
+        self.read_ahead = True
+        self.closed = asyncio.Event()
+        self.error: Exception | None = None
+        self._on_data = on_data
+        self._on_closed = on_closed
+        self._read_ahead_bytes_max = read_ahead_bytes_max
+        self._buffer = memoryview(bytearray(_READ_BYTES))
+        self._pending: deque[bytes] = deque()
+        self._pending_bytes = 0
+        self._decoding = False
+        """Whether a call of `_decode_slice` is due."""
+        self._lost = False
+        self._reading = True
+        self._writable = True
+        self._transport: asyncio.Transport | None = None
+
+    # --- what asyncio calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its class
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next read goes."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take a read."""
+        data = bytes(self._buffer[:nbytes])
+        if not self.read_ahead and not self._pending:
+            self._on_data(data)
+            return
+        self._pending.append(data)
+        self._pending_bytes += nbytes
+        self._adjust_reading()
+        self._schedule()
+
+    def eof_received(self) -> bool:
+        """Close: a primary that has closed its side takes nothing more."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note the end; what was read before is still handed over."""
+        self.error = exc
+        self._lost = True
+        if not self._pending:
+            self._finish()
+
+    def pause_writing(self) -> None:
+        """Stop reading: the primary does not read our acknowledgements."""
+        self._writable = False
+        self._adjust_reading()
+
+    def resume_writing(self) -> None:
+        """Read again."""
+        self._writable = True
+        self._adjust_reading()
+
+    # --- what the link calls ---
+
+    def write(self, data: bytes) -> None:
+        """Write `data`; a connection that is closing drops it."""
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    async def close(self) -> None:
+        """Close after what was written has left, for a second at most; what is read from now on is dropped."""
+        self._pending.clear()
+        self._pending_bytes = 0
+        if self._transport is None:
+            return
+        if self._lost:
+            self._finish()
+            return
+        self._transport.close()
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self.closed.wait()
+        except TimeoutError:
+            self._transport.abort()
+            await self.closed.wait()
+
+    # --- reading ahead ---
+
+    def _schedule(self) -> None:
+        if not self._decoding:
+            self._decoding = True
+            asyncio.get_running_loop().call_soon(self._decode_slice)
+
+    def _decode_slice(self) -> None:
+        self._decoding = False
+        if not self._pending:
+            return
+        pieces = [self._pending.popleft()]
+        size = len(pieces[0])
+        while self._pending and size + len(self._pending[0]) <= _SLICE_BYTES:
+            pieces.append(self._pending.popleft())
+            size += len(pieces[-1])
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if size > _SLICE_BYTES:
+            self._pending.appendleft(data[_SLICE_BYTES:])
+            data = data[:_SLICE_BYTES]
+        self._pending_bytes -= len(data)
+        self._on_data(data)
+        self._adjust_reading()
+        if self._pending:
+            self._schedule()
+        elif self._lost:
+            self._finish()
+
+    def _adjust_reading(self) -> None:
+        if self._transport is None or self._lost or self._transport.is_closing():
+            return
+        high, low = self._read_ahead_bytes_max, self._read_ahead_bytes_max // 2
+        wanted = self._writable and self._pending_bytes <= (high if self._reading else low)
+        if wanted and not self._reading:
+            self._transport.resume_reading()
+        elif self._reading and not wanted:
+            self._transport.pause_reading()
+        self._reading = wanted
+
+    def _finish(self) -> None:
+        if not self.closed.is_set():
+            self.closed.set()
+            self._on_closed()
+
+
+async def connect(protocol: LinkConnection, address: Address, *, receive_buffer_bytes: int, timeout_s: float) -> None:
+    """Connect `protocol` to a primary.
+
+    Args:
+        protocol: Unused so far.
+        address: Where; every IP address of the host is tried.
+        receive_buffer_bytes: Receive buffer asked from the system.
+        timeout_s: How long it may take.
+
+    Raises:
+        PrimaryUnreachable: Nothing accepted the connection in time.
+    """
+    loop = asyncio.get_running_loop()
+    reason = "no address was found"
+    try:
+        async with asyncio.timeout(timeout_s):
+            found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            for family, kind, number, _, place in found:
+                endpoint = _make_socket(family, kind, number, receive_buffer_bytes=receive_buffer_bytes)
+                try:
+                    await loop.sock_connect(endpoint, place)
+                    await loop.create_connection(lambda: protocol, sock=endpoint)
+                except OSError as error:
+                    endpoint.close()
+                    reason = error.strerror or str(error)
+                except BaseException:
+                    endpoint.close()
+                    raise
+                else:
+                    return
+    except TimeoutError:
+        reason = f"no answer within {timeout_s:g} s"
+    except OSError as error:  # the name is not known
+        reason = error.strerror or str(error)
+    raise PrimaryUnreachable(
+        f"cannot connect to {address}: {reason}", hint="Check that the primary runs and can be reached from here"
+    )
+
+
+def _make_socket(
+    family: socket.AddressFamily | int, kind: socket.SocketKind | int, number: int, *, receive_buffer_bytes: int
+) -> socket.socket:
+    endpoint = socket.socket(family, kind, number)
+    endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+    # Linux counts twice what it grants, and grants what net.core.rmem_max allows. Less than asked is worse than not
+    # having asked: a buffer with a fixed size no longer grows by itself.
+    if endpoint.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < receive_buffer_bytes:
+        endpoint.close()
+        endpoint = socket.socket(family, kind, number)
+    endpoint.setblocking(False)
+    endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return endpoint

@@ -1,0 +1,151 @@
+"""The link's own messages, published at the primary and received back: markers and heartbeats (core).
+
+Owns their topic and content, whether the primary lets them through, and the lag they measure. It must not
+know how they are published or what they prove (`fanout.link.proof`).
+"""
+
+from __future__ import annotations
+
+from fanout.replica.update import Stamp
+
+__all__ = ["STALL_INTERVALS", "UNDER_WAY_MAX", "ControlChannel"]
+
+UNDER_WAY_MAX = 8
+"""How many messages may be under way; while so many are, no heartbeat is added."""
+STALL_INTERVALS = 3
+"""A message that is away for so many intervals means a stall; for twice as many, a lost connection."""
+_NEVER = float("inf")
+
+
+class ControlChannel:
+    """Messages to oneself through the primary.
+
+    Attributes:
+        prefix: What all control topics begin with, those of other nodes included.
+        topic: The control topic of this link.
+        fence_topic: Where this link may keep a retained message (`fanout.link.rehearsal`).
+        probe_filter: A Topic Filter that is never subscribed; UNSUBSCRIBE with it does nothing but be answered.
+        permitted: Whether messages come back; None while that is not known in this epoch.
+        stamp: The newest stamp that the primary put on one of them; None without stamps.
+    """
+
+    def __init__(self, control_topic: str, *, node_id: str, link: str, nonce: int, heartbeat_s: float) -> None:
+        """Prepare a channel.
+
+        Args:
+            control_topic: The configured root of control topics.
+            node_id: This node.
+            link: This link.
+            nonce: Differs between processes, so that a message of another one is not taken for ours.
+            heartbeat_s: Seconds between heartbeats; 0 for none, and then lag is not known.
+        """
+        self.prefix = f"{control_topic}/".encode()
+        self.topic = f"{control_topic}/{node_id}/{link}".encode()
+        self.fence_topic = self.topic + b"/fence"
+        self.probe_filter = self.topic + b"/probe"
+        self.permitted: bool | None = None
+        self.stamp: Stamp | None = None
+        self._nonce = nonce
+        self._heartbeat_s = heartbeat_s
+        self._count = 0
+        self._last_sent = -_NEVER
+        self._under_way: dict[bytes, float] = {}
+        """Payload to when it was sent, monotonic seconds, oldest first."""
+        self._returned: tuple[float, float] | None = None
+        """When the newest message that came back was sent, and when it came; monotonic seconds."""
+
+    def begin_epoch(self) -> None:
+        """Forget what was learnt in the former epoch."""
+        self.permitted = None
+        self.stamp = None
+        self._under_way.clear()
+        self._returned = None
+
+    def send(self, now: float) -> bytes:
+        """Return the payload of a new message, which is under way from now on."""
+        self._count += 1
+        payload = b"%d %d" % (self._nonce, self._count)
+        self._under_way[payload] = now
+        self._last_sent = now
+        return payload
+
+    def refuse(self) -> None:
+        """Note that the primary does not let messages through."""
+        self.permitted = False
+        self._under_way.clear()
+
+    def receive(self, payload: bytes, *, now: float, stamp: Stamp | None = None) -> int | None:
+        """Take a message of the control topic.
+
+        Args:
+            payload: Its payload.
+            now: When it came, monotonic seconds.
+            stamp: Its stamp, if it has one.
+
+        Returns:
+            Its round trip in nanoseconds; None when it is not one that is under way: a duplicate, or from
+            another process.
+        """
+        sent = self._under_way.get(payload)
+        if sent is None:
+            return None
+        # Messages of one session come in order [MQTT-4.6.0-6]; an older one that is missing was dropped.
+        for each in list(self._under_way):
+            del self._under_way[each]
+            if each == payload:
+                break
+        self.permitted = True
+        self.stamp = stamp
+        self._returned = (sent, now)
+        return round((now - sent) * 1e9)
+
+    def heartbeat_due(self, now: float) -> bool:
+        """Say whether it is time for a heartbeat."""
+        return now >= self._heartbeat_at() and len(self._under_way) < UNDER_WAY_MAX
+
+    def skip_heartbeat(self, now: float) -> None:
+        """Leave a heartbeat out: nothing can be published now."""
+        self._last_sent = now
+
+    def is_stalled(self, now: float, *, intervals: int = STALL_INTERVALS) -> bool:
+        """Say whether a message is away for `intervals` intervals or more."""
+        return now >= self._stalled_at(intervals)
+
+    def deadline(self, now: float) -> float:
+        """When to ask `heartbeat_due` and `is_stalled` again, monotonic seconds; infinity for never."""
+        stalls = (self._stalled_at(STALL_INTERVALS), self._stalled_at(2 * STALL_INTERVALS))
+        later = [at for at in stalls if at > now]
+        heartbeat_at = self._heartbeat_at() if len(self._under_way) < UNDER_WAY_MAX else _NEVER
+        return min(heartbeat_at, *later, _NEVER)
+
+    def _heartbeat_at(self) -> float:
+        if not (self.permitted and self._heartbeat_s):
+            return _NEVER
+        return self._last_sent + self._heartbeat_s
+
+    def _stalled_at(self, intervals: int) -> float:
+        if not (self.permitted and self._heartbeat_s and self._under_way):
+            return _NEVER
+        return min(self._under_way.values()) + intervals * self._heartbeat_s
+
+    def round_trip_ns(self) -> int | None:
+        """Return how long the newest message that came back took; None when none did in this epoch."""
+        if self._returned is None:
+            return None
+        sent, came = self._returned
+        return round((came - sent) * 1e9)
+
+    def lag_ns(self, now: float) -> int | None:
+        """Return how far behind the replica is at least; None when that is not known.
+
+        Everything before the newest message that came back is applied. The next heartbeat leaves one interval
+        after it, so without it the lag grows by itself, with or without traffic.
+        """
+        if self._returned is None or not self._heartbeat_s or not self.permitted:
+            return None
+        sent, came = self._returned
+        return round(max(came - sent, now - sent - self._heartbeat_s) * 1e9)
+
+    def age_s(self, now: float) -> float | None:
+        """Return the time since a message came back last, in seconds; None when none did in this epoch."""
+        return None if self._returned is None else now - self._returned[1]

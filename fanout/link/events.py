@@ -1,0 +1,98 @@
+"""What a link's session machine tells its shell, in order.
+
+Owns the types only. The shell acts on them one after another: it records, then writes the acknowledgement,
+then dispatches an `Applied`; it closes the Network Connection at `Failed`; it removes the replica at
+`TearDown`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fanout.errors import FanoutError
+from fanout.link.proof import Evidence
+from fanout.link.states import LinkState
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.update import Changes
+
+__all__ = [
+    "Applied",
+    "Event",
+    "Failed",
+    "Forwarded",
+    "HeartbeatReturned",
+    "SelectorComplete",
+    "StateEntered",
+    "TearDown",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A batch changed the replica."""
+
+    changes: Changes
+    """What it did; without updates when the batch only needs an acknowledgement."""
+    acknowledgement: bytes
+    """To be written once the changes are recorded, in one write; empty for nothing."""
+    epoch: int
+    """The epoch it belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateEntered:
+    """The link is in another state."""
+
+    state: LinkState
+    """The state entered."""
+    detail: str
+    """Why, for a person; empty when the state says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorComplete:
+    """A selector's snapshot is proved complete."""
+
+    index: int
+    """Position of the selector."""
+    evidence: Evidence
+    """What proves it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReturned:
+    """A message of the link came back through the data path."""
+
+    round_trip_ns: int
+    """How long it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """The primary answered, or never will, for a message of a local client."""
+
+    token: int
+    """What `LinkSession.forward` returned for it."""
+    reason_code: ReasonCode
+    """The primary's Reason Code; Server unavailable when it is not known whether the message arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class TearDown:
+    """The replica must be removed; `LinkSession.torn_down` is called afterwards."""
+
+    reason: str
+    """Why, for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The Network Connection must be closed, after what is to be sent was written."""
+
+    error: FanoutError
+    """What went wrong."""
+
+
+Event: TypeAlias = Applied | Forwarded | StateEntered | SelectorComplete | HeartbeatReturned | TearDown | Failed
+"""Anything that the machine tells."""

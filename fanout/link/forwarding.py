@@ -1,0 +1,54 @@
+"""Messages of local clients on their way to the primary, for selectors with `writes = "forward"` (core).
+
+Owns the queue in front of the primary's Receive Maximum and what each message is known by. It must not know who
+waits for the verdict.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from fanout.link.outgoing import Message, Outgoing
+
+__all__ = ["QUEUE_MAX", "Forwarding"]
+
+QUEUE_MAX = 10_000
+"""How many messages may wait for a place in flight; more are refused."""
+_RESERVED = 4
+"""Places in flight that are kept for control messages, so that forwarding never looks like a stall."""
+
+
+class Forwarding:
+    """The messages under way from local clients to the primary."""
+
+    def __init__(self, outgoing: Outgoing) -> None:
+        """Make an empty queue.
+
+        Args:
+            outgoing: Where messages go.
+        """
+        self._outgoing = outgoing
+        self._waiting: deque[Message] = deque()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further message is taken."""
+        return len(self._waiting) >= QUEUE_MAX
+
+    def add(self, message: Message, *, now: float) -> None:
+        """Take a message; it is sent now or when its turn comes."""
+        self._waiting.append(message)
+        self.send(now)
+
+    def send(self, now: float) -> None:
+        """Send what the primary's Receive Maximum allows."""
+        outgoing = self._outgoing
+        reserved = min(_RESERVED, outgoing.window - 1)
+        while self._waiting and outgoing.free > reserved:
+            outgoing.publish(self._waiting.popleft(), now=now)
+
+    def drop_waiting(self) -> list[Message]:
+        """Forget the messages that were not sent, and return them."""
+        dropped = list(self._waiting)
+        self._waiting.clear()
+        return dropped

@@ -1,0 +1,111 @@
+"""What a primary's CONNACK and DISCONNECT mean for a link (MQTT 5, sections 3.2 and 3.14; core).
+
+Owns the reading of these packets and the texts an operator gets. It must not know what a link does about
+them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fanout.config import LinkConfig
+from fanout.errors import LinkLost, PrimaryRefused
+from fanout.mqtt.packets import Connack, Disconnect
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.stamp import ASK_FOR_STAMPS, NODE_PROPERTY
+
+__all__ = ["Handshake", "disconnected", "read_connack", "refused_subscription"]
+
+_RETURN_CODES = {
+    1: ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+    2: ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+    3: ReasonCode.SERVER_UNAVAILABLE,
+    4: ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+    5: ReasonCode.NOT_AUTHORIZED,
+}
+"""Connect Return Codes of MQTT 3.1.1 (section 3.2.2.3) as Reason Codes."""
+
+_HINTS = {
+    ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: "Set version = 4 for the link; the primary may not speak MQTT 5",
+    ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: "Set client_id for the link to one that the primary accepts",
+    ReasonCode.BAD_USER_NAME_OR_PASSWORD: "Correct username and password_file (or password_env) of the link",
+    ReasonCode.NOT_AUTHORIZED: "Allow the link's user to connect at the primary, or set username for the link",
+    ReasonCode.SESSION_TAKEN_OVER: "Another client uses the same Client Identifier: give each node its own id",
+    ReasonCode.PACKET_TOO_LARGE: "Raise packet_bytes_max of the link",
+    ReasonCode.QUOTA_EXCEEDED: "The primary is at a limit of its own; its log says which",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """What a CONNACK that accepts grants."""
+
+    session_present: bool
+    """Whether the primary has the session."""
+    receive_maximum: int
+    """QoS 1 messages that may be sent without waiting."""
+    keep_alive_s: int
+    """Keep Alive in force; 0 for none."""
+    session_expiry_s: int
+    """How long the primary keeps the session without a connection."""
+    primary_node: str | None
+    """Node identifier of the primary when it is a fanout node, else None."""
+    stamped: bool
+    """Whether the primary puts a stamp on what it sends."""
+
+
+def read_connack(packet: Connack, config: LinkConfig) -> Handshake:
+    """Read a CONNACK.
+
+    Args:
+        packet: The packet.
+        config: The link's configuration: what was asked for.
+
+    Raises:
+        PrimaryRefused: It refuses.
+    """
+    if packet.reason_code:
+        code = packet.reason_code if config.version == 5 else _RETURN_CODES.get(packet.reason_code, 0x80)
+        told = packet.properties.reason_string
+        raise PrimaryRefused(
+            f"the primary refused the connection: {_text(code)}" + (f" ({told})" if told else ""),
+            reason_code=code,
+            hint=_hint(code),
+        )
+    properties = packet.properties
+    keep_alive_s, expiry_s = properties.server_keep_alive, properties.session_expiry_interval
+    return Handshake(
+        session_present=packet.session_present,
+        receive_maximum=properties.receive_maximum or 0xFFFF,
+        keep_alive_s=config.keep_alive_s if keep_alive_s is None else keep_alive_s,  # [MQTT-3.2.2-21]
+        session_expiry_s=config.session_expiry_s if expiry_s is None else expiry_s,
+        primary_node=dict(properties.user_property).get(NODE_PROPERTY),
+        stamped=ASK_FOR_STAMPS in properties.user_property,
+    )
+
+
+def disconnected(packet: Disconnect) -> LinkLost:
+    """Return the error for a DISCONNECT from the primary."""
+    told = packet.properties.reason_string
+    return LinkLost(
+        f"the primary closed the connection: {_text(packet.reason_code)}" + (f" ({told})" if told else ""),
+        hint=_hint(packet.reason_code),
+    )
+
+
+def refused_subscription(topic_filter: str, reason_code: int) -> PrimaryRefused:
+    """Return the error for a SUBACK that refuses `topic_filter`."""
+    return PrimaryRefused(
+        f"the primary refused the subscription {topic_filter}: {_text(reason_code)}",
+        reason_code=reason_code,
+        hint="Allow the link's user to subscribe to it at the primary, or correct the selector",
+    )
+
+
+def _text(code: int) -> str:
+    known = code in ReasonCode.__members__.values()
+    return f"{ReasonCode(code).text if known else 'unknown Reason Code'} (0x{code:02X})"
+
+
+def _hint(code: int) -> str:
+    return _HINTS[ReasonCode(code)] if code in _HINTS else ""

@@ -1,0 +1,191 @@
+"""From the rows of one PUBLISH run to the updates that a replica takes (core, the hot path of a link).
+
+Owns what belongs to a row on its way in: which selector it is for, its local name, its digest, its expiry,
+its stamp, and which acknowledgement it needs. It must not know about sessions, sockets, or why rows arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+
+from xxhash import xxh3_64_intdigest
+
+from fanout.mqtt.decoder import PublishRow
+from fanout.mqtt.delivery import Inbound
+from fanout.replica.store import Replica
+from fanout.replica.update import Stamp, Update
+from fanout.selection import Selector
+from fanout.stamp import split_stamp
+
+__all__ = ["Batch", "Intake"]
+
+_NS = 1_000_000_000
+_QOS = tuple((flags >> 1) & 3 for flags in range(16))
+_RETAIN = tuple(bool(flags & 1) for flags in range(16))
+
+
+@dataclass(slots=True)
+class Batch:
+    """What became of some rows."""
+
+    updates: list[Update] = field(default_factory=list)
+    """Those inside the selectors, in order."""
+    others: list[PublishRow] = field(default_factory=list)
+    """Those outside, in order: of the control topic, or of nobody."""
+    to_puback: list[int] = field(default_factory=list)
+    """Packet Identifiers of all QoS 1 rows, in order [MQTT-4.6.0-2]."""
+    to_pubrec: list[int] = field(default_factory=list)
+    """Packet Identifiers of all QoS 2 rows, in order, duplicates included [MQTT-4.3.3-10]."""
+
+
+class Intake:
+    """Turns rows into updates for one link.
+
+    Attributes:
+        stamped: Whether the last User Property of a PUBLISH is a stamp, as CONNACK promised.
+        retain_all: Whether every row counts as retained (MQTT 3.1.1 with `retain_policy = "keep"`).
+        fixed_qos: For each selector the QoS its updates get, or None for the QoS of the PUBLISH. Fixed while
+            the subscription has QoS 0 although the selector asks for more.
+    """
+
+    def __init__(
+        self, selectors: Sequence[Selector], *, replica: Replica, control_prefix: bytes, inbound: Inbound
+    ) -> None:
+        """Prepare for one link.
+
+        Args:
+            selectors: The link's selectors; at least one.
+            replica: The link's replica, read only: known topics need no matching, and their names are shared.
+            control_prefix: Where control topics begin; nothing below it is replicated.
+            inbound: The session's QoS 2 state.
+        """
+        self.stamped = False
+        self.retain_all = False
+        self.fixed_qos: list[int | None] = [selector.qos for selector in selectors]
+        self.inbound = inbound
+        self._selectors = tuple(selectors)
+        self._prefixes = tuple(selector.prefix.encode() for selector in selectors)
+        self._distinct_prefixes = tuple(dict.fromkeys(self._prefixes))
+        self._replica = replica
+        self._control_prefix = control_prefix
+        self._last_index = 0
+
+    @property
+    def known_topics(self) -> Container[bytes]:
+        """Topics at the primary that are known to be valid, for the decoder; none when local names differ."""
+        return () if any(self._prefixes) else self._replica.values
+
+    def convert(self, rows: Sequence[PublishRow], *, now_ns: int) -> Batch:
+        """Turn the rows of one run into updates.
+
+        Args:
+            rows: In the order of arrival.
+            now_ns: Unix time in nanoseconds of the read that brought them.
+        """
+        if len(self._selectors) == 1 and not self._prefixes[0] and not self.stamped:
+            return self._convert_plain(rows, now_ns)
+        return self._convert_any(rows, now_ns)
+
+    def _convert_plain(self, rows: Sequence[PublishRow], now_ns: int) -> Batch:
+        # One selector, no prefix, no stamps. Measured (2 shared cores, Python 3.11): 0.6 us a row with a known topic,
+        # 1.2 us with a new one.
+        batch = Batch()
+        append = batch.updates.append
+        get = self._replica.values.get
+        matches = self._selectors[0].matches
+        control_prefix = self._control_prefix
+        fixed_qos = self.fixed_qos[0]
+        retain_all = self.retain_all
+        digest = xxh3_64_intdigest
+        for row in rows:
+            topic, payload, flags, packet_id, properties, expiry_s = row
+            if flags & 6 and not self._note(batch, flags, packet_id):
+                continue
+            held = get(topic)
+            if held is not None:
+                topic = held[0]  # the name is held once, not once by the dictionary and once by the value
+            elif topic.startswith(control_prefix) or not matches(topic):
+                batch.others.append(row)
+                continue
+            append(
+                (
+                    topic,
+                    payload,
+                    _QOS[flags] if fixed_qos is None else fixed_qos,
+                    retain_all or _RETAIN[flags],
+                    properties,
+                    now_ns,
+                    0 if expiry_s is None else now_ns + expiry_s * _NS,
+                    digest(topic + b"\0" + payload),
+                    None,
+                )
+            )
+        return batch
+
+    def _convert_any(self, rows: Sequence[PublishRow], now_ns: int) -> Batch:
+        batch = Batch()
+        append = batch.updates.append
+        get = self._replica.values.get
+        index_of = self._replica.selector_of.get
+        prefixes = self._distinct_prefixes
+        of_selector = self._prefixes
+        fixed_qos = self.fixed_qos
+        retain_all = self.retain_all
+        stamped = self.stamped
+        stamp: Stamp | None = None
+        for row in rows:
+            topic, payload, flags, packet_id, properties, expiry_s = row
+            if flags & 6 and not self._note(batch, flags, packet_id):
+                continue
+            for prefix in prefixes:  # nearly always one
+                held = get(prefix + topic)
+                if held is not None:
+                    local = held[0]
+                    index = index_of(local, 0)
+                    if of_selector[index] == prefix:
+                        break  # otherwise it only looks like the local name of another topic
+            else:
+                index = self._find_selector(topic)
+                if index < 0:
+                    batch.others.append(row)
+                    continue
+                local = self._prefixes[index] + topic
+            if stamped:
+                properties, stamp = split_stamp(properties)
+            qos = fixed_qos[index]
+            append(
+                (
+                    local,
+                    payload,
+                    _QOS[flags] if qos is None else qos,
+                    retain_all or _RETAIN[flags],
+                    properties,
+                    now_ns,
+                    0 if expiry_s is None else now_ns + expiry_s * _NS,
+                    xxh3_64_intdigest(topic + b"\0" + payload),
+                    stamp,
+                )
+            )
+        return batch
+
+    def _note(self, batch: Batch, flags: int, packet_id: int) -> bool:
+        """Note the acknowledgement of a row at QoS 1 or 2, and say whether the row is to be applied."""
+        if flags & 2:
+            batch.to_puback.append(packet_id)
+            return True
+        batch.to_pubrec.append(packet_id)
+        return self.inbound.accept(packet_id, 2, bool(flags & 8))
+
+    def _find_selector(self, topic: bytes) -> int:
+        """Return the position of the selector of a topic at the primary; -1 when it is outside all."""
+        if topic.startswith(self._control_prefix):
+            return -1
+        selectors = self._selectors
+        if selectors[self._last_index].matches(topic):  # topics arrive branch by branch
+            return self._last_index
+        for index, selector in enumerate(selectors):
+            if selector.matches(topic):
+                self._last_index = index
+                return index
+        return -1

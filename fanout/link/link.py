@@ -1,0 +1,410 @@
+"""The link: runs a session machine over real connections, with real time, for as long as the node lives.
+
+Owns the task, the timer, the choice of address, the retries, and the order record, acknowledge, dispatch. It makes
+no decision about MQTT: that is `fanout.link.session`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+
+from structlog.typing import FilteringBoundLogger
+
+from fanout.config import LinkConfig, read_password
+from fanout.errors import FanoutError, LinkLost
+from fanout.link.backoff import Backoff
+from fanout.link.connection import READ_AHEAD_FACTOR, LinkConnection, connect
+from fanout.link.events import (
+    Applied,
+    Event,
+    Failed,
+    Forwarded,
+    HeartbeatReturned,
+    SelectorComplete,
+    StateEntered,
+    TearDown,
+)
+from fanout.link.outgoing import Message
+from fanout.link.proof import Evidence
+from fanout.link.session import LinkSession
+from fanout.link.states import LinkState
+from fanout.link.status import Clock, LinkSink, LinkStatus, SelectorStatus
+from fanout.mqtt.decoder import PublishRow
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.store import Replica
+
+__all__ = ["Link"]
+
+_TEAR_DOWN_PIECE = 2_000
+"""Topics removed before other work gets its turn: some milliseconds, with their delivery."""
+_READ_AHEAD_STATES = (LinkState.SNAPSHOT, LinkState.PROVING, LinkState.RESUMING, LinkState.VERIFYING)
+_NEVER = float("inf")
+
+
+class Link:
+    """A node's link to one primary; `run` keeps it going."""
+
+    def __init__(
+        self,
+        config: LinkConfig,
+        *,
+        node_id: str,
+        replica: Replica,
+        sink: LinkSink,
+        clock: Clock,
+        logger: FilteringBoundLogger,
+    ) -> None:
+        """Make a link that is down.
+
+        Args:
+            config: Its configuration.
+            node_id: This node.
+            replica: Its replica, made with its selectors; nobody else changes it.
+            sink: Where batches and events go.
+            clock: The time.
+            logger: Where it tells what happens; its name is added to every line.
+        """
+        self.config = config
+        self._replica = replica
+        self._sink = sink
+        self._clock = clock
+        self._logger = logger.bind(link=config.name)
+        self._session = LinkSession(config, node_id=node_id, replica=replica, nonce=clock.now_ns())
+        self._since_ns = clock.now_ns()
+        self._address_index = 0
+        self._backoff = Backoff(min_s=config.retry_min_s, max_s=config.retry_max_s)
+        self._connection: LinkConnection | None = None
+        self._attention = asyncio.Event()
+        """Set when the task has something to do: a failure, a tear-down, or a connection that is gone."""
+        self._failure: FanoutError | None = None
+        self._tear_down_reason: str | None = None
+        self._crash: BaseException | None = None
+        self._was_live = False
+        self._unanswered = 0
+        """Connections begun since the primary answered one; the first tells its states, the others are repeats."""
+        self._last_error: FanoutError | None = None
+        self._refusals_told = 0
+        self._verdicts: dict[int, asyncio.Future[ReasonCode]] = {}
+        """Token of a forwarded message to who waits for the primary's answer."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = _NEVER
+
+    async def run(self) -> None:
+        """Connect, replicate and connect again, until cancelled; then the session at the primary is ended."""
+        try:
+            while True:
+                try:
+                    await self._serve()
+                except FanoutError as error:
+                    self._note_failure(error)
+                if self._was_live:
+                    self._was_live = False
+                    self._backoff.reset()
+                else:
+                    self._address_index = (self._address_index + 1) % len(self.config.primaries)
+                await self._rest(self._backoff.next_delay_s())
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            for verdict in self._verdicts.values():
+                if not verdict.done():
+                    verdict.set_result(ReasonCode.SERVER_UNAVAILABLE)
+            self._verdicts.clear()
+
+    def forward(self, row: PublishRow, *, prefix: bytes) -> ReasonCode | asyncio.Future[ReasonCode]:
+        """Publish a local client's message at the primary; it comes back as an update like any other.
+
+        Args:
+            row: The PUBLISH, with a local Topic Name; sent at its QoS, at least 1.
+            prefix: The selector's prefix, which the topic at the primary does not have.
+
+        Returns:
+            The primary's Reason Code, at once when the message is not sent: Server unavailable unless the link is
+            live, Quota exceeded when too many wait. When the session ends before the primary answers, the code
+            is Server unavailable, and the message may have arrived or not.
+        """
+        topic, payload, flags, _, properties, expiry_s = row
+        message = Message(
+            topic.removeprefix(prefix),
+            payload,
+            qos=max(1, flags >> 1 & 3),
+            retain=bool(flags & 1),
+            properties=properties,
+            expiry_s=expiry_s,
+        )
+        token = self._session.forward(message, now_ns=self._clock.now_ns(), now=self._clock.monotonic())
+        if isinstance(token, ReasonCode):
+            return token
+        self._write_and_plan()
+        verdict = self._verdicts[token] = asyncio.get_running_loop().create_future()
+        return verdict
+
+    def status(self) -> LinkStatus:
+        """Return how the link is at the moment."""
+        session, replica = self._session, self._replica
+        now = self._clock.monotonic()
+        selectors = tuple(
+            SelectorStatus(
+                filter=selector.filter,
+                topics=replica.count(index),
+                digest=replica.digest(index),
+                evidence=evidence,
+                complete=evidence is not None and not session.refused_in_epoch,
+            )
+            for index, (selector, evidence) in enumerate(zip(self.config.selectors, session.evidence, strict=True))
+        )
+        return LinkStatus(
+            name=self.config.name,
+            primary=str(self.config.primaries[self._address_index]),
+            state=session.state,
+            since_ns=self._since_ns,
+            epoch=session.epoch,
+            epochs_total=session.epochs_total,
+            topics=len(replica),
+            selectors=selectors,
+            evidence=_weakest(session.evidence) if all(each.complete for each in selectors) else None,
+            last_error=None if self._last_error is None else self._last_error.message,
+            last_error_hint=None if self._last_error is None else self._last_error.hint or None,
+            lag_ns=session.control.lag_ns(now),
+            round_trip_ns=session.control.round_trip_ns(),
+            heartbeat_age_s=session.control.age_s(now),
+            received_total=session.received_total,
+            outside_total=session.outside_total,
+            truncated_total=session.truncated_total,
+            refused_total=replica.refused_total,
+            payload_bytes=replica.payload_bytes,
+            reconnects_total=max(0, session.connections_total - 1),
+            snapshot_seconds=session.snapshot_seconds,
+            snapshot_topics=session.snapshot_topics,
+        )
+
+    # --- one connection ---
+
+    async def _serve(self) -> None:
+        """Use one Network Connection from its beginning to its end.
+
+        Raises:
+            FanoutError: Why it ended.
+        """
+        clock, session = self._clock, self._session
+        self._failure = None
+        self._unanswered += 1
+        connection = LinkConnection(
+            on_data=self._on_data,
+            on_closed=self._attention.set,
+            read_ahead_bytes_max=READ_AHEAD_FACTOR * self.config.receive_buffer_bytes,
+        )
+        try:
+            password = read_password(self.config)
+            self._act(session.open(password=password, now_ns=clock.now_ns(), now=clock.monotonic()))
+            await connect(
+                connection,
+                self.config.primaries[self._address_index],
+                receive_buffer_bytes=self.config.receive_buffer_bytes,
+                timeout_s=self.config.connect_timeout_s,
+            )
+            self._connection = connection
+            self._write_and_plan()
+            while not (self._failed() or connection.closed.is_set()):
+                await self._wait_attention(_NEVER)
+                if self._tear_down_reason is not None and not self._failed():
+                    await self._tear_down(connection)
+            if self._failure is not None:
+                raise self._failure
+            raise LinkLost(
+                f"the connection was lost: {connection.error or 'the primary closed it'}",
+                hint="When this repeats, the primary's log says why; perhaps another client has the same client_id",
+            )
+        except asyncio.CancelledError:
+            session.close(now=clock.monotonic())
+            raise
+        finally:
+            self._write_and_plan()
+            await connection.close()
+            self._connection = None
+            self._act(session.lost(now_ns=clock.now_ns(), now=clock.monotonic()))
+            if self._tear_down_reason is not None:
+                await self._tear_down(None)
+
+    def _failed(self) -> bool:
+        return self._failure is not None
+
+    async def _rest(self, delay_s: float) -> None:
+        """Wait before the next attempt; what is due meanwhile is done."""
+        until = self._clock.monotonic() + delay_s
+        self._write_and_plan()
+        while self._clock.monotonic() < until:
+            await self._wait_attention(until)
+            if self._tear_down_reason is not None:
+                await self._tear_down(None)
+
+    async def _wait_attention(self, until: float) -> None:
+        """Wait until there is something to do, or until a time.
+
+        Raises:
+            BaseException: What a callback raised.
+        """
+        try:
+            async with asyncio.timeout(None if until == _NEVER else until - self._clock.monotonic()):
+                await self._attention.wait()
+        except TimeoutError:
+            return
+        self._attention.clear()
+        if self._crash is not None:
+            raise self._crash
+
+    async def _tear_down(self, connection: LinkConnection | None) -> None:
+        """Remove the replica in pieces, telling local clients, while other tasks have their turn."""
+        clock = self._clock
+        reason, self._tear_down_reason = self._tear_down_reason or "", None
+        topics = len(self._replica)
+        for changes in self._replica.tear_down(_TEAR_DOWN_PIECE, now_ns=clock.now_ns()):
+            self._sink.dispatch(changes)
+            await asyncio.sleep(0)
+        epoch = self._session.epoch
+        self._sink.event(self.config.name, "tear_down", detail=f"{reason}; {topics} topics were removed", epoch=epoch)
+        self._logger.warning("replica torn down", reason=reason, topics=topics, epoch=epoch)
+        if connection is not None and connection.closed.is_set():
+            self._act(self._session.lost(now_ns=clock.now_ns(), now=clock.monotonic()))
+        self._act(self._session.torn_down(now_ns=clock.now_ns(), now=clock.monotonic()))
+        self._write_and_plan()
+
+    # --- what happens on the event loop ---
+
+    def _on_data(self, data: bytes) -> None:
+        clock = self._clock
+        try:
+            self._act(self._session.receive(data, now_ns=clock.now_ns(), now=clock.monotonic()))
+            self._write_and_plan()
+        except Exception as error:  # a bug, here or in the sink: `run` ends with it
+            self._crash = error
+            self._attention.set()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_at = _NEVER
+        clock = self._clock
+        try:
+            self._act(self._session.tick(now_ns=clock.now_ns(), now=clock.monotonic()))
+            self._write_and_plan()
+        except Exception as error:
+            self._crash = error
+            self._attention.set()
+
+    def _write_and_plan(self) -> None:
+        """Write what the session wants to send, and set the timer for what it waits for."""
+        output = self._session.take_output() if self._connection is not None else b""
+        if output and self._connection is not None:
+            self._connection.write(output)
+        now = self._clock.monotonic()
+        deadline = self._session.deadline(now_ns=self._clock.now_ns(), now=now)
+        if deadline < self._timer_at:
+            # A timer that is too early does no harm, so it is moved only when it is too late.
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = deadline
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, deadline - now), self._on_timer)
+
+    def _act(self, events: Iterable[Event]) -> None:
+        for event in events:
+            match event:
+                case Applied(changes, acknowledgement, epoch):
+                    if changes.updates:
+                        self._sink.record(self.config.name, changes, epoch=epoch)
+                    if acknowledgement and self._connection is not None:
+                        self._connection.write(acknowledgement)
+                    if changes.dispatch:
+                        self._sink.dispatch(changes)
+                case StateEntered(state, detail):
+                    self._enter(state, detail)
+                case SelectorComplete(index, evidence):
+                    self._tell_complete(index, evidence)
+                case HeartbeatReturned(round_trip_ns):
+                    lag_us = round_trip_ns // 1000
+                    self._tell("heartbeat", lag_us=lag_us)
+                case Forwarded(token, reason_code):
+                    verdict = self._verdicts.pop(token, None)
+                    if verdict is not None and not verdict.done():
+                        verdict.set_result(reason_code)
+                case TearDown(reason):
+                    self._tear_down_reason = reason
+                    self._attention.set()
+                case Failed(error):
+                    self._failure = error
+                    self._attention.set()
+        if self._session.refused_in_epoch and self._refusals_told != self._session.epoch:
+            self._refusals_told = self._session.epoch
+            self._last_error = FanoutError(
+                "the replica is full: retained values are delivered but not held",
+                hint="Raise topics_max or bytes_max of the link",
+            )
+            self._logger.error("replica is full", topics=len(self._replica))
+
+    def _enter(self, state: LinkState, detail: str) -> None:
+        self._since_ns = self._clock.now_ns()
+        if self._connection is not None:
+            self._connection.read_ahead = state in _READ_AHEAD_STATES
+        if state is LinkState.LIVE:
+            self._was_live = True
+        if state in (LinkState.CONNECTING, LinkState.DOWN):
+            if self._unanswered > 1:
+                return  # a repeated attempt is no change of state
+        else:
+            if self._unanswered > 1:
+                self._logger.info("primary answers again", attempts=self._unanswered)
+            self._unanswered = 0
+        told = detail
+        if state in (LinkState.SNAPSHOT, LinkState.RESUMING) and self._session.primary_node is not None:
+            told = json.dumps({"primary_node": self._session.primary_node})  # reports pair the logs of both by it
+        self._tell("state", state=state.value, detail=told)
+        self._logger.info(
+            "link state", state=state.value, detail=detail, epoch=self._session.epoch, topics=len(self._replica)
+        )
+
+    def _tell_complete(self, index: int, evidence: Evidence) -> None:
+        selector = self.config.selectors[index]
+        fence = self._session.fence
+        topics = self._replica.count(index)
+        self._sink.event(
+            self.config.name,
+            "complete",
+            evidence=evidence.value,
+            selector=selector.filter,
+            topics=topics,
+            digest=self._replica.digest(index),
+            detail="" if fence is None else f"fence {fence.decode()}",
+            epoch=self._session.epoch,
+        )
+        self._logger.info("snapshot complete", selector=selector.filter, evidence=evidence.value, topics=topics)
+
+    def _tell(self, event: str, *, state: str = "", lag_us: int | None = None, detail: str = "") -> None:
+        self._sink.event(
+            self.config.name,
+            event,
+            state=state,
+            topics=len(self._replica),
+            digest=self._replica.digest(),
+            lag_us=lag_us,
+            detail=detail,
+            epoch=self._session.epoch,
+        )
+
+    def _note_failure(self, error: FanoutError) -> None:
+        """Remember why a connection ended, and log it unless the attempt before ended with the same."""
+        repeated = self._last_error is not None and self._last_error.message == error.message
+        self._last_error = error
+        if not (repeated and self._unanswered > 1):
+            self._logger.warning(
+                "link is down",
+                error=error.message,
+                hint=error.hint,
+                primary=str(self.config.primaries[self._address_index]),
+            )
+
+
+def _weakest(evidence: list[Evidence | None]) -> Evidence | None:
+    if not all(evidence):
+        return None
+    return Evidence.BARRIER if Evidence.BARRIER in evidence else Evidence.MARKER

@@ -1,0 +1,281 @@
+"""What a link sends: encoded packets, their Packet Identifiers, and what awaits an answer (core).
+
+Owns the bytes to be written, the Packet Identifiers of the session and the one PINGREQ that may be under way. It
+must not know why something is sent (`fanout.link.session`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fanout.config import LinkConfig
+from fanout.link.intake import Batch
+from fanout.mqtt.decoder import AckRun
+from fanout.mqtt.delivery import Outbound, Outcome, SendState
+from fanout.mqtt.packet_ids import PacketIds
+from fanout.mqtt.packets import (
+    Ack,
+    Connect,
+    Disconnect,
+    PacketType,
+    Pingreq,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+    encode,
+    encode_acks,
+)
+from fanout.mqtt.properties import Properties
+from fanout.mqtt.publish import encode_publish
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.stamp import ASK_FOR_STAMPS, NODE_PROPERTY
+
+__all__ = ["Message", "Outgoing", "encode_acknowledgement"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """An Application Message that the link publishes."""
+
+    topic: bytes
+    """Topic Name at the primary."""
+    payload: bytes
+    """Application Message."""
+    qos: int = 1
+    """1 or 2."""
+    retain: bool = False
+    """The RETAIN flag."""
+    properties: bytes = b""
+    """Encoded properties without their length and without the expiry."""
+    expiry_s: int | None = None
+    """Message Expiry Interval in seconds; None for none."""
+    token: int = 0
+    """What its sender knows it by; 0 when nobody asks what became of it."""
+
+    def encode(self, packet_id: int, *, version: int, dup: bool = False) -> bytes:
+        """Return its PUBLISH."""
+        return encode_publish(
+            self.topic,
+            self.payload,
+            version=version,
+            qos=self.qos,
+            retain=self.retain,
+            dup=dup,
+            packet_id=packet_id,
+            properties=self.properties,
+            expiry_s=self.expiry_s,
+        )
+
+
+class Outgoing:
+    """The sending side of one link.
+
+    Attributes:
+        version: 4 or 5.
+        ping_sent_s: When the PINGREQ under way was sent, monotonic seconds; None when none is. There is never
+            more than one, so that a PINGRESP can be told what it answers even if an earlier one was dropped.
+        last_sent_s: When something was queued last, monotonic seconds.
+    """
+
+    def __init__(self, config: LinkConfig, *, node_id: str) -> None:
+        """Prepare for one link; nothing is sent.
+
+        Args:
+            config: The link's configuration.
+            node_id: This node, as CONNECT tells it.
+        """
+        self.version = config.version
+        self.ping_sent_s: float | None = None
+        self.last_sent_s = 0.0
+        self._config = config
+        self._node_id = node_id
+        self._pieces: list[bytes] = []
+        self._packet_ids = PacketIds()
+        self._requests: set[int] = set()
+        """Packet Identifiers of SUBSCRIBE and UNSUBSCRIBE packets without an answer."""
+        self._outbound: Outbound[Message] = Outbound(packet_ids=self._packet_ids)
+
+    def begin_connection(self) -> None:
+        """Forget what belongs to the former Network Connection."""
+        self._pieces.clear()
+        self.ping_sent_s = None
+        for packet_id in self._requests:
+            self._packet_ids.release(packet_id)
+        self._requests.clear()
+
+    def begin_session(self) -> list[Message]:
+        """Forget the former session; return the messages of which it is not known whether they arrived."""
+        unknown = [message for _, message, _ in self._outbound.in_flight()]
+        self._packet_ids = PacketIds()
+        self._requests.clear()
+        self._outbound = Outbound(window=self._outbound.window, packet_ids=self._packet_ids)
+        return unknown
+
+    def take(self) -> bytes:
+        """Return what is to be written, in one piece; it is not returned again."""
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        return data
+
+    def connect(self, *, clean_start: bool, password: bytes | None, now: float) -> None:
+        """Send CONNECT."""
+        config = self._config
+        properties = Properties(
+            session_expiry_interval=config.session_expiry_s,
+            receive_maximum=config.receive_maximum,
+            maximum_packet_size=config.packet_bytes_max,
+            user_property=(ASK_FOR_STAMPS, (NODE_PROPERTY, self._node_id)),
+        )
+        packet = Connect(
+            client_id=config.client_id or f"fanout-{self._node_id}-{config.name}",
+            version=self.version,
+            clean_start=clean_start,
+            keep_alive=config.keep_alive_s,
+            username=config.username,
+            password=password,
+            properties=properties,
+            bridge=self.version == 4 and config.retain_policy == "bridge",
+        )
+        self._send(encode(packet, version=self.version), now)
+
+    def allow_in_flight(self, receive_maximum: int) -> None:
+        """Note the primary's Receive Maximum."""
+        self._outbound.window = receive_maximum
+
+    def subscribe(
+        self,
+        topic_filter: bytes,
+        *,
+        qos: int,
+        no_local: bool,
+        retain_handling: int,
+        fence: bytes | None = None,
+        now: float,
+    ) -> int:
+        """Send SUBSCRIBE and return its Packet Identifier.
+
+        Args:
+            topic_filter: The Topic Filter.
+            qos: Maximum QoS.
+            no_local: Whether own messages are not wanted.
+            retain_handling: 0 sends the retained messages, 2 does not; MQTT 3.1.1 always sends them.
+            fence: A second Topic Filter in the packet, whose retained message is wanted behind those of the
+                first; None for none.
+            now: Monotonic seconds.
+        """
+        packet_id = self._request_id()
+        subscription = Subscription(
+            topic_filter,
+            qos=qos,
+            no_local=no_local,
+            retain_as_published=True,  # otherwise live retained updates lose the flag [MQTT-3.3.1-12]
+            retain_handling=retain_handling,
+        )
+        subscriptions = (subscription,) if fence is None else (subscription, Subscription(fence))
+        self._send(encode(Subscribe(packet_id, subscriptions), version=self.version), now)
+        return packet_id
+
+    def unsubscribe(self, topic_filter: bytes, *, now: float) -> int:
+        """Send UNSUBSCRIBE and return its Packet Identifier."""
+        packet_id = self._request_id()
+        self._send(encode(Unsubscribe(packet_id, (topic_filter,)), version=self.version), now)
+        return packet_id
+
+    def answered(self, packet_id: int) -> bool:
+        """Note the answer to a SUBSCRIBE or UNSUBSCRIBE; return whether one was under way."""
+        if packet_id not in self._requests:
+            return False
+        self._requests.remove(packet_id)
+        self._packet_ids.release(packet_id)
+        return True
+
+    def ping(self, now: float) -> None:
+        """Send PINGREQ; none may be under way."""
+        assert self.ping_sent_s is None
+        self.ping_sent_s = now
+        self._send(encode(Pingreq(), version=self.version), now)
+
+    @property
+    def free(self) -> int:
+        """How many messages the primary's Receive Maximum allows to be published now."""
+        return self._outbound.free
+
+    @property
+    def window(self) -> int:
+        """The primary's Receive Maximum."""
+        return self._outbound.window
+
+    def publish(self, message: Message, *, now: float) -> None:
+        """Send a PUBLISH; `free` must not be 0."""
+        packet_id = self._outbound.send(message, message.qos)
+        self._send(message.encode(packet_id, version=self.version), now)
+
+    def acknowledged(self, run: AckRun, *, now: float) -> list[tuple[Message, int]]:
+        """Take PUBACK, PUBREC or PUBCOMP packets; PUBREL follows where it must.
+
+        Returns:
+            The messages that are done, each with the Reason Code of the primary.
+        """
+        done: list[tuple[Message, int]] = []
+        outbound = self._outbound
+        for index, packet_id in enumerate(run.packet_ids):
+            reason_code = 0 if run.reason_codes is None else run.reason_codes[index]
+            try:
+                message = outbound.message(packet_id)
+            except KeyError:
+                if run.type is PacketType.PUBREC:
+                    self._release(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND, now)
+                continue
+            outcome = outbound.acknowledge(run.type, packet_id, reason_code)
+            if outcome is Outcome.RELEASE:
+                self._release(packet_id, ReasonCode.SUCCESS, now)
+            elif outcome in (Outcome.COMPLETED, Outcome.REFUSED):
+                done.append((message, reason_code))
+        return done
+
+    def publish_again(self, now: float) -> None:
+        """Send again what the resumed session has in flight [MQTT-4.4.0-1]."""
+        for packet_id, message, state in self._outbound.in_flight():
+            if state is SendState.AWAIT_PUBCOMP:
+                self._release(packet_id, ReasonCode.SUCCESS, now)
+            else:
+                self._send(message.encode(packet_id, version=self.version, dup=True), now)
+
+    def complete(self, packet_id: int, *, known: bool, now: float) -> None:
+        """Send PUBCOMP [MQTT-4.3.3-11]."""
+        reason_code = ReasonCode.SUCCESS if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+        self._send(encode(Ack(PacketType.PUBCOMP, packet_id, reason_code), version=self.version), now)
+
+    def disconnect(self, reason_code: ReasonCode, *, end_session: bool, now: float) -> None:
+        """Send DISCONNECT.
+
+        Args:
+            reason_code: MQTT 3.1.1 cannot say one; with a failing one nothing is sent then.
+            end_session: Whether the primary shall forget the session at once (MQTT 5).
+            now: Monotonic seconds.
+        """
+        if self.version == 4:
+            if not reason_code.is_failure:
+                self._send(encode(Disconnect(), version=4), now)
+            return
+        properties = Properties(session_expiry_interval=0 if end_session else None)
+        self._send(encode(Disconnect(reason_code, properties), version=5), now)
+
+    def _release(self, packet_id: int, reason_code: ReasonCode, now: float) -> None:
+        self._send(encode(Ack(PacketType.PUBREL, packet_id, reason_code), version=self.version), now)
+
+    def _request_id(self) -> int:
+        packet_id = self._packet_ids.allocate()
+        self._requests.add(packet_id)
+        return packet_id
+
+    def _send(self, packet: bytes, now: float) -> None:
+        self._pieces.append(packet)
+        self.last_sent_s = now
+
+
+def encode_acknowledgement(batch: Batch) -> bytes:
+    """Return the PUBACKs and PUBRECs for a batch, in one piece; empty when it needs none."""
+    if not (batch.to_puback or batch.to_pubrec):
+        return b""
+    return encode_acks(PacketType.PUBACK, batch.to_puback) + encode_acks(PacketType.PUBREC, batch.to_pubrec)

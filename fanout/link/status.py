@@ -1,0 +1,128 @@
+"""What a link tells: its status, and what it hands to the node it belongs to.
+
+Owns the types at the link's edge. It must not know how a link works.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from fanout.link.proof import Evidence
+from fanout.link.states import LinkState
+from fanout.replica.update import Changes
+
+__all__ = ["Clock", "LinkSink", "LinkStatus", "SelectorStatus"]
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorStatus:
+    """What a link holds for one selector."""
+
+    filter: str
+    """Its Topic Filter at the primary."""
+    topics: int
+    """Retained values held now."""
+    digest: int
+    """Digest over them, unsigned 64 bits (`fanout.replica.store.Replica.digest`)."""
+    evidence: Evidence | None
+    """Why its snapshot of this epoch is believed complete; None while it is not."""
+    complete: bool
+    """Whether it is proved complete and no limit kept a value out in this epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus:
+    """A link at one moment."""
+
+    name: str
+    primary: str
+    """The address in use, or the one to be tried next."""
+    state: LinkState
+    since_ns: int
+    """When this state was entered, Unix time in nanoseconds."""
+    epoch: int
+    """Identity of the session: Unix time in microseconds at which it began; 0 before the first."""
+    epochs_total: int
+    """Sessions begun since the link was started."""
+    topics: int
+    """Retained values held now."""
+    selectors: tuple[SelectorStatus, ...]
+    evidence: Evidence | None
+    """The weakest evidence of the selectors; None unless all are complete."""
+    last_error: str | None
+    """What went wrong last, since the link was started."""
+    last_error_hint: str | None
+    """What an operator can do about it; None when nothing went wrong or there is nothing to do."""
+    lag_ns: int | None
+    """How far behind the replica is at least; grows by itself when heartbeats stay away; None when
+    unknown."""
+    round_trip_ns: int | None
+    """What the newest heartbeat of this epoch took; None when none came back."""
+    heartbeat_age_s: float | None
+    """Time since a heartbeat came back, in seconds; None when none did in this epoch."""
+    received_total: int
+    """PUBLISH packets received."""
+    outside_total: int
+    """Those that no selector covers, the link's own control messages not counted."""
+    truncated_total: int
+    """Snapshots that the primary cut short."""
+    refused_total: int
+    """Retained values that a limit of the replica kept out."""
+    payload_bytes: int
+    """Payload bytes held by the replica."""
+    reconnects_total: int
+    """Network Connections that were accepted (CONNACK) after the first one."""
+    snapshot_seconds: float | None
+    """Time from the first SUBSCRIBE to proof of the newest complete snapshot; None before the first."""
+    snapshot_topics: int
+    """Topics that the newest snapshot brought so far."""
+
+
+class Clock(Protocol):
+    """The time, as the node has it."""
+
+    def now_ns(self) -> int:
+        """Return Unix time in nanoseconds."""
+
+    def monotonic(self) -> float:
+        """Return seconds of a clock that never goes back."""
+
+
+class LinkSink(Protocol):
+    """Where a link puts what it learns; the node implements it. Nothing here may wait."""
+
+    def record(self, link: str, changes: Changes, *, epoch: int) -> None:
+        """Append a batch to the replication log; called before the batch is acknowledged to the primary."""
+
+    def dispatch(self, changes: Changes) -> None:
+        """Deliver a batch to local clients; called after it was recorded and acknowledged."""
+
+    def event(
+        self,
+        link: str,
+        event: str,
+        *,
+        state: str = "",
+        evidence: str = "",
+        selector: str = "",
+        topics: int = 0,
+        digest: int = 0,
+        lag_us: int | None = None,
+        detail: str = "",
+        epoch: int,
+    ) -> None:
+        """Append an event to the replication log.
+
+        Args:
+            link: The link's name.
+            event: One of `fanout.replog.schema.event_names`.
+            state: The state entered, for "state".
+            evidence: For "complete".
+            selector: The selector's filter, for "complete".
+            topics: Retained values held after the event: of the selector, or of the link.
+            digest: Digest over them.
+            lag_us: Round trip in microseconds, for "heartbeat".
+            detail: What a person should read.
+            epoch: The link's epoch.
+        """

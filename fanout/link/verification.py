@@ -1,0 +1,59 @@
+"""Whether a pass over a retained set shows that messages were lost (core).
+
+Owns this one judgement. It must not know what follows from it (`fanout.link.session`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fanout.replica.store import PassResult
+from fanout.replica.update import Stamp, Update
+
+__all__ = ["Losses", "find_losses"]
+
+_EXPIRY_SLACK_NS = 2_000_000_000
+"""A value that expires so soon may be gone at the primary already: expiry travels in whole seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What must have happened at the primary without a message to us."""
+
+    removed: int
+    """Topics that are gone there."""
+    changed: int
+    """Topics that are new there, or have another value."""
+
+    def __bool__(self) -> bool:
+        return self.removed + self.changed > 0
+
+    def __str__(self) -> str:
+        return f"messages were lost: {self.removed} topics vanished and {self.changed} changed without a message"
+
+
+def find_losses(result: PassResult, values: Mapping[bytes, Update], *, before: Stamp | None, now_ns: int) -> Losses:
+    """Judge a pass over a session that should have missed nothing.
+
+    A primary that stamps leaves out the copy of a topic for which a live update waits, so that such a topic
+    comes once, as if it had been missed. Then its sequence tells: behind that of the control message which
+    came back before the pass, it happened during the pass.
+
+    Args:
+        result: What the pass showed.
+        values: The replica after the pass.
+        before: Stamp of a control message that came back before the pass; None without stamps.
+        now_ns: Unix time in nanoseconds.
+    """
+    soon_ns = now_ns + _EXPIRY_SLACK_NS
+    removed = sum(1 for topic in result.unseen if not 0 < values[topic][6] <= soon_ns)
+    changed = sum(1 for topic in result.changed if not _is_behind(values[topic][8], before))
+    return Losses(removed, changed)
+
+
+def _is_behind(stamp: Stamp | None, before: Stamp | None) -> bool:
+    if stamp is None or before is None:
+        return False
+    same_count = (stamp.primary, stamp.epoch) == (before.primary, before.epoch)
+    return same_count and stamp.sequence > before.sequence

@@ -1,0 +1,5 @@
+"""One node: joins links, replicas, server, replication log and HTTP interface; owns the order of start and stop."""
+
+from fanout.node.running import run_node
+
+__all__ = ["run_node"]

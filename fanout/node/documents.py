@@ -1,0 +1,181 @@
+"""The node's documents for the HTTP interface, filled from its parts (`fanout.api.node_view.NodeView`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from fanout import __version__
+from fanout.api.lag import link_lag
+from fanout.api.models import (
+    LagDocument,
+    LinkDetail,
+    LinkReadiness,
+    LogStatus,
+    NodeStatus,
+    Readiness,
+    SelectorDetail,
+    SelectorReadiness,
+    ServerStatus,
+    utc_from_ns,
+)
+from fanout.link.states import LinkState
+from fanout.link.status import LinkStatus
+
+if TYPE_CHECKING:
+    from fanout.node.running import Node
+
+__all__ = ["NodeDocuments"]
+
+_NS_PER_S: Final = 1_000_000_000
+
+
+class NodeDocuments:
+    """Answers what the HTTP interface asks, from the state of the parts at that moment."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._started_ns = node.clock.now_ns()
+        self._started_s = node.clock.monotonic()
+
+    def readiness(self) -> Readiness:
+        """Return whether the node may join a pool, and why not."""
+        reasons = self._reasons()
+        return Readiness(
+            ready=not reasons,
+            reasons=reasons,
+            node=self._node.config.node.id,
+            role=self._node.role,
+            links=tuple(_readiness(link.status()) for link in self._node.links),
+        )
+
+    def status(self) -> NodeStatus:
+        """Return everything about the node."""
+        node = self._node
+        reasons = self._reasons()
+        return NodeStatus(
+            node=node.config.node.id,
+            version=__version__,
+            role=node.role,
+            started=utc_from_ns(self._started_ns),
+            uptime_seconds=node.clock.monotonic() - self._started_s,
+            ready=not reasons,
+            reasons=reasons,
+            listeners=tuple(node.server.addresses) if node.server else (),
+            links=tuple(self._detail(link.status()) for link in node.links),
+            server=self._server(),
+            log=self._log(),
+            limits=self._limits(),
+        )
+
+    def lag(self) -> LagDocument:
+        """Return how far each link is behind."""
+        links = []
+        for link in self._node.links:
+            status = link.status()
+            links.append(
+                link_lag(
+                    status.name,
+                    state=status.state.value,
+                    lag_seconds=None if status.lag_ns is None else status.lag_ns / _NS_PER_S,
+                    heartbeat_age_seconds=status.heartbeat_age_s,
+                    heartbeat_interval_seconds=link.config.heartbeat_s,
+                    received_total=status.received_total,
+                    topics=status.topics,
+                )
+            )
+        return LagDocument(node=self._node.config.node.id, role=self._node.role, links=tuple(links))
+
+    def _reasons(self) -> tuple[str, ...]:
+        reasons = ["the node is stopping"] if self._node.stopping else []
+        for link in self._node.links:
+            status = link.status()
+            if status.state is not LinkState.LIVE:
+                error = f": {status.last_error}" if status.last_error else ""
+                reasons.append(f"link {status.name} is {status.state.value.replace('_', ' ')}{error}")
+            elif not all(selector.complete for selector in status.selectors):
+                reasons.append(f"link {status.name} refused {status.refused_total} values over its limits")
+        return tuple(reasons)
+
+    @staticmethod
+    def _detail(status: LinkStatus) -> LinkDetail:
+        return LinkDetail(
+            **_readiness(status).model_dump(exclude={"selectors"}),
+            selectors=tuple(
+                SelectorDetail(
+                    filter=selector.filter,
+                    topics=selector.topics,
+                    complete=selector.complete,
+                    evidence=selector.evidence,
+                    digest=f"{selector.digest:016x}",
+                )
+                for selector in status.selectors
+            ),
+            primary=status.primary,
+            last_error=status.last_error,
+            hint=status.last_error_hint,
+            payload_bytes=status.payload_bytes,
+            refused_total=status.refused_total,
+            received_total=status.received_total,
+            outside_total=status.outside_total,
+            epochs_total=status.epochs_total,
+            reconnects_total=status.reconnects_total,
+            truncated_total=status.truncated_total,
+            snapshot_seconds=status.snapshot_seconds,
+            snapshot_topics=status.snapshot_topics,
+        )
+
+    def _server(self) -> ServerStatus | None:
+        server = self._node.server
+        if server is None:
+            return None
+        return ServerStatus(**dataclasses.asdict(server.stats()), retained_topics=len(self._node.store))
+
+    def _log(self) -> LogStatus | None:
+        log, config = self._node.log, self._node.config.log
+        if log is None or config is None:
+            return None
+        stats = log.stats()
+        figures = dataclasses.asdict(stats) | {
+            "alarm": stats.alarm or None,
+            "directory": str(config.directory),
+            "last_sync": utc_from_ns(stats.last_sync_ns) if stats.last_sync_ns else None,
+            "unsynced_rows": stats.log_pos - stats.synced_log_pos,
+        }
+        return LogStatus.model_validate(figures)
+
+    def _limits(self) -> dict[str, float]:
+        config = self._node.config
+        limits: dict[str, float] = {}
+        if config.server is not None and self._node.server is not None:
+            limits["server.connections_max"] = config.server.connections_max
+            limits["server.queue_messages_max"] = config.server.queue_messages_max
+            limits["server.queue_bytes_max"] = config.server.queue_bytes_max
+            limits["server.retained_topics_max"] = config.server.retained_topics_max
+        if config.log is not None:
+            limits["log.queue_rows_max"] = config.log.queue_rows_max
+        for index, link in enumerate(config.links):
+            limits[f"link[{index}].topics_max"] = link.topics_max
+            limits[f"link[{index}].bytes_max"] = link.bytes_max
+        return limits
+
+
+def _readiness(status: LinkStatus) -> LinkReadiness:
+    return LinkReadiness(
+        name=status.name,
+        ready=status.state is LinkState.LIVE and all(selector.complete for selector in status.selectors),
+        state=status.state.value,
+        since=utc_from_ns(status.since_ns),
+        epoch=status.epoch,
+        topics=status.topics,
+        evidence=status.evidence,
+        selectors=tuple(
+            SelectorReadiness(
+                filter=selector.filter,
+                topics=selector.topics,
+                complete=selector.complete,
+                evidence=selector.evidence,
+            )
+            for selector in status.selectors
+        ),
+    )

@@ -1,0 +1,120 @@
+"""What local clients publish: who may, what it becomes, and its identity.
+
+Owns the node's own namespace (every topic outside the selectors), the sequence of stamps, and the decision on
+each row. Topics inside a selector belong to the primary: they are refused, or forwarded when the selector says
+so. Knows no sessions and no sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from fanout.mqtt.decoder import PublishRow
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.store import Replica
+from fanout.replica.update import Changes, Phase, Stamp, Update, content_digest
+from fanout.selection import Selector
+from fanout.server.collaborators import PublishVerdict
+
+__all__ = ["Forward", "LocalIngress"]
+
+_SYS = b"$SYS"
+_LEVEL_ENDS = (b"", b"/")
+
+
+class Forward(Protocol):
+    """Publishes at a primary what a local client published."""
+
+    def __call__(self, row: PublishRow, *, prefix: bytes) -> PublishVerdict:
+        """Send `row`, its topic without `prefix`, and return what the primary says of it, now or later."""
+
+
+class LocalIngress:
+    """The node's own namespace, and the way into it.
+
+    Attributes:
+        replica: The retained values of the topics that clients publish at this node.
+        sequence: Sequence of the newest stamp; 0 before the first.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        node_epoch: int,
+        replica: Replica,
+        selectors: Sequence[tuple[Selector, Forward]],
+        control_prefixes: Sequence[bytes],
+        accept: Callable[[Changes, str | None], None],
+    ) -> None:
+        """Join the ingress with the rest of the node.
+
+        Args:
+            node_id: The node that stamps.
+            node_epoch: The epoch of its stamps.
+            replica: The store of the node's own namespace.
+            selectors: Every selector of every link, with the way to its primary.
+            control_prefixes: Where the links' control topics begin: nothing below is replicated, whatever the
+                selectors say, so that a next node can publish its own control messages here.
+            accept: Logs and dispatches what a batch changed; gets the publisher's Client Identifier, or None.
+        """
+        self.replica = replica
+        self.sequence = 0
+        self._node_id = node_id
+        self._node_epoch = node_epoch
+        self._selectors = tuple(selectors)
+        self._control_prefixes = tuple(control_prefixes)
+        self._accept = accept
+
+    def publish(self, client_id: str, rows: list[PublishRow], now_ns: int) -> Sequence[PublishVerdict]:
+        """Take a run of PUBLISH packets; `fanout.server.collaborators.Ingress` says what is promised."""
+        verdicts: list[PublishVerdict] = []
+        updates: list[Update] = []
+        success = ReasonCode.SUCCESS
+        guarded = bool(self._selectors)
+        node_id, epoch, sequence, origin_us = self._node_id, self._node_epoch, self.sequence, now_ns // 1000
+        for row in rows:
+            topic, payload, flags, _, properties, expiry_s = row
+            if (topic[:4] == _SYS and topic[4:5] in _LEVEL_ENDS) or (guarded and self._owner(topic) is not None):
+                verdicts.append(self._of_replica(row))
+                continue
+            sequence += 1
+            updates.append(
+                (
+                    topic,
+                    payload,
+                    flags >> 1 & 3,
+                    flags & 1 == 1,
+                    properties,
+                    now_ns,
+                    0 if expiry_s is None else now_ns + expiry_s * 1_000_000_000,
+                    content_digest(topic, payload),
+                    Stamp(node_id, epoch, sequence, origin_us),
+                )
+            )
+            verdicts.append(success)
+        self.sequence = sequence
+        if updates:
+            self._accept(self.replica.apply(updates, phase=Phase.LIVE), client_id)
+        return verdicts
+
+    def remove_expired(self, now_ns: int) -> None:
+        """Remove the values of the node's own namespace whose time has passed, and tell subscribers."""
+        changes = self.replica.remove_expired(now_ns)
+        if changes.updates:
+            self._accept(changes, None)
+
+    def _owner(self, topic: bytes) -> tuple[Selector, Forward] | None:
+        for selector, forward in self._selectors:
+            if selector.covers_local(topic) and not topic.startswith(self._control_prefixes):
+                return selector, forward
+        return None
+
+    def _of_replica(self, row: PublishRow) -> PublishVerdict:
+        """Decide on a topic that is not this node's: replicas are read-only unless writes are forwarded."""
+        owner = self._owner(row[0])
+        if owner is None or owner[0].writes == "reject":
+            return ReasonCode.NOT_AUTHORIZED
+        selector, forward = owner
+        return forward(row, prefix=selector.prefix.encode())

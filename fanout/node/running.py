@@ -1,0 +1,350 @@
+"""One node from start to stop.
+
+Owns the order in which the parts start and stop, the node's tasks, and the way of a batch between them:
+replica, then replication log, then clients. Makes no protocol decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from fanout import __version__
+from fanout.api.app import create_app
+from fanout.api.http_server import HttpServer
+from fanout.config import LinkConfig, NodeConfig, Role
+from fanout.link.link import Link
+from fanout.node.clock import SystemClock
+from fanout.node.documents import NodeDocuments
+from fanout.node.ingress import Forward, LocalIngress
+from fanout.node.store import JoinedStore
+from fanout.replica.store import Replica
+from fanout.replica.update import Changes
+from fanout.replog.columns import LogSource
+from fanout.replog.settings import LogSettings
+from fanout.replog.writer import LogWriter
+from fanout.selection import Selector
+from fanout.server.server import Server
+
+__all__ = ["Node", "run_node"]
+
+_HOUSEKEEPING_S: Final = 0.25
+"""Pause between looks for expired values of the node's own; links look after theirs."""
+_ALIVE_S: Final = 10.0
+"""Pause between the node's own heartbeat events in the replication log: "nothing to do" is not "dead"."""
+_CLIENTS_LEAVE_S: Final = 5.0
+"""How long clients may take to read what was written to them when the node stops."""
+_FAILED: Final = 70
+"""Exit code when a part of the node failed: a bug, as `fanout.cli` has it."""
+_LOG_CLOSE_S: Final = 30.0
+"""How long writing and sealing the replication log may take when the node stops."""
+
+
+class _LinkRecord:
+    """What the node keeps for one link."""
+
+    def __init__(self, config: LinkConfig, *, replica: Replica, source: LogSource | None) -> None:
+        self.config = config
+        self.replica = replica
+        self.source = source
+
+
+class Node:
+    """The parts of one node, joined. `start` once, `stop` once."""
+
+    def __init__(self, config: NodeConfig, *, role: Role, logger: FilteringBoundLogger) -> None:
+        """Make every part; nothing is opened before `start`.
+
+        Args:
+            config: A validated configuration for this role.
+            role: What the node does.
+            logger: Takes log lines.
+        """
+        self.config = config
+        self.role = role
+        self.clock = SystemClock()
+        self.epoch = self.clock.now_ns() // 1000
+        """Unix time in microseconds at which this process started: the epoch of its log and its stamps."""
+        self._logger = logger.bind(node=config.node.id)
+        self._log = self._make_log()
+        self._links: dict[str, Link] = {}
+        self._records: dict[str, _LinkRecord] = {}
+        for link_config in config.links:
+            self._add_link(link_config)
+        server_config = config.server if role != "tap" else None
+        self.own = Replica(
+            topics_max=server_config.retained_topics_max if server_config else 0,
+            bytes_max=server_config.retained_bytes_max if server_config else 0,
+        )
+        self.store = JoinedStore([*(record.replica for record in self._records.values()), self.own])
+        self._own_source = self._log.source() if self._log else None
+        self.ingress = LocalIngress(
+            node_id=config.node.id,
+            node_epoch=self.epoch,
+            replica=self.own,
+            selectors=self._selectors(),
+            control_prefixes=[f"{link.control_topic}/".encode() for link in config.links],
+            accept=self._accept_own,
+        )
+        self.server = (
+            Server(
+                server_config,
+                node_id=config.node.id,
+                store=self.store,
+                ingress=self.ingress,
+                clock=self.clock,
+                logger=self._logger,
+                known_topics=self.own.values,
+            )
+            if server_config
+            else None
+        )
+        self.documents = NodeDocuments(self)
+        self.http = (
+            HttpServer(create_app(self.documents), host=config.http.listen.host, port=config.http.listen.port)
+            if config.http
+            else None
+        )
+        self.stopping = False
+        """Whether the node is going away: not ready from now on."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Every link, in the order of the configuration."""
+        return tuple(self._links.values())
+
+    @property
+    def log(self) -> LogWriter | None:
+        """The replication log; None when the configuration has none."""
+        return self._log
+
+    async def start(self) -> None:
+        """Start every part: log, clients' listeners, HTTP interface, links.
+
+        Raises:
+            ListenError: An address cannot be bound.
+            LogError: The replication log cannot be opened.
+        """
+        if self._log is not None:
+            await asyncio.to_thread(self._log.open)
+            self._log.event("start", detail=self._describe())
+        try:
+            if self.server is not None:
+                await self.server.start()
+            if self.http is not None:
+                await self.http.start()
+        except BaseException:
+            await self.stop()
+            raise
+        self._spawn("housekeeping", self._keep_house)
+        for name, link in self._links.items():
+            self._spawn(f"link-{name}", link.run)
+        self._logger.info(
+            "node started",
+            role=self.role,
+            version=__version__,
+            listeners=self.server.addresses if self.server else [],
+            http=self.http.url if self.http else "",
+        )
+
+    async def stop(self) -> None:
+        """Stop every part: clients leave first, while everything still works; the replication log is last."""
+        self.stopping = True
+        if self.server is not None:
+            await self.server.stop(deadline_s=_CLIENTS_LEAVE_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.http is not None:
+            await self.http.stop()
+        if self._log is not None:
+            self._log.event("stop")
+            if not await asyncio.to_thread(self._log.close, timeout_s=_LOG_CLOSE_S):
+                self._logger.warning("replication log not sealed in time", deadline_s=_LOG_CLOSE_S)
+        self._logger.info("node stopped")
+
+    async def wait_failed(self) -> BaseException:
+        """Wait until a task of the node ends, which only a bug makes it do, and return why."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        task = done.pop()
+        return task.exception() or RuntimeError(f"the task {task.get_name()} ended")
+
+    # What links call (`fanout.link.link.LinkSink`).
+
+    def record(self, link: str, changes: Changes, *, epoch: int) -> None:
+        """Log what a batch changed in a link's replica."""
+        source = self._records[link].source
+        if self._log is not None and source is not None:
+            self._log.append(changes, source=source, link_epoch=epoch)
+
+    def dispatch(self, changes: Changes) -> None:
+        """Deliver what a batch changed to this node's clients."""
+        if self.server is not None and changes.dispatch:
+            self.server.dispatch(changes.dispatch)
+
+    def event(
+        self,
+        link: str,
+        event: str,
+        *,
+        epoch: int,
+        state: str = "",
+        evidence: str = "",
+        selector: str = "",
+        topics: int = 0,
+        digest: int = 0,
+        lag_us: int | None = None,
+        detail: str = "",
+    ) -> None:
+        """Log an event of a link."""
+        if self._log is not None:
+            self._log.event(
+                event,
+                link=link,
+                link_epoch=epoch,
+                state=state,
+                evidence=evidence,
+                selector=selector,
+                topics=topics,
+                digest=digest,
+                lag_us=lag_us,
+                detail=detail,
+            )
+
+    # Its own.
+
+    def _make_log(self) -> LogWriter | None:
+        log = self.config.log
+        if log is None:
+            return None
+        return LogWriter(
+            log.directory,
+            node=self.config.node.id,
+            role=self.role,
+            node_epoch=self.epoch,
+            clock=self.clock,
+            settings=LogSettings(
+                flush_interval_s=log.flush_interval_s,
+                fsync_interval_s=log.fsync_interval_s,
+                segment_bytes_max=log.segment_bytes_max,
+                segment_age_max_s=log.segment_age_max_s,
+                queue_rows_max=log.queue_rows_max,
+            ),
+            logger=self._logger,
+        )
+
+    def _add_link(self, config: LinkConfig) -> None:
+        replica = Replica(selectors=config.selectors, topics_max=config.topics_max, bytes_max=config.bytes_max)
+        source = self._log.source(link=config.name, selectors=config.selectors) if self._log else None
+        self._records[config.name] = _LinkRecord(config, replica=replica, source=source)
+        self._links[config.name] = Link(
+            config,
+            node_id=self.config.node.id,
+            replica=replica,
+            sink=self,
+            clock=self.clock,
+            logger=self._logger.bind(link=config.name),
+        )
+
+    def _selectors(self) -> list[tuple[Selector, Forward]]:
+        return [
+            (selector, lambda row, *, prefix, link=self._links[config.name]: link.forward(row, prefix=prefix))
+            for config in self.config.links
+            for selector in config.selectors
+        ]
+
+    def _accept_own(self, changes: Changes, client_id: str | None) -> None:
+        if self._log is not None and self._own_source is not None:
+            self._log.append(changes, source=self._own_source)
+        if self.server is not None:
+            self.server.dispatch(changes.dispatch, origin=client_id)
+
+    def _describe(self) -> str:
+        """Return the detail of the start event, which tells reports what this node replicates."""
+        return json.dumps(
+            {
+                "format": 1,
+                "version": __version__,
+                "links": [
+                    {
+                        "name": link.name,
+                        "primary": [str(address) for address in link.primaries],
+                        "selectors": [
+                            {
+                                "filter": selector.filter,
+                                "exclude": list(selector.exclude),
+                                "qos": selector.qos,
+                                "prefix": selector.prefix,
+                            }
+                            for selector in link.selectors
+                        ],
+                    }
+                    for link in self.config.links
+                ],
+            }
+        )
+
+    def _spawn(self, name: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
+        self._tasks.append(asyncio.create_task(run(), name=name))
+
+    async def _keep_house(self) -> None:
+        """Remove the node's own values that have expired, and say in the log that the node is alive."""
+        alive_at = self.clock.monotonic()
+        while True:
+            now_ns = self.clock.now_ns()
+            self.ingress.remove_expired(now_ns)
+            if self._log is not None and self.clock.monotonic() >= alive_at:
+                alive_at = self.clock.monotonic() + _ALIVE_S
+                self._log.event("heartbeat", topics=len(self.store))
+            await asyncio.sleep(_HOUSEKEEPING_S)
+
+
+async def run_node(config: NodeConfig, *, role: Role) -> int:
+    """Run a node until SIGTERM or SIGINT; a second signal ends the process at once.
+
+    Args:
+        config: A validated configuration for this role.
+        role: What the node does.
+
+    Returns:
+        The exit code: 0 after a stop in good order, 70 when a part failed, which only a bug makes it do.
+
+    Raises:
+        ListenError: An address cannot be bound.
+        LogError: The replication log cannot be opened.
+    """
+    logger: FilteringBoundLogger = structlog.get_logger("fanout.node")
+    node = Node(config, role=role, logger=logger)
+    loop = asyncio.get_running_loop()
+    asked = asyncio.Event()
+
+    def stop_asked(number: signal.Signals) -> None:
+        if asked.is_set():
+            logger.warning("second signal, ending at once", signal=number.name)
+            os._exit(128 + number)
+        logger.info("stopping", signal=number.name)
+        node.stopping = True
+        asked.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop_asked, number)
+    await node.start()
+    failure = asyncio.create_task(node.wait_failed(), name="failure")
+    waiter = asyncio.create_task(asked.wait(), name="signal")
+    await asyncio.wait({failure, waiter}, return_when=asyncio.FIRST_COMPLETED)
+    code = 0
+    if failure.done():
+        logger.error("a part of the node failed", exc_info=failure.result())
+        code = _FAILED
+    failure.cancel()
+    waiter.cancel()
+    await node.stop()
+    return code

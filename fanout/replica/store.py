@@ -1,0 +1,389 @@
+"""The replica: topics with their retained values, and what each batch of updates does to them.
+
+Owns the values, their index for SUBSCRIBE, their expiry, their limits, and a digest and a count for each
+selector, kept with every change. It must not know about sockets, sessions, packets or the clock: time comes
+in as an argument.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from fanout.replica.topic_tree import TopicTree
+from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_digest
+from fanout.selection import Selector
+
+__all__ = ["PassResult", "Replica"]
+
+_DIGEST_MASK = 2**64 - 1
+_STALE_EXPIRIES_MAX = 1024
+"""How many outdated entries the expiry heap may hold beyond as many as it has valid ones."""
+
+# Plain integers: looking up a member of an IntEnum costs as much as storing a value.
+_NEW = int(ChangeKind.NEW)
+_REPLACED = int(ChangeKind.REPLACED)
+_REMOVED = int(ChangeKind.REMOVED)
+_MESSAGE = int(ChangeKind.MESSAGE)
+_UNCHANGED = int(ChangeKind.UNCHANGED)
+_REFUSED = int(ChangeKind.REFUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """What one pass over a selector's retained set showed (`Replica.begin_pass`)."""
+
+    unseen: tuple[bytes, ...]
+    """Local topics of the selector that the pass did not bring: the primary has no value for them."""
+    changed: tuple[bytes, ...]
+    """Local topics that the pass brought once, with a value that was not held: missed before the pass.
+
+    A live update during the pass brings its topic twice: itself, and its copy in the retained set.
+    """
+
+
+class Replica:
+    """The retained values of one link, or of a node's own namespace.
+
+    Attributes:
+        values: Local topic to its update; others may only read it.
+        selector_of: Local topic to the position of its selector, for every topic of `values`; empty with
+            fewer than two selectors. Others may only read it.
+        payload_bytes: Sum of the payload lengths of `values`.
+        topic_bytes: Sum of the topic lengths of `values`; together with the payloads it is at most
+        `bytes_max`.
+        refused_total: Retained values that a limit kept out, since the replica was made.
+    """
+
+    def __init__(
+        self,
+        *,
+        selectors: Sequence[Selector] = (),
+        topics_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> None:
+        """Make an empty replica.
+
+        Args:
+            selectors: The link's selectors, which must not overlap; empty for a node's own namespace.
+            topics_max: Most topics; None for no limit. A further one is delivered, not stored, and counted.
+            bytes_max: Most bytes of topics and payloads; None for no limit.
+        """
+        self.selectors = tuple(selectors)
+        self.topics_max = topics_max
+        self.bytes_max = bytes_max
+        self.values: dict[bytes, Update] = {}
+        self.selector_of: dict[bytes, int] = {}
+        self.payload_bytes = 0
+        self.topic_bytes = 0
+        self.refused_total = 0
+        self._tree = TopicTree()
+        self._digest = 0
+        # One count and digest for each selector; with fewer than two selectors the totals say it all.
+        self._counts = [0] * len(self.selectors)
+        self._digests = [0] * len(self.selectors)
+        self._last_index = 0
+        self._expiries: list[tuple[int, bytes]] = []
+        """A heap of (expires_ns, topic); an entry is valid while the topic's value has this expiry."""
+        self._expiring = 0
+        """How many values expire, which is how many entries of the heap are valid."""
+        self._seen: set[bytes] | None = None
+        """Topics of the selector `_pass_index` that the running pass brought; None when no pass runs."""
+        self._changed: set[bytes] = set()
+        self._pass_index = 0
+
+    def __len__(self) -> int:
+        """Return the number of topics with a retained value."""
+        return len(self.values)
+
+    def apply(self, updates: list[Update], *, phase: Phase) -> Changes:
+        """Apply one batch.
+
+        Args:
+            updates: In the order of arrival; with local topics that are inside the selectors.
+            phase: Why they arrived. In `SNAPSHOT` and `AUDIT` a value equal to the one held (payload and
+                properties) is not to be dispatched again; in `LIVE` everything is.
+
+        Returns:
+            What the batch did.
+        """
+        # The hot path. Measured (2 shared cores, Python 3.11, a million topics): 0.5 us for a known topic,
+        # 0.8 us for a new one, and 0.1 to 0.4 us more with several selectors.
+        values = self.values
+        get = values.get
+        kinds = bytearray()
+        mark = kinds.append
+        added: list[bytes] = []
+        copies = phase is not Phase.LIVE
+        several = len(self.selectors) > 1
+        topics_max = self.topics_max
+        bytes_max = self.bytes_max
+        payload_bytes = self.payload_bytes
+        topic_bytes = self.topic_bytes
+        digest_change = 0
+        for update in updates:
+            topic, payload, _, retain, properties, _, expires_ns, digest, _ = update
+            if not retain:
+                mark(_MESSAGE)
+                continue
+            held = get(topic)
+            if held is None:
+                if not payload:
+                    mark(_MESSAGE)
+                    continue
+                if (topics_max is not None and len(values) >= topics_max) or (
+                    bytes_max is not None and payload_bytes + topic_bytes + len(payload) + len(topic) > bytes_max
+                ):
+                    self.refused_total += 1
+                    mark(_REFUSED)
+                    continue
+                values[topic] = update
+                added.append(topic)
+                payload_bytes += len(payload)
+                topic_bytes += len(topic)
+                digest_change += digest
+                if several:
+                    self._account(topic, digest, 1)
+                if expires_ns:
+                    self._expire_later(expires_ns, topic)
+                mark(_NEW)
+                continue
+            if copies and held[1] == payload and held[4] == properties:
+                mark(_UNCHANGED)
+                continue
+            grown = payload_bytes - len(held[1]) + len(payload)
+            if payload and (bytes_max is None or grown + topic_bytes <= bytes_max or len(payload) <= len(held[1])):
+                values[topic] = update
+                payload_bytes = grown
+                digest_change += digest - held[7]
+                if several:
+                    self._account(topic, digest - held[7], 0)
+                if expires_ns or held[6]:
+                    self._expiring -= held[6] != 0
+                    if expires_ns:
+                        self._expire_later(expires_ns, topic)
+                mark(_REPLACED)
+                continue
+            # Removed, or its new value does not fit: then the old one must not be served any longer either.
+            if added:
+                self._tree.add_new(added)
+                added = []
+            digest_change -= held[7]
+            payload_bytes -= len(held[1])
+            topic_bytes -= len(topic)
+            self._drop(topic, held)
+            if payload:
+                self.refused_total += 1
+                mark(_REFUSED)
+            else:
+                mark(_REMOVED)
+        self.payload_bytes = payload_bytes
+        self.topic_bytes = topic_bytes
+        self._digest = (self._digest + digest_change) & _DIGEST_MASK
+        self._tree.add_new(added)
+        if self._seen is not None:
+            self._note_pass(updates, kinds, copies=copies)
+        dispatch = updates
+        if copies and _UNCHANGED in kinds:
+            dispatch = [update for update, kind in zip(updates, kinds, strict=True) if kind != _UNCHANGED]
+        return Changes(updates, kinds, dispatch, phase)
+
+    @property
+    def next_expiry_ns(self) -> int | None:
+        """When the next value may expire, Unix time in nanoseconds; None when none does."""
+        return self._expiries[0][0] if self._expiring else None
+
+    def remove_expired(self, now_ns: int) -> Changes:
+        """Remove the values whose Message Expiry Interval has passed [MQTT-3.3.2-5].
+
+        Args:
+            now_ns: Unix time in nanoseconds.
+
+        Returns:
+            Their removals, as zero-length updates.
+        """
+        expired: list[bytes] = []
+        heap = self._expiries
+        while heap and heap[0][0] <= now_ns:
+            entry = heapq.heappop(heap)
+            if self._expires(entry):
+                expired.append(entry[1])
+        return self._remove(expired, now_ns=now_ns)
+
+    def begin_pass(self, selector_index: int = 0) -> None:
+        """Begin to note which topics of one selector arrive; ends a pass that was not ended."""
+        self._seen = set()
+        self._changed = set()
+        self._pass_index = selector_index
+
+    @property
+    def unseen_count(self) -> int:
+        """How many topics of the selector the running pass has not brought; 0 when no pass runs."""
+        return 0 if self._seen is None else self.count(self._pass_index) - len(self._seen)
+
+    def end_pass(self) -> PassResult:
+        """End the running pass and return what it showed."""
+        seen, changed, index = self._seen or set(), self._changed, self._pass_index
+        unseen: tuple[bytes, ...] = ()
+        if self._seen is not None and self.unseen_count:
+            single = len(self.selectors) <= 1
+            unseen = tuple(
+                topic for topic in self.values if topic not in seen and (single or self._index(topic) == index)
+            )
+        self._seen = None
+        self._changed = set()
+        return PassResult(unseen, tuple(changed))
+
+    def sweep(self, topics: Iterable[bytes], *, now_ns: int) -> Changes:
+        """Remove `topics`, which a complete pass did not bring.
+
+        Args:
+            topics: Local topics; one without a value is passed over.
+            now_ns: Unix time in nanoseconds, the time of the removals.
+
+        Returns:
+            Their removals, as zero-length updates.
+        """
+        return self._remove(topics, now_ns=now_ns)
+
+    def tear_down(self, piece: int = 5000, *, now_ns: int) -> Iterator[Changes]:
+        """Remove everything, a piece with each step, so that the event loop can turn in between.
+
+        Args:
+            piece: Topics removed with one step.
+            now_ns: Unix time in nanoseconds, the time of the removals.
+
+        Yields:
+            The removals of each piece, as zero-length updates.
+        """
+        self._seen = None
+        self._changed = set()
+        while self.values:
+            yield self._remove(self._tree.take(piece), now_ns=now_ns, indexed=False)
+        self._expiries.clear()
+
+    def match(self, topic_filter: bytes) -> Iterator[Update]:
+        """Yield the retained values whose topics a Topic Filter matches.
+
+        The replica may change between two of them; a value removed meanwhile is not yielded.
+
+        Args:
+            topic_filter: A valid Topic Filter without `$share/{ShareName}/`.
+        """
+        get = self.values.get
+        for topic in self._tree.match(topic_filter):
+            update = get(topic)
+            if update is not None:
+                yield update
+
+    def digest(self, selector_index: int | None = None) -> int:
+        """Return the sum of the content digests of the values modulo 2**64: equal sets have equal digests.
+
+        Args:
+            selector_index: Which selector's; None for all values.
+        """
+        if selector_index is None or len(self.selectors) <= 1:
+            return self._digest
+        return self._digests[selector_index] & _DIGEST_MASK
+
+    def count(self, selector_index: int | None = None) -> int:
+        """Return the number of topics.
+
+        Args:
+            selector_index: Which selector's; None for all.
+        """
+        if selector_index is None or len(self.selectors) <= 1:
+            return len(self.values)
+        return self._counts[selector_index]
+
+    def _remove(self, topics: Iterable[bytes], *, now_ns: int, indexed: bool = True) -> Changes:
+        removals: list[Update] = []
+        for topic in topics:
+            held = self.values.get(topic)
+            if held is None:
+                continue
+            digest = content_digest(self._topic_at_primary(topic), b"")
+            removals.append((topic, b"", held[2], True, b"", now_ns, 0, digest, None))
+            self.payload_bytes -= len(held[1])
+            self.topic_bytes -= len(topic)
+            self._digest = (self._digest - held[7]) & _DIGEST_MASK
+            self._drop(topic, held, indexed=indexed)
+        # Not live: no message of a publisher caused it, and reports count live updates as such.
+        return Changes(removals, bytearray([_REMOVED]) * len(removals), removals, Phase.AUDIT)
+
+    def _drop(self, topic: bytes, held: Update, *, indexed: bool = True) -> None:
+        """Take a value out of everything but the digest and the byte counts, which callers sum up."""
+        del self.values[topic]
+        if self._seen is not None:
+            self._seen.discard(topic)
+        if indexed:
+            self._tree.discard(topic)
+        if held[6]:
+            self._expiring -= 1
+        if len(self.selectors) > 1:
+            self._account(topic, -held[7], -1)
+            del self.selector_of[topic]
+
+    def _account(self, topic: bytes, digest_change: int, count_change: int) -> None:
+        """Keep the count and digest of a topic's selector; the topic's value is in place."""
+        index = self.selector_of.get(topic)
+        if index is None:
+            index = self._index(topic)
+            self.selector_of[topic] = index
+        if index >= 0:
+            self._counts[index] += count_change
+            self._digests[index] = (self._digests[index] + digest_change) & _DIGEST_MASK
+
+    def _index(self, topic: bytes) -> int:
+        """Return the position of the selector that covers a local topic; -1 when none does."""
+        if len(self.selectors) <= 1:
+            return 0
+        known = self.selector_of.get(topic)
+        if known is not None:
+            return known
+        # Topics arrive branch by branch: the selector of the last one is the best guess.
+        if self.selectors[self._last_index].covers_local(topic):
+            return self._last_index
+        for index, selector in enumerate(self.selectors):
+            if selector.covers_local(topic):
+                self._last_index = index
+                return index
+        return -1
+
+    def _topic_at_primary(self, topic: bytes) -> bytes:
+        if not self.selectors:
+            return topic
+        index = self._index(topic)
+        return topic[len(self.selectors[index].prefix.encode()) :] if index >= 0 else topic
+
+    def _expire_later(self, expires_ns: int, topic: bytes) -> None:
+        self._expiring += 1
+        heap = self._expiries
+        if len(heap) > 2 * self._expiring + _STALE_EXPIRIES_MAX:
+            # Topics updated faster than they expire leave outdated entries; without this the heap would grow.
+            heap[:] = {entry for entry in heap if self._expires(entry)}
+            heapq.heapify(heap)
+        heapq.heappush(heap, (expires_ns, topic))
+
+    def _expires(self, entry: tuple[int, bytes]) -> bool:
+        """Say whether an entry of the expiry heap is valid."""
+        held = self.values.get(entry[1])
+        return held is not None and held[6] == entry[0]
+
+    def _note_pass(self, updates: list[Update], kinds: bytearray, *, copies: bool) -> None:
+        seen, changed = self._seen, self._changed
+        assert seen is not None
+        for update, kind in zip(updates, kinds, strict=True):
+            topic = update[0]
+            if kind == _MESSAGE or self._index(topic) != self._pass_index:
+                continue
+            if kind in (_REMOVED, _REFUSED):
+                seen.discard(topic)
+                changed.discard(topic)
+            elif topic in seen:
+                changed.discard(topic)
+            else:
+                seen.add(topic)
+                if copies and kind != _UNCHANGED:
+                    changed.add(topic)

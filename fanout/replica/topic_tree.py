@@ -1,0 +1,236 @@
+"""An index over Topic Names that finds those which a Topic Filter matches (MQTT 5, section 4.7).
+
+Owns an ordered set of topics and the search in it. It must not know about values, selectors or subscriptions.
+
+The tree is not made of nodes: the topics stand in lists of some hundred, in the order of their bytes, so that
+every branch is one contiguous stretch and costs nothing. With a million topics
+`plant/lineN/cellN/sensorN/temp` a topic costs 9 bytes (nested dicts with shared ends: 88), and adding the
+batches of a snapshot, which arrive branch by branch, 0.1 us a topic (1.3 us). A topic that arrives alone, in
+no order, costs about 4 us, which is
+rare: known topics never come here.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Sequence
+
+__all__ = ["TopicTree"]
+
+_CHUNK_TOPICS = 256
+"""A list is split into pieces of this length when it has more than twice as many topics."""
+
+_MERGE_AT = 8
+"""From this many new topics for one list, sorting it again is quicker than inserting one by one."""
+
+
+class TopicTree:
+    """A set of Topic Names that answers which of them a Topic Filter matches."""
+
+    __slots__ = ("_chunks", "_highest", "_version")
+
+    def __init__(self) -> None:
+        self._chunks: list[list[bytes]] = []
+        """Sorted lists; every topic of one is smaller than every topic of the next; none is empty."""
+        self._highest: list[bytes] = []
+        """For each list an upper bound of its topics that is below the next list."""
+        self._version = 0
+        """Raised by every change, so that a running search knows that its place may have moved."""
+
+    def __len__(self) -> int:
+        """Return the number of topics, in time proportional to their number over some hundred."""
+        return sum(map(len, self._chunks))
+
+    def __contains__(self, topic: bytes) -> bool:
+        """Say whether `topic` is in the tree."""
+        return self._find(topic) is not None
+
+    def add(self, topic: bytes) -> None:
+        """Add `topic`; does nothing when it is there."""
+        if topic not in self:
+            self.add_new([topic])
+
+    def add_new(self, topics: Sequence[bytes]) -> None:
+        """Add a batch of topics.
+
+        Args:
+            topics: In any order; none twice, and none that is in the tree already.
+        """
+        if not topics:
+            return
+        self._version += 1
+        chunks, highest = self._chunks, self._highest
+        batch = sorted(topics)
+        size = len(batch)
+        if not chunks:
+            chunks.append([])
+            highest.append(batch[-1])
+        start = 0
+        while start < size:
+            at = bisect_left(highest, batch[start])
+            if at >= len(chunks) - 1:  # the last list takes everything above it
+                at = len(chunks) - 1
+                end = size
+                highest[at] = max(highest[at], batch[-1])
+            else:
+                end = bisect_right(batch, highest[at], start)
+            chunk = chunks[at]
+            if end - start < _MERGE_AT:
+                for topic in batch[start:end]:
+                    insort(chunk, topic)
+            else:
+                chunk += batch[start:end]
+                chunk.sort()
+            if len(chunk) > 2 * _CHUNK_TOPICS:
+                self._split(at)
+            start = end
+
+    def discard(self, topic: bytes) -> None:
+        """Remove `topic`; does nothing when it is not there."""
+        place = self._find(topic)
+        if place is None:
+            return
+        self._version += 1
+        at, index = place
+        del self._chunks[at][index]
+        if not self._chunks[at]:
+            del self._chunks[at], self._highest[at]
+
+    def take(self, count: int) -> list[bytes]:
+        """Remove and return up to `count` topics, whichever are cheapest; an empty list if none is left."""
+        taken: list[bytes] = []
+        while self._chunks and len(taken) < count:
+            chunk = self._chunks[-1]
+            keep = max(0, len(chunk) - (count - len(taken)))
+            taken += chunk[keep:]
+            del chunk[keep:]
+            if not chunk:
+                del self._chunks[-1], self._highest[-1]
+        self._version += 1
+        return taken
+
+    def match(self, topic_filter: bytes) -> Iterator[bytes]:
+        """Yield the topics that a Topic Filter matches, in the order of their bytes.
+
+        The tree may change while the search is under way: a topic that is there from beginning to end is
+        yielded once, one that comes or goes meanwhile may or may not be.
+
+        Args:
+            topic_filter: A valid Topic Filter without `$share/{ShareName}/`.
+        """
+        levels = topic_filter.split(b"/")
+        depth = next((index for index, level in enumerate(levels) if level in (b"+", b"#")), None)
+        if depth is None:
+            return self._match_name(topic_filter)
+        root = b"/".join(levels[:depth])
+        if levels[depth] == b"+":
+            return self._match_levels(levels, root)
+        return self._match_branch(root) if depth else self._match_all()
+
+    def _match_name(self, topic: bytes) -> Iterator[bytes]:
+        if (place := self._find(topic)) is not None:
+            yield self._chunks[place[0]][place[1]]
+
+    def _match_branch(self, root: bytes) -> Iterator[bytes]:
+        yield from self._match_name(root)  # `a/#` matches `a` too (MQTT 5, section 4.7.1.2)
+        for piece in self._pieces(root + b"/", root + b"0"):
+            yield from piece
+
+    def _match_all(self) -> Iterator[bytes]:
+        for low, high in ((b"", b"$"), (b"%", None)):  # nothing that begins with `$` [MQTT-4.7.2-1]
+            for piece in self._pieces(low, high):
+                yield from piece
+
+    def _match_levels(self, levels: list[bytes], root: bytes) -> Iterator[bytes]:
+        """Search below `root` for a filter with `+`, jumping from a failure to what may match next."""
+        fullmatch = re.compile(_expression(levels), re.DOTALL).fullmatch
+        position = root + b"/" if root else b""
+        high = root + b"0" if root else None
+        while True:
+            piece = next(self._pieces(position, high), None)
+            if piece is None:
+                return
+            index = 0
+            position = piece[-1] + b"\0"
+            while index < len(piece):
+                topic = piece[index]
+                index += 1
+                if fullmatch(topic) is not None:
+                    yield topic
+                    continue
+                target = _next_candidate(levels, topic)
+                if target > piece[-1]:
+                    position = target
+                    break
+                index = bisect_left(piece, target, index)
+
+    def _pieces(self, low: bytes, high: bytes | None) -> Iterator[list[bytes]]:
+        """Yield copies of stretches of the topics from `low` on and below `high`; none of them is empty."""
+        chunks = self._chunks
+        version = self._version
+        at = bisect_left(self._highest, low)
+        while at < len(chunks):
+            chunk = chunks[at]
+            start = bisect_left(chunk, low) if low else 0
+            end = len(chunk) if high is None or chunk[-1] < high else bisect_left(chunk, high)
+            if start < end:
+                piece = chunk[start:end]
+                low = piece[-1] + b"\0"  # no topic lies between: U+0000 occurs in none [MQTT-4.7.3-2]
+                yield piece
+            if self._version != version:
+                version = self._version
+                at = bisect_left(self._highest, low)
+            elif end < len(chunk):
+                return
+            else:
+                at += 1
+
+    def _find(self, topic: bytes) -> tuple[int, int] | None:
+        at = bisect_left(self._highest, topic)
+        if at < len(self._chunks):
+            chunk = self._chunks[at]
+            index = bisect_left(chunk, topic)
+            if index < len(chunk) and chunk[index] == topic:
+                return at, index
+        return None
+
+    def _split(self, at: int) -> None:
+        chunk = self._chunks[at]
+        parts = [chunk[start : start + _CHUNK_TOPICS] for start in range(0, len(chunk), _CHUNK_TOPICS)]
+        highest = [part[-1] for part in parts]
+        highest[-1] = self._highest[at]
+        self._chunks[at : at + 1] = parts
+        self._highest[at : at + 1] = highest
+
+
+def _expression(levels: list[bytes]) -> bytes:
+    """Return a regular expression (for DOTALL) of a Topic Filter; its time is linear."""
+    parts = [rb"[^/]*" if level == b"+" else re.escape(level) for level in levels if level != b"#"]
+    dollar = rb"(?!\$)" if levels[0] == b"+" else b""  # [MQTT-4.7.2-1]
+    return dollar + b"/".join(parts) + (rb"(?:/.*)?" if levels[-1] == b"#" else b"")
+
+
+def _next_candidate(levels: list[bytes], topic: bytes) -> bytes:
+    """Return a lower bound, above `topic`, of the topics behind it that may match.
+
+    Args:
+        levels: The levels of a Topic Filter, the literal ones before its first `+` equal to those of `topic`.
+        topic: A topic that the filter does not match.
+    """
+    if topic[:1] == b"$" and levels[0] == b"+":
+        return b"%"
+    names = topic.split(b"/")
+    for index, level in enumerate(levels):
+        if index == len(names):
+            return topic + b"\0"  # too few levels; what follows may be below it
+        if level in (b"+", names[index]):
+            continue
+        wanted = b"/".join([*names[:index], level])
+        if wanted > topic:
+            return wanted
+        below = wanted + b"/"
+        if below > topic:
+            return below
+        return b"/".join(names[:index]) + b"0"  # "0" follows "/": past the whole branch
+    return b"/".join(names[: len(levels)]) + b"0"  # too many levels

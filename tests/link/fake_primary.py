@@ -1,0 +1,356 @@
+"""A primary without I/O, and a session machine joined to it back to back under a manual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from fanout.config import Address, LinkConfig
+from fanout.link.events import Applied, Event, Failed, StateEntered, TearDown
+from fanout.link.session import LinkSession
+from fanout.link.states import LinkState
+from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRun
+from fanout.mqtt.packets import (
+    Ack,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    PacketType,
+    Pingreq,
+    Pingresp,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsuback,
+    Unsubscribe,
+    encode,
+)
+from fanout.mqtt.properties import NO_PROPERTIES, Properties
+from fanout.mqtt.publish import encode_publish
+from fanout.mqtt.topics import matches
+from fanout.replica.store import Replica
+from fanout.selection import Selector
+
+__all__ = ["FakePrimary", "Pair", "make_config"]
+
+T = TypeVar("T")
+
+
+def make_config(*selectors: Selector, **changes: Any) -> LinkConfig:
+    """Return a configuration with round numbers."""
+    config = LinkConfig(
+        name="plant",
+        primaries=(Address("mqtt", "127.0.0.1", 1883),),
+        selectors=selectors or (Selector("plant/#"),),
+        connect_timeout_s=10.0,
+        snapshot_quiet_s=5.0,
+        heartbeat_s=5.0,
+        keep_alive_s=30,
+        session_expiry_s=300,
+    )
+    return replace(config, **changes)
+
+
+@dataclass
+class FakePrimary:
+    """Answers one client at a time, in order, as Mosquitto does; knobs make it misbehave."""
+
+    version: int = 5
+    retained: dict[bytes, bytes] = field(default_factory=dict)
+    system_topics: bool = True
+    """Whether `$SYS/broker/version` exists."""
+    connack: Connack = field(default_factory=lambda: Connack(False, 0))
+    """The answer to CONNECT; Session Present is filled in."""
+    allow_control: bool = True
+    """Whether publishing below `fanout/` is allowed; otherwise PUBACK refuses it."""
+    silent_control: bool = False
+    """Whether what is published below `fanout/` vanishes without a word."""
+    truncate_after: int | None = None
+    """After so many packets to the client, counted from now, everything is dropped; None drops nothing."""
+    swallow: tuple[type[Packet], ...] = ()
+    """Answers that are dropped."""
+    refuse_filters: tuple[bytes, ...] = ()
+    """Topic Filters that SUBACK refuses."""
+    properties: bytes = b""
+    """Properties of every PUBLISH to the client."""
+
+    def __post_init__(self) -> None:
+        self.connects: list[Connect] = []
+        self.subscribes: list[Subscribe] = []
+        self.unsubscribes: list[Unsubscribe] = []
+        self.published: list[tuple[bytes, bytes, int]] = []
+        """(topic, payload, flags) of what the client published."""
+        self.acks: list[tuple[PacketType, int]] = []
+        self.disconnects: list[Disconnect] = []
+        self.pings = 0
+        self.subscriptions: dict[bytes, Subscription] = {}
+        self.has_session = False
+        self._decoder: Decoder | None = None
+        self._out: list[bytes] = []
+        self._next_id = 0
+
+    def accept(self) -> None:
+        """Begin a Network Connection."""
+        self._decoder = Decoder(version=None, packet_bytes_max=1 << 20, role="server")
+        self._out.clear()
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes from the client."""
+        assert self._decoder is not None
+        for item in self._decoder.feed(data):
+            self._on_item(item)
+        assert self._decoder.fault is None, self._decoder.fault
+
+    def take(self) -> bytes:
+        """Return the bytes for the client."""
+        data = b"".join(self._out)
+        self._out.clear()
+        return data
+
+    def send(self, packet: Packet) -> None:
+        """Send a packet to the client."""
+        if not isinstance(packet, self.swallow):
+            self._write(encode(packet, version=self.version))
+
+    def publish(
+        self, topic: bytes, payload: bytes, *, qos: int = 1, retain: bool = True, properties: bytes = b""
+    ) -> None:
+        """Publish a message as another client would."""
+        if retain:
+            self.retained[topic] = payload
+            if not payload:
+                del self.retained[topic]
+        for topic_filter, subscription in self.subscriptions.items():
+            if matches(topic_filter, topic):
+                self.deliver(
+                    topic,
+                    payload,
+                    qos=min(qos, subscription.qos),
+                    retain=retain and (subscription.retain_as_published or self.version == 4),
+                    properties=properties,
+                )
+                return
+
+    def deliver(
+        self,
+        topic: bytes,
+        payload: bytes,
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        dup: bool = False,
+        packet_id: int | None = None,
+        properties: bytes = b"",
+    ) -> None:
+        """Send one PUBLISH to the client, whatever it subscribed to."""
+        if packet_id is None and qos:
+            self._next_id += 1
+            packet_id = self._next_id
+        self._write(
+            encode_publish(
+                topic,
+                payload,
+                version=self.version,
+                qos=qos,
+                retain=retain,
+                dup=dup,
+                packet_id=packet_id or 0,
+                properties=properties or self.properties,
+            )
+        )
+
+    def _write(self, packet: bytes) -> None:
+        if self.truncate_after is not None:
+            if self.truncate_after == 0:
+                return
+            self.truncate_after -= 1
+        self._out.append(packet)
+
+    def _on_item(self, item: Item) -> None:
+        if isinstance(item, Connect):
+            self.connects.append(item)
+            present = self.has_session and not item.clean_start
+            if not present:
+                self.subscriptions.clear()
+            self.has_session = not self.connack.reason_code
+            self.send(replace(self.connack, session_present=present and self.has_session))
+        elif isinstance(item, Subscribe):
+            self._on_subscribe(item)
+        elif isinstance(item, Unsubscribe):
+            self.unsubscribes.append(item)
+            self.send(Unsuback(item.packet_id, (0x11,) if self.version == 5 else ()))
+        elif isinstance(item, Pingreq):
+            self.pings += 1
+            self.send(Pingresp())
+        elif isinstance(item, Disconnect):
+            self.disconnects.append(item)
+        elif isinstance(item, PublishRun):
+            for topic, payload, flags, packet_id, *_ in item.rows:
+                self._on_publish(topic, payload, flags, packet_id)
+        elif isinstance(item, AckRun):
+            self.acks += [(item.type, packet_id) for packet_id in item.packet_ids]
+            if item.type is PacketType.PUBREC:
+                for packet_id in item.packet_ids:
+                    self.send(Ack(PacketType.PUBREL, packet_id))
+            elif item.type is PacketType.PUBREL:
+                for packet_id in item.packet_ids:
+                    self.send(Ack(PacketType.PUBCOMP, packet_id))
+
+    def _on_subscribe(self, packet: Subscribe) -> None:
+        self.subscribes.append(packet)
+        codes = [0x87 if each.topic_filter in self.refuse_filters else each.qos for each in packet.subscriptions]
+        self.send(Suback(packet.packet_id, tuple(codes)))
+        for subscription, code in zip(packet.subscriptions, codes, strict=True):
+            if code >= 0x80:
+                continue
+            self.subscriptions[subscription.topic_filter] = subscription
+            if subscription.retain_handling:
+                continue
+            if subscription.topic_filter == b"$SYS/broker/version" and self.system_topics:
+                self.deliver(b"$SYS/broker/version", b"mosquitto", retain=True)
+            for topic, payload in list(self.retained.items()):
+                if matches(subscription.topic_filter, topic):
+                    self.deliver(topic, payload, qos=min(1, subscription.qos), retain=True)
+
+    def _on_publish(self, topic: bytes, payload: bytes, flags: int, packet_id: int) -> None:
+        self.published.append((topic, payload, flags))
+        qos = flags >> 1 & 3
+        control = topic.startswith(b"fanout/")
+        if control and not self.allow_control:
+            self.send(Ack(PacketType.PUBACK, packet_id, 0x87))
+            return
+        if not (control and self.silent_control):
+            self._deliver_own(topic, payload, qos=qos, retain=bool(flags & 1))
+        self.send(Ack(PacketType.PUBACK if qos == 1 else PacketType.PUBREC, packet_id))
+
+    def _deliver_own(self, topic: bytes, payload: bytes, *, qos: int, retain: bool) -> None:
+        subscription = next((each for name, each in self.subscriptions.items() if matches(name, topic)), None)
+        if subscription is not None and subscription.no_local:
+            if retain:
+                self.retained[topic] = payload
+            return
+        self.publish(topic, payload, qos=qos, retain=retain)
+
+
+class Pair:
+    """A session machine and a primary, with time that passes when told."""
+
+    def __init__(
+        self,
+        config: LinkConfig | None = None,
+        primary: FakePrimary | None = None,
+        *,
+        topics_max: int | None = None,
+    ) -> None:
+        """Join a machine that is down with a primary."""
+        self.config = config or make_config()
+        self.primary = primary or FakePrimary(version=self.config.version)
+        self.replica = Replica(selectors=self.config.selectors, topics_max=topics_max)
+        self.session = LinkSession(self.config, node_id="edge-1", replica=self.replica, nonce=7)
+        self.now = 1000.0
+        self.events: list[Event] = []
+
+    @property
+    def now_ns(self) -> int:
+        """Unix time in nanoseconds, in step with `now`."""
+        return round(self.now * 1e9) + 1_700_000_000_000_000_000
+
+    def is_in(self, state: LinkState) -> bool:
+        """Say whether the session is in a state."""
+        return self.session.state is state
+
+    def connect(self, *, pump: bool = True) -> None:
+        """Begin a Network Connection, and let both talk until they have nothing to say."""
+        self.primary.accept()
+        self._note(self.session.open(password=None, now_ns=self.now_ns, now=self.now))
+        if pump:
+            self.pump()
+
+    def pump(self) -> None:
+        """Carry bytes both ways until there are none, or the session wants to be closed."""
+        while True:
+            up = self.session.take_output()
+            if up:
+                self.primary.receive(up)
+            down = self.primary.take()
+            if down:
+                self.feed(down)
+            if not up and not down:
+                return
+
+    def feed(self, data: bytes) -> None:
+        """Give bytes to the session; nothing is carried back."""
+        self._note(self.session.receive(data, now_ns=self.now_ns, now=self.now))
+
+    def tick(self) -> None:
+        """Do what is due, and carry what follows."""
+        self._note(self.session.tick(now_ns=self.now_ns, now=self.now))
+        self.pump()
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, with every tick that is due in between."""
+        end = self.now + seconds
+        for _ in range(1000):
+            deadline = self.session.deadline(now_ns=self.now_ns, now=self.now)
+            if deadline > end:
+                break
+            assert deadline >= self.now or deadline == float("-inf") or self.now == deadline
+            self.now = max(self.now, deadline)
+            self.tick()
+        else:
+            raise AssertionError("the session is always due: a busy loop")
+        self.now = end
+
+    def lose(self) -> None:
+        """End the Network Connection."""
+        self._note(self.session.lost(now_ns=self.now_ns, now=self.now))
+
+    def tear_down(self) -> None:
+        """Remove the replica, as `TearDown` asks."""
+        for _ in self.replica.tear_down(now_ns=self.now_ns):
+            pass
+        self._note(self.session.torn_down(now_ns=self.now_ns, now=self.now))
+        self.pump()
+
+    def go_live(self) -> None:
+        """Connect and become live; what happened on the way is forgotten."""
+        self.connect()
+        assert self.is_in(LinkState.LIVE), (self.session.state, self.events)
+        self.events.clear()
+
+    def of(self, kind: type[T]) -> list[T]:
+        """Return the events of one kind."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def states(self) -> list[LinkState]:
+        """Return the states entered."""
+        return [event.state for event in self.of(StateEntered)]
+
+    def failure(self) -> str:
+        """Return the text of the failure; there must be one."""
+        (failed,) = self.of(Failed)
+        return str(failed.error)
+
+    def reason(self) -> str:
+        """Return the reason of the tear-down; there must be one."""
+        (torn_down,) = self.of(TearDown)
+        return torn_down.reason
+
+    def values(self) -> dict[bytes, bytes]:
+        """Return the replica's values."""
+        return {topic: update[1] for topic, update in self.replica.values.items()}
+
+    def dispatched(self) -> list[tuple[bytes, bytes]]:
+        """Return topic and payload of everything to dispatch."""
+        return [(update[0], update[1]) for each in self.of(Applied) for update in each.changes.dispatch]
+
+    def _note(self, events: Iterable[Event]) -> None:
+        self.events += events
+
+
+NO = NO_PROPERTIES
+"""Short for no properties."""
+STAMPING = Properties(user_property=(("fanout-stamps", "1"), ("fanout-node", "root")))
+"""What the CONNACK of a fanout primary says."""

@@ -1,0 +1,182 @@
+"""A link that runs, with a sink that remembers everything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger
+
+from fanout.config import Address, LinkConfig
+from fanout.link.link import Link
+from fanout.link.states import LinkState
+from fanout.link.status import LinkStatus
+from fanout.replica.store import Replica
+from fanout.replica.update import Changes, Update
+from fanout.selection import Selector
+from tests.support.waiting import wait_until
+
+__all__ = ["RecordingSink", "Running", "SystemClock", "config_for", "logging_to", "running", "silent_logger"]
+
+
+class SystemClock:
+    """The machine's time."""
+
+    def now_ns(self) -> int:
+        """Return Unix time in nanoseconds."""
+        return time.time_ns()
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+        return time.monotonic()
+
+
+@dataclass
+class RecordingSink:
+    """Remembers what a link hands over, in order."""
+
+    steps: list[tuple[str, Changes]] = field(default_factory=list)
+    """("record" | "dispatch", changes)."""
+    events: list[dict[str, Any]] = field(default_factory=list)
+    """Events with their fields, and "name"."""
+
+    def record(self, link: str, changes: Changes, *, epoch: int) -> None:
+        """Remember a batch for the log."""
+        assert epoch > 0
+        assert link
+        self.steps.append(("record", changes))
+
+    def dispatch(self, changes: Changes) -> None:
+        """Remember a batch for local clients."""
+        self.steps.append(("dispatch", changes))
+
+    def event(self, link: str, event: str, **fields: Any) -> None:
+        """Remember an event."""
+        self.events.append({"name": event, **fields})
+
+    def dispatched(self) -> list[Update]:
+        """Return every update dispatched, in order."""
+        return [update for step, changes in self.steps if step == "dispatch" for update in changes.dispatch]
+
+    def recorded(self) -> list[Update]:
+        """Return every update recorded, in order."""
+        return [update for step, changes in self.steps if step == "record" for update in changes.updates]
+
+    def payloads(self, topic: bytes) -> list[bytes]:
+        """Return the payloads dispatched on a topic, in order."""
+        return [update[1] for update in self.dispatched() if update[0] == topic]
+
+    def states(self) -> list[str]:
+        """Return the states entered, in order."""
+        return [event["state"] for event in self.events if event["name"] == "state"]
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        """Return the events of one name."""
+        return [event for event in self.events if event["name"] == name]
+
+    def clear(self) -> None:
+        """Forget what came so far."""
+        self.steps.clear()
+        self.events.clear()
+
+
+@dataclass
+class Running:
+    """A link under test."""
+
+    link: Link
+    replica: Replica
+    sink: RecordingSink
+    task: asyncio.Task[None]
+
+    @property
+    def status(self) -> LinkStatus:
+        """Its status now."""
+        return self.link.status()
+
+    async def wait_state(self, state: LinkState, deadline_s: float = 15) -> None:
+        """Wait until the link is in a state."""
+        await self.wait(lambda: self.status.state is state, deadline_s)
+
+    async def wait(self, condition: Any, deadline_s: float = 15) -> None:
+        """Wait for a condition, as long as the link's task lives."""
+        await wait_until(
+            lambda: self.task.done() or condition(),
+            deadline_s,
+            what=lambda: f"the condition, with {self.status} after {self.sink.states()}",
+        )
+        if self.task.done():
+            self.task.result()
+            raise AssertionError("the link ended")
+
+    def values(self) -> dict[str, bytes]:
+        """Return the replica's topics and payloads."""
+        return {topic.decode(): update[1] for topic, update in self.replica.values.items()}
+
+
+def config_for(port: int, *selectors: Selector, **changes: Any) -> LinkConfig:
+    """Return a link's configuration for a primary on this machine, quick to notice and to retry."""
+    config = LinkConfig(
+        name="plant",
+        primaries=(Address("mqtt", "127.0.0.1", port),),
+        selectors=selectors or (Selector("plant/#"),),
+        retry_min_s=0.05,
+        retry_max_s=0.2,
+        snapshot_quiet_s=1.0,
+        heartbeat_s=0.2,
+        connect_timeout_s=5.0,
+    )
+    return replace(config, **changes)
+
+
+def silent_logger() -> FilteringBoundLogger:
+    """Return a logger that drops everything."""
+    quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
+    logger: FilteringBoundLogger = structlog.wrap_logger(structlog.ReturnLogger(), wrapper_class=quiet)
+    return logger
+
+
+def logging_to(lines: list[dict[str, object]]) -> FilteringBoundLogger:
+    """Return a logger that appends every line to `lines`."""
+
+    def keep(_: object, __: str, event: EventDict) -> EventDict:
+        lines.append(dict(event))
+        raise structlog.DropEvent
+
+    logger: FilteringBoundLogger = structlog.wrap_logger(structlog.ReturnLogger(), processors=[keep])
+    return logger
+
+
+@asynccontextmanager
+async def running(
+    config: LinkConfig,
+    *,
+    node_id: str = "edge-1",
+    topics_max: int | None = None,
+    logger: FilteringBoundLogger | None = None,
+) -> AsyncIterator[Running]:
+    """Run a link until the block ends."""
+    replica = Replica(selectors=config.selectors, topics_max=topics_max)
+    sink = RecordingSink()
+    link = Link(
+        config,
+        node_id=node_id,
+        replica=replica,
+        sink=sink,
+        clock=SystemClock(),
+        logger=logger or silent_logger(),
+    )
+    task = asyncio.create_task(link.run(), name="link under test")
+    try:
+        yield Running(link, replica, sink, task)
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

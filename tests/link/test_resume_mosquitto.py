@@ -1,0 +1,338 @@
+"""Lost connections, lost sessions and lost messages, with a real Mosquitto and a network that can be cut."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from fanout.link.states import LinkState
+from fanout.replica.update import ChangeKind, Phase
+from fanout.selection import Selector
+from tests.link.harness import Running, config_for, logging_to, running
+from tests.support.mosquitto import Mosquitto, load_retained, publish_all, publisher
+from tests.support.network import Proxy
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.mosquitto
+
+
+async def load(mosquitto: Mosquitto, values: dict[str, bytes]) -> None:
+    """Give Mosquitto retained values, off the event loop."""
+    assert await asyncio.to_thread(load_retained, mosquitto.port, values.items()) == len(values)
+
+
+async def publish(mosquitto: Mosquitto, values: dict[str, bytes], *, qos: int = 1) -> None:
+    """Publish retained values at a QoS, off the event loop."""
+
+    def send() -> None:
+        with publisher(mosquitto.port) as client:
+            publish_all(client, values.items(), qos=qos)
+
+    await asyncio.to_thread(send)
+
+
+VALUES = {f"plant/{number}": b"%d" % number for number in range(3000)}
+
+
+async def test_a_restart_without_persistence_tears_down_and_begins_again(mosquitto: Mosquitto) -> None:
+    """The primary forgot the session: the replica is removed in pieces, and complete again only when it is."""
+    await load(mosquitto, VALUES)
+    async with running(config_for(mosquitto.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        first_epoch = link.status.epoch
+        link.sink.clear()
+        mosquitto.kill()
+        await link.wait_state(LinkState.DOWN)
+        assert len(link.replica) == 3000, "until the session is known to be lost, the values are kept"
+        assert link.status.last_error is not None
+        mosquitto.start()
+        await link.wait(lambda: link.status.epoch > first_epoch)
+        assert not link.status.selectors[0].complete or link.status.state is LinkState.LIVE
+        await link.wait_state(LinkState.LIVE)
+        assert link.values() == {}
+        states = link.sink.states()
+        assert states.count("live") == 1
+        assert states[-4:] == ["tearing_down", "snapshot", "proving", "live"]
+        (torn_down,) = link.sink.named("tear_down")
+        assert torn_down["epoch"] == first_epoch
+        assert "no session" in torn_down["detail"]
+        removals = [changes for step, changes in link.sink.steps if step == "dispatch"]
+        assert len(removals) > 1, "in pieces"
+        assert {update[0].decode() for update in link.sink.dispatched()} == set(VALUES)
+        assert all(update[1] == b"" and update[3] for update in link.sink.dispatched())
+        assert link.sink.recorded() == [], "the event says it all to the log"
+        link.sink.clear()
+        await load(mosquitto, VALUES)
+        await link.wait(lambda: link.values() == VALUES)
+        assert len(link.sink.dispatched()) == 3000
+        assert link.status.epochs_total == 2
+
+
+async def test_a_short_drop_is_resumed_verified_and_silent(mosquitto: Mosquitto) -> None:
+    """After a lost connection the session goes on; unchanged values are not dispatched again."""
+    await load(mosquitto, VALUES)
+    async with Proxy(mosquitto.port) as proxy, running(config_for(proxy.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        epoch = link.status.epoch
+        link.sink.clear()
+        proxy.cut()
+        await link.wait(lambda: link.sink.states()[-1:] == ["live"])
+        assert link.sink.states() == ["down", "connecting", "resuming", "verifying", "live"]
+        assert link.status.epoch == epoch
+        assert link.status.reconnects_total == 1
+        assert link.sink.dispatched() == []
+        assert len(link.sink.recorded()) == 3000
+        assert all(changes.phase is Phase.AUDIT for _, changes in link.sink.steps)
+        assert set(link.sink.steps[0][1].kinds) == {ChangeKind.UNCHANGED}
+        await publish(mosquitto, {"plant/0": b"new"})
+        await link.wait(lambda: link.sink.payloads(b"plant/0") == [b"new"])
+        assert link.replica.values[b"plant/0"][2] == 1, "the subscription has its own QoS again"
+
+
+async def test_what_was_pending_in_the_session_is_applied(mosquitto: Mosquitto) -> None:
+    """Messages at QoS 1 that came while the link was away are delivered once, and are no loss."""
+    await load(mosquitto, VALUES)
+    async with Proxy(mosquitto.port) as proxy, running(config_for(proxy.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        link.sink.clear()
+        proxy.accepting = False
+        proxy.cut()
+        await link.wait_state(LinkState.DOWN)
+        changed = {f"plant/{number}": b"changed" for number in range(200)}
+        await publish(mosquitto, changed | {"plant/created": b"1"})
+        await publish(mosquitto, {"plant/2999": b""})
+        proxy.accepting = True
+        await link.wait_state(LinkState.LIVE)
+        assert link.status.epochs_total == 1
+        expected = VALUES | changed | {"plant/created": b"1"}
+        del expected["plant/2999"]
+        assert link.values() == expected
+        assert len(link.sink.dispatched()) == 202
+        assert link.sink.named("tear_down") == []
+
+
+@pytest.mark.parametrize("change", ["changed", "created", "removed"])
+async def test_a_loss_begins_a_new_epoch(mosquitto: Mosquitto, change: str) -> None:
+    """What the resumed session does not know (QoS 0 while away) is found, and means a new epoch."""
+    await load(mosquitto, VALUES)
+    lost = {"changed": {"plant/7": b"x"}, "created": {"plant/x": b"x"}, "removed": {"plant/7": b""}}[change]
+    async with Proxy(mosquitto.port) as proxy, running(config_for(proxy.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        epoch = link.status.epoch
+        link.sink.clear()
+        proxy.accepting = False
+        proxy.cut()
+        await link.wait_state(LinkState.DOWN)
+        await load(mosquitto, lost)
+        proxy.accepting = True
+        await link.wait(lambda: link.status.epoch != epoch)
+        await link.wait_state(LinkState.LIVE)
+        expected = {topic: payload for topic, payload in (VALUES | lost).items() if payload}
+        assert link.values() == expected
+        states = link.sink.states()
+        assert states[states.index("verifying") + 1] == "tearing_down"
+        (torn_down,) = link.sink.named("tear_down")
+        assert "messages were lost" in torn_down["detail"]
+        assert link.status.epochs_total == 2
+        assert link.status.last_error is not None
+        assert "messages were lost" in link.status.last_error
+
+
+async def test_a_cut_in_the_middle_of_the_snapshot_still_gives_the_whole_set(mosquitto: Mosquitto) -> None:
+    """A snapshot that was cut off is begun again, and never complete before."""
+    values = {f"plant/{number}": b"x" * 200 for number in range(5000)}
+    await load(mosquitto, values)
+    async with Proxy(mosquitto.port) as proxy:
+        proxy.cut_after_bytes = 400_000
+        async with running(config_for(proxy.port)) as link:
+            await link.wait(lambda: link.status.reconnects_total == 1)
+            await link.wait_state(LinkState.LIVE)
+            assert link.values() == values
+            states = link.sink.states()
+            assert states[:5] == ["connecting", "snapshot", "down", "connecting", "snapshot"]
+            assert states[-1] == "live"
+            assert len(link.sink.named("complete")) == 1
+            assert link.status.epochs_total == 1, "the session was resumed"
+            assert sorted(update[0] for update in link.sink.dispatched()) == sorted(map(str.encode, values))
+
+
+async def test_a_topic_removed_between_two_attempts_of_a_snapshot_is_swept(mosquitto: Mosquitto) -> None:
+    """What the first attempt brought and the second does not is gone at the primary."""
+    values = {f"plant/{number:05}": b"x" * 200 for number in range(5000)}
+    await load(mosquitto, values)
+    async with Proxy(mosquitto.port) as proxy:
+        proxy.cut_after_bytes = 400_000
+        async with running(config_for(proxy.port)) as link:
+            await link.wait(lambda: len(link.replica) > 0)
+            proxy.accepting = False
+            await link.wait_state(LinkState.DOWN)
+            held = next(iter(link.values()))
+            await load(mosquitto, {held: b""})
+            proxy.accepting = True
+            await link.wait_state(LinkState.LIVE)
+            assert held not in link.values()
+            assert len(link.replica) == 4999
+            assert link.sink.payloads(held.encode())[-1] == b""
+
+
+async def test_busy_topics_are_no_loss(mosquitto: Mosquitto) -> None:
+    """Topics that change all the time, while the link resumes and verifies, do not look like losses."""
+    await load(mosquitto, VALUES)
+    ends = asyncio.Event()
+    topics = [f"plant/{number}" for number in range(0, 3000, 60)]
+
+    async def keep_publishing() -> None:
+        number = 0
+        with publisher(mosquitto.port) as client:
+            while not ends.is_set():
+                number += 1
+                batch = [(topic, b"busy %d" % number) for topic in topics]
+                await asyncio.to_thread(publish_all, client, batch, qos=1)
+
+    async with Proxy(mosquitto.port) as proxy, running(config_for(proxy.port)) as link, asyncio.TaskGroup() as group:
+        group.create_task(keep_publishing())
+        try:
+            for round_number in range(4):
+                await link.wait(lambda: link.sink.states()[-1:] == ["live"])
+                await link.wait(lambda: b"busy" in link.values()["plant/0"])
+                link.sink.clear()
+                proxy.cut()
+                await link.wait(lambda: link.sink.states()[-1:] == ["live"])
+                assert link.status.reconnects_total == round_number + 1
+            assert link.status.epochs_total == 1, link.sink.events
+        finally:
+            ends.set()
+
+
+async def test_a_session_that_was_not_resumed_in_time_is_given_up(mosquitto: Mosquitto) -> None:
+    """When the primary stays away longer than it keeps sessions, the replica is removed while offline."""
+    await load(mosquitto, {"plant/a": b"1"})
+    async with running(config_for(mosquitto.port, session_expiry_s=1)) as link:
+        await link.wait_state(LinkState.LIVE)
+        mosquitto.kill()
+        await link.wait(lambda: not len(link.replica))
+        assert link.sink.payloads(b"plant/a") == [b"1", b""]
+        assert link.sink.states()[-2:] == ["tearing_down", "down"]
+        mosquitto.start()
+        await link.wait_state(LinkState.LIVE)
+        assert link.status.epochs_total == 2
+
+
+async def test_mqtt_3_1_1_begins_a_new_epoch_with_every_connection(mosquitto: Mosquitto) -> None:
+    """MQTT 3.1.1 keeps no session that could be trusted: a lost connection is a lost session."""
+    await load(mosquitto, {"plant/a": b"1"})
+    async with Proxy(mosquitto.port) as proxy, running(config_for(proxy.port, version=4)) as link:
+        await link.wait_state(LinkState.LIVE)
+        proxy.cut()
+        await link.wait(lambda: link.status.epochs_total == 2)
+        await link.wait_state(LinkState.LIVE)
+        assert link.values() == {"plant/a": b"1"}
+        assert link.sink.payloads(b"plant/a") == [b"1", b"", b"1"]
+
+
+async def test_a_new_process_does_not_trust_the_session_of_the_old_one(mosquitto: Mosquitto) -> None:
+    """A link that starts with nothing begins with Clean Start, whatever the primary remembers."""
+    config = config_for(mosquitto.port)
+    async with running(config) as link:
+        await link.wait_state(LinkState.LIVE)
+        link.task.cancel()  # as if the process had ended: nothing of it is left but the session
+        await asyncio.wait([link.task])
+    await load(mosquitto, {"plant/a": b"1"})
+    async with running(config) as link:
+        await link.wait_state(LinkState.LIVE)
+        assert link.values() == {"plant/a": b"1"}
+
+
+async def test_repeated_failures_are_told_once(tmp_path: Path) -> None:
+    """While the primary is away, every attempt but the first is silent; the status says what is wrong."""
+    server = Mosquitto(tmp_path)
+    lines: list[dict[str, object]] = []
+    async with running(config_for(server.port), logger=logging_to(lines)) as link:
+        await link.wait(lambda: link.link._unanswered > 4)
+        assert link.sink.states() == ["connecting", "down"]
+        assert [line["event"] for line in lines] == ["link state", "link state", "link is down"]
+        assert link.status.last_error is not None
+        assert "cannot connect" in link.status.last_error
+        assert link.status.last_error_hint
+        server.start()
+        try:
+            await link.wait_state(LinkState.LIVE)
+            assert "primary answers again" in [line["event"] for line in lines]
+            assert link.sink.states() == ["connecting", "down", "snapshot", "proving", "live"]
+        finally:
+            server.stop()
+
+
+async def test_two_nodes_with_one_identity_are_told(mosquitto: Mosquitto) -> None:
+    """When another client takes the session over (Mosquitto just closes), the hint names the likely cause."""
+    async with running(config_for(mosquitto.port, client_id="same", retry_min_s=5.0, retry_max_s=5.0)) as link:
+        await link.wait_state(LinkState.LIVE)
+        with publisher(mosquitto.port, client_id="same"):
+            await link.wait_state(LinkState.DOWN)
+        assert "the connection was lost" in (link.status.last_error or "")
+        assert "client_id" in (link.status.last_error_hint or "")
+
+
+async def test_a_refused_login_is_told(tmp_path: Path) -> None:
+    """A primary that refuses the user says so in the status, with what to do."""
+    server = Mosquitto(tmp_path, settings=["allow_anonymous false"])
+    server.start()
+    try:
+        async with running(config_for(server.port)) as link:
+            await link.wait(lambda: link.status.last_error is not None)
+            assert "refused the connection" in (link.status.last_error or "")
+            assert "username" in (link.status.last_error_hint or "")
+            assert "snapshot" not in link.sink.states()
+    finally:
+        server.stop()
+
+
+async def test_a_silent_primary_is_given_up(mosquitto: Mosquitto) -> None:
+    """A primary that accepts the connection and says nothing is left after the time for CONNECT."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        async with running(config_for(silent.getsockname()[1], connect_timeout_s=0.3)) as link:
+            await link.wait(lambda: link.status.last_error is not None)
+            assert "does not answer CONNECT" in (link.status.last_error or "")
+
+
+async def test_stopping_ends_the_session_at_the_primary(mosquitto: Mosquitto) -> None:
+    """A link that is stopped leaves no session behind that would collect messages."""
+    async with running(config_for(mosquitto.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+    await wait_until(lambda: "Client fanout-edge-1-plant disconnected." in mosquitto.log_text())
+
+
+async def test_qos_2_is_applied_once_over_a_lost_connection(mosquitto: Mosquitto) -> None:
+    """Messages at QoS 2 reach local clients exactly once, however often the connection is cut meanwhile."""
+    count = 400
+    config_selectors = (Selector("plant/#", qos=2),)
+    async with Proxy(mosquitto.port) as proxy, running(config_for(proxy.port, *config_selectors)) as link:
+        await link.wait_state(LinkState.LIVE)
+        link.sink.clear()
+
+        def send() -> None:
+            with publisher(mosquitto.port) as client:
+                for number in range(count):
+                    publish_all(client, [("plant/counter", b"%d" % number)], qos=2, retain=False)
+
+        sending = asyncio.create_task(asyncio.to_thread(send))
+        await cut_often(proxy, link, sending)
+        await sending
+        await link.wait(lambda: len(link.sink.payloads(b"plant/counter")) >= count)
+        assert link.sink.payloads(b"plant/counter") == [b"%d" % number for number in range(count)]
+        assert link.status.epochs_total == 1
+
+
+async def cut_often(proxy: Proxy, link: Running, sending: asyncio.Task[None]) -> None:
+    """Cut the connection whenever the link is live and has received something more, as long as is sent."""
+    while not sending.done():
+        enough = link.status.received_total + 20
+        await link.wait(lambda enough=enough: sending.done() or link.status.received_total > enough)
+        proxy.cut()
+        await link.wait(lambda: link.status.state is not LinkState.LIVE or sending.done())
+        await link.wait_state(LinkState.LIVE)

@@ -1,0 +1,290 @@
+"""The node's documents: what makes it ready, and that every figure of its parts is in the right place."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from fanout.config import Address, HttpConfig, IdentityConfig, LinkConfig, LogConfig, NodeConfig, ServerConfig
+from fanout.link.proof import Evidence
+from fanout.link.states import LinkState
+from fanout.link.status import LinkStatus, SelectorStatus
+from fanout.node.documents import NodeDocuments
+from fanout.node.running import Node
+from fanout.replog.settings import LogStats
+from fanout.selection import Selector
+from fanout.server.counters import ServerStats
+
+NOW_NS = 1_700_000_000_000_000_000
+PLANT = SelectorStatus(filter="plant/#", topics=2, digest=0xABC, evidence=Evidence.MARKER, complete=True)
+LIVE = LinkStatus(
+    name="plant",
+    primary="mqtt://10.0.0.1:1883",
+    state=LinkState.LIVE,
+    since_ns=NOW_NS - 5_000_000_000,
+    epoch=1_699_999_990_000_000,
+    epochs_total=3,
+    topics=2,
+    selectors=(PLANT,),
+    evidence=Evidence.MARKER,
+    last_error=None,
+    last_error_hint=None,
+    lag_ns=1_500_000,
+    round_trip_ns=1_000_000,
+    heartbeat_age_s=0.5,
+    received_total=10,
+    outside_total=1,
+    truncated_total=2,
+    refused_total=0,
+    payload_bytes=99,
+    reconnects_total=4,
+    snapshot_seconds=0.25,
+    snapshot_topics=2,
+)
+SERVER_STATS = ServerStats(
+    connections=1,
+    sessions=2,
+    subscriptions=3,
+    audiences=4,
+    queued_messages=5,
+    queued_bytes=6,
+    in_flight_messages=7,
+    deliveries_total=8,
+    sent_bytes_total=9,
+    received_total=10,
+    received_bytes_total=11,
+    connections_opened_total=12,
+    connections_refused_total=13,
+    takeovers_total=14,
+    keep_alive_timeouts_total=15,
+    protocol_errors_total=16,
+    wills_total=17,
+    dropped_total={"refused": 18},
+)
+LOG_STATS = LogStats(
+    log_pos=100,
+    written_log_pos=90,
+    synced_log_pos=80,
+    rows_total=1,
+    events_total=2,
+    lost_rows_total=3,
+    lost_events_total=4,
+    queued_rows=5,
+    queued_bytes=6,
+    written_bytes_total=7,
+    sealed_segments_total=8,
+    unsealed_segments=9,
+    last_sync_ns=0,
+    duplicates_total=10,
+    stale_total=11,
+    recovered_segments=12,
+    recovered_rows=13,
+    recovered_torn_bytes=14,
+    alarm="",
+)
+LINK_CONFIG = LinkConfig(
+    name="plant",
+    primaries=(Address("mqtt", "10.0.0.1", 1883),),
+    selectors=(Selector("plant/#"),),
+    topics_max=1000,
+    bytes_max=2000,
+)
+CONFIG = NodeConfig(
+    node=IdentityConfig(id="edge-1"),
+    server=ServerConfig(connections_max=70),
+    http=HttpConfig(),
+    log=LogConfig(directory=Path("var/log"), queue_rows_max=50),
+    links=(LINK_CONFIG,),
+)
+
+
+class PartsOfNode(SimpleNamespace):
+    """The attributes of a node that its documents read, each of which a test may exchange."""
+
+    def __init__(self, *links: LinkStatus) -> None:
+        super().__init__(
+            config=CONFIG,
+            role="secondary",
+            clock=SimpleNamespace(now_ns=lambda: NOW_NS, monotonic=lambda: 1000.0),
+            links=tuple(SimpleNamespace(status=lambda one=one: one, config=LINK_CONFIG) for one in links),
+            server=SimpleNamespace(stats=lambda: SERVER_STATS, addresses=["mqtt://127.0.0.1:1884"]),
+            store=[b"a", b"b"],
+            log=SimpleNamespace(stats=lambda: LOG_STATS),
+            stopping=False,
+        )
+
+    @property
+    def documents(self) -> NodeDocuments:
+        """The documents of this node."""
+        return NodeDocuments(cast(Node, self))
+
+
+def reasons(*links: LinkStatus) -> tuple[str, ...]:
+    """Return why a node with links in these states is not ready."""
+    return PartsOfNode(*links).documents.readiness().reasons
+
+
+def test_ready_when_every_link_is_live_and_complete() -> None:
+    """With proof for every link there is no reason against it."""
+    readiness = PartsOfNode(LIVE).documents.readiness()
+    assert (readiness.ready, readiness.reasons) == (True, ())
+    assert (readiness.node, readiness.role) == ("edge-1", "secondary")
+
+
+def test_node_without_links_is_ready() -> None:
+    """A primary has nothing to wait for."""
+    assert reasons() == ()
+
+
+@pytest.mark.parametrize("state", [state for state in LinkState if state is not LinkState.LIVE])
+def test_every_other_state_is_a_reason(state: LinkState) -> None:
+    """Readiness is false in each of them, also when the snapshot was proved before."""
+    assert reasons(dataclasses.replace(LIVE, state=state)) == (f"link plant is {state.value.replace('_', ' ')}",)
+
+
+def test_reason_tells_the_last_error() -> None:
+    """An operator reads why a link is down where readiness is asked."""
+    down = dataclasses.replace(LIVE, state=LinkState.DOWN, last_error="connection refused")
+    assert reasons(down) == ("link plant is down: connection refused",)
+
+
+def test_error_of_the_past_is_no_reason() -> None:
+    """A link that is live again is ready, whatever happened before."""
+    assert reasons(dataclasses.replace(LIVE, last_error="connection refused")) == ()
+
+
+def test_values_refused_by_a_limit_are_a_reason() -> None:
+    """A replica that a limit kept values out of does not hold everything."""
+    incomplete = dataclasses.replace(PLANT, complete=False)
+    assert reasons(dataclasses.replace(LIVE, selectors=(incomplete,), refused_total=3)) == (
+        "link plant refused 3 values over its limits",
+    )
+
+
+def test_all_reasons_are_given() -> None:
+    """One for each link that is not ready, and the node's own."""
+    node = PartsOfNode(
+        dataclasses.replace(LIVE, name="a", state=LinkState.SNAPSHOT),
+        dataclasses.replace(LIVE, name="b"),
+        dataclasses.replace(LIVE, name="c", state=LinkState.TEARING_DOWN),
+    )
+    node.stopping = True
+    readiness = node.documents.readiness()
+    assert readiness.reasons == ("the node is stopping", "link a is snapshot", "link c is tearing down")
+    assert [link.ready for link in readiness.links] == [False, True, False]
+
+
+def test_readiness_names_epoch_topics_and_evidence() -> None:
+    """What `/readyz` shows of a link and of each of its selectors."""
+    (link,) = PartsOfNode(LIVE).documents.readiness().links
+    assert link.model_dump(mode="json") == {
+        "name": "plant",
+        "ready": True,
+        "state": "live",
+        "since": "2023-11-14T22:13:15Z",
+        "epoch": 1_699_999_990_000_000,
+        "topics": 2,
+        "evidence": "marker",
+        "selectors": [{"filter": "plant/#", "topics": 2, "complete": True, "evidence": "marker"}],
+    }
+
+
+def test_status_has_every_part() -> None:
+    """Links in detail, server, log and limits."""
+    status = PartsOfNode(dataclasses.replace(LIVE, last_error="lost", last_error_hint="look")).documents.status()
+    assert (status.node, status.role, status.ready, status.reasons) == ("edge-1", "secondary", True, ())
+    assert status.listeners == ("mqtt://127.0.0.1:1884",)
+    assert status.uptime_seconds == 0
+    (link,) = status.links
+    assert [one.digest for one in link.selectors] == ["0000000000000abc"]
+    assert (link.primary, link.last_error, link.hint) == ("mqtt://10.0.0.1:1883", "lost", "look")
+    for name in (
+        "payload_bytes",
+        "refused_total",
+        "received_total",
+        "outside_total",
+        "epochs_total",
+        "reconnects_total",
+        "truncated_total",
+        "snapshot_seconds",
+        "snapshot_topics",
+    ):
+        assert getattr(link, name) == getattr(LIVE, name), name
+    assert status.limits == {
+        "server.connections_max": 70,
+        "server.queue_messages_max": 1_000_000,
+        "server.queue_bytes_max": 64 * 2**20,
+        "server.retained_topics_max": 1_000_000,
+        "log.queue_rows_max": 50,
+        "link[0].topics_max": 1000,
+        "link[0].bytes_max": 2000,
+    }
+
+
+def test_figures_of_the_server_are_all_there() -> None:
+    """Every figure of `ServerStats`, and the number of retained topics that clients can read."""
+    server = PartsOfNode(LIVE).documents.status().server
+    assert server is not None
+    assert server.model_dump() == dataclasses.asdict(SERVER_STATS) | {"retained_topics": 2}
+
+
+def test_figures_of_the_log() -> None:
+    """No alarm and no sync are null; what is not on the disk is counted."""
+    log = PartsOfNode(LIVE).documents.status().log
+    assert log is not None
+    figures = log.model_dump()
+    assert (figures["directory"], figures["alarm"], figures["last_sync"]) == ("var/log", None, None)
+    assert figures["unsynced_rows"] == 20
+    known = dataclasses.asdict(LOG_STATS)
+    for name in set(figures) - {"directory", "alarm", "last_sync", "unsynced_rows"}:
+        assert figures[name] == known[name], name
+
+
+def test_alarm_of_the_log_is_told() -> None:
+    """What is wrong with the log, and when it was last on the disk."""
+    node = PartsOfNode(LIVE)
+    stats = dataclasses.replace(LOG_STATS, alarm="disk full", last_sync_ns=NOW_NS)
+    node.log = SimpleNamespace(stats=lambda: stats)
+    log = node.documents.status().log
+    assert log is not None
+    assert log.model_dump(mode="json")["last_sync"] == "2023-11-14T22:13:20Z"
+    assert log.alarm == "disk full"
+
+
+def test_parts_that_are_off_are_null() -> None:
+    """A tap serves nobody, and a node may be without a log; their limits are then left out."""
+    node = PartsOfNode(LIVE)
+    node.server = node.log = None
+    node.config = dataclasses.replace(CONFIG, log=None, http=None)
+    status = node.documents.status()
+    assert (status.server, status.log, status.listeners) == (None, None, ())
+    assert status.limits == {"link[0].topics_max": 1000, "link[0].bytes_max": 2000}
+
+
+def test_uptime_counts_from_the_start() -> None:
+    """By the clock that never goes back; the documents are made when the node is."""
+    node = PartsOfNode()
+    documents = node.documents
+    node.clock.monotonic = lambda: 1002.5
+    node.clock.now_ns = lambda: NOW_NS - 1
+    status = documents.status()
+    assert (status.uptime_seconds, status.started.isoformat()) == (2.5, "2023-11-14T22:13:20+00:00")
+
+
+def test_lag_is_what_the_link_measured() -> None:
+    """The lag in seconds, on the basis of a heartbeat."""
+    (link,) = PartsOfNode(LIVE).documents.lag().links
+    assert (link.name, link.state, link.basis, link.lag_seconds) == ("plant", "live", "heartbeat", 0.0015)
+    assert (link.heartbeat_age_seconds, link.heartbeat_interval_seconds) == (0.5, 5.0)
+    assert (link.received_total, link.topics) == (10, 2)
+
+
+def test_lag_that_is_not_known_is_null() -> None:
+    """Never zero for what nobody measured."""
+    silent = dataclasses.replace(LIVE, lag_ns=None, round_trip_ns=None, heartbeat_age_s=None)
+    (link,) = PartsOfNode(silent).documents.lag().links
+    assert (link.basis, link.lag_seconds, link.heartbeat_age_seconds) == ("unknown", None, None)

@@ -1,0 +1,252 @@
+"""What local clients publish: the node's own namespace, its stamps, and what is refused or forwarded."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fanout.mqtt.decoder import PublishRow
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.node.ingress import Forward, LocalIngress
+from fanout.replica.store import Replica
+from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, content_digest
+from fanout.selection import Selector
+from fanout.server.collaborators import PublishVerdict
+
+NOW_NS = 1_700_000_000_123_456_789
+NODE_EPOCH = 1_699_999_999_000_000
+SUCCESS, NOT_AUTHORIZED = ReasonCode.SUCCESS, ReasonCode.NOT_AUTHORIZED
+
+
+def row(
+    topic: bytes,
+    payload: bytes = b"v",
+    *,
+    qos: int = 0,
+    retain: bool = False,
+    properties: bytes = b"",
+    expiry_s: int | None = None,
+) -> PublishRow:
+    """Return a PUBLISH as the decoder gives it."""
+    return (topic, payload, qos << 1 | retain, 7 if qos else 0, properties, expiry_s)
+
+
+class Accepted:
+    """Takes what the ingress lets in, and checks that the replica was first."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[Changes, str | None]] = []
+
+    def __call__(self, changes: Changes, client_id: str | None) -> None:
+        self.batches.append((changes, client_id))
+
+    @property
+    def topics(self) -> list[bytes]:
+        """The topics of everything accepted, in order."""
+        return [update[0] for changes, _ in self.batches for update in changes.updates]
+
+    @property
+    def stamps(self) -> list[Stamp | None]:
+        """The stamps of everything accepted, in order."""
+        return [update[8] for changes, _ in self.batches for update in changes.updates]
+
+
+class ForwardStandIn:
+    """Takes the place of `Link.forward`."""
+
+    def __init__(self, verdict: PublishVerdict) -> None:
+        self.verdict = verdict
+        self.calls: list[tuple[PublishRow, bytes]] = []
+
+    def __call__(self, row: PublishRow, *, prefix: bytes) -> PublishVerdict:
+        self.calls.append((row, prefix))
+        return self.verdict
+
+
+def never(row: PublishRow, *, prefix: bytes) -> PublishVerdict:
+    """Take the place of `Link.forward` where nothing may be forwarded."""
+    raise AssertionError(f"forwarded {row}")
+
+
+@pytest.fixture
+def accepted() -> Accepted:
+    """Return what takes the accepted updates."""
+    return Accepted()
+
+
+def ingress(accepted: Accepted, *selectors: tuple[Selector, Forward], topics_max: int | None = None) -> LocalIngress:
+    """Return the ingress of the node `hub`."""
+    return LocalIngress(
+        node_id="hub",
+        node_epoch=NODE_EPOCH,
+        replica=Replica(topics_max=topics_max),
+        selectors=selectors,
+        control_prefixes=[b"fanout/control/"] if selectors else [],
+        accept=accepted,
+    )
+
+
+def test_row_becomes_an_update(accepted: Accepted) -> None:
+    """Topic, payload, QoS, RETAIN, properties, time, expiry, digest and stamp."""
+    hub = ingress(accepted)
+    published = row(b"t", b"payload", qos=2, retain=True, properties=b"\x01\x01", expiry_s=60)
+    assert hub.publish("client", [published], NOW_NS) == [SUCCESS]
+    ((changes, client_id),) = accepted.batches
+    assert client_id == "client"
+    assert changes.phase is Phase.LIVE
+    assert changes.updates == [
+        (
+            b"t",
+            b"payload",
+            2,
+            True,
+            b"\x01\x01",
+            NOW_NS,
+            NOW_NS + 60_000_000_000,
+            content_digest(b"t", b"payload"),
+            Stamp("hub", NODE_EPOCH, 1, NOW_NS // 1000),
+        )
+    ]
+    assert list(changes.kinds) == [ChangeKind.NEW]
+    assert hub.replica.values[b"t"] is changes.updates[0]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("retain", [False, True])
+def test_flags_are_read(accepted: Accepted, qos: int, retain: bool) -> None:
+    """DUP and the Packet Identifier do not matter to what is published; QoS and RETAIN do."""
+    published = (b"t", b"v", 8 | qos << 1 | retain, 9, b"", None)
+    ingress(accepted).publish("client", [published], NOW_NS)
+    update = accepted.batches[0][0].updates[0]
+    assert (update[2], update[3], update[6]) == (qos, retain, 0)
+
+
+def test_batch_is_accepted_in_one_piece(accepted: Accepted) -> None:
+    """A run of PUBLISH packets is one batch, in order, with one verdict for each."""
+    hub = ingress(accepted)
+    assert hub.publish("client", [row(b"a"), row(b"b"), row(b"a", b"w")], NOW_NS) == [SUCCESS] * 3
+    assert len(accepted.batches) == 1
+    assert accepted.topics == [b"a", b"b", b"a"]
+
+
+def test_sequence_has_no_gaps_over_batches(accepted: Accepted) -> None:
+    """Stamps count from 1, one for each accepted update, whoever publishes it."""
+    hub = ingress(accepted)
+    hub.publish("first", [row(b"a"), row(b"b")], NOW_NS)
+    hub.publish("second", [row(b"a", retain=True)], NOW_NS + 5_000)
+    assert accepted.stamps == [
+        Stamp("hub", NODE_EPOCH, 1, NOW_NS // 1000),
+        Stamp("hub", NODE_EPOCH, 2, NOW_NS // 1000),
+        Stamp("hub", NODE_EPOCH, 3, NOW_NS // 1000 + 5),
+    ]
+    assert hub.sequence == 3
+
+
+def test_refused_rows_take_no_sequence(accepted: Accepted) -> None:
+    """A report must not find a number missing for what was never published."""
+    hub = ingress(accepted, (Selector("plant/#"), never))
+    verdicts = hub.publish("client", [row(b"a"), row(b"plant/1"), row(b"$SYS/x"), row(b"b")], NOW_NS)
+    assert verdicts == [SUCCESS, NOT_AUTHORIZED, NOT_AUTHORIZED, SUCCESS]
+    assert accepted.topics == [b"a", b"b"]
+    assert [stamp.sequence for stamp in accepted.stamps if stamp] == [1, 2]
+
+
+def test_nothing_accepted_is_nothing_told(accepted: Accepted) -> None:
+    """A run that is refused as a whole neither logs nor dispatches an empty batch."""
+    hub = ingress(accepted, (Selector("#"), never))
+    assert hub.publish("client", [row(b"a"), row(b"b")], NOW_NS) == [NOT_AUTHORIZED] * 2
+    assert accepted.batches == []
+    assert (hub.sequence, len(hub.replica)) == (0, 0)
+
+
+@pytest.mark.parametrize("topic", [b"$SYS", b"$SYS/broker/uptime"])
+def test_topics_of_the_server_itself_are_refused(accepted: Accepted, topic: bytes) -> None:
+    """Clients must not publish below $SYS, with links or without (MQTT 5, section 4.7.2)."""
+    for hub in (ingress(accepted), ingress(accepted, (Selector("#"), never))):
+        assert hub.publish("client", [row(topic, retain=True)], NOW_NS) == [NOT_AUTHORIZED]
+        assert len(hub.replica) == 0
+
+
+@pytest.mark.parametrize("topic", [b"$SYSTEM/x", b"$own/x", b"SYS"])
+def test_other_dollar_topics_are_free(accepted: Accepted, topic: bytes) -> None:
+    """Only $SYS is the server's; other names with a dollar sign are the clients' business."""
+    assert ingress(accepted).publish("client", [row(topic)], NOW_NS) == [SUCCESS]
+
+
+@pytest.mark.parametrize(
+    ("topic", "verdict"),
+    [
+        (b"plant/1", NOT_AUTHORIZED),
+        (b"plant", NOT_AUTHORIZED),
+        (b"plant/debug/1", SUCCESS),
+        (b"planet/1", SUCCESS),
+        (b"hq/office/x/state", NOT_AUTHORIZED),
+        (b"office/x/state", SUCCESS),
+    ],
+)
+def test_replicas_are_read_only(accepted: Accepted, topic: bytes, verdict: ReasonCode) -> None:
+    """A local PUBLISH inside a selector, after its prefix and without its excludes, is refused."""
+    hub = ingress(
+        accepted,
+        (Selector("plant/#", ("plant/debug/#",)), never),
+        (Selector("office/+/state", prefix="hq/"), never),
+    )
+    assert hub.publish("client", [row(topic)], NOW_NS) == [verdict]
+    assert accepted.topics == ([topic] if verdict is SUCCESS else [])
+
+
+@pytest.mark.parametrize("topic", [b"fanout/control/edge-2/plant", b"fanout/control/"])
+def test_control_topics_of_other_nodes_are_free(accepted: Accepted, topic: bytes) -> None:
+    """A next node in a chain publishes its heartbeats here, although this node replicates everything."""
+    hub = ingress(accepted, (Selector("#"), never))
+    assert hub.publish("client", [row(topic), row(b"fanout/other")], NOW_NS) == [SUCCESS, NOT_AUTHORIZED]
+
+
+async def test_writes_are_forwarded_where_the_selector_says_so(accepted: Accepted) -> None:
+    """The row goes to the link of its selector as it is, and the link's verdict is the answer."""
+    later: asyncio.Future[ReasonCode] = asyncio.get_running_loop().create_future()
+    forward = ForwardStandIn(later)
+    hub = ingress(
+        accepted,
+        (Selector("plant/#"), never),
+        (Selector("set/#", prefix="hq/", writes="forward"), forward),
+    )
+    wanted = row(b"hq/set/1", qos=1)
+    assert hub.publish("client", [row(b"own"), wanted], NOW_NS) == [SUCCESS, later]
+    assert forward.calls == [(wanted, b"hq/")]
+    assert accepted.topics == [b"own"]
+    assert hub.sequence == 1
+
+
+def test_forwarding_may_fail_at_once(accepted: Accepted) -> None:
+    """A link that is down answers without waiting."""
+    forward = ForwardStandIn(ReasonCode.SERVER_UNAVAILABLE)
+    hub = ingress(accepted, (Selector("set/#", writes="forward"), forward))
+    assert hub.publish("client", [row(b"set/1")], NOW_NS) == [ReasonCode.SERVER_UNAVAILABLE]
+
+
+def test_value_over_the_limit_is_delivered_and_not_held(accepted: Accepted) -> None:
+    """Beyond the node's own limit a retained message is passed on, stamped, and counted."""
+    hub = ingress(accepted, topics_max=1)
+    assert hub.publish("client", [row(b"a", retain=True), row(b"b", retain=True)], NOW_NS) == [SUCCESS] * 2
+    ((changes, _),) = accepted.batches
+    assert list(changes.kinds) == [ChangeKind.NEW, ChangeKind.REFUSED]
+    assert [update[0] for update in changes.dispatch] == [b"a", b"b"]
+    assert (set(hub.replica.values), hub.replica.refused_total) == ({b"a"}, 1)
+
+
+def test_expired_values_are_removed_and_told(accepted: Accepted) -> None:
+    """A value whose Message Expiry Interval has passed becomes a removal that no client published."""
+    hub = ingress(accepted)
+    hub.publish("client", [row(b"a", retain=True, expiry_s=1), row(b"b", retain=True)], NOW_NS)
+    hub.remove_expired(NOW_NS + 999_999_999)
+    assert len(accepted.batches) == 1
+    hub.remove_expired(NOW_NS + 1_000_000_000)
+    changes, client_id = accepted.batches[-1]
+    assert client_id is None
+    assert [(update[0], update[1], update[3]) for update in changes.updates] == [(b"a", b"", True)]
+    assert list(changes.kinds) == [ChangeKind.REMOVED]
+    assert set(hub.replica.values) == {b"b"}
+    hub.remove_expired(NOW_NS + 2_000_000_000)
+    assert len(accepted.batches) == 2

@@ -1,0 +1,527 @@
+"""The order in which the parts of a node start and stop, what a failing part leaves behind, and signals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import pytest_asyncio
+import structlog
+from structlog.testing import capture_logs
+from structlog.typing import FilteringBoundLogger
+
+from fanout.api.http_server import HttpServer
+from fanout.cli.exit_codes import ExitCode
+from fanout.config import Address, HttpConfig, IdentityConfig, LinkConfig, LogConfig, NodeConfig, Role, ServerConfig
+from fanout.errors import ListenError, LogError
+from fanout.link.states import LinkState
+from fanout.link.status import LinkSink, LinkStatus
+from fanout.node import running
+from fanout.node.running import Node, run_node
+from fanout.replica.store import Replica
+from fanout.replica.update import Changes, Phase, Update, content_digest
+from fanout.replog.writer import LogWriter
+from fanout.selection import Selector
+from fanout.server.server import Server
+from tests.support.nodes import read_events, read_updates
+from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
+
+NOW_NS = 1_700_000_000_000_000_000
+
+
+class LinkStandIn:
+    """A link without a network: it tells when it runs and when it ends, and fails when told to."""
+
+    def __init__(self, config: LinkConfig, *, replica: Replica, sink: LinkSink, **_: object) -> None:
+        self.config = config
+        self.replica = replica
+        self.sink = sink
+        self.fault: Exception | None = None
+        self.runs = asyncio.Event()
+        self.ended = False
+        self._failed = asyncio.Event()
+
+    async def run(self) -> None:
+        self.runs.set()
+        try:
+            await self._failed.wait()
+        finally:
+            self.ended = True
+        raise self.fault or AssertionError
+
+    def fail(self, fault: Exception) -> None:
+        self.fault = fault
+        self._failed.set()
+
+    def forward(self, row: object, *, prefix: bytes) -> object:
+        raise AssertionError
+
+    def status(self) -> LinkStatus:
+        return LinkStatus(
+            name=self.config.name,
+            primary="mqtt://127.0.0.1:1883",
+            state=LinkState.LIVE,
+            since_ns=0,
+            epoch=1,
+            epochs_total=1,
+            topics=len(self.replica),
+            selectors=(),
+            evidence=None,
+            last_error=None,
+            last_error_hint=None,
+            lag_ns=None,
+            round_trip_ns=None,
+            heartbeat_age_s=None,
+            received_total=0,
+            outside_total=0,
+            truncated_total=0,
+            refused_total=0,
+            payload_bytes=0,
+            reconnects_total=0,
+            snapshot_seconds=None,
+            snapshot_topics=0,
+        )
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the stand-in in the place of every link."""
+    monkeypatch.setattr(running, "Link", LinkStandIn)
+
+
+def taken_port() -> Iterator[int]:
+    """Give a port on which something else listens."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield other.getsockname()[1]
+
+
+other_listener = pytest.fixture(taken_port)
+
+
+def config(directory: Path, *, mqtt_port: int = 0, http_port: int = 0, links: int = 1) -> NodeConfig:
+    """Return the configuration of a node with every part."""
+    return NodeConfig(
+        node=IdentityConfig(id="edge-1"),
+        server=ServerConfig(listen=(Address("mqtt", "127.0.0.1", mqtt_port),)),
+        http=HttpConfig(listen=Address("http", "127.0.0.1", http_port)),
+        log=LogConfig(directory=directory / "log"),
+        links=tuple(
+            LinkConfig(
+                name=f"plant-{number}",
+                primaries=(Address("mqtt", "127.0.0.1", 1883),),
+                selectors=(Selector(f"plant-{number}/#", prefix="hq/"),),
+            )
+            for number in range(1, links + 1)
+        ),
+    )
+
+
+def node_of(settings: NodeConfig, *, role: Role = "secondary") -> Node:
+    """Return a node that was not started."""
+    logger: FilteringBoundLogger = structlog.get_logger("test")
+    return Node(settings, role=role, logger=logger)
+
+
+@pytest_asyncio.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    """Return a started secondary with one link, stopped after the test."""
+    node = node_of(config(tmp_path))
+    await node.start()
+    yield node
+    if not node.stopping:
+        await node.stop()
+
+
+def link_of(node: Node, index: int = 0) -> LinkStandIn:
+    """Return the stand-in of a link."""
+    return cast(LinkStandIn, node.links[index])
+
+
+def port_of(node: Node) -> int:
+    """Return the port of the MQTT listener."""
+    assert node.server is not None
+    return int(node.server.addresses[0].rpartition(":")[2])
+
+
+def http_port_of(node: Node) -> int:
+    """Return the port of the HTTP interface."""
+    assert node.http is not None
+    return node.http.port
+
+
+def is_free(port: int) -> bool:
+    """Return whether nothing listens on a port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def value(topic: bytes, payload: bytes = b"v") -> Update:
+    """Return a retained value as a link brings it, its topic with the prefix."""
+    digest = content_digest(topic.removeprefix(b"hq/"), payload)
+    return (topic, payload, 1, True, b"", NOW_NS, 0, digest, None)
+
+
+def applied(node: Node, *updates: Update) -> Changes:
+    """Return what a batch did to the replica of a node's link."""
+    return link_of(node).replica.apply(list(updates), phase=Phase.LIVE)
+
+
+class Recorder:
+    """Notes the calls that start and stop the parts of a node, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[str] = []
+        self.stopping: dict[str, bool] = {}
+        self.node: Node
+        for owner, name, call in (
+            (LogWriter, "open", "log opens"),
+            (LogWriter, "close", "log closes"),
+            (Server, "start", "server starts"),
+            (Server, "stop", "server stops"),
+            (HttpServer, "start", "http starts"),
+            (HttpServer, "stop", "http stops"),
+        ):
+            monkeypatch.setattr(owner, name, self._noted(getattr(owner, name), call))
+        event = LogWriter.event
+
+        def log_event(writer: object, kind: str, **columns: Any) -> None:
+            if kind in ("start", "stop"):
+                self.note(f"log has {kind}")
+            event(writer, kind, **columns)  # type: ignore[arg-type]  # the original method
+
+        monkeypatch.setattr(LogWriter, "event", log_event)
+        run = LinkStandIn.run
+
+        async def link_run(link: LinkStandIn) -> None:
+            self.note("link runs")
+            try:
+                await run(link)
+            finally:
+                self.note("link ends")
+
+        monkeypatch.setattr(LinkStandIn, "run", link_run)
+
+    def note(self, call: str) -> None:
+        """Note a call, and whether the node called itself stopping."""
+        self.calls.append(call)
+        self.stopping[call] = self.node.stopping
+
+    def _noted(self, method: Any, call: str) -> Any:
+        def noted(*arguments: Any, **keywords: Any) -> Any:
+            self.note(call)
+            return method(*arguments, **keywords)
+
+        return noted
+
+
+# Start and stop.
+
+
+async def test_parts_start_and_stop_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log, clients, HTTP, links; and back: not ready first, then clients, links, HTTP, the log last."""
+    recorder = Recorder(monkeypatch)
+    recorder.node = node = node_of(config(tmp_path))
+    await node.start()
+    await link_of(node).runs.wait()
+    assert recorder.calls == ["log opens", "log has start", "server starts", "http starts", "link runs"]
+    recorder.calls.clear()
+    await node.stop()
+    assert recorder.calls == ["server stops", "link ends", "http stops", "log has stop", "log closes"]
+    assert recorder.stopping["server stops"]
+
+
+async def test_stopped_node_leaves_nothing(node: Node, tmp_path: Path) -> None:
+    """No task, no port, no open segment; the log begins with "start" and ends with "stop"."""
+    await link_of(node).runs.wait()
+    ports = (port_of(node), http_port_of(node))
+    before = asyncio.all_tasks()
+    await node.stop()
+    assert {task.get_name() for task in asyncio.all_tasks()} < {task.get_name() for task in before}
+    assert all(is_free(port) for port in ports)
+    assert list(tmp_path.glob("log/open/**/*.seg")) == []
+    events = [event["event"] for event in read_events(tmp_path / "log")]
+    assert (events[0], events[-1]) == ("start", "stop")
+
+
+async def test_clients_are_told_why(node: Node) -> None:
+    """An MQTT 5 client gets Reason Code 0x8B, Server shutting down."""
+    async with await RawClient.connect(port_of(node), "c") as client:
+        await node.stop()
+        await client.expect_end(0x8B)
+
+
+async def test_readiness_ends_first(node: Node) -> None:
+    """A node that stops is not ready, although its links are live."""
+    assert node.documents.readiness().ready
+    await node.stop()
+    assert node.documents.readiness().reasons[0] == "the node is stopping"
+
+
+async def test_start_event_tells_what_is_replicated(tmp_path: Path) -> None:
+    """Reports learn links, primaries and selectors from the log itself."""
+    node = node_of(config(tmp_path, links=2))
+    await node.start()
+    await node.stop()
+    detail = json.loads(read_events(tmp_path / "log")[0]["detail"])
+    assert detail["format"] == 1
+    assert [link["name"] for link in detail["links"]] == ["plant-1", "plant-2"]
+    assert detail["links"][0] == {
+        "name": "plant-1",
+        "primary": ["mqtt://127.0.0.1:1883"],
+        "selectors": [{"filter": "plant-1/#", "exclude": [], "qos": 1, "prefix": "hq/"}],
+    }
+
+
+@pytest.mark.parametrize("taken", ["mqtt_port", "http_port"])
+async def test_failing_listener_cleans_up(tmp_path: Path, other_listener: int, taken: str) -> None:
+    """When an address is taken, the other listener is closed, the log sealed and given up, no link runs."""
+    free = "http_port" if taken == "mqtt_port" else "mqtt_port"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free_port = probe.getsockname()[1]
+    settings = config(tmp_path, **{taken: other_listener, free: free_port})
+    node = node_of(settings)
+    with pytest.raises(ListenError, match=str(other_listener)):
+        await node.start()
+    assert not link_of(node).runs.is_set()
+    assert is_free(free_port)
+    assert [event["event"] for event in read_events(tmp_path / "log")] == ["start", "stop"]
+    again = node_of(config(tmp_path))
+    await again.start()  # the log's lock is free, and the last run counts as ended in good order
+    await again.stop()
+    assert "gap" not in {event["event"] for event in read_events(tmp_path / "log")}
+
+
+async def test_log_in_use_prevents_the_start(node: Node, tmp_path: Path) -> None:
+    """Two nodes must not write the same log; the second one opens no listener."""
+    second = node_of(config(tmp_path))
+    with pytest.raises(LogError):
+        await second.start()
+    assert second.server is not None
+    assert second.server.addresses == []
+
+
+async def test_log_that_cannot_be_sealed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node ends all the same: the next start seals what is left."""
+    node = node_of(config(tmp_path))
+    await node.start()
+    close = LogWriter.close
+    monkeypatch.setattr(LogWriter, "close", lambda log, **deadline: close(log, **deadline) and False)
+    with capture_logs() as lines:
+        await node.stop()
+    assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["replication log not sealed in time"]
+
+
+# Roles.
+
+
+async def test_primary_has_no_links(tmp_path: Path) -> None:
+    """It serves its own namespace, is ready at once, and stamps what clients publish."""
+    node = node_of(config(tmp_path, links=0), role="primary")
+    await node.start()
+    assert node.documents.readiness().ready
+    async with (
+        await RawClient.connect(port_of(node), "pub") as publisher,
+        await RawClient.connect(port_of(node), "sub") as subscriber,
+    ):
+        await subscriber.subscribe(b"#")
+        publisher.publish(b"t", b"v", retain=True)
+        assert (await subscriber.receive()).payload == b"v"  # type: ignore[union-attr]  # a PUBLISH
+    await node.stop()
+    (row,) = read_updates(tmp_path / "log")
+    assert (row["link"], row["topic"], row["stamp_primary"], row["sequence"]) == ("", "t", "edge-1", 1)
+    assert row["stamp_epoch"] == row["node_epoch"] == row["link_epoch"] == node.epoch
+
+
+async def test_tap_serves_nobody(tmp_path: Path) -> None:
+    """Links and log only; a batch is logged, and there is nobody to dispatch to."""
+    node = node_of(config(tmp_path), role="tap")
+    await node.start()
+    assert node.server is None
+    changes = applied(node, value(b"hq/plant-1/a"))
+    node.record("plant-1", changes, epoch=5)
+    node.dispatch(changes)
+    await node.stop()
+    assert [row["topic"] for row in read_updates(tmp_path / "log")] == ["plant-1/a"]
+
+
+async def test_node_may_be_without_log_and_http(tmp_path: Path) -> None:
+    """Sections that are absent are off."""
+    settings = NodeConfig(
+        node=IdentityConfig(id="edge-1"), server=config(tmp_path).server, links=config(tmp_path).links
+    )
+    node = node_of(settings)
+    await node.start()
+    assert (node.log, node.http) == (None, None)
+    changes = applied(node, value(b"hq/plant-1/a"))
+    node.record("plant-1", changes, epoch=5)
+    node.event("plant-1", "heartbeat", epoch=5)
+    await node.stop()
+    assert list(tmp_path.iterdir()) == []
+
+
+# What links bring.
+
+
+async def test_batch_of_a_link_reaches_log_and_clients(node: Node, tmp_path: Path) -> None:
+    """A link's batch is logged with its epoch and its topic at the primary, and delivered under the local one."""
+    async with await RawClient.connect(port_of(node), "c") as client:
+        await client.subscribe(b"hq/#", qos=1)
+        changes = applied(node, value(b"hq/plant-1/a"), value(b"hq/plant-1/b"))
+        node.record("plant-1", changes, epoch=5)
+        node.dispatch(changes)
+        for topic in (b"hq/plant-1/a", b"hq/plant-1/b"):
+            assert (await client.receive()).topic == topic  # type: ignore[union-attr]  # a PUBLISH
+    await node.stop()
+    rows = read_updates(tmp_path / "log")
+    assert [(row["link"], row["link_epoch"], row["topic"], row["selector"]) for row in rows] == [
+        ("plant-1", 5, "plant-1/a", "plant-1/#"),
+        ("plant-1", 5, "plant-1/b", "plant-1/#"),
+    ]
+    assert rows[0]["digest"] % 2**64 == content_digest(b"plant-1/a", b"v")
+
+
+async def test_unchanged_values_are_logged_and_not_delivered(node: Node, tmp_path: Path) -> None:
+    """A copy of what is held goes to the log only."""
+    applied(node, value(b"hq/plant-1/a"))
+    copies = link_of(node).replica.apply([value(b"hq/plant-1/a")], phase=Phase.AUDIT)
+    async with await RawClient.connect(port_of(node), "c") as client:
+        await client.subscribe(b"none")
+        node.record("plant-1", copies, epoch=5)
+        node.dispatch(copies)
+        assert await client.messages_until_ping() == []
+    await node.stop()
+    assert [row["phase"] for row in read_updates(tmp_path / "log")] == [Phase.AUDIT]
+
+
+async def test_events_of_a_link_are_logged(node: Node, tmp_path: Path) -> None:
+    """Every column reaches the log."""
+    node.event(
+        "plant-1",
+        "complete",
+        epoch=5,
+        evidence="marker",
+        selector="plant-1/#",
+        topics=7,
+        digest=2**64 - 1,
+        detail="why",
+    )
+    node.event("plant-1", "heartbeat", epoch=5, lag_us=250)
+    await node.stop()
+    logged = [event for event in read_events(tmp_path / "log") if event["link"] == "plant-1"]
+    assert [event["event"] for event in logged] == ["complete", "heartbeat"]
+    first = {name: logged[0][name] for name in ("link_epoch", "evidence", "selector", "topics", "digest", "detail")}
+    assert first == {
+        "link_epoch": 5,
+        "evidence": "marker",
+        "selector": "plant-1/#",
+        "topics": 7,
+        "digest": -1,
+        "detail": "why",
+    }
+    assert logged[1]["lag_us"] == 250
+
+
+async def test_clients_read_all_replicas_and_the_nodes_own_values(tmp_path: Path) -> None:
+    """A SUBSCRIBE sees the values of both links and what was published at the node."""
+    node = node_of(config(tmp_path, links=2))
+    await node.start()
+    for index, topic in enumerate((b"hq/plant-1/a", b"hq/plant-2/b")):
+        link_of(node, index).replica.apply([value(topic)], phase=Phase.SNAPSHOT)
+    async with await RawClient.connect(port_of(node), "c") as client:
+        client.publish(b"own", b"v", retain=True)
+        await client.subscribe(b"#")
+        messages = await client.messages_until_ping()
+    assert sorted(message.topic for message in messages) == [b"hq/plant-1/a", b"hq/plant-2/b", b"own"]
+    await node.stop()
+
+
+async def test_own_messages_are_not_sent_back_with_no_local(node: Node) -> None:
+    """The publisher's Client Identifier reaches dispatch, for No Local [MQTT-3.8.3-3]."""
+    async with await RawClient.connect(port_of(node), "c") as client:
+        client.send_bytes(b"\x82\x0a\x00\x01\x00\x00\x04no/+\x04")
+        await client.receive()
+        client.publish(b"no/x", b"v")
+        assert await client.messages_until_ping() == []
+
+
+# Time.
+
+
+async def test_expired_values_are_removed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Housekeeping removes the node's own expired values and tells subscribers, without any traffic."""
+    monkeypatch.setattr(running, "_HOUSEKEEPING_S", 0.01)
+    async with await RawClient.connect(port_of(node), "c") as client:
+        await client.subscribe(b"#")
+        client.send_bytes(b"\x31\x0a\x00\x01e\x05\x02\x00\x00\x00\x01v")  # Message Expiry Interval 1 s
+        payloads = [(await client.receive()).payload for _ in range(2)]  # type: ignore[union-attr]  # PUBLISHs
+    assert payloads == [b"v", b""]
+    assert len(node.own) == 0
+
+
+# Signals, and parts that fail.
+
+
+async def running_node(settings: NodeConfig, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Task[int], Node]:
+    """Start `run_node` and return its task, and the node once it has started."""
+    made: list[Node] = []
+    start = Node.start
+
+    async def noted(node: Node) -> None:
+        await start(node)
+        made.append(node)
+
+    monkeypatch.setattr(Node, "start", noted)
+    task = asyncio.create_task(run_node(settings, role="secondary"))
+    await wait_until(lambda: made or task.done(), what="the node's start")
+    return task, made[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_signal_stops_in_good_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """SIGTERM and SIGINT end the node with exit code 0, its log sealed."""
+    task, _ = await running_node(config(tmp_path), monkeypatch)
+    os.kill(os.getpid(), number)
+    assert await asyncio.wait_for(task, 10) == 0
+    assert read_events(tmp_path / "log")[-1]["event"] == "stop"
+
+
+async def test_second_signal_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks twice does not want to wait: the exit code of a process ended by the signal, without cleaning up."""
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    task, _ = await running_node(config(tmp_path), monkeypatch)
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(task, 10)
+    assert codes == [128 + signal.SIGTERM]
+
+
+async def test_failure_of_a_part_ends_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that ends, which only a bug makes it do, is told, with the exit code of a bug; the rest stops."""
+    task, node = await running_node(config(tmp_path), monkeypatch)
+    with capture_logs() as lines:
+        link_of(node).fail(ValueError("a bug"))
+        assert await asyncio.wait_for(task, 10) == ExitCode.BUG
+    (told,) = [line for line in lines if line["log_level"] == "error"]
+    assert told["event"] == "a part of the node failed"
+    assert isinstance(told["exc_info"], ValueError)
+    assert read_events(tmp_path / "log")[-1]["event"] == "stop"
+
+
+async def test_failing_start_is_raised(tmp_path: Path, other_listener: int) -> None:
+    """The command turns it into a line and an exit code."""
+    with pytest.raises(ListenError):
+        await run_node(config(tmp_path, mqtt_port=other_listener), role="secondary")

@@ -1,0 +1,57 @@
+"""Several replicas seen as one."""
+
+from __future__ import annotations
+
+from fanout.node.store import JoinedStore
+from fanout.replica.store import Replica
+from fanout.replica.update import Phase, Update, content_digest
+
+
+def value(topic: bytes, payload: bytes = b"v") -> Update:
+    """Return a retained value."""
+    return (topic, payload, 1, True, b"", 1, 0, content_digest(topic, payload), None)
+
+
+def replica(*topics: bytes) -> Replica:
+    """Return a replica that holds these topics."""
+    held = Replica()
+    held.apply([value(topic) for topic in topics], phase=Phase.SNAPSHOT)
+    return held
+
+
+def matched(store: JoinedStore, topic_filter: bytes) -> list[bytes]:
+    """Return the topics that a Topic Filter matches, in the store's order."""
+    return [update[0] for update in store.match(topic_filter)]
+
+
+def test_match_goes_through_every_replica_in_order() -> None:
+    """A SUBSCRIBE sees the values of all links and the node's own."""
+    store = JoinedStore([replica(b"plant/1", b"plant/2"), replica(b"office/1"), replica(b"own")])
+    assert set(matched(store, b"#")) == {b"plant/1", b"plant/2", b"office/1", b"own"}
+    assert matched(store, b"#")[-2:] == [b"office/1", b"own"]
+    assert sorted(matched(store, b"+/1")) == [b"office/1", b"plant/1"]
+    assert matched(store, b"none/#") == []
+
+
+def test_length_counts_the_topics_of_all() -> None:
+    """The number of retained topics is the sum, at any moment."""
+    first = replica(b"a", b"b")
+    store = JoinedStore([first, replica(b"c")])
+    assert len(store) == 3
+    first.apply([value(b"a", b"")], phase=Phase.LIVE)
+    assert len(store) == 2
+
+
+def test_no_replica_is_an_empty_store() -> None:
+    """A node without links and values has nothing to give."""
+    store = JoinedStore([])
+    assert (len(store), matched(store, b"#")) == (0, [])
+
+
+def test_match_bears_changes_between_two_steps() -> None:
+    """A walk over many turns of the event loop yields a later replica's values as they are then."""
+    first, second = replica(b"a"), replica(b"b")
+    walk = JoinedStore([first, second]).match(b"#")
+    assert next(walk)[0] == b"a"
+    second.apply([value(b"b", b"newer")], phase=Phase.LIVE)
+    assert [(update[0], update[1]) for update in walk] == [(b"b", b"newer")]

@@ -1,0 +1,473 @@
+"""What batches of updates do to a replica."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fanout.mqtt.topics import matches
+from fanout.replica.store import Replica
+from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_digest
+from fanout.selection import Selector
+
+NOW = 1_700_000_000_000_000_000
+SECOND = 1_000_000_000
+
+
+def update(
+    topic: bytes,
+    payload: bytes = b"1",
+    *,
+    retain: bool = True,
+    properties: bytes = b"",
+    expires_ns: int = 0,
+    prefix: bytes = b"",
+) -> Update:
+    """Return an update of the local topic `prefix + topic`."""
+    return (
+        prefix + topic,
+        payload,
+        1,
+        retain,
+        properties,
+        NOW,
+        expires_ns,
+        content_digest(topic, payload),
+        None,
+    )
+
+
+def kinds(changes: Changes) -> list[ChangeKind]:
+    """Return the kinds of a batch's changes."""
+    return [ChangeKind(kind) for kind in changes.kinds]
+
+
+def digest_of(values: dict[bytes, bytes]) -> int:
+    """Return the digest of a retained set, the slow way."""
+    return sum(content_digest(topic, payload) for topic, payload in values.items()) % 2**64
+
+
+# --- one step at a time ---
+
+
+def test_apply_tells_new_replaced_removed_and_message() -> None:
+    """Each update is told by what it did to the retained value of its topic."""
+    replica = Replica()
+    batch = [
+        update(b"a"),
+        update(b"a", b"2"),
+        update(b"a", b"3", retain=False),
+        update(b"a", b""),
+        update(b"a", b""),
+        update(b"b", b"", retain=False),
+    ]
+    changes = replica.apply(batch, phase=Phase.LIVE)
+    assert kinds(changes) == [
+        ChangeKind.NEW,
+        ChangeKind.REPLACED,
+        ChangeKind.MESSAGE,
+        ChangeKind.REMOVED,
+        ChangeKind.MESSAGE,
+        ChangeKind.MESSAGE,
+    ]
+    assert changes.updates is batch
+    assert changes.dispatch is batch
+    assert changes.phase is Phase.LIVE
+    assert len(replica) == 0
+
+
+@pytest.mark.parametrize("phase", [Phase.SNAPSHOT, Phase.AUDIT])
+def test_copies_of_held_values_are_unchanged_and_not_dispatched(phase: Phase) -> None:
+    """A copy with the same payload and properties is not dispatched; one that differs in either is."""
+    replica = Replica()
+    held = update(b"a", b"1", properties=b"\x01\x01")
+    replica.apply([held], phase=Phase.LIVE)
+    same = update(b"a", b"1", properties=b"\x01\x01")
+    assert kinds(replica.apply([same], phase=phase)) == [ChangeKind.UNCHANGED]
+    assert replica.values[b"a"] is held
+    other_properties = update(b"a", b"1")
+    other_payload = update(b"a", b"2")
+    new = update(b"b")
+    changes = replica.apply([same, other_properties, other_payload, other_payload, new], phase=phase)
+    assert kinds(changes) == [
+        ChangeKind.UNCHANGED,
+        ChangeKind.REPLACED,
+        ChangeKind.REPLACED,
+        ChangeKind.UNCHANGED,
+        ChangeKind.NEW,
+    ]
+    assert changes.dispatch == [other_properties, other_payload, new]
+    assert len(changes.updates) == 5
+
+
+def test_live_updates_with_the_same_value_are_dispatched() -> None:
+    """A publisher that repeats a value reaches subscribers each time."""
+    replica = Replica()
+    changes = replica.apply([update(b"a"), update(b"a")], phase=Phase.LIVE)
+    assert kinds(changes) == [ChangeKind.NEW, ChangeKind.REPLACED]
+    assert len(changes.dispatch) == 2
+
+
+def test_values_are_kept_as_they_came() -> None:
+    """The newest update of a topic is kept as the same object."""
+    replica = Replica()
+    newest = update(b"a", b"2")
+    replica.apply([update(b"a"), newest], phase=Phase.LIVE)
+    assert replica.values == {b"a": newest}
+    assert replica.values[b"a"] is newest
+    assert replica.payload_bytes == 1
+
+
+def test_a_topic_removed_and_added_in_one_batch_is_found() -> None:
+    """The index agrees with the values after a batch that removes and adds the same topics."""
+    replica = Replica()
+    replica.apply([update(b"a"), update(b"b")], phase=Phase.LIVE)
+    replica.apply([update(b"a", b""), update(b"a"), update(b"c"), update(b"c", b"")], phase=Phase.LIVE)
+    assert [each[0] for each in replica.match(b"#")] == [b"a", b"b"]
+
+
+def test_match_passes_over_values_removed_meanwhile() -> None:
+    """A value removed while a search runs is not yielded."""
+    replica = Replica()
+    replica.apply([update(b"a"), update(b"b"), update(b"c")], phase=Phase.LIVE)
+    search = replica.match(b"#")
+    assert next(search)[0] == b"a"
+    replica.apply([update(b"b", b"")], phase=Phase.LIVE)
+    assert [each[0] for each in search] == [b"c"]
+
+
+# --- limits ---
+
+
+def test_topics_above_the_limit_are_delivered_but_not_stored() -> None:
+    """A topic beyond `topics_max` is refused, counted and dispatched; known topics still change."""
+    replica = Replica(topics_max=2)
+    changes = replica.apply(
+        [update(b"a"), update(b"b"), update(b"c"), update(b"a", b"2"), update(b"c", b"")], phase=Phase.LIVE
+    )
+    assert kinds(changes) == [
+        ChangeKind.NEW,
+        ChangeKind.NEW,
+        ChangeKind.REFUSED,
+        ChangeKind.REPLACED,
+        ChangeKind.MESSAGE,
+    ]
+    assert len(changes.dispatch) == 5
+    assert set(replica.values) == {b"a", b"b"}
+    assert replica.refused_total == 1
+
+
+def test_payload_above_the_limit_is_refused() -> None:
+    """A new value that would exceed `bytes_max` (topics count too) is refused; a removal makes room."""
+    replica = Replica(bytes_max=12)
+    assert kinds(replica.apply([update(b"a", b"12345678"), update(b"b", b"123")], phase=Phase.LIVE)) == [
+        ChangeKind.NEW,
+        ChangeKind.REFUSED,
+    ]
+    assert (replica.payload_bytes, replica.topic_bytes) == (8, 1)
+    replica.apply([update(b"a", b""), update(b"b", b"123")], phase=Phase.LIVE)
+    assert replica.payload_bytes == 3
+
+
+def test_a_replacement_that_does_not_fit_drops_the_old_value() -> None:
+    """A value that the primary has replaced is not served any longer, even if the new one does not fit."""
+    replica = Replica(bytes_max=12)
+    replica.apply([update(b"a", b"12345"), update(b"b", b"12345")], phase=Phase.LIVE)
+    assert kinds(replica.apply([update(b"a", b"123456")], phase=Phase.LIVE)) == [ChangeKind.REFUSED]
+    assert set(replica.values) == {b"b"}
+    assert replica.payload_bytes == 5
+    assert replica.digest() == content_digest(b"b", b"12345")
+    assert replica.refused_total == 1
+
+
+def test_a_smaller_replacement_fits_even_above_the_limit() -> None:
+    """Shrinking a value is never refused."""
+    replica = Replica()
+    replica.apply([update(b"a", b"12345"), update(b"b", b"12345")], phase=Phase.LIVE)
+    replica.bytes_max = 4
+    assert kinds(replica.apply([update(b"a", b"1234")], phase=Phase.LIVE)) == [ChangeKind.REPLACED]
+
+
+# --- expiry ---
+
+
+def test_expired_values_are_removed_as_zero_length_updates() -> None:
+    """Values whose expiry has passed are removed, with removals to dispatch [MQTT-3.3.2-5]."""
+    assert Replica().next_expiry_ns is None
+    replica = Replica()
+    replica.apply(
+        [
+            update(b"a", expires_ns=NOW + 2 * SECOND),
+            update(b"b", expires_ns=NOW + SECOND),
+            update(b"c"),
+        ],
+        phase=Phase.SNAPSHOT,
+    )
+    assert replica.next_expiry_ns == NOW + SECOND
+    assert replica.remove_expired(NOW + SECOND - 1).updates == []
+    changes = replica.remove_expired(NOW + SECOND)
+    removal = (b"b", b"", 1, True, b"", NOW + SECOND, 0, content_digest(b"b", b""), None)
+    assert changes.updates == [removal]
+    assert changes.dispatch == [removal]
+    assert kinds(changes) == [ChangeKind.REMOVED]
+    assert changes.phase is Phase.AUDIT
+    assert replica.next_expiry_ns == NOW + 2 * SECOND
+    replica.remove_expired(NOW + 5 * SECOND)
+    assert set(replica.values) == {b"c"}
+    assert replica.next_expiry_ns is None
+
+
+def test_a_newer_value_is_not_removed_by_the_old_ones_expiry() -> None:
+    """Replacing a value replaces its expiry, be it by a later one, an earlier one or none."""
+    replica = Replica()
+    for topic in (b"later", b"earlier", b"none", b"gone"):
+        replica.apply([update(topic, expires_ns=NOW + 10 * SECOND)], phase=Phase.LIVE)
+    replica.apply(
+        [
+            update(b"later", b"2", expires_ns=NOW + 20 * SECOND),
+            update(b"earlier", b"2", expires_ns=NOW + 5 * SECOND),
+            update(b"none", b"2"),
+            update(b"gone", b""),
+        ],
+        phase=Phase.LIVE,
+    )
+    assert [each[0] for each in replica.remove_expired(NOW + 10 * SECOND).updates] == [b"earlier"]
+    assert set(replica.values) == {b"later", b"none"}
+    assert replica.next_expiry_ns is not None
+
+
+def test_a_repeated_expiry_removes_once() -> None:
+    """Two updates with the same expiry leave one removal."""
+    replica = Replica()
+    replica.apply([update(b"a", expires_ns=NOW + SECOND)] * 3, phase=Phase.LIVE)
+    assert len(replica.remove_expired(NOW + SECOND).updates) == 1
+
+
+def test_outdated_expiries_do_not_pile_up() -> None:
+    """A topic updated often, always with a new expiry, does not make the heap grow without bound."""
+    replica = Replica()
+    for number in range(10_000):
+        replica.apply([update(b"a", b"%d" % number, expires_ns=NOW + SECOND + number)], phase=Phase.LIVE)
+    assert len(replica._expiries) < 3000
+    assert len(replica.remove_expired(NOW + 2 * SECOND).updates) == 1
+
+
+# --- selectors ---
+
+TWO = (Selector("plant/+/a"), Selector("plant/#", exclude=("plant/+/a",), prefix="site/"))
+
+
+def test_counts_and_digests_are_kept_for_each_selector() -> None:
+    """Every selector has its own count and digest; the totals are their sums."""
+    replica = Replica(selectors=TWO)
+    replica.apply(
+        [
+            update(b"plant/1/a", b"x"),
+            update(b"plant/2/a", b"y"),
+            update(b"plant/1/b", b"z", prefix=b"site/"),
+        ],
+        phase=Phase.SNAPSHOT,
+    )
+    assert [replica.count(0), replica.count(1), replica.count()] == [2, 1, 3]
+    assert replica.selector_of == {b"plant/1/a": 0, b"plant/2/a": 0, b"site/plant/1/b": 1}
+    replica.apply([update(b"plant/1/a", b"xx"), update(b"plant/2/a", b"")], phase=Phase.LIVE)
+    assert replica.count(0) == 1
+    assert replica.digest(0) == content_digest(b"plant/1/a", b"xx")
+    assert replica.digest(1) == content_digest(b"plant/1/b", b"z")
+    assert replica.digest() == (replica.digest(0) + replica.digest(1)) % 2**64
+    assert b"plant/2/a" not in replica.selector_of
+
+
+def test_one_selector_has_the_totals() -> None:
+    """With one selector its count and digest are the replica's."""
+    replica = Replica(selectors=[Selector("a/#")])
+    replica.apply([update(b"a/1")], phase=Phase.LIVE)
+    assert replica.count(0) == replica.count() == 1
+    assert replica.digest(0) == replica.digest() != 0
+
+
+def test_topics_outside_every_selector_count_for_the_total_only() -> None:
+    """A topic that no selector covers is held all the same; keeping it out is the link's business."""
+    replica = Replica(selectors=TWO)
+    replica.apply([update(b"elsewhere")], phase=Phase.LIVE)
+    assert [replica.count(0), replica.count(1), replica.count()] == [0, 0, 1]
+    assert replica.sweep([b"elsewhere"], now_ns=NOW).updates[0][7] == content_digest(b"elsewhere", b"")
+
+
+def test_removals_carry_the_digest_of_the_topic_at_the_primary() -> None:
+    """The prefix is not part of what is digested, so that nodes with different prefixes agree."""
+    replica = Replica(selectors=[Selector("a/#", prefix="site/")])
+    replica.apply([update(b"a/1", prefix=b"site/")], phase=Phase.LIVE)
+    (removal,) = replica.sweep([b"site/a/1"], now_ns=NOW).updates
+    assert removal[0] == b"site/a/1"
+    assert removal[7] == content_digest(b"a/1", b"")
+
+
+# --- passes ---
+
+
+def test_a_pass_finds_what_is_missing() -> None:
+    """Topics that a pass does not bring are unseen; sweeping them removes them."""
+    replica = Replica()
+    replica.apply([update(b"a"), update(b"b"), update(b"c")], phase=Phase.SNAPSHOT)
+    replica.begin_pass()
+    assert replica.unseen_count == 3
+    replica.apply([update(b"a"), update(b"b")], phase=Phase.AUDIT)
+    assert replica.unseen_count == 1
+    result = replica.end_pass()
+    assert result.unseen == (b"c",)
+    assert result.changed == ()
+    assert replica.unseen_count == 0
+    changes = replica.sweep([*result.unseen, b"unknown"], now_ns=NOW)
+    assert [each[0] for each in changes.updates] == [b"c"]
+    assert changes.phase is Phase.AUDIT
+    assert set(replica.values) == {b"a", b"b"}
+
+
+def test_a_pass_finds_what_changed_and_what_is_new() -> None:
+    """A topic that comes once, with a value that was not held, was missed before the pass."""
+    replica = Replica()
+    replica.apply([update(b"a"), update(b"b")], phase=Phase.SNAPSHOT)
+    replica.begin_pass()
+    replica.apply([update(b"a", b"2"), update(b"b"), update(b"c")], phase=Phase.AUDIT)
+    result = replica.end_pass()
+    assert result.unseen == ()
+    assert sorted(result.changed) == [b"a", b"c"]
+    assert replica.values[b"a"][1] == b"2"
+
+
+def test_a_live_update_during_a_pass_is_no_loss() -> None:
+    """A live update comes besides the copy, before or after it, so its topic comes twice."""
+    replica = Replica()
+    replica.apply([update(b"before"), update(b"after"), update(b"live")], phase=Phase.SNAPSHOT)
+    replica.begin_pass()
+    replica.apply([update(b"before", b"2")], phase=Phase.AUDIT)  # live, not told from a copy
+    replica.apply([update(b"live", b"2"), update(b"created", b"2")], phase=Phase.LIVE)
+    copies = [update(b"before", b"2"), update(b"after"), update(b"live", b"2"), update(b"created", b"2")]
+    replica.apply(copies, phase=Phase.AUDIT)
+    replica.apply([update(b"after", b"2")], phase=Phase.AUDIT)  # live, not told from a copy
+    result = replica.end_pass()
+    assert result.unseen == ()
+    assert result.changed == ()
+
+
+def test_removals_during_a_pass_are_no_loss() -> None:
+    """A topic removed while the pass runs, by a message or by expiry, is neither unseen nor changed."""
+    replica = Replica()
+    batch = [update(b"a"), update(b"b"), update(b"c", expires_ns=NOW + SECOND)]
+    replica.apply(batch, phase=Phase.SNAPSHOT)
+    replica.begin_pass()
+    replica.apply([update(b"a", b"2"), *batch[1:]], phase=Phase.AUDIT)
+    replica.apply([update(b"a", b""), update(b"a", b""), update(b"d", b"1", retain=False)], phase=Phase.LIVE)
+    replica.remove_expired(NOW + SECOND)
+    assert replica.unseen_count == 0
+    result = replica.end_pass()
+    assert result.unseen == ()
+    assert result.changed == ()
+
+
+def test_a_pass_looks_at_its_own_selector_only() -> None:
+    """Topics of other selectors are neither unseen nor changed."""
+    replica = Replica(selectors=TWO)
+    replica.apply([update(b"plant/1/a"), update(b"plant/1/b", prefix=b"site/")], phase=Phase.SNAPSHOT)
+    replica.begin_pass(1)
+    replica.apply([update(b"plant/9/a")], phase=Phase.AUDIT)
+    assert replica.unseen_count == 1
+    assert replica.end_pass().unseen == (b"site/plant/1/b",)
+
+
+def test_ending_without_a_pass_shows_nothing() -> None:
+    """Without a running pass there is nothing to report."""
+    replica = Replica()
+    replica.apply([update(b"a")], phase=Phase.LIVE)
+    assert replica.end_pass().unseen == ()
+
+
+# --- tear-down ---
+
+
+@pytest.mark.parametrize("selectors", [(), TWO])
+def test_tear_down_removes_everything_in_pieces(selectors: Sequence[Selector]) -> None:
+    """Each step removes a bounded piece and tells the removals; at the end nothing is left."""
+    replica = Replica(selectors=selectors)
+    replica.apply(
+        [update(b"plant/%d/a" % number, expires_ns=NOW + SECOND) for number in range(1000)],
+        phase=Phase.SNAPSHOT,
+    )
+    removed: list[Update] = []
+    for changes in replica.tear_down(300, now_ns=NOW):
+        assert 0 < len(changes.updates) <= 300
+        assert changes.dispatch is changes.updates
+        assert set(changes.kinds) == {ChangeKind.REMOVED}
+        removed += changes.updates
+    assert {each[0] for each in removed} == {b"plant/%d/a" % number for number in range(1000)}
+    assert all(each[1] == b"" and each[3] for each in removed)
+    assert len(removed) == 1000
+    assert len(replica) == replica.digest() == replica.payload_bytes == replica.topic_bytes == 0
+    assert replica.next_expiry_ns is None
+    assert list(replica.match(b"#")) == []
+    assert [replica.count(index) for index in range(len(selectors))] == [0] * len(selectors)
+
+
+def test_a_replica_torn_down_can_be_filled_again() -> None:
+    """After a tear-down a replica works like a new one."""
+    replica = Replica()
+    replica.apply([update(b"a")], phase=Phase.SNAPSHOT)
+    assert [len(piece.updates) for piece in replica.tear_down(now_ns=NOW)] == [1]
+    assert kinds(replica.apply([update(b"a")], phase=Phase.SNAPSHOT)) == [ChangeKind.NEW]
+    assert replica.digest() == content_digest(b"a", b"1")
+
+
+# --- against a plain model ---
+
+TOPICS = st.sampled_from([b"plant/1/a", b"plant/2/a", b"plant/1/b", b"plant", b"plant/1/b/c"])
+STEPS = st.lists(
+    st.tuples(
+        TOPICS,
+        st.sampled_from([b"", b"1", b"22", b"333"]),
+        st.booleans(),
+        st.sampled_from([0, NOW + SECOND, NOW + 2 * SECOND]),
+    ),
+    max_size=30,
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(Phase)), STEPS), max_size=6))
+@settings(max_examples=200)
+def test_replica_agrees_with_a_plain_dictionary(
+    batches: list[tuple[Phase, list[tuple[bytes, bytes, bool, int]]]],
+) -> None:
+    """Values, counts, digests, bytes, expiry and search agree with a dictionary changed step by step."""
+    selectors = (Selector("plant/+/a"), Selector("plant/#", exclude=("plant/+/a",)))
+    replica = Replica(selectors=selectors)
+    model: dict[bytes, tuple[bytes, int]] = {}
+    for number, (phase, steps) in enumerate(batches):
+        replica.apply(
+            [update(topic, payload, retain=retain, expires_ns=at) for topic, payload, retain, at in steps],
+            phase=phase,
+        )
+        for topic, payload, retain, at in steps:
+            if not retain:
+                continue
+            if not payload:
+                model.pop(topic, None)
+            elif phase is Phase.LIVE or topic not in model or model[topic][0] != payload:
+                model[topic] = (payload, at)
+        if number % 2:
+            replica.remove_expired(NOW + SECOND)
+            model = {topic: each for topic, each in model.items() if each[1] != NOW + SECOND}
+        values = {topic: payload for topic, (payload, _) in model.items()}
+        assert {topic: each[1] for topic, each in replica.values.items()} == values
+        assert replica.digest() == digest_of(values)
+        assert replica.payload_bytes == sum(map(len, values.values()))
+        assert replica.topic_bytes == sum(map(len, values))
+        for index, selector in enumerate(selectors):
+            own = {topic: payload for topic, payload in values.items() if selector.matches(topic)}
+            assert replica.digest(index) == digest_of(own)
+            assert replica.count(index) == len(own)
+        for topic_filter in (b"#", b"plant/+/a", b"plant/1/#"):
+            found = {each[0]: each[1] for each in replica.match(topic_filter)}
+            assert found == {topic: values[topic] for topic in values if matches(topic_filter, topic)}
