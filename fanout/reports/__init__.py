@@ -1,0 +1,18 @@
+"""Spark jobs over the replication logs: what was complete, late, missing or duplicated.
+
+Importing this package does not import pyspark; running a report does.
+"""
+
+from fanout.reports.entry import LIST_LIMIT, SETTLE_S, ReportResult, run_completeness, run_lag
+from fanout.reports.log_files import LogFiles
+from fanout.reports.spark import LOCAL_MASTER
+
+__all__ = [
+    "LIST_LIMIT",
+    "LOCAL_MASTER",
+    "SETTLE_S",
+    "LogFiles",
+    "ReportResult",
+    "run_completeness",
+    "run_lag",
+]

@@ -1,0 +1,277 @@
+"""The queries that compare nodes with the reference, and their few rows as figures.
+
+Every query is one of the transforms; nothing is computed here but shares and bounds of finished counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from fanout.reports.document import (
+    DifferingTopic,
+    MissingUpdate,
+    Parameters,
+    PrefixFigures,
+    ReferenceSequences,
+    RepeatedTopic,
+)
+from fanout.reports.figures import (
+    FinalFigures,
+    Listed,
+    StampedFigures,
+    UnstampedFigures,
+    percent,
+    time_of,
+)
+from fanout.reports.reading import Tables, collect_rows
+from fanout.reports.schemas import PHASE_LIVE
+from fanout.reports.scope import Scope, Target
+from fanout.reports.survey import Survey
+from fanout.reports.transforms import holes, multisets, rows, state, words
+
+__all__ = ["Comparison"]
+
+
+class Comparison:
+    """The queries of one completeness report; each method runs some of them and returns finished figures."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        tables: Tables,
+        *,
+        survey: Survey,
+        scope: Scope,
+        parameters: Parameters,
+    ) -> None:
+        self._spark = spark
+        self._survey = survey
+        self._scope = scope
+        self._depth = parameters.depth
+        self._list_limit = parameters.list_limit
+        self._updates = tables.updates
+        self._sources = rows.source_rows(tables.updates, spark=spark, scope=scope)
+        self._targets = rows.targets_frame(spark, scope)
+
+    def reference_sequences(self) -> tuple[ReferenceSequences, ...]:
+        """Return what a primary's own log holds of its sequences; nothing for other references."""
+        if self._scope.reference.kind != "primary" or not self._scope.targets_of("stamped"):
+            return ()
+        published = self._sources.where(words.stamped(self._scope) & (sf.col("phase") == PHASE_LIVE))
+        found = words.reference_sequences(published).orderBy("primary", "epoch")
+        return tuple(
+            ReferenceSequences(
+                primary=row["primary"],
+                epoch=row["epoch"],
+                first=row["first_sequence"],
+                last=row["last_sequence"],
+                present=row["present"],
+                absent=row["last_sequence"] - row["first_sequence"] + 1 - row["present"],
+            )
+            for row in collect_rows(found)
+        )
+
+    def stamped(
+        self,
+    ) -> tuple[dict[int, StampedFigures], Listed[PrefixFigures] | None, Listed[MissingUpdate] | None]:
+        """Return the figures by identity of each target, and the lists of prefixes and missing updates."""
+        targets = self._scope.targets_of("stamped")
+        if not targets:
+            return {}, None, None
+        wanted = self._with_spans(
+            rows.explode_targets(
+                self._sources.where(words.stamped(self._scope) & (sf.col("phase") == PHASE_LIVE)),
+                scope=self._scope,
+                targets=targets,
+            )
+        )
+        logged = self._with_spans(
+            rows.target_rows(self._updates, spark=self._spark, scope=self._scope, targets=targets).where(
+                words.stamped(self._scope)
+            )
+        )
+        gaps = any(target.gaps_us for target in targets)
+        merged = words.merge_words(
+            words.expected_words(wanted, depth=self._depth, gaps=gaps),
+            words.applied_words(logged, depth=self._depth),
+        ).persist()
+        try:
+            counts = {row.pop("target"): row for row in collect_rows(words.count_words(merged, by=["target"]))}
+            prefixes = self._list_prefixes(merged)
+            total = sum(row["missing"] for row in counts.values())
+            superseded: dict[int, int] = {}
+            listed: tuple[MissingUpdate, ...] = ()
+            if total:
+                superseded, listed = self._list_missing(wanted, logged, merged)
+        finally:
+            merged.unpersist()
+        figures = {
+            target.id: _stamped_figures(counts.get(target.id, {}), superseded.get(target.id, 0)) for target in targets
+        }
+        return figures, prefixes, Listed[MissingUpdate](total=total, listed=listed)
+
+    def unstamped(self) -> tuple[dict[int, UnstampedFigures], Listed[RepeatedTopic] | None]:
+        """Return the bounds of each target without stamps, and the topics on which a loss can stay unseen."""
+        targets = self._scope.targets_of("unstamped")
+        if not targets:
+            return {}, None
+        seen = multisets.reference_multiset(
+            self._sources, scope=self._scope, targets_frame=self._targets, targets=targets
+        )
+        logged = self._with_spans(
+            rows.target_rows(self._updates, spark=self._spark, scope=self._scope, targets=targets)
+        )
+        by_topic = multisets.sum_by_topic(
+            multisets.value_differences(seen, nodes=multisets.node_multiset(logged, settle_us=self._scope.settle_us))
+        ).persist()
+        try:
+            counts = {row["target"]: row for row in collect_rows(multisets.count_multisets(by_topic))}
+            repeated = collect_rows(
+                by_topic.where(sf.col("most") > 1)
+                .orderBy(sf.desc("seen_sure"), "target", "topic")
+                .limit(self._list_limit)
+            )
+        finally:
+            by_topic.unpersist()
+        figures = {
+            target.id: _unstamped_figures(counts.get(target.id, {}), self._extra_is_known(target)) for target in targets
+        }
+        listed = tuple(
+            RepeatedTopic(**self._place(row["target"]), topic=row["topic"], reference_updates=row["seen_sure"])
+            for row in repeated
+        )
+        total = sum(figure.repeated_topics for figure in figures.values())
+        return figures, Listed[RepeatedTopic](total=total, listed=listed)
+
+    def finals(self) -> tuple[dict[int, FinalFigures], Listed[DifferingTopic]]:
+        """Return how the final values of each target compare, and the topics that differ."""
+        floors = state.floors_frame(self._spark, survey=self._survey, scope=self._scope)
+        standing = state.standing_rows(self._updates, floors=floors)
+        reference = state.reference_state(
+            rows.source_rows(standing, spark=self._spark, scope=self._scope), scope=self._scope
+        )
+        held = state.final_state(
+            rows.target_rows(standing, spark=self._spark, scope=self._scope, targets=self._scope.targets),
+            by=("target",),
+        )
+        verdicts = state.compare_states(
+            reference, held=held, survey=self._survey, scope=self._scope, spark=self._spark
+        ).persist()
+        try:
+            counts = {row.pop("target"): row for row in collect_rows(state.count_states(verdicts))}
+            unequal = verdicts.where(sf.col("verdict").isin("different", "absent", "extra"))
+            differing = collect_rows(unequal.orderBy("target", "topic").limit(self._list_limit))
+        finally:
+            verdicts.unpersist()
+        figures = {target.id: _final_figures(counts.get(target.id, {})) for target in self._scope.targets}
+        listed = tuple(
+            DifferingTopic(**self._place(row["target"]), topic=row["topic"], verdict=row["verdict"])
+            for row in differing
+        )
+        total = sum(figure.different + figure.absent + figure.extra for figure in figures.values())
+        return figures, Listed[DifferingTopic](total=total, listed=listed)
+
+    def _list_prefixes(self, merged: DataFrame) -> Listed[PrefixFigures] | None:
+        if not self._depth:
+            return None
+        counted = words.count_words(merged, by=["target", "prefix"]).where(sf.col("expected") > 0).persist()
+        try:
+            total = counted.count()
+            worst = collect_rows(
+                counted.orderBy(sf.desc("missing"), sf.desc("unknown"), "prefix", "target").limit(self._list_limit)
+            )
+        finally:
+            counted.unpersist()
+        listed = tuple(
+            PrefixFigures(
+                **self._place(row["target"]),
+                prefix=row["prefix"],
+                expected=row["expected"],
+                applied=row["applied"],
+                missing=row["missing"],
+                unknown=row["unknown"],
+                complete_percent_at_least=percent(row["expected"] - row["missing"] - row["unknown"], row["expected"]),
+            )
+            for row in worst
+        )
+        return Listed[PrefixFigures](total=total, listed=listed)
+
+    def _list_missing(
+        self, wanted: DataFrame, logged: DataFrame, merged: DataFrame
+    ) -> tuple[dict[int, int], tuple[MissingUpdate, ...]]:
+        lost = holes.missing_updates(
+            wanted, words=merged, copies=holes.latest_copies(logged), depth=self._depth
+        ).persist()
+        try:
+            superseded = collect_rows(lost.groupBy("target").agg(sf.count_if(sf.col("superseded")).alias("superseded")))
+            first = collect_rows(
+                lost.orderBy("origin_us", "primary", "epoch", "sequence", "target").limit(self._list_limit)
+            )
+        finally:
+            lost.unpersist()
+        listed = tuple(
+            MissingUpdate(
+                **self._place(row["target"]),
+                topic=row["topic"],
+                primary=row["primary"],
+                epoch=row["epoch"],
+                sequence=row["sequence"],
+                origin=time_of(row["origin_us"]),
+                superseded=row["superseded"],
+            )
+            for row in first
+        )
+        return {row["target"]: row["superseded"] for row in superseded}, listed
+
+    def _with_spans(self, by_target: DataFrame) -> DataFrame:
+        return by_target.join(sf.broadcast(self._targets), on="target", how="inner")
+
+    def _place(self, target_id: int) -> dict[str, str]:
+        target = self._scope.targets[target_id]
+        return {"node": target.node, "link": target.link, "filter": target.selection.filter}
+
+    def _extra_is_known(self, target: Target) -> bool:
+        return self._scope.reference.kind != "union" and not self._scope.groups[target.group].gap
+
+
+def _stamped_figures(counts: dict[str, Any], superseded: int) -> StampedFigures:
+    names = (
+        *("expected", "applied", "reobtained", "conflated", "missing", "unknown", "pending"),
+        *("pending_applied", "duplicated", "stale", "refused", "unreferenced"),
+    )
+    values: dict[str, int] = {name: counts.get(name, 0) for name in names}
+    expected, missing, unknown = values["expected"], values["missing"], values["unknown"]
+    return StampedFigures(
+        **values,
+        superseded=superseded,
+        complete_percent=None if unknown else percent(expected - missing, expected),
+        complete_percent_at_least=percent(expected - missing - unknown, expected),
+        complete_percent_at_most=percent(expected - missing, expected),
+    )
+
+
+def _unstamped_figures(counts: dict[str, Any], extra_is_known: bool) -> UnstampedFigures:
+    seen, missing = counts.get("reference_updates", 0), counts.get("missing", 0)
+    return UnstampedFigures(
+        reference_updates=seen,
+        node_updates=counts.get("node_updates", 0),
+        missing_at_least=missing,
+        unknown=counts.get("unknown", 0),
+        extra_at_least=counts.get("extra", 0) if extra_is_known else None,
+        topics=counts.get("topics", 0),
+        repeated_topics=counts.get("repeated_topics", 0),
+        complete_percent_at_most=percent(seen - missing, seen),
+    )
+
+
+def _final_figures(counts: dict[str, Any]) -> FinalFigures:
+    values: dict[str, int] = {verdict: counts.get(verdict, 0) for verdict in state.VERDICTS}
+    judged = values["equal"] + values["different"] + values["absent"] + values["extra"]
+    return FinalFigures(
+        **values,
+        equal_percent=None if values["unknown"] else percent(values["equal"], judged),
+        equal_percent_at_least=percent(values["equal"], judged + values["unknown"]),
+    )

@@ -1,0 +1,317 @@
+"""A finished report as values: what every rendering shows and what the JSON file holds.
+
+Owns the shape of `report.json`, version 1: `Report.model_json_schema()` is its published schema. Nothing here depends
+on when, where or by how many machines the report was computed, so that two runs over the same logs give the same
+bytes. Knows neither Spark nor any rendering.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import AwareDatetime
+
+from fanout.reports.figures import FinalFigures, LagFigures, Listed, StampedFigures, UnstampedFigures, Value
+from fanout.reports.scope import Basis, ReferenceKind
+
+__all__ = [
+    "Attempt",
+    "DifferingTopic",
+    "Inputs",
+    "LagPoint",
+    "LagSection",
+    "LagSeries",
+    "LogSummary",
+    "MissingUpdate",
+    "Parameters",
+    "PrefixFigures",
+    "Propagation",
+    "ReadySection",
+    "ReadySummary",
+    "ReferenceSequences",
+    "ReferenceSummary",
+    "RepeatedTopic",
+    "Report",
+    "RoundTrip",
+    "TargetReport",
+    "Verdict",
+    "WindowSummary",
+]
+
+
+class Parameters(Value):
+    """What the report was asked for."""
+
+    reference: str | None
+    """The node that was asked for as the reference; null lets the report choose."""
+    settle_s: float
+    """The settle horizon in seconds."""
+    depth: int
+    """How many levels make a topic prefix; 0 for no figures by prefix."""
+    fail_under_percent: float | None
+    list_limit: int
+    """The most entries of a list; the total stands beside."""
+
+
+class Inputs(Value):
+    """What was read."""
+
+    directories: tuple[str, ...]
+    update_files: int
+    event_files: int
+    updates: int
+    """Rows of the table `updates`."""
+    events: int
+    """Rows of the table `events`."""
+    log_schema: int
+    """The version of the replication log's schema."""
+
+
+class ReferenceSequences(Value):
+    """What the reference's log holds of one primary's epoch."""
+
+    primary: str
+    epoch: int
+    first: int
+    last: int
+    present: int
+    absent: int
+    """Sequences between the first and the last that the log lacks: nothing is known of them."""
+
+
+class ReferenceSummary(Value):
+    """Whose log says what there was to be replicated."""
+
+    name: str
+    kind: ReferenceKind
+    nodes: tuple[str, ...]
+    chosen: str
+    """Why it was taken."""
+    sequences: tuple[ReferenceSequences, ...]
+    """Only for a primary: one entry for each of its epochs."""
+
+
+class WindowSummary(Value):
+    """The time that the report is about, by the reference's clock."""
+
+    begin: AwareDatetime
+    end: AwareDatetime
+    settle_horizon_s: float
+    settled_until: AwareDatetime
+    """Updates after this are pending: too young to be judged."""
+
+
+class LogSummary(Value):
+    """One node's log."""
+
+    node: str
+    role: str
+    updates: int
+    events: int
+    begin: AwareDatetime
+    end: AwareDatetime
+    processes: int
+    """How many times the node was started."""
+    stopped: bool
+    """Whether its last process stopped in good order."""
+    gaps: int
+    """How many times it could not log, or crashed."""
+    absent_rows: int
+    """Rows inside the log that are not there without a gap that says why."""
+
+
+class TargetReport(Value):
+    """One selector of one link."""
+
+    node: str
+    link: str
+    filter: str
+    exclude: tuple[str, ...]
+    basis: Basis
+    """`stamped`: exact by identity, relative to the reference. `unstamped`: lower bounds on losses."""
+    exact: bool
+    """Whether the reference saw everything, so that nothing can be missing beside what is counted."""
+    stamped_by: tuple[str, ...]
+    complete_at: AwareDatetime | None
+    """When the link first held everything, by the node's clock; null when it never did."""
+    covered_from: AwareDatetime | None
+    """By the reference's clock; null when the link never held everything, so that nothing was expected."""
+    covered_until: AwareDatetime
+    stamped: StampedFigures | None
+    unstamped: UnstampedFigures | None
+    final: FinalFigures
+
+
+class PrefixFigures(Value):
+    """Updates by identity under one topic prefix."""
+
+    node: str
+    link: str
+    filter: str
+    prefix: str
+    expected: int
+    applied: int
+    missing: int
+    unknown: int
+    complete_percent_at_least: float | None
+
+
+class MissingUpdate(Value):
+    """One update that a node lacks."""
+
+    node: str
+    link: str
+    filter: str
+    topic: str
+    primary: str
+    epoch: int
+    sequence: int
+    origin: AwareDatetime
+    superseded: bool
+    """Whether a later value of the topic came in a snapshot or audit."""
+
+
+class DifferingTopic(Value):
+    """One topic whose final value is not the reference's."""
+
+    node: str
+    link: str
+    filter: str
+    topic: str
+    verdict: Literal["different", "absent", "extra"]
+
+
+class RepeatedTopic(Value):
+    """One topic whose values repeat, so that without stamps losses on it can stay unseen."""
+
+    node: str
+    link: str
+    filter: str
+    topic: str
+    reference_updates: int
+
+
+class Propagation(Value):
+    """Propagation time: applied by the node's clock less stamped by the stamping node's. Never clamped."""
+
+    node: str
+    link: str
+    filter: str
+    stamped_by: str
+    lag: LagFigures
+
+
+class RoundTrip(Value):
+    """Round trip of a link's heartbeat through the primary: one clock."""
+
+    node: str
+    link: str
+    lag: LagFigures
+
+
+class LagPoint(Value):
+    """The propagation times of the updates stamped in one window."""
+
+    at: AwareDatetime
+    rows: int
+    p50_us: int
+    p95_us: int
+    p99_us: int
+    most_us: int
+
+
+class LagSeries(Value):
+    """Propagation time of one link over time."""
+
+    node: str
+    link: str
+    stamped_by: str
+    points: tuple[LagPoint, ...]
+
+
+class LagSection(Value):
+    """How late updates were."""
+
+    propagation: tuple[Propagation, ...]
+    heartbeat: tuple[RoundTrip, ...]
+    window_s: int
+    """The width of the windows of `over_time`."""
+    over_time: tuple[LagSeries, ...]
+
+
+class ReadySummary(Value):
+    """How often a link connected, and how long it took to hold everything."""
+
+    node: str
+    link: str
+    attempts: int
+    ready: int
+    first_live: AwareDatetime | None
+    first_ready_s: float | None
+    last_ready_s: float | None
+    most_ready_s: float | None
+    topics: int | None
+    """Topics held when it last became ready."""
+    evidence: str
+    tear_downs: int
+
+
+class Attempt(Value):
+    """One time that a link became ready."""
+
+    node: str
+    link: str
+    connecting: AwareDatetime
+    live: AwareDatetime
+    ready_s: float
+    topics: int | None
+    evidence: str
+
+
+class ReadySection(Value):
+    """From connect to ready."""
+
+    links: tuple[ReadySummary, ...]
+    attempts: Listed[Attempt]
+    """Those that ended ready, the latest first."""
+
+
+class Verdict(Value):
+    """Whether the report meets `fail_under_percent`."""
+
+    fail_under_percent: float
+    lowest_percent: float | None
+    """The lowest share of updates or of final values of any selector, what is unknown counted against it."""
+    passed: bool
+    because: str
+
+
+class Report(Value):
+    """A whole report."""
+
+    format: Literal["fanout-report"] = "fanout-report"
+    version: Literal[1] = 1
+    report: Literal["completeness", "lag"]
+    parameters: Parameters
+    inputs: Inputs
+    logs: tuple[LogSummary, ...]
+    reference: ReferenceSummary | None = None
+    basis: tuple[str, ...] = ()
+    """What the figures are relative to and how far they can be trusted, one statement for each basis in use."""
+    window: WindowSummary | None = None
+    notices: tuple[str, ...] = ()
+    """What a reader must know to read the figures right."""
+    targets: tuple[TargetReport, ...] = ()
+    prefixes: Listed[PrefixFigures] | None = None
+    missing: Listed[MissingUpdate] | None = None
+    """Null when no target has stamps."""
+    differing: Listed[DifferingTopic] | None = None
+    repeated: Listed[RepeatedTopic] | None = None
+    """Null when every target has stamps."""
+    lag: LagSection
+    ready: ReadySection
+    verdict: Verdict | None = None
+
+    def to_json(self) -> str:
+        """Return the report as JSON text that ends with a line feed."""
+        return self.model_dump_json(indent=2) + "\n"

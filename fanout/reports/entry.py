@@ -1,0 +1,170 @@
+"""The reports as the command line calls them: run the job, write the files, print the result.
+
+Nothing here imports pyspark until a report is run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from fanout.errors import ReportError
+from fanout.reports.log_files import LogFiles
+from fanout.reports.spark import LOCAL_MASTER, SMALL_RUN_SETTINGS, spark_session
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fanout.reports.document import Report
+
+__all__ = ["LIST_LIMIT", "SETTLE_S", "ReportResult", "run_completeness", "run_lag"]
+
+SETTLE_S: Final = 30.0
+"""The settle horizon that is used when none is given."""
+
+LIST_LIMIT: Final = 50
+"""The most entries of a list in a report."""
+
+
+_SMALL_RUN_BYTES: Final = 32 * 1024 * 1024
+"""Logs up to this size (about two million rows) are read in less time than it takes to compile for speed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportResult:
+    """What a run of a report gave."""
+
+    report: Report
+    passed: bool
+    """False only when `fail_under` was given and not met."""
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 1 when `fail_under` was not met."""
+        return 0 if self.passed else 1
+
+
+def run_completeness(
+    logs: LogFiles | Sequence[Path | str],
+    *,
+    reference: str | None = None,
+    settle_s: float = SETTLE_S,
+    depth: int = 0,
+    master: str = LOCAL_MASTER,
+    fail_under: float | None = None,
+    json_path: Path | None = None,
+    html_path: Path | None = None,
+    console: Console | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> ReportResult:
+    """Run the completeness and lag report over the logs of several nodes.
+
+    Args:
+        logs: The staged files, or log directories (of which only sealed files are read).
+        reference: The node whose log says what there was to be replicated; None takes the only primary in the
+            logs, else the only tap, else the union of the secondaries.
+        settle_s: The settle horizon in seconds: updates younger than this at the end of the reference's log
+            are
+            pending, neither applied nor missing.
+        depth: How many topic levels make a prefix of the table by prefix; 0 for no such table.
+        master: The Spark master's URL.
+        fail_under: In per cent; the result has not passed when any selector has a lower share.
+        json_path: Where to write the JSON; None for nowhere.
+        html_path: Where to write the page; None for nowhere.
+        console: Where to print the tables; None prints nothing.
+        progress: Is told the name of each stage when it begins; None tells nobody.
+
+    Raises:
+        ExtraMissing: pyspark is not installed.
+        ReportError: No Java, no usable logs or no reference, or a file cannot be written.
+    """
+    if settle_s < 0 or depth < 0:
+        raise ReportError("the settle horizon and the depth cannot be negative", hint="Give 0 or a positive number")
+    files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
+    tell = progress or _tell_nobody
+    tell("starting Spark")
+    with spark_session(master=master, settings=_settings(files, master)) as spark:
+        from fanout.reports.document import Parameters
+        from fanout.reports.job import make_completeness_report
+
+        parameters = Parameters(
+            reference=reference,
+            settle_s=settle_s,
+            depth=depth,
+            fail_under_percent=fail_under,
+            list_limit=LIST_LIMIT,
+        )
+        report = make_completeness_report(spark, files, parameters=parameters, progress=tell)
+    return _finish(report, json_path=json_path, html_path=html_path, console=console)
+
+
+def run_lag(
+    logs: LogFiles | Sequence[Path | str],
+    *,
+    master: str = LOCAL_MASTER,
+    json_path: Path | None = None,
+    html_path: Path | None = None,
+    console: Console | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> ReportResult:
+    """Run the lag report alone: propagation times, heartbeats, time to ready; it needs no reference.
+
+    Args:
+        logs: The staged files, or log directories (of which only sealed files are read).
+        master: The Spark master's URL.
+        json_path: Where to write the JSON; None for nowhere.
+        html_path: Where to write the page; None for nowhere.
+        console: Where to print the tables; None prints nothing.
+        progress: Is told the name of each stage when it begins; None tells nobody.
+
+    Raises:
+        ExtraMissing: pyspark is not installed.
+        ReportError: No Java, no usable logs, or a file cannot be written.
+    """
+    files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
+    tell = progress or _tell_nobody
+    tell("starting Spark")
+    with spark_session(master=master, settings=_settings(files, master)) as spark:
+        from fanout.reports.job import make_lag_report
+
+        report = make_lag_report(spark, files, list_limit=LIST_LIMIT, progress=tell)
+    return _finish(report, json_path=json_path, html_path=html_path, console=console)
+
+
+def _settings(files: LogFiles, master: str) -> dict[str, str]:
+    small = master.startswith("local[") and files.bytes_at_most(_SMALL_RUN_BYTES)
+    return dict(SMALL_RUN_SETTINGS) if small else {}
+
+
+def _finish(report: Report, *, json_path: Path | None, html_path: Path | None, console: Console | None) -> ReportResult:
+    if json_path is not None:
+        _write(json_path, report.to_json())
+    if html_path is not None:
+        from fanout.reports.render.page import render_page
+
+        _write(html_path, render_page(report))
+    if console is not None:
+        from fanout.reports.render.terminal import print_report
+
+        print_report(report, console=console)
+    return ReportResult(report, report.verdict is None or report.verdict.passed)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file aside and rename it, so that a reader never sees half of it."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        raise ReportError(
+            f"{path} cannot be written: {error.strerror}", hint="Give a path that this user may write to"
+        ) from error
+
+
+def _tell_nobody(stage: str) -> None:
+    del stage

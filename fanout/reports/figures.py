@@ -1,0 +1,149 @@
+"""The figures of a report as values: counts and shares that a selector, a node or a distribution has.
+
+A number that is not known is null, never 0.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from fanout.reports.scope import NEVER_US
+
+__all__ = [
+    "Cumulative",
+    "FinalFigures",
+    "LagFigures",
+    "Listed",
+    "StampedFigures",
+    "UnstampedFigures",
+    "Value",
+    "covered_from",
+    "percent",
+    "time_of",
+]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def time_of(unix_us: int) -> datetime:
+    """Return a time from microseconds of Unix time."""
+    return _EPOCH + timedelta(microseconds=unix_us)
+
+
+def covered_from(covered_from_us: int) -> datetime | None:
+    """Return the begin of a covered span, or None when it never began."""
+    return None if covered_from_us >= NEVER_US else time_of(covered_from_us)
+
+
+def percent(part: int, whole: int) -> float | None:
+    """Return a share in per cent, or None of nothing."""
+    return 100 * part / whole if whole else None
+
+
+class Value(BaseModel):
+    """A frozen value that goes into the JSON; its docstrings are the descriptions in the schema."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+Item = TypeVar("Item")
+
+
+class Listed(Value, Generic[Item]):
+    """The first of many, with how many there are."""
+
+    total: int
+    listed: tuple[Item, ...]
+
+
+class StampedFigures(Value):
+    """Updates by identity. expected = applied + reobtained + conflated + missing + unknown."""
+
+    expected: int
+    """Distinct updates of the reference that the selector takes, in the covered span, settled."""
+    applied: int
+    """Those that the node logged as updates."""
+    reobtained: int
+    """Those that it did not get as updates, but the very value came back in a snapshot or audit."""
+    conflated: int
+    """Those that the node folded into a newer one on purpose."""
+    missing: int
+    """Those that it did not get, though it could log."""
+    unknown: int
+    """Those that its log lacks in a gap of the log: lost by the log or by the node, nobody knows."""
+    superseded: int
+    """Of the missing: a later value of the topic came in a snapshot or audit."""
+    pending: int
+    """Updates in the covered span that are too young to be judged; not part of `expected`."""
+    pending_applied: int
+    """Of the pending: those that are there already."""
+    duplicated: int
+    """Rows of updates less distinct updates, over the node's whole log."""
+    stale: int
+    """Rows of updates that were older than what the topic had, over the node's whole log."""
+    refused: int
+    """Rows of updates that were delivered but not stored, over a limit of the replica."""
+    unreferenced: int
+    """Updates that the node logged and the reference's log lacks."""
+    complete_percent: float | None
+    """(expected - missing) / expected; null when part of it is unknown or nothing was expected."""
+    complete_percent_at_least: float | None
+    complete_percent_at_most: float | None
+
+
+class UnstampedFigures(Value):
+    """Updates without identity: bounds, from how often each value was seen by whom."""
+
+    reference_updates: int
+    """Updates that the reference saw in the common window, gaps of the node's log apart."""
+    node_updates: int
+    missing_at_least: int
+    unknown: int
+    """Updates of the reference that fell into a gap of the node's log."""
+    extra_at_least: int | None
+    """Updates of the node that the reference did not see; null for a union and where its log has gaps."""
+    topics: int
+    repeated_topics: int
+    """Topics with a value that came more than once: a loss and a copy of it can cancel, and do not count."""
+    complete_percent_at_most: float | None
+
+
+class FinalFigures(Value):
+    """Final values, by topic: exact on either basis."""
+
+    equal: int
+    different: int
+    absent: int
+    """The reference holds a value, the node none."""
+    extra: int
+    """The node holds a value, the reference none."""
+    pending: int
+    """Not equal, but changed too recently to be judged."""
+    unknown: int
+    """Not logged since a gap in the node's or the reference's log."""
+    equal_percent: float | None
+    """equal / (equal + different + absent + extra); null when part of it is unknown or there is no topic."""
+    equal_percent_at_least: float | None
+    """The same with the unknown counted as not equal."""
+
+
+class Cumulative(Value):
+    """How many rows lie below a bound."""
+
+    below_us: int
+    rows: int
+
+
+class LagFigures(Value):
+    """A distribution: counts are exact, percentiles within 2.2 per cent, the extremes exact."""
+
+    rows: int
+    least_us: int
+    p50_us: int
+    p95_us: int
+    p99_us: int
+    most_us: int
+    cumulative: tuple[Cumulative, ...]

@@ -1,0 +1,60 @@
+"""Whether a report meets what was asked of it: the lowest share of any selector against a threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fanout.reports.document import TargetReport, Verdict
+
+__all__ = ["judge", "shares"]
+
+
+def judge(targets: Sequence[TargetReport], *, fail_under_percent: float | None) -> Verdict | None:
+    """Return whether every selector's shares of updates and of final values reach a threshold.
+
+    What is unknown counts against a share, since nothing proves it. A selector that never held everything
+    fails.
+
+    Args:
+        targets: The selectors.
+        fail_under_percent: The threshold; None asks for no verdict.
+    """
+    if fail_under_percent is None:
+        return None
+    lowest: tuple[float, str] | None = None
+    for target in targets:
+        place = f"{target.node}/{target.link} {target.filter}"
+        for share, what in shares(target):
+            if lowest is None or share < lowest[0]:
+                lowest = (share, f"{what} of {place}")
+    if lowest is None:
+        return Verdict(
+            fail_under_percent=fail_under_percent,
+            lowest_percent=None,
+            passed=False,
+            because="nothing was old enough to be judged",
+        )
+    because = f"lowest: {lowest[1]}"
+    if any(target.basis == "unstamped" for target in targets):
+        because += " (without stamps a loss of updates can be shown, completeness cannot)"
+    return Verdict(
+        fail_under_percent=fail_under_percent,
+        lowest_percent=lowest[0],
+        passed=lowest[0] >= fail_under_percent,
+        because=because,
+    )
+
+
+def shares(target: TargetReport) -> list[tuple[float, str]]:
+    """Return the shares in per cent that a selector is judged by, each with what it is a share of."""
+    if target.complete_at is None:
+        return [(0.0, "never complete: the updates")]
+    found: list[tuple[float, str]] = []
+    if target.stamped is not None and target.stamped.complete_percent_at_least is not None:
+        found.append((target.stamped.complete_percent_at_least, "the updates"))
+    if target.unstamped is not None and target.unstamped.complete_percent_at_most is not None:
+        # Without stamps the bound can show a loss, but no share can be proved.
+        found.append((target.unstamped.complete_percent_at_most, "the updates (at most)"))
+    if target.final.equal_percent_at_least is not None:
+        found.append((target.final.equal_percent_at_least, "the final values"))
+    return found

@@ -1,0 +1,86 @@
+"""Which Parquet files a report reads, and what the user called the places they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fanout.errors import ReportError
+from fanout.replog.schema import SCHEMA_VERSION
+
+__all__ = ["LogFiles"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """The input of a report: files or directories of each table, as paths or as URIs that Spark can read."""
+
+    updates: tuple[str, ...]
+    events: tuple[str, ...]
+    directories: tuple[str, ...]
+    """What the report names as its input: the log directories as the user gave them."""
+
+    @classmethod
+    def of_files(
+        cls,
+        *,
+        updates: Sequence[Path | str],
+        events: Sequence[Path | str],
+        directories: Sequence[Path | str],
+    ) -> LogFiles:
+        """Return the input for files that were staged from log directories.
+
+        Args:
+            updates: Parquet files of the table `updates`.
+            events: Parquet files of the table `events`.
+            directories: The log directories that they were staged from.
+        """
+        return cls(_texts(updates), _texts(events), _texts(directories))
+
+    @classmethod
+    def in_directories(cls, directories: Sequence[Path | str]) -> LogFiles:
+        """Return the input for the sealed files in log directories, or under URIs such as `s3a://bucket/logs`.
+
+        Args:
+            directories: Each holds `v1/updates` and `v1/events`. The same directory given twice counts once.
+
+        Raises:
+            ReportError: A local directory holds no replication log.
+        """
+        unique = tuple(dict.fromkeys(_texts(directories)))
+        updates: list[str] = []
+        events: list[str] = []
+        for directory in unique:
+            root = directory.rstrip("/")
+            tables = (f"{root}/v{SCHEMA_VERSION}/updates", f"{root}/v{SCHEMA_VERSION}/events")
+            if "://" not in root:
+                if not any(Path(table).is_dir() for table in tables):
+                    raise ReportError(
+                        f"{directory} holds no replication log: there is no v{SCHEMA_VERSION}/updates in it",
+                        hint="Give the directory that the configuration's log.directory names",
+                    )
+                files = [sorted(map(str, Path(table).rglob("*.parquet"))) for table in tables]
+                updates += _visible(files[0])
+                events += _visible(files[1])
+            else:
+                updates.append(tables[0])
+                events.append(tables[1])
+        return cls(tuple(updates), tuple(events), unique)
+
+    def bytes_at_most(self, limit: int) -> bool:
+        """Return whether the files are local and not larger than a limit together."""
+        total = 0
+        for path in (*self.updates, *self.events):
+            if "://" in path or not Path(path).is_file():
+                return False
+            total += Path(path).stat().st_size
+        return total <= limit
+
+
+def _texts(paths: Sequence[Path | str]) -> tuple[str, ...]:
+    return tuple(str(path) for path in paths)
+
+
+def _visible(files: list[str]) -> list[str]:
+    return [file for file in files if not Path(file).name.startswith((".", "_"))]

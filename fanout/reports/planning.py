@@ -1,0 +1,227 @@
+"""Decide the scope of a completeness report from the survey of the logs.
+
+Owns the span in which each selector had to apply every update, and the sentences that a reader needs to read
+the figures right. Does not know Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from fanout.errors import ReportError
+from fanout.reports.pairing import ObservedLink, choose_reference, make_groups, names, pair_link
+from fanout.reports.scope import NEVER_US, Group, Reference, Scope, Source, Target
+from fanout.reports.survey import NodeConfig, Survey
+
+__all__ = ["basis_statements", "decide_scope"]
+
+_LOG_END_TOLERANCE_US: Final = 1_000_000
+"""Nodes flush and beat at different moments, so the ends of logs copied together differ by this much."""
+
+
+def decide_scope(survey: Survey, *, requested: str | None, settle_us: int) -> Scope:
+    """Return what a completeness report compares with what.
+
+    Args:
+        survey: What the first look at the logs found.
+        requested: The node to take as the reference; None takes the only primary, else the only tap, else the
+            union of the secondaries.
+        settle_us: The settle horizon: updates younger than this at the end are pending.
+
+    Raises:
+        ReportError: The reference is not in the logs or cannot be chosen, there is nothing to compare with
+            it, or
+            the same rows were given twice.
+    """
+    reference = choose_reference(survey.roles, requested=requested)
+    configs = {node: survey.config(node) for node in survey.roles}
+    notices: list[str] = []
+    links = [
+        ObservedLink(survey, node, link, config.since_epoch)
+        for node, config in configs.items()
+        for link in config.links
+    ]
+    groups, sources = make_groups(survey, reference=reference, links=links)
+    targets: list[Target] = []
+    for link in links:
+        if reference.kind != "union" and link.node in reference.nodes:
+            continue
+        group = pair_link(link, reference=reference, groups=groups, sources=sources, links=links, notices=notices)
+        if group is not None:
+            targets.extend(_targets(link, group=group, settle_us=settle_us, first_id=len(targets), notices=notices))
+    if not targets:
+        raise ReportError(
+            f"no link in the logs of {names(survey.roles)} is fed by the reference {reference.name}",
+            hint="Give the logs of the secondaries too, or another --reference",
+        )
+    log_notices = [
+        *_file_notices(survey, reference),
+        *_config_notices(survey, configs),
+        *_end_notices(survey, reference=reference, groups=groups, settle_us=settle_us),
+        *_stamp_notices(survey, reference=reference, groups=groups, sources=sources),
+    ]
+    return Scope(reference, settle_us, tuple(groups), tuple(sources), tuple(targets), (*log_notices, *notices))
+
+
+def basis_statements(scope: Scope) -> tuple[str, ...]:
+    """Return what the figures are relative to and how far they can be trusted, one statement for each basis."""
+    name = scope.reference.name
+    used = [scope.groups[index] for index in sorted({target.group for target in scope.targets})]
+    stamped = [group for group in used if group.basis == "stamped"]
+    statements: list[str] = []
+    if stamped and all(group.exact for group in stamped):
+        statements.append(
+            f"Stamped: every update carries an identity, so the figures are exact relative to the log of {name}, which "
+            f"stamped them."
+        )
+    elif stamped:
+        statements.append(
+            f"Stamped: every update carries an identity, so the figures are exact relative to what the log of {name} "
+            f"holds. What it lacks cannot be looked for: at least as many were lost as are shown."
+        )
+    if len(stamped) < len(used):
+        statements.append(
+            f"Unstamped: these updates carry no identity. Final values are exact relative to {name}; losses are lower "
+            f"bounds (“at least”), since a loss and a repetition of the same value cancel. It is assumed that clocks "
+            f"differ, and updates travel, by less than the settle horizon."
+        )
+    if scope.reference.kind == "union":
+        statements.append("The reference is the union of the secondaries: what none of them got cannot be seen.")
+    return tuple(statements)
+
+
+def _targets(link: ObservedLink, *, group: Group, settle_us: int, first_id: int, notices: list[str]) -> list[Target]:
+    survey = link.survey
+    held = link.held_from
+    if held is None:
+        held = survey.first_live(link.node, link=link.name, since_epoch=link.since_epoch)
+        if held is not None:
+            notices.append(
+                f"{link.title} has updates but no proof of completeness in its log: it is covered from the "
+                f"first of them."
+            )
+    offset_us = _clock_offset_us(link, group=group, link_epoch=None if held is None else held[1])
+    stopped_us = survey.stopped_us(link.node)
+    until_us = group.end_us if stopped_us is None else min(group.end_us, stopped_us - offset_us)
+    from_us = NEVER_US
+    if held is not None:
+        from_us = held[0] - offset_us
+        if group.basis == "unstamped":
+            from_us = max(from_us, group.from_us)
+    known = {selection.filter for selection in link.config.selections} | {""}
+    strange = survey.selectors_seen(link.node, link=link.name, since_epoch=link.since_epoch) - known
+    if strange:
+        notices.append(f"{link.title} logged rows of selectors that its configuration lacks: {names(strange)}.")
+    return [
+        Target(
+            id=first_id + index,
+            node=link.node,
+            link=link.name,
+            selection=selection,
+            group=group.id,
+            held_from_us=None if held is None else held[0],
+            covered_from_us=from_us,
+            covered_until_us=until_us,
+            settled_until_us=until_us - settle_us,
+            gaps_us=_gaps_us(link, offset_us=offset_us, settle_us=settle_us),
+        )
+        for index, selection in enumerate(link.config.selections)
+    ]
+
+
+def _clock_offset_us(link: ObservedLink, *, group: Group, link_epoch: int | None) -> int:
+    """Return what to subtract from a node's time to get its group's.
+
+    The least (applied - origin) is the clocks' difference plus the shortest way. An update stamped after
+    (complete - that) was sent after the proof of completeness was, whatever its own way took, because one
+    session keeps the order: so it had to arrive as an update, and nothing older is asked for. Without stamps
+    the difference is unknown, and the settle horizon has to cover it.
+    """
+    if group.basis == "unstamped":
+        return 0
+    stamped_by = frozenset(group.stamped_by)
+    for epoch in (link_epoch, None):
+        delay_us = link.survey.delay_us_min(link.node, link=link.name, stamped_by=stamped_by, link_epoch=epoch)
+        if delay_us is not None:
+            return delay_us
+    return 0
+
+
+def _gaps_us(link: ObservedLink, *, offset_us: int, settle_us: int) -> tuple[tuple[int, int], ...]:
+    """Return the spans of origin whose updates may have come while the node could not log.
+
+    An update is taken to arrive within the settle horizon.
+    """
+    gaps = link.survey.gaps_of(link.node, link=link.name)
+    return tuple(
+        sorted(
+            (
+                -NEVER_US if gap.first_us is None else gap.first_us - offset_us - settle_us,
+                gap.last_us - offset_us,
+            )
+            for gap in gaps
+        )
+    )
+
+
+def _file_notices(survey: Survey, reference: Reference) -> Iterator[str]:
+    for node in survey.roles:
+        log = "the reference's log" if node in reference.nodes else "its log"
+        absent = survey.absent_rows(node)
+        if absent < 0:
+            raise ReportError(
+                f"the log of {node} holds {-absent} or more rows twice", hint="Give each log directory once"
+            )
+        if lost := survey.unexplained_rows(node):
+            yield (
+                f"{node}: {lost} rows inside {log} are not there and no gap event says why; they count as "
+                f"never written."
+            )
+        if gaps := sum(gap.node == node for gap in survey.gaps):
+            yield (
+                f"{node} reported {gaps} gap{'s' if gaps > 1 else ''} in {log}: what it lacks of that time "
+                f"is unknown, not missing."
+            )
+
+
+def _config_notices(survey: Survey, configs: dict[str, NodeConfig]) -> Iterator[str]:
+    for node, config in configs.items():
+        if survey.roles[node] == "primary":
+            continue
+        if not config.stated:
+            yield (
+                f"{node}: no start event says what it selects; its selectors are taken from its rows, without excludes."
+            )
+        if config.changed:
+            yield f"{node} was configured differently before: only its latest configuration counts."
+
+
+def _end_notices(survey: Survey, *, reference: Reference, groups: list[Group], settle_us: int) -> Iterator[str]:
+    end_us = min(group.end_us for group in groups)
+    for node in survey.roles:
+        behind_us = end_us - survey.log_span_us(node)[1]
+        if (
+            node not in reference.nodes
+            and behind_us > max(settle_us, _LOG_END_TOLERANCE_US)
+            and survey.stopped_us(node) is None
+        ):
+            yield (
+                f"{node}: its log ends {behind_us / 1e6:.1f} s before the reference's without a stop; what "
+                f"came later counts as missing."
+            )
+
+
+def _stamp_notices(
+    survey: Survey, *, reference: Reference, groups: list[Group], sources: list[Source]
+) -> Iterator[str]:
+    for group in groups:
+        if group.basis == "unstamped":
+            continue
+        unstamped = sum(
+            survey.live_rows(source.node, link=source.link, stamped=False)
+            for source in sources
+            if source.group == group.id
+        )
+        if unstamped:
+            yield (f"{reference.name}: {unstamped} of its rows carry no stamp; they count for the final values only.")

@@ -1,0 +1,113 @@
+"""Read the two tables of the logs, and take the first look at them.
+
+Owns every place where rows leave Spark: only aggregated rows do, and never more than a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from fanout.errors import ReportError
+from fanout.reports.log_files import LogFiles
+from fanout.reports.schemas import EVENTS, UPDATES
+from fanout.reports.survey import (
+    CompleteSummary,
+    EventSummary,
+    StartRecord,
+    Survey,
+    UpdateSummary,
+    parse_gap_detail,
+)
+from fanout.reports.transforms import first_look
+
+__all__ = ["ROWS_MAX", "Tables", "collect_rows", "read_tables", "take_survey"]
+
+ROWS_MAX: Final = 200_000
+"""The most aggregated rows that are taken out of Spark at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The two tables, read with the contract's schema."""
+
+    updates: DataFrame
+    events: DataFrame
+
+
+def read_tables(spark: SparkSession, files: LogFiles) -> Tables:
+    """Return the tables of these files.
+
+    Raises:
+        ReportError: There is no file at all.
+    """
+    if not files.updates and not files.events:
+        raise ReportError(
+            f"there is no log file in {', '.join(files.directories)}",
+            hint="A node seals its first file after log.segment_age_max_s or when it stops",
+        )
+    return Tables(_read(spark, files.updates, UPDATES), _read(spark, files.events, EVENTS))
+
+
+def take_survey(tables: Tables) -> Survey:
+    """Return what the first look at the tables finds.
+
+    Raises:
+        ReportError: The logs hold more sessions, starts or gaps than a report can take in.
+    """
+    details = collect_rows(first_look.list_details(tables.events))
+    return Survey(
+        updates=tuple(UpdateSummary(**row) for row in collect_rows(first_look.summarize_updates(tables.updates))),
+        events=tuple(
+            EventSummary(**{**row, "upstreams": tuple(row["upstreams"])})
+            for row in collect_rows(first_look.summarize_events(tables.events))
+        ),
+        completes=tuple(CompleteSummary(**row) for row in collect_rows(first_look.summarize_completes(tables.events))),
+        starts=tuple(
+            StartRecord(row["node"], row["node_epoch"], row["at_us"], row["detail"])
+            for row in details
+            if row["event"] == "start"
+        ),
+        gaps=tuple(
+            parse_gap_detail(
+                row["detail"],
+                node=row["node"],
+                link=row["link"],
+                node_epoch=row["node_epoch"],
+                at_us=row["at_us"],
+            )
+            for row in details
+            if row["event"] == "gap"
+        ),
+    )
+
+
+def collect_rows(frame: DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of an aggregated frame by column name.
+
+    Raises:
+        ReportError: There are more than `ROWS_MAX`.
+    """
+    rows = frame.take(ROWS_MAX + 1)
+    if len(rows) > ROWS_MAX:
+        raise ReportError(
+            f"a summary of the logs has more than {ROWS_MAX} rows", hint="Give the logs of a shorter time"
+        )
+    return [row.asDict() for row in rows]
+
+
+def _read(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
+    if not paths:
+        return spark.createDataFrame([], schema=schema)
+    # Every column is in the files, so the names of the directories they lie in are not looked at.
+    return (
+        spark.read.schema(schema)
+        .option("recursiveFileLookup", "true")
+        .option("pathGlobFilter", "*.parquet")
+        .parquet(*paths)
+        .select(*schema.fieldNames())
+    )

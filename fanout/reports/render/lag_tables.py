@@ -1,0 +1,168 @@
+"""The tables of lag, of time to ready, and of the logs themselves."""
+
+from __future__ import annotations
+
+from fanout.reports.document import Report
+from fanout.reports.render.table import PLACE, Cell, Column, Table, build, count_cell
+from fanout.reports.render.wording import NOTHING, count, duration, printable, seconds, timestamp
+
+__all__ = ["attempts", "heartbeat", "logs", "propagation", "ready"]
+
+
+def propagation(report: Report) -> Table:
+    """Return the table of the propagation times."""
+    columns = (
+        *PLACE,
+        Column("stamped by", numeric=False),
+        Column("updates"),
+        Column("least"),
+        Column("p50"),
+        Column("p95"),
+        Column("p99"),
+        Column("most"),
+    )
+    rows = [
+        (
+            Cell(printable(p.node)),
+            Cell(printable(p.link)),
+            Cell(printable(p.filter)),
+            Cell(printable(p.stamped_by)),
+            Cell(count(p.lag.rows)),
+            Cell(duration(p.lag.least_us), "fair" if p.lag.least_us < 0 else ""),
+            *(Cell(duration(value)) for value in (p.lag.p50_us, p.lag.p95_us, p.lag.p99_us, p.lag.most_us)),
+        )
+        for p in report.lag.propagation
+    ]
+    note = "Applied (the node's clock) less stamped (the stamping node's clock), of updates with a stamp."
+    apart: dict[tuple[str, str], int] = {}
+    for p in report.lag.propagation:
+        if p.lag.least_us < 0:
+            pair = (printable(p.node), printable(p.stamped_by))
+            apart[pair] = min(apart.get(pair, 0), p.lag.least_us)
+    for (node, stamped_by), least_us in apart.items():
+        note += (
+            f" The clocks of {node} and {stamped_by} differ by at least {duration(-least_us)}: an update was "
+            f"applied before it was stamped."
+        )
+    return build("propagation", "Propagation time", columns, rows, note)
+
+
+def heartbeat(report: Report) -> Table:
+    """Return the table of the heartbeats' round trips."""
+    columns = (
+        *PLACE[:2],
+        Column("heartbeats"),
+        Column("least"),
+        Column("p50"),
+        Column("p95"),
+        Column("p99"),
+        Column("most"),
+    )
+    rows = [
+        (
+            Cell(printable(h.node)),
+            Cell(printable(h.link)),
+            Cell(count(h.lag.rows)),
+            *(
+                Cell(duration(value))
+                for value in (h.lag.least_us, h.lag.p50_us, h.lag.p95_us, h.lag.p99_us, h.lag.most_us)
+            ),
+        )
+        for h in report.lag.heartbeat
+    ]
+    note = "The link's own message to the primary and back, by one clock."
+    return build("heartbeat", "Heartbeat round trip", columns, rows, note)
+
+
+def ready(report: Report) -> Table:
+    """Return the table of the times from connect to ready."""
+    columns = (
+        *PLACE[:2],
+        Column("connects"),
+        Column("became ready"),
+        Column("first"),
+        Column("latest"),
+        Column("longest"),
+        Column("topics"),
+        Column("evidence", numeric=False),
+        Column("tear-downs"),
+    )
+    rows = [
+        (
+            Cell(printable(r.node)),
+            Cell(printable(r.link)),
+            Cell(count(r.attempts)),
+            Cell(count(r.ready), "" if r.ready else "bad"),
+            Cell(seconds(r.first_ready_s)),
+            Cell(seconds(r.last_ready_s)),
+            Cell(seconds(r.most_ready_s)),
+            Cell(count(r.topics)),
+            Cell(printable(r.evidence) or NOTHING),
+            count_cell(r.tear_downs),
+        )
+        for r in report.ready.links
+    ]
+    note = "From entering `connecting` to entering `live`; topics and evidence are those of the latest."
+    return build("ready", "Time from connect to ready", columns, rows, note)
+
+
+def attempts(report: Report) -> Table:
+    """Return the table of each time a link became ready."""
+    columns = (
+        *PLACE[:2],
+        Column("connecting (UTC)", numeric=False),
+        Column("live (UTC)", numeric=False),
+        Column("took"),
+        Column("topics"),
+        Column("evidence", numeric=False),
+    )
+    found = report.ready.attempts
+    rows = [
+        (
+            Cell(printable(a.node)),
+            Cell(printable(a.link)),
+            Cell(timestamp(a.connecting)),
+            Cell(timestamp(a.live)),
+            Cell(seconds(a.ready_s)),
+            Cell(count(a.topics)),
+            Cell(printable(a.evidence) or NOTHING),
+        )
+        for a in found.listed
+    ]
+    # One line for each link says nothing that the table before does not.
+    if found.total <= len(report.ready.links):
+        rows = []
+    return build("attempts", "Each time a link became ready", columns, rows, total=found.total)
+
+
+def logs(report: Report) -> Table:
+    """Return the table of the logs that were read."""
+    columns = (
+        Column("node", numeric=False),
+        Column("role", numeric=False),
+        Column("from (UTC)", numeric=False),
+        Column("until (UTC)", numeric=False),
+        Column("ended", numeric=False),
+        Column("starts"),
+        Column("updates"),
+        Column("events"),
+        Column("gaps"),
+        Column("absent rows", optional=True),
+    )
+    rows = [
+        (
+            Cell(printable(log.node)),
+            Cell(log.role),
+            Cell(timestamp(log.begin, decimals=0)),
+            Cell(timestamp(log.end, decimals=0)),
+            Cell("stop" if log.stopped else "open"),
+            Cell(count(log.processes)),
+            Cell(count(log.updates)),
+            Cell(count(log.events)),
+            count_cell(log.gaps, "fair"),
+            count_cell(log.absent_rows, "fair"),
+        )
+        for log in report.logs
+    ]
+    note = "By each node's own clock. Open: the log does not end with a stop in good order."
+    return build("logs", "The logs", columns, rows, note)

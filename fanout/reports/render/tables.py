@@ -1,0 +1,28 @@
+"""Every table of a report, in reading order, for a terminal and for a page alike."""
+
+from __future__ import annotations
+
+from fanout.reports.document import Report
+from fanout.reports.render import completeness_tables, lag_tables
+from fanout.reports.render.table import Table
+
+__all__ = ["tables_of"]
+
+
+def tables_of(report: Report) -> list[Table]:
+    """Return the tables of a report that have rows, in reading order."""
+    tables = [
+        completeness_tables.by_identity(report),
+        completeness_tables.by_value(report),
+        completeness_tables.final_values(report),
+        completeness_tables.prefixes(report),
+        completeness_tables.missing(report),
+        completeness_tables.differing(report),
+        completeness_tables.repeated(report),
+        lag_tables.propagation(report),
+        lag_tables.heartbeat(report),
+        lag_tables.ready(report),
+        lag_tables.attempts(report),
+        lag_tables.logs(report),
+    ]
+    return [table for table in tables if table.rows]

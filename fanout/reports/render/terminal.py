@@ -1,0 +1,120 @@
+"""A report on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from fanout.reports.document import Report, Verdict
+from fanout.reports.render.table import Cell, Column, Table, Tone
+from fanout.reports.render.tables import tables_of
+from fanout.reports.render.wording import facts, percentage, printable
+
+__all__ = ["print_report"]
+
+_STYLES: dict[Tone, str] = {"": "", "good": "green", "fair": "yellow", "bad": "bold red", "dim": "dim"}
+_LISTED_MAX = 12
+"""Rows of a list on a terminal; tables with figures of selectors are shown whole."""
+_NARROW = 120
+"""Below this width the node and its link share a column."""
+_NAMES = frozenset({"node", "link", "node/link", "selector"})
+"""Columns that say what a row is about."""
+_GUTTER = 2
+_TEXT_WIDTH_MIN = 13
+"""To what a column of names may be narrowed; they fold inside it. Numbers are never narrowed."""
+
+
+def print_report(report: Report, *, console: Console) -> None:
+    """Print a report: what it is relative to, what to know, the tables, the verdict.
+
+    Args:
+        report: The report.
+        console: Where to print; its width decides how much is folded.
+    """
+    console.print(_head(report))
+    for notice in report.notices:
+        console.print(Padding(Text(f"! {printable(notice)}", style="yellow"), (0, 0, 0, 2)))
+    for table in tables_of(report):
+        console.print()
+        console.print(_table(table, width=console.width))
+    if report.verdict is not None:
+        console.print()
+        console.print(_verdict(report.verdict))
+
+
+def _head(report: Report) -> RenderableType:
+    grid = RichTable.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    for name, text in facts(report):
+        grid.add_row(name, Text(text, style="yellow" if name == "holes" else ""))
+    return Group(Text(f"fanout report: {report.report}", style="bold"), Padding(grid, (0, 0, 0, 2)))
+
+
+def _verdict(verdict: Verdict) -> Text:
+    return Text(
+        f"{'passed' if verdict.passed else 'FAILED'}: {printable(verdict.because)}: "
+        f"{percentage(verdict.lowest_percent)}; asked for at least {verdict.fail_under_percent:g} %",
+        style="bold green" if verdict.passed else "bold red",
+    )
+
+
+def _table(table: Table, *, width: int) -> RenderableType:
+    rows = table.rows if table.total is None else table.rows[:_LISTED_MAX]
+    columns, rows = _merged(table.columns, rows) if width < _NARROW else (table.columns, rows)
+    parts: list[RenderableType] = [Text(table.title, style="bold")]
+    for indices in _parts(columns, rows, width=width):
+        drawn = RichTable(box=None, pad_edge=False, padding=(0, _GUTTER, 0, 0), header_style="dim")
+        for index in indices:
+            column, cells = columns[index], [row[index] for row in rows]
+            drawn.add_column(
+                column.name,
+                justify="right" if column.numeric else "left",
+                overflow="fold",
+                # Left to itself, rich narrows the widest columns first, whatever is in them.
+                width=_width_min(column, cells) if column.numeric else None,
+                min_width=_width_min(column, cells),
+            )
+        for row in rows:
+            drawn.add_row(*(Text(row[index].text, style=_STYLES[row[index].tone]) for index in indices))
+        parts.append(drawn)
+    note = table.note
+    if table.total is not None and len(rows) < table.total:
+        note = f"{len(rows)} of {table.total:,}. {note}".strip()
+    return Group(*parts, Text(note, style="dim italic")) if note else Group(*parts)
+
+
+def _parts(columns: Sequence[Column], rows: Sequence[tuple[Cell, ...]], *, width: int) -> list[list[int]]:
+    """Return which columns stand beside each other: all, or as many as fit, the rest below the same names."""
+    widths = [_width_min(column, [row[index] for row in rows]) + _GUTTER for index, column in enumerate(columns)]
+    names = [index for index, column in enumerate(columns) if column.name in _NAMES]
+    parts = [list(names)]
+    for index in range(len(columns)):
+        if index in names:
+            continue
+        if len(parts[-1]) > len(names) and sum(widths[i] for i in parts[-1]) + widths[index] > width:
+            parts.append(list(names))
+        parts[-1].append(index)
+    return parts
+
+
+def _width_min(column: Column, cells: Sequence[Cell]) -> int:
+    widest = max(len(cell.text) for cell in cells)
+    longest_word = max(len(word) for word in column.name.split())
+    return max(widest if column.numeric else min(widest, _TEXT_WIDTH_MIN), longest_word)
+
+
+def _merged(
+    columns: tuple[Column, ...], rows: tuple[tuple[Cell, ...], ...]
+) -> tuple[tuple[Column, ...], tuple[tuple[Cell, ...], ...]]:
+    """Return a table with its node and link in one column."""
+    if [column.name for column in columns[:2]] != ["node", "link"]:
+        return columns, rows
+    return (
+        (Column("node/link", numeric=False), *columns[2:]),
+        tuple((Cell(f"{row[0].text}/{row[1].text}"), *row[2:]) for row in rows),
+    )

@@ -1,0 +1,141 @@
+"""How a report's numbers, times and names are written for people; the same on a terminal and on a page."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from datetime import datetime
+from typing import Final
+
+from fanout.reports.document import Report
+
+__all__ = [
+    "NBSP",
+    "NOTHING",
+    "count",
+    "duration",
+    "facts",
+    "percentage",
+    "printable",
+    "seconds",
+    "span",
+    "timestamp",
+]
+
+NOTHING: Final = "–"
+"""Stands for what there is none of, or what is not known."""
+
+NBSP: Final = "\u00a0"
+"""Between a number and its unit, so that no line ends there."""
+
+
+def count(number: int | None) -> str:
+    """Return a count with its thousands apart."""
+    return NOTHING if number is None else f"{number:,}"
+
+
+def percentage(share: float | None) -> str:
+    """Return a share rounded down, with as many decimals as it takes to tell it from all: 100 % means all of it."""
+    if share is None:
+        return NOTHING
+    if share in (0, 100):
+        return f"{share:.0f}{NBSP}%"
+    decimals = sum(share >= bound for bound in (99, 99.9, 99.99)) + 1
+    # What is lost by computing the share must not cost a digit.
+    scaled = min(math.floor(share * 10**decimals + 1e-9), 100 * 10**decimals - 1) / 10**decimals
+    digits = f"{scaled:.{decimals}f}"
+    while digits.endswith("0") and digits[-2] != ".":
+        digits = digits[:-1]
+    return f"{digits}{NBSP}%"
+
+
+def duration(microseconds: int | None) -> str:
+    """Return a length of time with three significant digits and its unit."""
+    if microseconds is None:
+        return NOTHING
+    sign, size = ("-" if microseconds < 0 else ""), abs(microseconds)
+    if size < 1_000:
+        return f"{sign}{size}{NBSP}µs"
+    if size < 999_500:
+        return f"{sign}{_digits(size / 1_000)}{NBSP}ms"
+    return f"{sign}{seconds(size / 1_000_000)}"
+
+
+def seconds(length_s: float | None) -> str:
+    """Return a length of time given in seconds."""
+    if length_s is None:
+        return NOTHING
+    if length_s < 0.9995:
+        return duration(round(length_s * 1_000_000))
+    if length_s < 119.5:
+        return f"{_digits(length_s)}{NBSP}s"
+    whole = round(length_s)
+    if whole < 7200:
+        return f"{whole // 60}{NBSP}min{NBSP}{whole % 60}{NBSP}s"
+    return f"{whole // 3600}{NBSP}h{NBSP}{whole % 3600 // 60}{NBSP}min"
+
+
+def timestamp(time: datetime | None, *, decimals: int = 3) -> str:
+    """Return a time in UTC, without naming the zone."""
+    if time is None:
+        return NOTHING
+    fraction = f"{time.microsecond:06}"[:decimals]
+    return f"{time:%Y-%m-%d}{NBSP}{time:%H:%M:%S}" + (f".{fraction}" if fraction else "")
+
+
+def span(begin: datetime, end: datetime) -> str:
+    """Return the two ends of a span in UTC, the second without a date when it is on the same day."""
+    until = f"{end:%H:%M:%S}" if begin.date() == end.date() else timestamp(end, decimals=0)
+    return f"{timestamp(begin, decimals=0)} to {until} UTC"
+
+
+def printable(text: str) -> str:
+    """Return untrusted text with every character that could move a cursor or hide itself written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character
+        if character.isprintable() and unicodedata.category(character)[0] != "C"
+        else f"\\u{ord(character):04x}"
+        for character in text
+    )
+
+
+def facts(report: Report) -> list[tuple[str, str]]:
+    """Return what a reader sees first, as (name, text): reference, basis, window, input, holes."""
+    found: list[tuple[str, str]] = []
+    reference, window, inputs = report.reference, report.window, report.inputs
+    if reference is not None:
+        found.append(("reference", f"{printable(reference.name)} ({reference.chosen})"))
+    found.extend(("basis", printable(statement)) for statement in report.basis)
+    if window is not None:
+        length_s = (window.end - window.begin).total_seconds()
+        found.append(
+            (
+                "window",
+                f"{span(window.begin, window.end)} ({seconds(length_s)}). Updates of the last "
+                f"{window.settle_horizon_s:g}{NBSP}s (the settle horizon) are pending: too young to be judged.",
+            )
+        )
+    files, directories = inputs.update_files + inputs.event_files, len(inputs.directories)
+    found.append(
+        (
+            "read",
+            f"{count(inputs.updates)} updates and {count(inputs.events)} events of {len(report.logs)} nodes, "
+            f"in {count(files)} files of {directories} {'directory' if directories == 1 else 'directories'}",
+        )
+    )
+    found.extend(
+        (
+            "holes",
+            f"the reference's log lacks {count(held.absent)} of the sequences {held.first} to {held.last} of "
+            f"{printable(held.primary)}, epoch {held.epoch}: nothing is known of them",
+        )
+        for held in (() if reference is None else reference.sequences)
+        if held.absent
+    )
+    return found
+
+
+def _digits(number: float) -> str:
+    return f"{number:.2f}" if number < 9.995 else f"{number:.1f}" if number < 99.95 else f"{number:.0f}"

@@ -1,0 +1,182 @@
+"""The parts of a report that need no reference: the logs themselves, lag, and time from connect to ready."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from fanout.replog.schema import SCHEMA_VERSION
+from fanout.reports.buckets import bucket_value_us, cumulative, window_us
+from fanout.reports.document import (
+    Attempt,
+    Inputs,
+    LagPoint,
+    LagSection,
+    LagSeries,
+    LogSummary,
+    Propagation,
+    ReadySection,
+    ReadySummary,
+    RoundTrip,
+)
+from fanout.reports.figures import Cumulative, LagFigures, Listed, time_of
+from fanout.reports.log_files import LogFiles
+from fanout.reports.reading import Tables, collect_rows
+from fanout.reports.survey import Survey
+from fanout.reports.transforms import epochs, lag
+
+__all__ = ["describe_inputs", "describe_lag", "describe_logs", "describe_ready"]
+
+
+def describe_inputs(files: LogFiles, *, survey: Survey) -> Inputs:
+    """Return what was read."""
+    return Inputs(
+        directories=files.directories,
+        update_files=len(files.updates),
+        event_files=len(files.events),
+        updates=sum(row.rows for row in survey.updates),
+        events=sum(row.rows for row in survey.events),
+        log_schema=SCHEMA_VERSION,
+    )
+
+
+def describe_logs(survey: Survey) -> tuple[LogSummary, ...]:
+    """Return what each node's log holds."""
+    logs: list[LogSummary] = []
+    for node, role in survey.roles.items():
+        updates, events = survey.log_rows(node)
+        begin_us, end_us = survey.log_span_us(node)
+        logs.append(
+            LogSummary(
+                node=node,
+                role=role,
+                updates=updates,
+                events=events,
+                begin=time_of(begin_us),
+                end=time_of(end_us),
+                processes=len(survey.epochs(node)),
+                stopped=survey.stopped_us(node) is not None,
+                gaps=sum(gap.node == node for gap in survey.gaps),
+                absent_rows=survey.unexplained_rows(node),
+            )
+        )
+    return tuple(logs)
+
+
+def describe_lag(tables: Tables, *, survey: Survey) -> LagSection:
+    """Return the propagation times, in all and over time, and the heartbeats' round trips."""
+    spans = [survey.log_span_us(node) for node in survey.roles]
+    width_us = window_us(max(end for _, end in spans) - min(begin for begin, _ in spans)) if spans else 1
+    cells = (
+        lag.propagation_cells(tables.updates, window_us=width_us)
+        .unionByName(lag.heartbeat_cells(tables.events, window_us=width_us))
+        .persist()
+    )
+    try:
+        distributions = _distributions(cells)
+        over_time = _over_time(cells.where(sf.col("kind") == "propagation"))
+    finally:
+        cells.unpersist()
+    propagation = tuple(
+        Propagation(
+            node=row["node"],
+            link=row["link"],
+            filter=row["selector"],
+            stamped_by=row["stamp_primary"],
+            lag=figures,
+        )
+        for row, figures in distributions
+        if row["kind"] == "propagation"
+    )
+    heartbeat = tuple(
+        RoundTrip(node=row["node"], link=row["link"], lag=figures)
+        for row, figures in distributions
+        if row["kind"] == "heartbeat"
+    )
+    return LagSection(propagation=propagation, heartbeat=heartbeat, window_s=width_us // 1_000_000, over_time=over_time)
+
+
+def describe_ready(tables: Tables, *, survey: Survey, list_limit: int) -> ReadySection:
+    """Return how long each link took from connect to ready."""
+    attempts = epochs.link_attempts(tables.events).persist()
+    try:
+        rows = collect_rows(epochs.summarize_attempts(attempts).orderBy("node", "link"))
+        latest = collect_rows(
+            attempts.where(sf.col("live_us").isNotNull()).orderBy(sf.desc("live_us"), "node", "link").limit(list_limit)
+        )
+    finally:
+        attempts.unpersist()
+    links = tuple(
+        ReadySummary(
+            node=row["node"],
+            link=row["link"],
+            attempts=row["attempts"],
+            ready=row["ready"],
+            first_live=None if row["first_live_us"] is None else time_of(row["first_live_us"]),
+            first_ready_s=_seconds(row["first_ready_us"]),
+            last_ready_s=_seconds(row["last_ready_us"]),
+            most_ready_s=_seconds(row["most_ready_us"]),
+            topics=row["topics"],
+            evidence=row["evidence"] or "",
+            tear_downs=survey.tear_downs(row["node"], link=row["link"]),
+        )
+        for row in rows
+    )
+    listed = tuple(
+        Attempt(
+            node=row["node"],
+            link=row["link"],
+            connecting=time_of(row["connecting_us"]),
+            live=time_of(row["live_us"]),
+            ready_s=row["ready_us"] / 1e6,
+            topics=row["topics"],
+            evidence=row["evidence"],
+        )
+        for row in latest
+    )
+    return ReadySection(links=links, attempts=Listed[Attempt](total=sum(link.ready for link in links), listed=listed))
+
+
+def _distributions(cells: DataFrame) -> list[tuple[dict[str, Any], LagFigures]]:
+    octaves: dict[tuple[str, ...], list[tuple[int, int]]] = defaultdict(list)
+    for row in collect_rows(lag.count_octaves(cells, key=lag.KEY)):
+        octaves[tuple(row[name] for name in lag.KEY)].append((row["octave"], row["rows"]))
+    found: list[tuple[dict[str, Any], LagFigures]] = []
+    for row in collect_rows(lag.rank_percentiles(cells, key=lag.KEY).orderBy(*lag.KEY)):
+        bounds = cumulative(octaves[tuple(row[name] for name in lag.KEY)])
+        figures = LagFigures(
+            rows=row["rows"],
+            least_us=row["least_us"],
+            most_us=row["most_us"],
+            cumulative=tuple(Cumulative(below_us=bound, rows=rows) for bound, rows in bounds),
+            **_values(row),
+        )
+        found.append((row, figures))
+    return found
+
+
+def _over_time(cells: DataFrame) -> tuple[LagSeries, ...]:
+    key = ("node", "link", "stamp_primary")
+    series: dict[tuple[str, ...], list[LagPoint]] = defaultdict(list)
+    for row in collect_rows(lag.rank_percentiles(cells, key=(*key, "window_us")).orderBy(*key, "window_us")):
+        series[tuple(row[name] for name in key)].append(
+            LagPoint(at=time_of(row["window_us"]), rows=row["rows"], most_us=row["most_us"], **_values(row))
+        )
+    return tuple(
+        LagSeries(node=node, link=link, stamped_by=stamped_by, points=tuple(points))
+        for (node, link, stamped_by), points in series.items()
+    )
+
+
+def _values(row: dict[str, Any]) -> dict[str, int]:
+    return {
+        f"p{percent}_us": bucket_value_us(row[f"p{percent}"], least_us=row["least_us"], most_us=row["most_us"])
+        for percent in lag.PERCENTILES
+    }
+
+
+def _seconds(microseconds: int | None) -> float | None:
+    return None if microseconds is None else microseconds / 1e6

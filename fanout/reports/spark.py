@@ -1,0 +1,170 @@
+"""Build the Spark session of a report: Java found, loopback only, UTC, quiet.
+
+Owns the settings that every report needs to be right (the time zone) or bearable (no console noise, no web
+interface). Knows nothing of logs and transforms. pyspark is imported only when a session is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Final
+
+from fanout.errors import ExtraMissing, ReportError
+from fanout.reports.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["LOCAL_MASTER", "SMALL_RUN_SETTINGS", "require_pyspark", "session_settings", "spark_session"]
+
+LOCAL_MASTER: Final = "local[*]"
+"""The master that is used when none is given: this process, with every core."""
+
+SMALL_RUN_SETTINGS: Final = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""Settings that halve the CPU time of a short local run, which is spent on compiling; wrong for a long one."""
+
+_LAUNCH_LOG_TAIL: Final = 2000
+
+
+def require_pyspark() -> None:
+    """Check that pyspark is installed, without importing it.
+
+    Raises:
+        ExtraMissing: It is not; the hint is the command that installs it.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        raise ExtraMissing("a Spark report", "report")
+
+
+def session_settings(master: str, *, cores: int) -> dict[str, str]:
+    """Return the configuration of a report's session.
+
+    Args:
+        master: The Spark master's URL.
+        cores: Processor cores of this machine; decides the number of shuffle partitions of a local run.
+    """
+    settings = {
+        "spark.app.name": "fanout report",
+        "spark.master": master,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+    }
+    if _is_local(master):
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(max(2, 2 * cores)),
+        }
+    return settings
+
+
+@contextmanager
+def spark_session(*, master: str = LOCAL_MASTER, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """Give a session for the `with` block and stop it afterwards.
+
+    A session that is already active in this process (`spark-submit`, a notebook, a test) is used as it is,
+    apart from its time zone, and is left running.
+
+    Args:
+        master: The Spark master's URL.
+        settings: More Spark settings; they win over the report's own.
+
+    Raises:
+        ExtraMissing: pyspark is not installed.
+        ReportError: No Java was found, or the session could not be started.
+    """
+    require_pyspark()
+    from pyspark.sql import SparkSession
+
+    # Analysis errors of PySpark 4 print a long JSON line besides raising; the raised error is enough.
+    logging.getLogger("DataFrameQueryContextLogger").disabled = True
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        zone = active.conf.get("spark.sql.session.timeZone")
+        active.conf.set("spark.sql.session.timeZone", "UTC")
+        try:
+            yield active
+        finally:
+            active.conf.set("spark.sql.session.timeZone", str(zone))
+        return
+    spark = _start(session_settings(master, cores=os.cpu_count() or 1) | dict(settings or {}))
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _start(settings: Mapping[str, str]) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        # spark-submit started the JVM and says which master, how much memory and what else.
+        builder = SparkSession.builder
+        for key, value in settings.items():
+            if key.startswith("spark.sql."):
+                builder = builder.config(key, value)
+        return builder.getOrCreate()
+    conf = SparkConf(loadDefaults=False)
+    for key, value in settings.items():
+        conf.set(key, value)
+    with tempfile.TemporaryFile() as launch_log:
+        try:
+            if SparkContext._gateway is None:
+                _prepare_environment(settings["spark.master"])
+                # Everything that the JVM would print (its own warnings, then log4j) goes to a file, whose end
+                # is shown when the start fails. The running JVM keeps the file after it is closed here.
+                gateway = launch_gateway(  # type: ignore[no-untyped-call]
+                    conf, popen_kwargs={"stderr": launch_log}
+                )
+                context = SparkContext(conf=conf, gateway=gateway)
+            else:
+                context = SparkContext(conf=conf)
+        except ReportError:
+            raise
+        except Exception as error:
+            said = _tail(launch_log)
+            raise ReportError(
+                f"Spark could not be started on {settings['spark.master']}: {_first_line(error)}",
+                hint=f"Spark said: {said}" if said else "Check the master's address and that Java runs",
+            ) from error
+    context.setLogLevel("ERROR")
+    return SparkSession(context)
+
+
+def _prepare_environment(master: str) -> None:
+    """Tell Spark's launcher which Java and which address to use; it reads the environment only."""
+    java = find_java()
+    if java.home is not None:
+        os.environ["JAVA_HOME"] = str(java.home)
+    else:
+        os.environ.pop("JAVA_HOME", None)
+    if _is_local(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _is_local(master: str) -> bool:
+    return master == "local" or master.startswith(("local[", "local-cluster["))
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _tail(log: IO[bytes]) -> str:
+    log.seek(0, os.SEEK_END)
+    log.seek(max(0, log.tell() - _LAUNCH_LOG_TAIL))
+    return log.read().decode(errors="replace").strip()

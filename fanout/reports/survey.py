@@ -1,0 +1,395 @@
+"""What the first look at the logs found: a few rows for each node, link and session, as plain values.
+
+Owns the shapes of that summary, the `start` event's JSON, and what can be read off them without any rule of a
+report: roles, configurations, when a link first held everything, where a log has holes. Does not know Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+__all__ = [
+    "CompleteSummary",
+    "EventSummary",
+    "GapRecord",
+    "LinkConfig",
+    "NodeConfig",
+    "Selection",
+    "StartRecord",
+    "Survey",
+    "UpdateSummary",
+    "parse_gap_detail",
+    "parse_start_detail",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateSummary:
+    """The rows of `updates` that agree in all of these columns."""
+
+    node: str
+    role: str
+    node_epoch: int
+    link: str
+    link_epoch: int
+    selector: str
+    live: bool
+    """Whether they are updates; False for snapshot and audit copies."""
+    stamp_primary: str | None
+    rows: int
+    first_pos: int
+    last_pos: int
+    first_us: int
+    """When the first was applied, by the node's clock, Unix time in microseconds."""
+    last_us: int
+    first_origin_us: int | None
+    """When the first was stamped, by the stamping node's clock; None without stamps."""
+    last_origin_us: int | None
+    delay_us_min: int | None
+    """The least (applied - origin): the clocks' difference plus the shortest way."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventSummary:
+    """The rows of `events` of one node process and link (link "" is the node itself)."""
+
+    node: str
+    role: str
+    node_epoch: int
+    link: str
+    rows: int
+    first_pos: int
+    last_pos: int
+    first_us: int
+    last_us: int
+    tear_downs: int
+    tear_down_pos: int | None
+    """The position of the last tear-down; None without one."""
+    stop_us: int | None
+    """When the node stopped in good order; None when it did not, or for a link."""
+    upstreams: tuple[str, ...]
+    """The fanout nodes that answered this link's CONNECT; empty for a foreign broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteSummary:
+    """The first time that a selector was proved complete in one session."""
+
+    node: str
+    node_epoch: int
+    link: str
+    link_epoch: int
+    selector: str
+    first_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartRecord:
+    """One `start` event."""
+
+    node: str
+    node_epoch: int
+    at_us: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class GapRecord:
+    """One `gap` event: rows that a node could not log, or lost in a crash."""
+
+    node: str
+    link: str
+    """The link whose rows were lost; "" for rows published at the node, or for all."""
+    lost_epoch: int
+    """The node epoch whose rows were lost."""
+    first_us: int | None
+    """Rows of this time and later may be missing; None when the time is not known."""
+    last_us: int
+    last_pos: int
+    """The last position that may be missing; 0 when it is not known, as after a crash."""
+    lost_positions: int
+    """How many positions are known to be missing; 0 after a crash."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Selection:
+    """A filter with its excludes: what a selector takes."""
+
+    filter: str
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkConfig:
+    """A link as its node's `start` event describes it."""
+
+    name: str
+    addresses: tuple[str, ...]
+    selections: tuple[Selection, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """The links that a node has now, and since which of its processes."""
+
+    since_epoch: int
+    """The first node epoch from which the configuration has been as it is now."""
+    links: tuple[LinkConfig, ...]
+    changed: bool
+    """Whether an earlier process of the same log had another configuration."""
+    stated: bool
+    """Whether a `start` event said so; False when it was guessed from the rows, without excludes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Everything that the first look found."""
+
+    updates: tuple[UpdateSummary, ...]
+    events: tuple[EventSummary, ...]
+    completes: tuple[CompleteSummary, ...]
+    starts: tuple[StartRecord, ...]
+    gaps: tuple[GapRecord, ...]
+    roles: dict[str, str] = field(init=False)
+    """The role of each node, by its latest process, in the order of the nodes' names."""
+    _by_node: dict[str, list[UpdateSummary | EventSummary]] = field(init=False)
+    _by_link: dict[tuple[str, str], list[UpdateSummary]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        by_node: dict[str, list[UpdateSummary | EventSummary]] = defaultdict(list)
+        by_link: dict[tuple[str, str], list[UpdateSummary]] = defaultdict(list)
+        rows: tuple[UpdateSummary | EventSummary, ...] = (*self.updates, *self.events)
+        for row in rows:
+            by_node[row.node].append(row)
+        for update in self.updates:
+            by_link[update.node, update.link].append(update)
+        roles = {node: max((r.node_epoch, r.role) for r in by_node[node])[1] for node in sorted(by_node)}
+        object.__setattr__(self, "_by_node", dict(by_node))
+        object.__setattr__(self, "_by_link", dict(by_link))
+        object.__setattr__(self, "roles", roles)
+
+    def epochs(self, node: str) -> list[int]:
+        """Return the epochs of a node's processes, oldest first."""
+        return sorted({row.node_epoch for row in self._by_node[node]})
+
+    def log_rows(self, node: str) -> tuple[int, int]:
+        """Return how many updates and how many events a node logged."""
+        rows = self._by_node[node]
+        updates = sum(row.rows for row in rows if isinstance(row, UpdateSummary))
+        return updates, sum(row.rows for row in rows) - updates
+
+    def log_span_us(self, node: str) -> tuple[int, int]:
+        """Return the first and last time in a node's log, by its clock."""
+        rows = self._by_node[node]
+        return min(row.first_us for row in rows), max(row.last_us for row in rows)
+
+    def absent_rows(self, node: str) -> int:
+        """Return how many rows between the first and the last position of each process are not there.
+
+        A negative number proves that some rows were given twice.
+        """
+        absent: list[int] = []
+        for epoch in self.epochs(node):
+            rows = [row for row in self._by_node[node] if row.node_epoch == epoch]
+            span = max(row.last_pos for row in rows) - min(row.first_pos for row in rows) + 1
+            absent.append(span - sum(row.rows for row in rows))
+        return min(absent) if min(absent) < 0 else sum(absent)
+
+    def stopped_us(self, node: str) -> int | None:
+        """Return when a node's last process stopped in good order, or None when it did not."""
+        last = self.epochs(node)[-1]
+        return max(
+            (row.stop_us for row in self._events_of(node) if row.node_epoch == last and row.stop_us is not None),
+            default=None,
+        )
+
+    def gaps_of(self, node: str, *, link: str) -> list[GapRecord]:
+        """Return the gaps in which rows of a link may be missing."""
+        return [gap for gap in self.gaps if gap.node == node and gap.link in ("", link)]
+
+    def unexplained_rows(self, node: str) -> int:
+        """Return how many rows inside a node's log are absent without a gap event that accounts for them."""
+        explained = sum(gap.lost_positions for gap in self.gaps if gap.node == node)
+        return max(0, self.absent_rows(node) - explained)
+
+    def gap_pos(self, node: str, *, link: str) -> int:
+        """Return the last position in a node's last process at which a row of a link may be missing, or 0."""
+        last = self.epochs(node)[-1]
+        return max((g.last_pos for g in self.gaps_of(node, link=link) if g.lost_epoch == last), default=0)
+
+    def tear_downs(self, node: str, *, link: str) -> int:
+        """Return how many times a link's replica was removed."""
+        return sum(row.tear_downs for row in self._events_of(node) if row.link == link)
+
+    def floor(self, node: str, *, link: str) -> tuple[int, int]:
+        """Return (node epoch, position) after which a link's rows hold: its last process and tear-down."""
+        epoch = self.epochs(node)[-1]
+        torn = [
+            row.tear_down_pos
+            for row in self._events_of(node)
+            if row.node_epoch == epoch and row.link == link and row.tear_down_pos is not None
+        ]
+        return epoch, max(torn, default=0)
+
+    def stamps(self, node: str, *, link: str) -> frozenset[str]:
+        """Return who stamped the rows of a link."""
+        return frozenset(r.stamp_primary for r in self._updates_of(node, link) if r.stamp_primary is not None)
+
+    def upstreams(self, node: str, *, link: str) -> frozenset[str]:
+        """Return the fanout nodes that a link was connected to."""
+        return frozenset(name for row in self._events_of(node) if row.link == link for name in row.upstreams)
+
+    def live_rows(self, node: str, *, link: str, stamped: bool | None = None) -> int:
+        """Return how many updates a link brought; with `stamped`, only those with, or without, a stamp."""
+        return sum(
+            row.rows
+            for row in self._updates_of(node, link)
+            if row.live and (stamped is None or (row.stamp_primary is not None) == stamped)
+        )
+
+    def origins_us(self, node: str, *, link: str) -> tuple[int, int] | None:
+        """Return the first and last time at which an update of a link was stamped, or None without stamps."""
+        rows = [row for row in self._updates_of(node, link) if row.live]
+        firsts = [row.first_origin_us for row in rows if row.first_origin_us is not None]
+        lasts = [row.last_origin_us for row in rows if row.last_origin_us is not None]
+        return (min(firsts), max(lasts)) if firsts else None
+
+    def delay_us_min(self, node: str, *, link: str, stamped_by: frozenset[str], link_epoch: int | None) -> int | None:
+        """Return the least (applied - origin) of a link's updates, in one session or (None) in all."""
+        return min(
+            (
+                row.delay_us_min
+                for row in self._updates_of(node, link)
+                if row.live
+                and row.stamp_primary in stamped_by
+                and row.delay_us_min is not None
+                and link_epoch in (None, row.link_epoch)
+            ),
+            default=None,
+        )
+
+    def held_from(self, node: str, *, link: LinkConfig, since_epoch: int) -> tuple[int, int] | None:
+        """Return when (and in which session) a link first held all of its selectors; None if it never did.
+
+        A link is complete when the last of its selectors is; only then do its rows count as updates.
+        """
+        firsts: dict[str, tuple[int, int]] = {}
+        for row in self.completes:
+            if row.node == node and row.link == link.name and row.node_epoch >= since_epoch:
+                time = (row.first_us, row.link_epoch)
+                firsts[row.selector] = min(firsts.get(row.selector, time), time)
+        times = [firsts.get(selection.filter) for selection in link.selections]
+        proved = [time for time in times if time is not None]
+        return max(proved) if proved and len(proved) == len(times) else None
+
+    def first_live(self, node: str, *, link: str, since_epoch: int) -> tuple[int, int] | None:
+        """Return the time and session of the first update that a link brought, or None without one."""
+        return min(
+            (
+                (row.first_us, row.link_epoch)
+                for row in self._updates_of(node, link)
+                if row.live and row.node_epoch >= since_epoch
+            ),
+            default=None,
+        )
+
+    def selectors_seen(self, node: str, *, link: str, since_epoch: int) -> frozenset[str]:
+        """Return the selectors that a link's rows name, from a node epoch on."""
+        return frozenset(row.selector for row in self._updates_of(node, link) if row.node_epoch >= since_epoch)
+
+    def config(self, node: str) -> NodeConfig:
+        """Return a node's links: as its latest `start` event says, or as its rows suggest when none does."""
+        starts = sorted(
+            ((s.node_epoch, s.at_us, parse_start_detail(s.detail)) for s in self.starts if s.node == node),
+            key=lambda start: start[:2],
+        )
+        if not starts or starts[-1][2] is None:
+            return NodeConfig(0, self._guessed_links(node), changed=False, stated=False)
+        links = starts[-1][2]
+        since = starts[-1][0]
+        for epoch, _, earlier in reversed(starts):
+            if earlier != links:
+                return NodeConfig(since, links, changed=True, stated=True)
+            since = epoch
+        return NodeConfig(since, links, changed=False, stated=True)
+
+    def _guessed_links(self, node: str) -> tuple[LinkConfig, ...]:
+        seen: dict[str, set[Selection]] = defaultdict(set)
+        rows: tuple[UpdateSummary | CompleteSummary, ...] = (*self.updates, *self.completes)
+        for row in rows:
+            if row.node == node and row.link:
+                seen[row.link].add(Selection(row.selector))
+        return tuple(LinkConfig(name, (), tuple(sorted(seen[name]))) for name in sorted(seen))
+
+    def _events_of(self, node: str) -> list[EventSummary]:
+        return [row for row in self._by_node[node] if isinstance(row, EventSummary)]
+
+    def _updates_of(self, node: str, link: str) -> list[UpdateSummary]:
+        return self._by_link.get((node, link), [])
+
+
+def parse_gap_detail(detail: str, *, node: str, link: str, node_epoch: int, at_us: int) -> GapRecord:
+    """Return what a `gap` event's detail says; one that says nothing means that anything before may be lost.
+
+    Args:
+        detail: The JSON that `fanout.replog.schema` describes.
+        node: The node that wrote the event.
+        link: The event's link.
+        node_epoch: The epoch that wrote the event.
+        at_us: The event's time.
+    """
+    try:
+        document = json.loads(detail)
+        first_us, last_us, last_pos = (document[key] for key in ("first_us", "last_us", "last_log_pos"))
+        return GapRecord(
+            node=node,
+            link=link,
+            lost_epoch=int(document["node_epoch"]),
+            first_us=None if first_us is None else int(first_us),
+            last_us=at_us if last_us is None else int(last_us),
+            last_pos=0 if last_pos is None else int(last_pos),
+            lost_positions=0 if document["rows"] is None else int(document["rows"]) + int(document["events"]),
+        )
+    except (ValueError, TypeError, KeyError):
+        return GapRecord(node, link, node_epoch, None, at_us, 2**62, 0)
+
+
+def parse_start_detail(detail: str) -> tuple[LinkConfig, ...] | None:
+    """Return the links that a `start` event's detail describes, or None when it has another shape.
+
+    The shape, in which unknown keys are ignored::
+
+        {"format": 1, "version": "0.1.0",
+         "links": [{"name": "plant", "primary": ["mqtt://127.0.0.1:1883"],
+                    "selectors": [{"filter": "plant/#", "exclude": ["plant/debug/#"],
+                                   "qos": 1, "prefix": ""}]}]}
+    """
+    try:
+        document = json.loads(detail)
+        if document["format"] != 1:
+            return None
+        return tuple(
+            LinkConfig(
+                str(link["name"]),
+                _addresses(link["primary"]),
+                tuple(
+                    sorted(
+                        Selection(str(s["filter"]), tuple(sorted(str(e) for e in s.get("exclude", ()))))
+                        for s in link["selectors"]
+                    )
+                ),
+            )
+            for link in document["links"]
+        )
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _addresses(primary: object) -> tuple[str, ...]:
+    if isinstance(primary, str):
+        return (primary,)
+    if isinstance(primary, list):
+        return tuple(str(address) for address in primary)
+    raise TypeError("primary is neither an address nor a list of addresses")

@@ -1,0 +1,64 @@
+"""From connect to ready: each attempt of a link, from its `connecting` to its `live`.
+
+An attempt starts when the link enters `connecting` and lasts until it does so again. Knows nothing of
+updates.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as sf
+
+from fanout.reports.schemas import STATE_CONNECTING, STATE_LIVE
+
+__all__ = ["link_attempts", "summarize_attempts"]
+
+
+def link_attempts(events: DataFrame) -> DataFrame:
+    """Return one row for each attempt of a link to become ready.
+
+    Returns:
+        Columns node, link, node_epoch, attempt (from 1), link_epoch, connecting_us, live_us (null when it did
+        not become ready), ready_us (how long it took), topics (held when it did), evidence (what proved its
+        selectors, sorted, joined by a comma).
+    """
+    connecting = (sf.col("event") == "state") & (sf.col("state") == STATE_CONNECTING)
+    live = (sf.col("event") == "state") & (sf.col("state") == STATE_LIVE)
+    in_order = (
+        Window.partitionBy("node", "link", "node_epoch")
+        .orderBy("log_pos")
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+    at_us = sf.unix_micros("at")
+    attempts = (
+        events.where(sf.col("event").isin("state", "complete") & (sf.col("link") != ""))
+        .withColumn("attempt", sf.count_if(connecting).over(in_order))
+        .where(sf.col("attempt") > 0)
+        .groupBy("node", "link", "node_epoch", "attempt")
+        .agg(
+            sf.max("link_epoch").alias("link_epoch"),
+            sf.min(sf.when(connecting, at_us)).alias("connecting_us"),
+            sf.min(sf.when(live, at_us)).alias("live_us"),
+            sf.min_by(sf.col("topics"), sf.when(live, sf.col("log_pos"))).alias("topics"),
+            sf.array_join(
+                sf.sort_array(sf.collect_set(sf.when(sf.col("event") == "complete", sf.col("evidence")))),
+                ",",
+            ).alias("evidence"),
+        )
+    )
+    return attempts.withColumn("ready_us", sf.col("live_us") - sf.col("connecting_us"))
+
+
+def summarize_attempts(attempts: DataFrame) -> DataFrame:
+    """Return, for each link, how often it connected and became ready, and how long that took."""
+    ready = sf.col("live_us").isNotNull()
+    return attempts.groupBy("node", "link").agg(
+        sf.count(sf.lit(1)).alias("attempts"),
+        sf.count_if(ready).alias("ready"),
+        sf.min("live_us").alias("first_live_us"),
+        sf.min_by("ready_us", "live_us").alias("first_ready_us"),
+        sf.max_by("ready_us", "live_us").alias("last_ready_us"),
+        sf.max("ready_us").alias("most_ready_us"),
+        sf.max_by("topics", "live_us").alias("topics"),
+        sf.max_by(sf.when(ready, sf.col("evidence")), "live_us").alias("evidence"),
+    )

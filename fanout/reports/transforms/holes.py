@@ -1,0 +1,87 @@
+"""Every missing update with its topic and time, and whether a later snapshot made up for it.
+
+Only words that have holes are joined back with the reference's rows, so the cost follows the loss, not the
+traffic.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from fanout.reports.schemas import PHASE_LIVE
+from fanout.reports.transforms.words import KEY, bit_of, missing_bits, origin_us, prefix_of, word
+
+__all__ = ["latest_copies", "missing_updates"]
+
+
+def missing_updates(rows: DataFrame, *, words: DataFrame, copies: DataFrame, depth: int) -> DataFrame:
+    """Return one row for each missing update of each target.
+
+    Args:
+        rows: Stamped reference rows by target.
+        words: The merged words.
+        copies: `latest_copies` of the nodes' rows.
+        depth: The depth that the words were made with.
+
+    Returns:
+        Columns target, prefix, primary, epoch, sequence, topic, origin_us, superseded: whether the node got a
+        later value of the topic as a retained value.
+    """
+    holes = words.select(*KEY, missing_bits().alias("missing")).where(sf.col("missing") != 0)
+    lost = (
+        rows.select(
+            "target",
+            prefix_of(sf.col("topic"), depth=depth).alias("prefix"),
+            sf.col("stamp_primary").alias("primary"),
+            sf.col("stamp_epoch").alias("epoch"),
+            word().alias("word"),
+            "sequence",
+            "topic",
+            origin_us().alias("origin_us"),
+        )
+        .join(holes, on=list(KEY), how="inner")
+        .where(sf.col("missing").bitwiseAND(bit_of(sf.col("sequence"))) != 0)
+        # A tap, or a union, may hold an update more than once.
+        .groupBy("target", "prefix", "primary", "epoch", "sequence", "topic")
+        .agg(sf.min("origin_us").alias("origin_us"))
+    )
+    later = (sf.col("copy_epoch") > sf.col("epoch")) | (
+        (sf.col("copy_epoch") == sf.col("epoch")) & (sf.col("copy_sequence") > sf.col("sequence"))
+    )
+    return lost.join(copies, on=["target", "primary", "topic"], how="left").select(
+        "target",
+        "prefix",
+        "primary",
+        "epoch",
+        "sequence",
+        "topic",
+        "origin_us",
+        sf.coalesce(later, sf.lit(False)).alias("superseded"),
+    )
+
+
+def latest_copies(rows: DataFrame) -> DataFrame:
+    """Return the newest identity that each target got as a retained value: one row per primary and topic.
+
+    Args:
+        rows: Stamped rows of nodes by target.
+
+    Returns:
+        Columns target, primary, topic, copy_epoch, copy_sequence.
+    """
+    by_epoch = (
+        rows.where(sf.col("phase") != PHASE_LIVE)
+        .groupBy(
+            "target",
+            sf.col("stamp_primary").alias("primary"),
+            "topic",
+            sf.col("stamp_epoch").alias("copy_epoch"),
+        )
+        .agg(sf.max("sequence").alias("copy_sequence"))
+    )
+    # The newest by (epoch, sequence), in two steps over longs: max(struct) would sort every row.
+    return by_epoch.groupBy("target", "primary", "topic").agg(
+        sf.max_by("copy_sequence", "copy_epoch").alias("copy_sequence"),
+        sf.max("copy_epoch").alias("copy_epoch"),
+    )

@@ -1,0 +1,114 @@
+"""Lag as a histogram cube: exact ranks, mergeable, and bounded whatever the number of updates.
+
+Two kinds of lag go through it, told apart by their key and never added up: the propagation time of a stamped
+update (applied by the node's clock minus stamped by the stamping node's), and the round trip of a link's
+heartbeat (one clock). Values are never clamped: a negative propagation time says how far two clocks are
+apart, at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sf
+
+from fanout.replog.schema import FLAG_DUPLICATE
+from fanout.reports.buckets import BUCKETS_PER_OCTAVE, ROUNDING
+from fanout.reports.transforms.rows import is_live
+
+__all__ = [
+    "KEY",
+    "PERCENTILES",
+    "count_octaves",
+    "heartbeat_cells",
+    "propagation_cells",
+    "rank_percentiles",
+]
+
+PERCENTILES = (50, 95, 99)
+"""The percentiles of a report, in per cent."""
+
+KEY = ("kind", "node", "link", "selector", "stamp_primary")
+"""What a distribution is of; a heartbeat has no selector and no stamp, so its last two are empty."""
+
+
+def propagation_cells(updates: DataFrame, *, window_us: int) -> DataFrame:
+    """Return the cells (key, window of origin, bucket) of the propagation times.
+
+    Args:
+        updates: The rows of `updates`. Copies of retained values, rows without a stamp, rows published at the
+            node
+            itself and second copies of an update do not count.
+        window_us: The width of the windows.
+    """
+    rows = updates.where(
+        is_live()
+        & sf.col("origin").isNotNull()
+        & (sf.col("link") != "")
+        & (sf.col("flags").bitwiseAND(FLAG_DUPLICATE) == 0)
+    ).select(
+        sf.lit("propagation").alias("kind"),
+        *KEY[1:],
+        sf.unix_micros("origin").alias("at_us"),
+        (sf.unix_micros("applied") - sf.unix_micros("origin")).alias("lag_us"),
+    )
+    return _cells(rows, window_us=window_us)
+
+
+def heartbeat_cells(events: DataFrame, *, window_us: int) -> DataFrame:
+    """Return the cells (key, window, bucket) of the heartbeats' round trips."""
+    rows = events.where(
+        (sf.col("event") == "heartbeat") & sf.col("lag_us").isNotNull() & (sf.col("link") != "")
+    ).select(
+        sf.lit("heartbeat").alias("kind"),
+        "node",
+        "link",
+        sf.lit("").alias("selector"),
+        sf.lit("").alias("stamp_primary"),
+        sf.unix_micros("at").alias("at_us"),
+        "lag_us",
+    )
+    return _cells(rows, window_us=window_us)
+
+
+def rank_percentiles(cells: DataFrame, *, key: Sequence[str]) -> DataFrame:
+    """Return, for each key, rows, least_us, most_us and the buckets of its percentiles: p50, p95, p99."""
+    buckets = cells.groupBy(*key, "bucket").agg(
+        sf.sum("rows").alias("rows"), sf.min("least_us").alias("least_us"), sf.max("most_us").alias("most_us")
+    )
+    whole = Window.partitionBy(*key).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    upto = Window.partitionBy(*key).orderBy("bucket").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    ranked = buckets.withColumn("total", sf.sum("rows").over(whole)).withColumn("upto", sf.sum("rows").over(upto))
+    return ranked.groupBy(*key).agg(
+        sf.sum("rows").alias("rows"),
+        sf.min("least_us").alias("least_us"),
+        sf.max("most_us").alias("most_us"),
+        *(sf.min(sf.when(_reaches(percent), sf.col("bucket"))).alias(f"p{percent}") for percent in PERCENTILES),
+    )
+
+
+def count_octaves(cells: DataFrame, *, key: Sequence[str]) -> DataFrame:
+    """Return, for each key and octave, the rows in it; octave -1 is everything below one microsecond."""
+    octave = sf.floor(sf.greatest(sf.col("bucket"), sf.lit(-1)) / BUCKETS_PER_OCTAVE)
+    return cells.groupBy(*key, octave.alias("octave")).agg(sf.sum("rows").alias("rows"))
+
+
+def bucket(value_us: Column) -> Column:
+    """Return the bucket of a value; see `fanout.reports.buckets`."""
+    size = sf.floor(sf.log2(sf.abs(value_us)) * BUCKETS_PER_OCTAVE + ROUNDING)
+    return sf.when(value_us > 0, size).when(value_us == 0, sf.lit(-1).cast("long")).otherwise(-2 - size)
+
+
+def _cells(rows: DataFrame, *, window_us: int) -> DataFrame:
+    start = sf.col("at_us") - sf.pmod(sf.col("at_us"), sf.lit(window_us).cast("long"))
+    return rows.groupBy(*KEY, start.alias("window_us"), bucket(sf.col("lag_us")).alias("bucket")).agg(
+        sf.count(sf.lit(1)).alias("rows"),
+        sf.min("lag_us").alias("least_us"),
+        sf.max("lag_us").alias("most_us"),
+    )
+
+
+def _reaches(percent: int) -> Column:
+    # The rank is ceil(total * percent / 100), in whole numbers.
+    return sf.col("upto") * 100 >= sf.col("total") * percent

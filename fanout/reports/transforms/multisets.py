@@ -1,0 +1,130 @@
+"""Lower bounds on losses where updates carry no stamp: how often each (topic, digest) was seen, by whom.
+
+A message without identity cannot be told from its repetition, so nothing is paired: the k-th occurrence here
+is not the k-th occurrence there once one was lost. What can be said is that a value seen more often at the
+reference than at the node was lost at least the difference of times. Everything doubtful is counted so that
+the bound stays true: what may be a second copy (DUP set) counts for the side that would be accused, not for
+the side that accuses; so do retained copies, which may stand for an update; and so does what lies a settle
+horizon before or after the window.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from fanout.replog.schema import FLAG_DUP
+from fanout.reports.scope import Scope, Target
+from fanout.reports.transforms.rows import explode_targets, in_gap, is_live
+
+__all__ = [
+    "count_multisets",
+    "node_multiset",
+    "reference_multiset",
+    "sum_by_topic",
+    "value_differences",
+]
+
+_KEY = ("target", "topic", "digest")
+_SEEN = ("seen_sure", "seen_all", "seen_doubtful")
+_GOT = ("got_sure", "got_all")
+
+
+def reference_multiset(
+    sources: DataFrame, *, scope: Scope, targets_frame: DataFrame, targets: tuple[Target, ...]
+) -> DataFrame:
+    """Return how often the reference saw each value that a target selects.
+
+    Of several sources (a union) the one that saw a value most often counts.
+
+    Args:
+        sources: The rows of the reference, with `group`.
+        scope: The scope of the report.
+        targets_frame: The frame of the targets and their spans.
+        targets: The targets without stamps.
+
+    Returns:
+        One row for each (target, topic, digest): seen_sure, seen_all, and seen_doubtful, those that fell into
+        a gap of the target's log.
+    """
+    rows = explode_targets(sources, scope=scope, targets=targets).join(
+        sf.broadcast(targets_frame), on="target", how="inner"
+    )
+    gaps = any(target.gaps_us for target in targets)
+    by_source = rows.groupBy("target", "node", "link", "topic", "digest").agg(
+        *_counts("seen", settle_us=scope.settle_us, gaps=gaps)
+    )
+    if scope.reference.kind != "union":
+        return by_source.select(*_KEY, *_SEEN)
+    return by_source.groupBy(*_KEY).agg(*(sf.max(name).alias(name) for name in _SEEN))
+
+
+def node_multiset(rows: DataFrame, *, settle_us: int) -> DataFrame:
+    """Return how often each target logged each value.
+
+    Args:
+        rows: The nodes' rows by target, with the target's spans.
+        settle_us: The settle horizon.
+
+    Returns:
+        One row for each (target, topic, digest): got_sure, got_all.
+    """
+    counts = _counts("got", settle_us=settle_us, gaps=False)
+    return rows.groupBy(*_KEY).agg(*counts).select(*_KEY, *_GOT)
+
+
+def value_differences(reference: DataFrame, *, nodes: DataFrame) -> DataFrame:
+    """Return, for each value of each target, how often it was lost, and came unseen, at least."""
+    zero = sf.lit(0).cast("long")
+    both = (
+        reference.select(*_KEY, *_SEEN, *(zero.alias(name) for name in _GOT))
+        .unionByName(nodes.select(*_KEY, *(zero.alias(name) for name in _SEEN), *_GOT))
+        .groupBy(*_KEY)
+        .agg(*(sf.sum(name).alias(name) for name in (*_SEEN, *_GOT)))
+    )
+    return both.select(
+        *_KEY,
+        "seen_sure",
+        "seen_doubtful",
+        "got_sure",
+        sf.greatest(sf.col("seen_sure") - sf.col("got_all"), zero).alias("missing"),
+        sf.greatest(sf.col("got_sure") - sf.col("seen_all"), zero).alias("extra"),
+    )
+
+
+def sum_by_topic(differences: DataFrame) -> DataFrame:
+    """Return the differences added up by (target, topic); `most` is how often its most frequent value came."""
+    return differences.groupBy("target", "topic").agg(
+        *(sf.sum(name).alias(name) for name in ("seen_sure", "seen_doubtful", "got_sure", "missing", "extra")),
+        sf.max("seen_sure").alias("most"),
+    )
+
+
+def count_multisets(by_topic: DataFrame) -> DataFrame:
+    """Return the counts of a report for each target.
+
+    `repeated_topics` are those of which a value was seen more than once: there a loss and a copy can cancel.
+    """
+    return by_topic.groupBy("target").agg(
+        sf.sum("seen_sure").alias("reference_updates"),
+        sf.sum("got_sure").alias("node_updates"),
+        sf.sum("seen_doubtful").alias("unknown"),
+        sf.sum("missing").alias("missing"),
+        sf.sum("extra").alias("extra"),
+        sf.count_if(sf.col("seen_sure") > 0).alias("topics"),
+        sf.count_if(sf.col("most") > 1).alias("repeated_topics"),
+    )
+
+
+def _counts(name: str, *, settle_us: int, gaps: bool) -> tuple[Column, ...]:
+    at_us = sf.unix_micros("applied")
+    inside = (at_us > sf.col("covered_from_us")) & (at_us <= sf.col("settled_until_us"))
+    # Wider on both sides by as much as clocks may differ and an update may be under way.
+    near = (at_us > sf.col("covered_from_us") - settle_us) & (at_us <= sf.col("settled_until_us") + settle_us)
+    sure = is_live() & (sf.col("flags").bitwiseAND(FLAG_DUP) == 0) & inside
+    doubtful = in_gap(at_us) if gaps else sf.lit(False)
+    return (
+        sf.count_if(sure & ~doubtful).alias(f"{name}_sure"),
+        sf.count_if(near).alias(f"{name}_all"),
+        sf.count_if(sure & doubtful).alias(f"{name}_doubtful"),
+    )

@@ -1,0 +1,1 @@
+"""End to end, through the public surface only: real brokers, real nodes, real clients."""

@@ -1,0 +1,215 @@
+"""Clients of every kind read from a secondary: retained and live, at every QoS, by the rules of their version."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import aiomqtt
+import pytest
+
+from fanout.mqtt.packets import Ack, PacketType, Publish, Subscription
+from fanout.mqtt.properties import Properties
+from tests.acceptance.conftest import Mirror
+from tests.support.clients import Message, mosquitto_sub, subscriber
+from tests.support.mosquitto import publish_all, publisher
+from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until_blocking
+
+pytestmark = pytest.mark.mosquitto
+
+Read = Callable[[int, str, int, int], list[Message]]
+"""Port, Topic Filter, QoS and count; returns the first so many messages."""
+
+
+def with_paho(version: int) -> Read:
+    """Return a reader on paho-mqtt."""
+
+    def read(port: int, topic_filter: str, qos: int, count: int) -> list[Message]:
+        with subscriber(port, topic_filter, qos=qos, version=version) as inbox:
+            return list(inbox.wait(count)[:count])
+
+    return read
+
+
+def with_mosquitto_sub(version: str) -> Read:
+    """Return a reader on `mosquitto_sub`."""
+
+    def read(port: int, topic_filter: str, qos: int, count: int) -> list[Message]:
+        return mosquitto_sub(port, topic_filter, count=count, options=["-q", str(qos), "-V", version])
+
+    return read
+
+
+def with_aiomqtt(version: aiomqtt.ProtocolVersion) -> Read:
+    """Return a reader on aiomqtt."""
+
+    async def collect(port: int, topic_filter: str, qos: int, count: int) -> list[Message]:
+        messages: list[Message] = []
+        async with asyncio.timeout(10), aiomqtt.Client("127.0.0.1", port, protocol=version) as client:
+            await client.subscribe(topic_filter, qos=qos)
+            async for one in client.messages:
+                assert isinstance(one.payload, bytes)
+                messages.append(Message(str(one.topic), one.payload, one.qos, one.retain, {}))
+                if len(messages) == count:
+                    break
+        return messages
+
+    def read(port: int, topic_filter: str, qos: int, count: int) -> list[Message]:
+        return asyncio.run(collect(port, topic_filter, qos, count))
+
+    return read
+
+
+CLIENTS = {
+    "paho 3.1.1": with_paho(4),
+    "paho 5": with_paho(5),
+    "aiomqtt 3.1.1": with_aiomqtt(aiomqtt.ProtocolVersion.V311),
+    "aiomqtt 5": with_aiomqtt(aiomqtt.ProtocolVersion.V5),
+    "mosquitto_sub 3.1.1": with_mosquitto_sub("311"),
+    "mosquitto_sub 5": with_mosquitto_sub("5"),
+}
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_client_reads_retained_and_live(mirror: Mirror, client: str, qos: int) -> None:
+    """Done when: mosquitto_sub, paho-mqtt 3.1.1 and 5, and aiomqtt read retained and live, at QoS 0, 1 and 2."""
+    port = mirror.secondary.port
+    root = f"plant/clients/{client.replace(' ', '-')}/{qos}"
+    with publisher(mirror.mosquitto.port) as source:
+        publish_all(source, [(f"{root}/{number}", b"retained %d" % number) for number in range(5)], qos=2)
+        wait_until_blocking(lambda: len(retained_of(port, root)) == 5, what="the retained values")
+        before = subscriptions(mirror)
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(CLIENTS[client], port, f"{root}/#", qos, 10)
+            wait_until_blocking(lambda: subscriptions(mirror) > before or reading.done(), what="the subscription")
+            publish_all(source, [(f"{root}/{number}", b"live %d" % number) for number in range(5)], qos=2)
+            messages = reading.result(20)
+    assert sorted((one.topic, one.payload, one.qos, one.retain) for one in messages[:5]) == [
+        (f"{root}/{number}", b"retained %d" % number, qos, True) for number in range(5)
+    ]
+    assert [(one.topic, one.payload, one.qos, one.retain) for one in messages[5:]] == [
+        (f"{root}/{number}", b"live %d" % number, qos, False) for number in range(5)
+    ]
+
+
+def subscriptions(mirror: Mirror) -> int:
+    """Return how many subscriptions the secondary has."""
+    return int(mirror.secondary.document("/v1/status")["server"]["subscriptions"])
+
+
+def retained_of(port: int, root: str) -> list[Message]:
+    """Return the retained values below a topic, as `mosquitto_sub` reads them in one go."""
+    answer = subprocess.run(
+        ["mosquitto_sub", "-p", str(port), "-t", f"{root}/#", "-F", "%t %p", "--retained-only", "-W", "1"],
+        capture_output=True,
+        check=False,
+        timeout=20,
+    )
+    lines = [line.split(b" ", 1) for line in answer.stdout.splitlines()]
+    return [Message(topic.decode(), payload, 0, True, {}) for topic, payload in lines]
+
+
+async def publish_retained(mirror: Mirror, *topics: str) -> None:
+    """Publish retained values at the primary, and wait until the secondary serves them."""
+
+    def publish() -> None:
+        with publisher(mirror.mosquitto.port) as source:
+            publish_all(source, [(topic, b"v") for topic in topics])
+        with subscriber(mirror.secondary.port, *topics) as reader:
+            reader.wait(len(topics))
+
+    await asyncio.to_thread(publish)
+
+
+async def test_retain_handling_of_mqtt_5(mirror: Mirror) -> None:
+    """T11: Retain Handling 0 sends at every SUBSCRIBE, 1 only at a new subscription, 2 never."""
+    await publish_retained(mirror, "plant/handling/1")
+    port, topic_filter = mirror.secondary.port, b"plant/handling/#"
+    for handling, expected in ((0, [1, 1]), (1, [1, 0]), (2, [0, 0])):
+        async with await RawClient.connect(port, f"handling-{handling}") as client:
+            counts = []
+            for _ in range(2):
+                await client.subscribe(Subscription(topic_filter, 1, retain_handling=handling))
+                counts.append(len(await client.messages_until_ping()))
+        assert counts == expected, f"Retain Handling {handling}"
+
+
+async def test_retain_handling_1_after_unsubscribe_and_resumption(mirror: Mirror) -> None:
+    """T11: Retain Handling 1 counts from UNSUBSCRIBE again, and a resumed session still has its subscription."""
+    await publish_retained(mirror, "plant/resumed/1")
+    port = mirror.secondary.port
+    once = Subscription(b"plant/resumed/#", 0, retain_handling=1)
+    kept = Properties(session_expiry_interval=60)
+    async with await RawClient.connect(port, "resumed", properties=kept) as client:
+        await client.subscribe(once)
+        assert len(await client.messages_until_ping()) == 1
+        await client.unsubscribe(b"plant/resumed/#")
+        await client.subscribe(once)
+        assert len(await client.messages_until_ping()) == 1
+    async with await RawClient.connect(port, "resumed", clean_start=False, properties=kept) as client:
+        assert client.connack.session_present
+        await client.subscribe(once)
+        assert await client.messages_until_ping() == []
+
+
+async def test_rules_of_mqtt_3_1_1(mirror: Mirror) -> None:
+    """T11: a 3.1.1 client gets retained values at every SUBSCRIBE, and RETAIN 0 on everything live."""
+    await publish_retained(mirror, "plant/old/1")
+    async with await RawClient.connect(mirror.secondary.port, "old", version=4) as client:
+        for _ in range(2):
+            await client.subscribe(b"plant/old/#", qos=1)
+            (message,) = await client.messages_until_ping()
+            assert (message.topic, message.retain, message.qos) == (b"plant/old/1", True, 1)
+            client.send(Ack(PacketType.PUBACK, message.packet_id or 0))
+        await publish_retained(mirror, "plant/old/2")
+        message = await client.expect(Publish)
+        assert (message.topic, message.retain) == (b"plant/old/2", False)
+
+
+async def test_retain_as_published(mirror: Mirror) -> None:
+    """T11: with Retain As Published a live message keeps the flag of its publisher, also across the link."""
+    port = mirror.secondary.port
+    async with await RawClient.connect(port, "rap") as kept, await RawClient.connect(port, "no-rap") as cleared:
+        await kept.subscribe(Subscription(b"plant/rap/#", 1, retain_as_published=True))
+        await cleared.subscribe(Subscription(b"plant/rap/#", 1))
+        await publish_retained(mirror, "plant/rap/1")
+        assert (await kept.expect(Publish)).retain
+        assert not (await cleared.expect(Publish)).retain
+
+
+async def test_shared_subscription_gets_no_retained_values(mirror: Mirror) -> None:
+    """T11: a shared subscription is sent no retained messages, whatever its options (MQTT 5, section 4.8.2)."""
+    await publish_retained(mirror, "plant/shared/1")
+    async with await RawClient.connect(mirror.secondary.port, "shared") as client:
+        await client.subscribe(b"$share/group/plant/shared/#", qos=1)
+        assert await client.messages_until_ping() == []
+        await publish_retained(mirror, "plant/shared/2")
+        assert (await client.expect(Publish)).topic == b"plant/shared/2"
+
+
+async def test_session_gets_what_came_while_it_was_away(mirror: Mirror) -> None:
+    """T12: a durable session gets at QoS 1 what it missed, once, without subscribing again."""
+    kept = Properties(session_expiry_interval=60)
+    port = mirror.secondary.port
+    async with await RawClient.connect(port, "durable", properties=kept) as client:
+        await client.subscribe(b"plant/durable/#", qos=1)
+        await client.disconnect()
+    await publish_retained(mirror, "plant/durable/1", "plant/durable/2")
+    async with await RawClient.connect(port, "durable", clean_start=False, properties=kept) as client:
+        assert client.connack.session_present
+        missed = [await client.expect(Publish) for _ in range(2)]
+        assert [message.topic for message in missed] == [b"plant/durable/1", b"plant/durable/2"]
+        client.send(*(Ack(PacketType.PUBACK, message.packet_id or 0) for message in missed))
+        assert await client.messages_until_ping() == []
+
+
+async def test_second_client_with_the_same_identifier_takes_over(mirror: Mirror) -> None:
+    """The first one is told why: Session taken over, 0x8E."""
+    port = mirror.secondary.port
+    async with await RawClient.connect(port, "twin") as first, await RawClient.connect(port, "twin") as second:
+        await first.expect_end(0x8E)
+        await second.subscribe(b"plant/twin/#")

@@ -1,0 +1,133 @@
+"""What local clients publish at a secondary: refused inside a selector, forwarded where it says so, free outside."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanout.mqtt.packets import Ack, PacketType, Publish
+from fanout.mqtt.properties import Properties
+from tests.acceptance.conftest import Mirror
+from tests.support.clients import mosquitto_sub, subscriber
+from tests.support.mosquitto import Mosquitto, publish_all, publisher
+from tests.support.nodes import QUICK, Nodes, link, selector
+from tests.support.raw_client import RawClient, ServerClosed
+from tests.support.waiting import wait_until, wait_until_blocking
+
+pytestmark = pytest.mark.mosquitto
+
+NOT_AUTHORIZED = 0x87
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_write_inside_a_selector_is_refused(mirror: Mirror, qos: int) -> None:
+    """Done when: a local PUBLISH inside a selector is refused: 0x87 in PUBACK or PUBREC; nothing changes anywhere."""
+    answer = PacketType.PUBACK if qos == 1 else PacketType.PUBREC
+    async with await RawClient.connect(mirror.secondary.port, f"writer-{qos}") as client:
+        await client.subscribe(b"plant/writes/#", b"hq/office/+/state", qos=1)
+        for topic in (b"plant/writes/1", b"hq/office/x/state"):
+            packet_id = client.publish(topic, b"local", qos=qos, retain=True)
+            await client.expect_ack(answer, packet_id, NOT_AUTHORIZED)
+        assert await client.messages_until_ping() == []
+        client.publish(b"plant/writes/0", b"local", qos=0, retain=True)
+        assert await client.messages_until_ping() == []
+    with subscriber(mirror.mosquitto.port, "plant/writes/#", "office/#", qos=1) as at_primary:
+        with publisher(mirror.mosquitto.port) as source:
+            publish_all(source, [(f"plant/writes/end-{qos}", b"")], retain=False)
+        at_primary.wait_for(f"plant/writes/end-{qos}")
+        assert at_primary.topics == [f"plant/writes/end-{qos}"]
+    assert mirror.secondary.document("/v1/status")["server"]["dropped_total"]["refused"] > 0
+
+
+async def test_write_inside_a_selector_by_mqtt_3_1_1(mirror: Mirror) -> None:
+    """MQTT 3.1.1 has no code for it: the connection is closed rather than acknowledging what did not happen."""
+    async with await RawClient.connect(mirror.secondary.port, "old-writer", version=4) as client:
+        client.publish(b"plant/writes/1", b"local", qos=1)
+        with pytest.raises(ServerClosed):
+            await client.receive()
+
+
+async def test_topics_outside_the_selectors_are_the_nodes_own(mirror: Mirror) -> None:
+    """Also what an exclude leaves out; the primary never sees them, and a prefix parts equal names."""
+    port = mirror.secondary.port
+    async with await RawClient.connect(port, "own") as client:
+        await client.subscribe(b"own/#", b"plant/debug/own", b"office/own/state", qos=1)
+        for topic in (b"own/1", b"plant/debug/own", b"office/own/state"):
+            packet_id = client.publish(topic, b"local", qos=1, retain=True)
+            received = [await client.receive() for _ in range(2)]
+            assert Ack(PacketType.PUBACK, packet_id, 0) in received
+            (message,) = [one for one in received if isinstance(one, Publish)]
+            assert (message.topic, message.payload) == (topic, b"local")
+            client.send(Ack(PacketType.PUBACK, message.packet_id or 0))
+    assert mosquitto_sub(port, "own/1", count=1)[0].retain
+    with subscriber(mirror.mosquitto.port, "#", qos=1) as at_primary:
+        with publisher(mirror.mosquitto.port) as source:
+            publish_all(source, [("end", b"")], retain=False)
+        at_primary.wait_for("end")
+        assert not {"own/1", "plant/debug/own", "office/own/state"} & set(at_primary.topics)
+
+
+async def test_unknown_pubrel_at_a_secondary(mirror: Mirror) -> None:
+    """T17: PUBCOMP 0x92; after the refusal of a QoS 2 PUBLISH its Packet Identifier is free again."""
+    async with await RawClient.connect(mirror.secondary.port, "pubrel") as client:
+        client.send(Ack(PacketType.PUBREL, 42))
+        await client.expect_ack(PacketType.PUBCOMP, 42, 0x92)
+        client.publish(b"plant/writes/2", b"x", qos=2, packet_id=7)
+        await client.expect_ack(PacketType.PUBREC, 7, NOT_AUTHORIZED)
+        client.send(Ack(PacketType.PUBREL, 7))
+        await client.expect_ack(PacketType.PUBCOMP, 7, 0x92)
+        client.publish(b"own/2", b"x", qos=2, packet_id=7)
+        await client.expect_ack(PacketType.PUBREC, 7)
+        client.send(Ack(PacketType.PUBREL, 7))
+        await client.expect_ack(PacketType.PUBCOMP, 7)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_forwarded_write_goes_to_the_primary_first(mirror: Mirror, qos: int) -> None:
+    """Done when: `writes = "forward"`: the primary gets it, and from there it comes back to local subscribers."""
+    topic, port = f"set/{qos}", mirror.secondary.port
+    with (
+        subscriber(mirror.mosquitto.port, topic, qos=2) as at_primary,
+        subscriber(port, topic, qos=2) as local,
+        publisher(port) as client,
+    ):
+        publish_all(client, [(topic, b"wish")], qos=qos)
+        # At QoS 1 and 2 the acknowledgement says that the primary has it already.
+        if qos:
+            assert mosquitto_sub(mirror.mosquitto.port, topic, count=1)[0].payload == b"wish"
+        at_primary.wait_for(topic, b"wish")
+        local.wait_for(topic, b"wish")
+        wait_until_blocking(lambda: len(mosquitto_sub(port, topic, count=1)) == 1, what="the retained value")
+        publish_all(client, [(topic, b"")], qos=qos)
+        local.wait_for(topic, b"")
+        assert local.payloads(topic) == at_primary.payloads(topic) == [b"wish", b""]
+
+
+async def test_forwarded_write_keeps_its_properties(mirror: Mirror) -> None:
+    """What the primary's own clients get is what the local client published."""
+    sent = Properties(content_type="text/plain", user_property=(("a", "1"),), response_topic="answers")
+    with subscriber(mirror.mosquitto.port, "set/properties", qos=1) as at_primary:
+        async with await RawClient.connect(mirror.secondary.port, "forward") as client:
+            packet_id = client.publish(b"set/properties", b"x", qos=1, properties=sent)
+            await client.expect_ack(PacketType.PUBACK, packet_id)
+        (message,) = at_primary.wait(1)
+        assert message.properties == {
+            "ContentType": "text/plain",
+            "ResponseTopic": "answers",
+            "UserProperty": [("a", "1")],
+        }
+
+
+async def test_forwarding_without_a_primary(mosquitto: Mosquitto, nodes: Nodes) -> None:
+    """When the link is down, the write is refused at once, with a code that PUBACK may have; nothing is kept."""
+    node = nodes.secondary(link(mosquitto.port, selector("set/#", writes="forward"), settings=QUICK))
+    await node.begin()
+    mosquitto.stop()
+    await wait_until(lambda: not node.ready, what="503 without a primary")
+    async with await RawClient.connect(node.port, "forward") as client:
+        client.publish(b"set/1", b"x", qos=1, retain=True, packet_id=7)
+        answer = await client.expect(Ack)
+        assert (answer.type, answer.packet_id) == (PacketType.PUBACK, 7)
+        assert answer.reason_code >= 0x80
+    mosquitto.start()
+    await node.until_ready()
+    assert node.topics() == 0

@@ -1,0 +1,58 @@
+"""T5: selectors that share a topic are refused, with such a topic, by every command, before anything is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.processes import run_fanout
+from tests.support.nodes import link, selector
+
+HEAD = '[node]\nid = "edge-1"\n[server]\nlisten = ["mqtt://127.0.0.1:0"]\n[log]\ndirectory = "{log}"\n'
+SAME_LINK = link(1883, selector("a/+/c"), selector("a/b/#"))
+SAME_PRIMARY = link(1883, selector("a/+/c"), name="one") + link(1883, selector("a/b/#"), name="two")
+TWO_PRIMARIES = link(1883, selector("a/+/c"), name="one") + link(1885, selector("a/b/#"), name="two")
+AFTER_PREFIX = link(1883, selector("a/+/c"), name="one") + link(1885, selector("b/#", prefix="a/"), name="two")
+
+
+@pytest.mark.parametrize(
+    ("links", "witness"),
+    [
+        pytest.param(SAME_LINK, '"a/b/c"', id="one link"),
+        pytest.param(SAME_PRIMARY, '"a/b/c"', id="two links to one primary"),
+        pytest.param(TWO_PRIMARIES, '"a/b/c"', id="two links to two primaries"),
+        pytest.param(AFTER_PREFIX, '"a/b/c"', id="only after the prefix"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "secondary"])
+def test_overlap_is_refused_with_a_witness(tmp_path: Path, links: str, witness: str, command: str) -> None:
+    """Done when: `a/+/c` and `a/b/#`, on one link or on two, are refused with a witness topic; exit code 2."""
+    config = tmp_path / "node.toml"
+    config.write_text(HEAD.format(log=tmp_path / "log") + links)
+    arguments = ["check", str(config)] if command == "check" else ["secondary", "--config", str(config)]
+    answer = run_fanout(*arguments)
+    assert answer.returncode == 2
+    assert answer.stdout == ""
+    assert f"topic {witness}" in answer.stderr
+    assert "a/+/c" in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        pytest.param(link(1883, selector("a/+/c", exclude=["a/b/c"]), selector("a/b/#")), id="excluded"),
+        pytest.param(
+            link(1883, selector("a/+/c"), name="one") + link(1885, selector("a/b/#", prefix="x/"), name="two"),
+            id="parted by a prefix",
+        ),
+    ],
+)
+def test_selectors_that_share_nothing_are_accepted(tmp_path: Path, links: str) -> None:
+    """An exclude, or a prefix between two primaries, parts what would overlap."""
+    config = tmp_path / "node.toml"
+    config.write_text(HEAD.format(log=tmp_path / "log") + links)
+    answer = run_fanout("check", str(config), "--role", "secondary")
+    assert (answer.returncode, answer.stderr) == (0, "")

@@ -1,0 +1,171 @@
+"""A `fanout primary`: the embedded primary, to which clients publish as to any broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanout.mqtt.packets import Ack, Connack, PacketType, Publish, Will
+from fanout.mqtt.properties import Properties
+from tests.support.clients import mosquitto_sub, publish_properties, subscriber
+from tests.support.mosquitto import publish_all, publisher
+from tests.support.nodes import LiveNode, Nodes, read_events, read_updates
+from tests.support.raw_client import RawClient, ServerClosed
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_publishing_works_at_every_qos(hub: LiveNode, version: int, qos: int) -> None:
+    """Done when: on a `fanout primary` publishing works at every QoS, with retained values."""
+    root = f"qos/{version}-{qos}"
+    with (
+        subscriber(hub.port, f"{root}/#", qos=2, version=version) as live,
+        publisher(hub.port, version=version) as client,
+    ):
+        publish_all(client, [(f"{root}/live", b"1")], qos=qos, retain=False)
+        publish_all(
+            client,
+            [(f"{root}/kept", b"old"), (f"{root}/kept", b"new"), (f"{root}/gone", b"x"), (f"{root}/gone", b"")],
+            qos=qos,
+        )
+        live.wait_for(f"{root}/gone", b"")
+        assert [(one.topic, one.payload, one.qos, one.retain) for one in live.messages] == [
+            (f"{root}/live", b"1", qos, False),
+            (f"{root}/kept", b"old", qos, False),
+            (f"{root}/kept", b"new", qos, False),
+            (f"{root}/gone", b"x", qos, False),
+            (f"{root}/gone", b"", qos, False),
+        ]
+        with subscriber(hub.port, f"{root}/#", qos=2, version=version) as late:
+            late.wait(1)
+            publish_all(client, [(f"{root}/end", b"")], retain=False)
+            late.wait_for(f"{root}/end")
+            assert [(one.topic, one.payload, one.retain) for one in late.messages] == [
+                (f"{root}/kept", b"new", True),
+                (f"{root}/end", b"", False),
+            ]
+
+
+async def test_will_message_is_published(hub: LiveNode) -> None:
+    """Done when: wills work on a `fanout primary`; DISCONNECT with 0x04 and a lost connection publish them."""
+    async with await RawClient.connect(hub.port, "watcher") as watcher:
+        await watcher.subscribe(b"will/#", qos=1)
+        will = Will(b"will/lost", b"gone", 1, True, Properties(content_type="text"))
+        lost = await RawClient.connect(hub.port, "lost", will=will)
+        await lost.close()
+        message = await watcher.expect(Publish)
+        assert (message.topic, message.payload, message.qos) == (b"will/lost", b"gone", 1)
+        assert message.properties.content_type == "text"
+        asked = await RawClient.connect(
+            hub.port, "asked", will=Will(b"will/asked", b"with will", 0, False, Properties())
+        )
+        await asked.disconnect(0x04)
+        assert (await watcher.expect(Publish)).topic == b"will/asked"
+        quiet = await RawClient.connect(hub.port, "quiet", will=Will(b"will/quiet", b"never", 0, False, Properties()))
+        await quiet.disconnect()
+        async with await RawClient.connect(hub.port, "end") as end:
+            end.publish(b"will/end", b"")
+        assert (await watcher.expect(Publish)).topic == b"will/end"
+    retained = mosquitto_sub(hub.port, "will/#", count=1)
+    assert [(one.topic, one.payload, one.retain) for one in retained] == [("will/lost", b"gone", True)]
+
+
+async def test_unknown_pubrel_is_never_a_success(nodes: Nodes) -> None:
+    """T17: an unknown PUBREL gets PUBCOMP 0x92; what the publisher sends again is stored once."""
+    hub = nodes.primary().started()
+    expiry = Properties(session_expiry_interval=60)
+    async with await RawClient.connect(hub.port, "watcher") as watcher:
+        await watcher.subscribe(b"t", qos=2)
+        publisher_ = await RawClient.connect(hub.port, "pub", properties=expiry)
+        publisher_.send(Ack(PacketType.PUBREL, 99))
+        await publisher_.expect_ack(PacketType.PUBCOMP, 99, 0x92)
+        publisher_.publish(b"t", b"once", qos=2, retain=True, packet_id=7)
+        await publisher_.expect_ack(PacketType.PUBREC, 7)
+        await publisher_.close()  # the PUBREC did not arrive, as far as the publisher knows
+
+        async with await RawClient.connect(hub.port, "pub", clean_start=False, properties=expiry) as again:
+            assert again.connack.session_present
+            again.publish(b"t", b"once", qos=2, retain=True, packet_id=7, dup=True)
+            await again.expect_ack(PacketType.PUBREC, 7)
+            again.send(Ack(PacketType.PUBREL, 7), Ack(PacketType.PUBREL, 7))
+            await again.expect_ack(PacketType.PUBCOMP, 7)
+            await again.expect_ack(PacketType.PUBCOMP, 7, 0x92)
+        async with await RawClient.connect(hub.port, "pub", properties=expiry) as fresh:
+            assert not fresh.connack.session_present
+            fresh.send(Ack(PacketType.PUBREL, 7))
+            await fresh.expect_ack(PacketType.PUBCOMP, 7, 0x92)
+            fresh.publish(b"t", b"end")
+        messages = [await watcher.expect(Publish) for _ in range(2)]
+        assert [message.payload for message in messages] == [b"once", b"end"]
+    hub.stop()
+    assert [row["topic"] for row in read_updates(hub.log_directory)] == ["t", "t"]
+
+
+def test_everything_published_is_stamped_in_the_log(nodes: Nodes) -> None:
+    """Done when: a `fanout primary` stamps sequences: from 1, without gaps, over publishers, QoS and topics."""
+    hub = nodes.primary().started()
+    with publisher(hub.port) as first, publisher(hub.port, version=4) as second:
+        for client, qos in ((first, 0), (second, 1), (first, 2)):
+            publish_all(client, [(f"t/{number}", b"%d" % number) for number in range(20)], qos=qos)
+    hub.stop()
+    rows = read_updates(hub.log_directory)
+    assert len(rows) == 60
+    assert [row["sequence"] for row in rows] == list(range(1, 61))
+    assert {row["stamp_primary"] for row in rows} == {"hub"}
+    assert len({row["stamp_epoch"] for row in rows}) == 1
+    assert all(row["origin"] <= row["applied"] for row in rows)
+    assert [event["event"] for event in read_events(hub.log_directory)][-1] == "stop"
+
+
+def test_properties_travel_and_stamps_do_not(hub: LiveNode) -> None:
+    """The MQTT 5 properties of a message reach every client as they were; nobody is shown a stamp."""
+    sent = publish_properties(
+        ContentType="application/json",
+        ResponseTopic="answer",
+        CorrelationData=b"\x01\x02",
+        UserProperty=[("a", "1"), ("a", "2")],
+        PayloadFormatIndicator=1,
+    )
+    with subscriber(hub.port, "properties/#", qos=1) as live, publisher(hub.port) as client:
+        publish_all(client, [("properties/1", b"{}")], properties=sent)
+        publish_all(client, [("properties/2", b"{}")])
+        live.wait(2)
+        with subscriber(hub.port, "properties/#", qos=1) as late:
+            late.wait(2)
+            for inbox in (live, late):
+                assert inbox.of("properties/1")[0].properties == sent.json()  # type: ignore[no-untyped-call]  # paho
+                assert inbox.of("properties/2")[0].properties == {}
+
+
+def test_message_expiry_is_counted_down_and_ends_the_value(hub: LiveNode) -> None:
+    """A retained value whose Message Expiry Interval has passed is gone, and live subscribers are told."""
+    with subscriber(hub.port, "expiry/#", qos=1) as live, publisher(hub.port) as client:
+        publish_all(client, [("expiry/short", b"x")], properties=publish_properties(MessageExpiryInterval=1))
+        publish_all(client, [("expiry/long", b"y")], properties=publish_properties(MessageExpiryInterval=3600))
+        live.wait_for("expiry/short", b"")
+        with subscriber(hub.port, "expiry/#", qos=1) as late:
+            publish_all(client, [("expiry/end", b"")], retain=False)
+            late.wait_for("expiry/end")
+            assert late.topics == ["expiry/long", "expiry/end"]
+            assert 3500 < late.messages[0].properties["MessageExpiryInterval"] < 3600
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_topics_of_the_server_are_refused(hub: LiveNode, version: int) -> None:
+    """$SYS belongs to the server: 0x87 for MQTT 5, and the end of the connection for MQTT 3.1.1."""
+    async with await RawClient.connect(hub.port, "c", version=version) as client:
+        assert isinstance(client.connack, Connack)
+        packet_id = client.publish(b"$SYS/broker/uptime", b"x", qos=1, retain=True)
+        if version == 5:
+            await client.expect_ack(PacketType.PUBACK, packet_id, 0x87)
+            client.publish(b"t", b"still here", qos=1, packet_id=9)
+            await client.expect_ack(PacketType.PUBACK, 9)
+        else:
+            with pytest.raises(ServerClosed):
+                await client.receive()
+
+
+def test_primary_is_ready_as_soon_as_it_listens(nodes: Nodes) -> None:
+    """A node without links has nothing to wait for; `/readyz` says so."""
+    hub = nodes.primary(log=False).started()
+    status, document = hub.probe()
+    assert (status, document["ready"], document["role"], document["links"]) == (200, True, "primary", [])

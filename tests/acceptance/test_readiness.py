@@ -1,0 +1,106 @@
+"""Readiness as a load balancer and a script see it: `/readyz`, and `fanout ready` against real nodes."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from tests.acceptance.conftest import Mirror
+from tests.cli.processes import run_fanout
+from tests.support.mosquitto import Mosquitto, free_port
+from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector, watched
+from tests.support.waiting import wait_until_blocking
+
+pytestmark = pytest.mark.mosquitto
+
+
+@pytest.fixture
+def waiting_node(nodes: Nodes) -> LiveNode:
+    """Return a running secondary whose primary is not there."""
+    node = nodes.secondary(link(free_port(), selector("plant/#"), settings=QUICK), log=False)
+    node.start()
+    return node
+
+
+def test_ready_node_is_ready_everywhere(mirror: Mirror) -> None:
+    """`fanout ready` ends with 0 against a node that is ready, and names the evidence."""
+    answer = run_fanout("ready", mirror.secondary.url)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "edge-1 (secondary) is ready" in answer.stdout
+    assert "marker" in answer.stdout
+    document = json.loads(run_fanout("ready", "--json", mirror.secondary.url).stdout)
+    assert document["ready"]
+    assert {one["evidence"] for one in document["links"][0]["selectors"]} == {"marker"}
+
+
+def test_node_without_its_primary_is_not_ready(waiting_node: LiveNode) -> None:
+    """T8: 503 with the reason, and `fanout ready` ends with 1; the node is live, so nobody restarts it."""
+    wait_until_blocking(lambda: waiting_node.link_status()["last_error"], what="the first attempt")
+    status, document = waiting_node.probe()
+    assert status == 503
+    (reason,) = document["reasons"]
+    assert reason.startswith("link primary is ")
+    assert "refused" in reason.lower()
+    assert waiting_node.get("/livez").status_code == 200
+    answer = run_fanout("ready", waiting_node.url)
+    assert answer.returncode == 1
+    assert "not ready" in answer.stdout
+    assert run_fanout("ready", "--wait", "1", waiting_node.url).returncode == 1
+
+
+def test_wait_ends_when_the_node_becomes_ready(mosquitto: Mosquitto, nodes: Nodes) -> None:
+    """`fanout ready --wait` bridges a node that is not up yet and a primary that is not up yet."""
+    mosquitto.stop()
+    node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=QUICK), log=False)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(run_fanout, "ready", "--wait", "50", node.url)
+        node.start()
+        wait_until_blocking(lambda: node.link_status()["last_error"], what="the first attempt")
+        assert not waiting.done()
+        mosquitto.start()
+        answer = waiting.result(60)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "is ready" in answer.stdout
+
+
+def test_nobody_there_is_unreachable() -> None:
+    """Exit code 3, with and without waiting; standard output stays empty."""
+    url = f"http://127.0.0.1:{free_port()}"
+    for options in ([], ["--wait", "0.6"]):
+        answer = run_fanout("ready", *options, url)
+        assert (answer.returncode, answer.stdout) == (3, "")
+        assert "connection refused" in answer.stderr
+
+
+def test_node_that_stops_is_not_ready_any_more(mirror: Mirror, nodes: Nodes) -> None:
+    """T8: from the signal on, a probe gets 503 or no connection, never 200."""
+    node = nodes.secondary(link(mirror.mosquitto.port, selector("plant/#"), settings=QUICK), name="edge-2").started()
+    assert node.process is not None
+    with watched(node) as answers:
+        wait_until_blocking(lambda: answers, what="a first answer")
+        count = len(answers)
+        assert node.stop() == 0
+    ended = [answer for answer in answers[count:] if not answer["ready"]]
+    assert all("the node is stopping" in answer["reasons"] for answer in ended)
+    assert not any(answer["ready"] for answer in answers[answers.index(ended[0]) :] if ended)
+    with pytest.raises(httpx.ConnectError):
+        node.probe()
+
+
+def test_status_lag_and_metrics_agree(mirror: Mirror) -> None:
+    """Every endpoint tells the same node: JSON documents and Prometheus text."""
+    node = mirror.secondary
+    status = node.document("/v1/status")
+    assert (status["node"], status["role"], status["ready"]) == ("edge-1", "secondary", True)
+    assert status["listeners"] == [node.address]
+    assert [one["filter"] for one in status["links"][0]["selectors"]] == ["plant/#", "office/+/state", "set/#"]
+    assert node.document("/v1/lag")["links"][0]["name"] == "primary"
+    metrics = node.get("/metrics").text
+    assert 'fanout_node_info{node="edge-1",role="secondary"' in metrics
+    assert "fanout_node_ready 1.0" in metrics
+    assert 'fanout_selector_complete{evidence="marker",link="primary",selector="plant/#"} 1.0' in metrics
+    assert run_fanout("status", node.url).returncode == 0
+    assert run_fanout("lag", node.url).returncode == 0

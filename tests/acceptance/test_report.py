@@ -1,0 +1,156 @@
+"""The completeness report on real runs with injected faults: it states them, exactly or as bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.cli.processes import run_fanout
+from tests.support.clients import subscriber
+from tests.support.mosquitto import Mosquitto, publish_all, publisher
+from tests.support.network import Proxy
+from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+
+TOPICS = 200
+LIVE_BEFORE, LIVE_AFTER = 500, 300
+CUT_TOPICS, CUT_ROUNDS, CUT_MESSAGES = 40, 3, 30
+CUT = CUT_TOPICS * CUT_ROUNDS + CUT_MESSAGES
+"""Updates published while one secondary is cut off: three for each of 40 topics, and 30 that are not retained."""
+REMOVED = 25
+"""Rows taken out of a log."""
+
+
+def updates(first: int, count: int) -> list[tuple[str, bytes]]:
+    """Return updates with payloads that never repeat, spread over all topics."""
+    return [(f"plant/{number % TOPICS}", b"%d" % number) for number in range(first, first + count)]
+
+
+async def publish_run(port: int, *, proxy: Proxy, cut_off: LiveNode, watching: list[LiveNode]) -> None:
+    """Publish live updates, some of them while `cut_off` is cut off, until `watching` all have the last one."""
+    with publisher(port) as client:
+        ends = [subscriber(node.port, "plant/end", qos=1) for node in watching]
+        inboxes = [end.__enter__() for end in ends]
+        try:
+            await asyncio.to_thread(publish_all, client, updates(TOPICS, LIVE_BEFORE))
+            await asyncio.to_thread(publish_all, client, [("plant/end", b"")], retain=False)
+            await wait_until(lambda: all(inbox.messages for inbox in inboxes), what="the updates before")
+            proxy.accepting = False
+            proxy.cut()
+            await wait_until(lambda: not cut_off.ready, what="503 at the node that is cut off")
+            for number in range(CUT_ROUNDS):
+                values = [(f"plant/{topic}", b"cut %d %d" % (number, topic)) for topic in range(CUT_TOPICS)]
+                await asyncio.to_thread(publish_all, client, values)
+            messages = [(f"plant/message/{number}", b"lost") for number in range(CUT_MESSAGES)]
+            await asyncio.to_thread(publish_all, client, messages, retain=False)
+            proxy.accepting = True
+            await cut_off.until_ready()
+            await asyncio.to_thread(publish_all, client, updates(TOPICS + LIVE_BEFORE, LIVE_AFTER))
+            await asyncio.to_thread(publish_all, client, [("plant/end", b"")], retain=False)
+            await wait_until(lambda: all(len(inbox.messages) == 2 for inbox in inboxes), what="the updates after")
+        finally:
+            for end in ends:
+                end.__exit__(None, None, None)
+
+
+def remove_rows(node: LiveNode, count: int) -> None:
+    """Take rows of live updates out of the middle of a stopped node's log, as a fault of its disk would."""
+    for path in sorted((node.log_directory / "v1" / "updates").rglob("*.parquet")):
+        table = pq.ParquetFile(path).read()
+        live = [row for row, phase in enumerate(table["phase"].to_pylist()) if phase == 0]
+        if len(live) < 3 * count:
+            continue
+        taken = set(live[count : 2 * count])
+        pq.write_table(table.take([row for row in range(table.num_rows) if row not in taken]), path)
+        return
+    raise AssertionError("no file has so many live updates")
+
+
+def report(tmp_path: Path, *nodes: LiveNode) -> Any:
+    """Return the completeness report over the logs of stopped nodes."""
+    document = tmp_path / "report.json"
+    page = tmp_path / "report.html"
+    directories = [str(node.log_directory) for node in nodes]
+    options = ["--settle", "0", "--json", str(document), "--html", str(page)]
+    answer = run_fanout("report", "completeness", *directories, *options, FANOUT_LOG_LEVEL="error")
+    assert answer.returncode == 0, answer.stderr
+    assert page.read_text().startswith("<!doctype html>")
+    return json.loads(document.read_text()) | {"table": answer.stdout}
+
+
+def target(document: Any, node: LiveNode) -> Any:
+    """Return what a report says about the only selector of a node."""
+    (found,) = [one for one in document["targets"] if one["node"] == node.name]
+    return found
+
+
+async def test_stamped_run_states_the_injected_numbers(tmp_path: Path, nodes: Nodes) -> None:
+    """Done when: a `fanout primary` stamps; the report states exactly what a cut and removed log records took away."""
+    hub = await nodes.primary().begin()
+    with publisher(hub.port) as client:
+        publish_all(client, updates(0, TOPICS))
+    async with Proxy(hub.port) as proxy:
+        whole = nodes.secondary(link(hub.port, selector("plant/#", qos=0), settings=QUICK))
+        cut_off = nodes.secondary(link(proxy.port, selector("plant/#", qos=0), settings=QUICK), name="edge-2")
+        for node in (whole, cut_off):
+            await node.begin()
+        await publish_run(hub.port, proxy=proxy, cut_off=cut_off, watching=[whole, cut_off])
+        for node in (cut_off, whole, hub):
+            await asyncio.to_thread(node.stop)
+    remove_rows(whole, REMOVED)
+    document = await asyncio.to_thread(report, tmp_path, hub, whole, cut_off)
+
+    assert (document["reference"]["name"], document["reference"]["kind"]) == ("hub", "primary")
+    live = LIVE_BEFORE + CUT + LIVE_AFTER + 2
+    first = target(document, whole)
+    assert (first["basis"], first["exact"]) == ("stamped", True)
+    figures = first["stamped"]
+    assert (figures["expected"], figures["applied"]) == (live, live - REMOVED)
+    assert figures["missing"] + figures["unknown"] == REMOVED
+    assert (figures["duplicated"], figures["stale"], figures["reobtained"], figures["pending"]) == (0, 0, 0, 0)
+    assert {log["node"]: log["absent_rows"] for log in document["logs"]}[whole.name] == REMOVED
+
+    second = target(document, cut_off)
+    assert (second["basis"], second["exact"]) == ("stamped", True)
+    figures = second["stamped"]
+    assert (figures["expected"], figures["applied"]) == (live, live - CUT)
+    assert figures["reobtained"] == CUT_TOPICS
+    assert figures["missing"] == CUT - CUT_TOPICS
+    assert figures["superseded"] == CUT_TOPICS * (CUT_ROUNDS - 1)
+    assert (figures["duplicated"], figures["unknown"], figures["pending"]) == (0, 0, 0)
+    assert second["final"]["equal"] == TOPICS
+    assert second["final"]["equal_percent"] == 100
+
+
+@pytest.mark.mosquitto
+async def test_run_beside_a_broker_states_bounds(
+    mosquitto: Mosquitto, proxy: Proxy, tmp_path: Path, nodes: Nodes
+) -> None:
+    """Done when: on a Mosquitto primary with a tap, final values exactly, and losses as "at least", and it says so."""
+    with publisher(mosquitto.port) as client:
+        publish_all(client, updates(0, TOPICS))
+    tap = nodes.tap(link(mosquitto.port, selector("plant/#"), settings=QUICK))
+    cut_off = nodes.secondary(link(proxy.port, selector("plant/#", qos=0), settings=QUICK))
+    for node in (tap, cut_off):
+        await node.begin()
+    await publish_run(mosquitto.port, proxy=proxy, cut_off=cut_off, watching=[cut_off])
+    for node in (cut_off, tap):
+        await asyncio.to_thread(node.stop)
+    document = await asyncio.to_thread(report, tmp_path, tap, cut_off)
+
+    assert (document["reference"]["name"], document["reference"]["kind"]) == ("tap", "tap")
+    assert any("at least" in statement for statement in document["basis"])
+    assert "at least" in document["table"]
+    found = target(document, cut_off)
+    assert (found["basis"], found["exact"], found["stamped"]) == ("unstamped", False, None)
+    assert found["unstamped"]["reference_updates"] == LIVE_BEFORE + CUT + LIVE_AFTER + 2
+    # The last values of the topics came back in the snapshot after the cut, so they are no proved loss.
+    assert found["unstamped"]["missing_at_least"] == CUT - CUT_TOPICS
+    assert found["final"] == found["final"] | {"equal": TOPICS, "different": 0, "absent": 0, "extra": 0, "unknown": 0}

@@ -1,0 +1,256 @@
+"""Finished reports for the tests of what is made of them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from fanout.reports.document import (
+    Attempt,
+    DifferingTopic,
+    Inputs,
+    LagPoint,
+    LagSection,
+    LagSeries,
+    LogSummary,
+    MissingUpdate,
+    Parameters,
+    PrefixFigures,
+    Propagation,
+    ReadySection,
+    ReadySummary,
+    ReferenceSequences,
+    ReferenceSummary,
+    RepeatedTopic,
+    Report,
+    RoundTrip,
+    TargetReport,
+    Verdict,
+    WindowSummary,
+)
+from fanout.reports.figures import (
+    Cumulative,
+    FinalFigures,
+    LagFigures,
+    Listed,
+    StampedFigures,
+    UnstampedFigures,
+    percent,
+)
+
+BEGIN = datetime(2026, 2, 2, 2, 40, tzinfo=UTC)
+END = BEGIN + timedelta(minutes=5)
+
+HOSTILE = "a/</script><script>alert(1)</script>&\"'\x1b[31m\u202e\u2028http://evil.example/x"
+"""A topic that anybody may publish."""
+
+
+def stamped(*, expected: int = 100, missing: int = 0, unknown: int = 0, **others: int) -> StampedFigures:
+    """Return figures in which the rest was applied."""
+    names = ("reobtained", "conflated", "superseded", "pending", "pending_applied")
+    counts = dict.fromkeys((*names, "duplicated", "stale", "refused", "unreferenced"), 0) | others
+    at_least = percent(expected - missing - unknown, expected)
+    return StampedFigures(
+        expected=expected,
+        applied=expected - missing - unknown - counts["reobtained"] - counts["conflated"],
+        missing=missing,
+        unknown=unknown,
+        **counts,
+        complete_percent=None if unknown else at_least,
+        complete_percent_at_least=at_least,
+        complete_percent_at_most=percent(expected - missing, expected),
+    )
+
+
+def unstamped(*, seen: int = 100, missing: int = 0) -> UnstampedFigures:
+    """Return bounds of a selector that may have lost some."""
+    return UnstampedFigures(
+        reference_updates=seen,
+        node_updates=seen - missing,
+        missing_at_least=missing,
+        unknown=0,
+        extra_at_least=None,
+        topics=9,
+        repeated_topics=3,
+        complete_percent_at_most=percent(seen - missing, seen),
+    )
+
+
+def final(*, equal: int = 10, different: int = 0, unknown: int = 0) -> FinalFigures:
+    """Return final values of which some may differ."""
+    share = percent(equal, equal + different + unknown)
+    return FinalFigures(
+        equal=equal,
+        different=different,
+        absent=0,
+        extra=0,
+        pending=0,
+        unknown=unknown,
+        equal_percent=None if unknown else share,
+        equal_percent_at_least=share,
+    )
+
+
+def target(
+    node: str = "edge",
+    *,
+    figures: StampedFigures | UnstampedFigures | None = None,
+    finals: FinalFigures | None = None,
+    held: bool = True,
+    exact: bool = True,
+    topic_filter: str = "plant/#",
+    exclude: tuple[str, ...] = (),
+) -> TargetReport:
+    """Return a selector, complete unless said otherwise."""
+    figures = stamped() if figures is None else figures
+    return TargetReport(
+        node=node,
+        link="up",
+        filter=topic_filter,
+        exclude=exclude,
+        basis="stamped" if isinstance(figures, StampedFigures) else "unstamped",
+        exact=exact,
+        stamped_by=("hub",),
+        complete_at=BEGIN if held else None,
+        covered_from=BEGIN if held else None,
+        covered_until=END,
+        stamped=figures if isinstance(figures, StampedFigures) else None,
+        unstamped=figures if isinstance(figures, UnstampedFigures) else None,
+        final=final() if finals is None else finals,
+    )
+
+
+def lag_figures(least_us: int = 300, most_us: int = 90_000) -> LagFigures:
+    """Return a distribution of ten rows."""
+    return LagFigures(
+        rows=10,
+        least_us=least_us,
+        p50_us=2_000,
+        p95_us=40_000,
+        p99_us=90_000,
+        most_us=most_us,
+        cumulative=(Cumulative(below_us=1024, rows=2), Cumulative(below_us=131_072, rows=10)),
+    )
+
+
+def report(*targets: TargetReport, hostile: bool = False, fail_under: float | None = None) -> Report:
+    """Return a report over these selectors with something in every section."""
+    topic = HOSTILE if hostile else "plant/a"
+    name = HOSTILE if hostile else "edge"
+    points = tuple(
+        LagPoint(at=BEGIN + timedelta(seconds=second), rows=5, p50_us=900, p95_us=2000, p99_us=3000, most_us=9000)
+        for second in (0, 10, 20, 60)
+    )
+    return Report(
+        report="completeness",
+        parameters=Parameters(reference=None, settle_s=5, depth=2, fail_under_percent=fail_under, list_limit=50),
+        inputs=Inputs(directories=("var/log",), update_files=3, event_files=2, updates=12_345, events=67, log_schema=1),
+        logs=(
+            LogSummary(
+                node=name,
+                role="secondary",
+                updates=12_345,
+                events=67,
+                begin=BEGIN,
+                end=END,
+                processes=2,
+                stopped=False,
+                gaps=1,
+                absent_rows=4,
+            ),
+        ),
+        reference=ReferenceSummary(
+            name="hub",
+            kind="primary",
+            nodes=("hub",),
+            chosen="the only primary in the logs",
+            sequences=(ReferenceSequences(primary="hub", epoch=7, first=1, last=100, present=98, absent=2),),
+        ),
+        basis=("Stamped: exact relative to hub.",),
+        window=WindowSummary(begin=BEGIN, end=END, settle_horizon_s=5, settled_until=END - timedelta(seconds=5)),
+        notices=(f"{name} was looked at.",),
+        targets=targets or (target(),),
+        prefixes=Listed[PrefixFigures](
+            total=1,
+            listed=(
+                PrefixFigures(
+                    node=name,
+                    link="up",
+                    filter="plant/#",
+                    prefix=topic,
+                    expected=9,
+                    applied=8,
+                    missing=1,
+                    unknown=0,
+                    complete_percent_at_least=percent(8, 9),
+                ),
+            ),
+        ),
+        missing=Listed[MissingUpdate](
+            total=1234,
+            listed=tuple(
+                MissingUpdate(
+                    node=name,
+                    link="up",
+                    filter="plant/#",
+                    topic=topic,
+                    primary="hub",
+                    epoch=7,
+                    sequence=number,
+                    origin=BEGIN,
+                    superseded=number % 2 == 0,
+                )
+                for number in range(20)
+            ),
+        ),
+        differing=Listed[DifferingTopic](
+            total=1,
+            listed=(DifferingTopic(node=name, link="up", filter="plant/#", topic=topic, verdict="absent"),),
+        ),
+        repeated=Listed[RepeatedTopic](
+            total=1,
+            listed=(RepeatedTopic(node=name, link="up", filter="plant/#", topic=topic, reference_updates=8),),
+        ),
+        lag=LagSection(
+            propagation=(
+                Propagation(node=name, link="up", filter="plant/#", stamped_by="hub", lag=lag_figures(-4000)),
+                Propagation(node=name, link="up", filter="site/#", stamped_by="hub", lag=lag_figures(-5000)),
+            ),
+            heartbeat=(RoundTrip(node=name, link="up", lag=lag_figures()),),
+            window_s=10,
+            over_time=(LagSeries(node=name, link="up", stamped_by="hub", points=points),),
+        ),
+        ready=ReadySection(
+            links=(
+                ReadySummary(
+                    node=name,
+                    link="up",
+                    attempts=3,
+                    ready=2,
+                    first_live=BEGIN,
+                    first_ready_s=0.25,
+                    last_ready_s=61.5,
+                    most_ready_s=7300,
+                    topics=200_000,
+                    evidence="marker",
+                    tear_downs=1,
+                ),
+            ),
+            attempts=Listed[Attempt](
+                total=2,
+                listed=(
+                    Attempt(
+                        node=name,
+                        link="up",
+                        connecting=BEGIN,
+                        live=END,
+                        ready_s=300,
+                        topics=5,
+                        evidence=topic,
+                    ),
+                ),
+            ),
+        ),
+        verdict=None
+        if fail_under is None
+        else Verdict(fail_under_percent=fail_under, lowest_percent=98.7654321, passed=False, because=f"lowest: {name}"),
+    )

@@ -1,0 +1,211 @@
+"""A slow, obvious version of the completeness report in plain Python, written from the definitions alone."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from tests.reports.logs import NodeLog, Row
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Identity = tuple[str, int, int]
+NEVER = 2**62
+
+
+def micros(time: datetime) -> int:
+    """Return microseconds of Unix time, exactly."""
+    delta = time - EPOCH
+    return (delta.days * 86400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+def matches(topic_filter: str, topic: str) -> bool:
+    """Return whether a Topic Name matches a Topic Filter, level by level (MQTT 5, section 4.7)."""
+    wanted, levels = topic_filter.split("/"), topic.split("/")
+    if levels[0].startswith("$") and wanted[0] in ("+", "#"):
+        return False
+    for index, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if index >= len(levels) or (level not in ("+", levels[index])):
+            return False
+    return len(levels) == len(wanted) or (len(wanted) == len(levels) + 1 and wanted[-1] == "#")
+
+
+def selected(selector: Row, topic: str) -> bool:
+    """Return whether a selector takes a topic."""
+    return matches(selector["filter"], topic) and not any(matches(e, topic) for e in selector["exclude"])
+
+
+@dataclass
+class Expected:
+    """The figures of one selector."""
+
+    updates: Counter[str] = field(default_factory=Counter)
+    finals: Counter[str] = field(default_factory=Counter)
+    missing: set[Identity] = field(default_factory=set)
+
+
+class Oracle:
+    """The completeness of nodes relative to a primary that stamps."""
+
+    def __init__(self, hub: NodeLog, nodes: Iterable[NodeLog], *, settle_us: int) -> None:
+        self.hub = hub
+        self.nodes = list(nodes)
+        self.settle_us = settle_us
+        times = [micros(row["applied"]) for row in hub.updates] + [micros(row["at"]) for row in hub.events]
+        self.end_us = max(times)
+        self.published: dict[Identity, Row] = {
+            identity(row): row for row in hub.updates if row["phase"] == 0 and row["sequence"] is not None
+        }
+
+    def figures(self) -> dict[tuple[str, str, str], Expected]:
+        """Return the figures by (node, link, filter)."""
+        found: dict[tuple[str, str, str], Expected] = {}
+        for node in self.nodes:
+            starts = [row for row in node.events if row["event"] == "start"]
+            for link in json.loads(starts[-1]["detail"])["links"]:
+                for selector in link["selectors"]:
+                    expected = Expected()
+                    self._updates(node, link, selector, expected)
+                    self._finals(node, link["name"], selector, expected)
+                    found[node.node, link["name"], selector["filter"]] = expected
+        return found
+
+    def _offset(self, rows: list[Row], session: int) -> int:
+        for wanted in (session, None):
+            delays = [
+                micros(row["applied"]) - micros(row["origin"])
+                for row in rows
+                if is_update(row) and wanted in (None, row["link_epoch"])
+            ]
+            if delays:
+                return min(delays)
+        return 0
+
+    def _updates(self, node: NodeLog, link: Row, selector: Row, expected: Expected) -> None:
+        of_link = [row for row in node.updates if row["link"] == link["name"] and row["sequence"] is not None]
+        rows = [row for row in of_link if row["selector"] == selector["filter"]]
+        held = self._held(node, link)
+        offset = self._offset(of_link, held[1]) if held else 0
+        from_us = held[0] - offset if held else NEVER
+        until_us = self.end_us
+        last = max(row["node_epoch"] for row in (*node.events, *node.updates))
+        stops = [micros(r["at"]) for r in node.events if r["event"] == "stop" and r["node_epoch"] == last]
+        if stops:
+            until_us = min(until_us, max(stops) - offset)
+        settled_us = until_us - self.settle_us
+        gaps = []
+        for row in node.events:
+            if row["event"] == "gap" and row["link"] in ("", link["name"]):
+                detail = json.loads(row["detail"])
+                first = detail["first_us"]
+                after = -NEVER if first is None else first - offset - self.settle_us
+                gaps.append((after, detail["last_us"] - offset))
+
+        live = [row for row in rows if is_update(row)]
+        applied = {identity(row) for row in live}
+        copies = {identity(row) for row in rows if row["phase"] != 0}
+        folded = {identity(row) for row in rows if row["flags"] & 8}
+        newest: dict[tuple[str, str], tuple[int, int]] = defaultdict(lambda: (0, -1))
+        for row in rows:
+            if row["phase"] != 0:
+                key = (row["stamp_primary"], row["topic"])
+                newest[key] = max(newest[key], (row["stamp_epoch"], row["sequence"]))
+        counts = expected.updates
+        for update, row in self.published.items():
+            at_us = micros(row["origin"])
+            if not selected(selector, row["topic"]) or not from_us < at_us <= until_us:
+                continue
+            came = update in applied | copies | folded
+            if at_us > settled_us:
+                counts["pending"] += 1
+                counts["pending_applied"] += came
+                continue
+            counts["expected"] += 1
+            if update in applied:
+                counts["applied"] += 1
+            elif update in copies:
+                counts["reobtained"] += 1
+            elif update in folded:
+                counts["conflated"] += 1
+            elif any(after < at_us <= until for after, until in gaps):
+                counts["unknown"] += 1
+            else:
+                counts["missing"] += 1
+                counts["superseded"] += newest[update[0], row["topic"]] > update[1:]
+                expected.missing.add(update)
+        counts["duplicated"] = len(live) - len(applied)
+        counts["stale"] = sum(bool(row["flags"] & 4) for row in live)
+        counts["refused"] = sum(row["change"] == 6 for row in live)
+        counts["unreferenced"] = sum(
+            update not in self.published or not selected(selector, self.published[update]["topic"])
+            for update in applied
+        )
+
+    def _held(self, node: NodeLog, link: Row) -> tuple[int, int] | None:
+        times = []
+        for selector in link["selectors"]:
+            found = [
+                (micros(row["at"]), row["link_epoch"])
+                for row in node.events
+                if (row["event"], row["link"], row["selector"]) == ("complete", link["name"], selector["filter"])
+            ]
+            if not found:
+                return None
+            times.append(min(found))
+        return max(times)
+
+    def _finals(self, node: NodeLog, link: str, selector: Row, expected: Expected) -> None:
+        wanted = {t: v for t, v in replay(self.hub, "").items() if selected(selector, t)}
+        held = replay(node, link, selector["filter"])
+        of_link = [row for row in node.updates if row["link"] == link]
+        last = max(row["node_epoch"] for row in (*node.events, *node.updates))
+        stops = [micros(r["at"]) for r in node.events if r["event"] == "stop" and r["node_epoch"] == last]
+        until_us = self.end_us
+        if stops:
+            completes = [r for r in node.events if r["event"] == "complete" and r["link"] == link]
+            session = min(completes, key=lambda r: r["at"])["link_epoch"] if completes else -1
+            until_us = min(
+                until_us, max(stops) - self._offset([r for r in of_link if r["sequence"] is not None], session)
+            )
+        settled_us = until_us - self.settle_us
+        for topic in wanted.keys() | held.keys():
+            want, wanted_us = wanted.get(topic, (None, -NEVER))
+            have, held_us = held.get(topic, (None, -NEVER))
+            if want is None and have is None:
+                continue
+            if want == have:
+                verdict = "equal"
+            elif max(wanted_us, held_us) > settled_us:
+                verdict = "pending"
+            else:
+                verdict = "absent" if have is None else "extra" if want is None else "different"
+            expected.finals[verdict] += 1
+
+
+def replay(log: NodeLog, link: str, topic_filter: str | None = None) -> dict[str, tuple[int | None, int]]:
+    """Return the value of each topic in one log at its end, and when it changed, reading row by row."""
+    last = max(row["node_epoch"] for row in (*log.events, *log.updates))
+    rows = [row for row in log.updates if row["link"] == link and topic_filter in (None, row["selector"])]
+    torn = [row for row in log.events if row["event"] == "tear_down" and row["link"] == link]
+    state: dict[str, tuple[int | None, int]] = {}
+    for row in sorted((r for r in rows + torn if r["node_epoch"] == last), key=lambda r: int(r["log_pos"])):
+        if "event" in row:
+            state.clear()
+        elif row["change"] in (1, 2, 3, 5):
+            changed_us = micros(row["origin"] or row["applied"])
+            state[row["topic"]] = (None if row["change"] == 3 else row["digest"], changed_us)
+    return state
+
+
+def identity(row: Row) -> Identity:
+    """Return the identity of a stamped row."""
+    return row["stamp_primary"], row["stamp_epoch"], row["sequence"]
+
+
+def is_update(row: Row) -> bool:
+    """Return whether a row is an update that was applied."""
+    return bool(row["phase"] == 0 and not row["flags"] & 8)

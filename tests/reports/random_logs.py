@@ -1,0 +1,134 @@
+"""Small random logs of a primary and many secondaries with every fault that a report has to count."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+
+from fanout.replica.update import ChangeKind, Phase
+from tests.reports.logs import SECOND, NodeLog, Row, at, digest_of, selector
+from tests.reports.oracle import micros, selected
+
+FIRST_SEQUENCE = 2**60 - 5
+"""Above 2**53, so that arithmetic in floating point would go wrong; and across a boundary of 64."""
+
+TOPICS = (
+    "plant/a/temperature",
+    "plant/a/pressure",
+    "plant/b/temperature",
+    "plant",
+    "plant/",
+    "plant/a",
+    "plant/debug/x",
+    "site/1/+literal",
+    "site/1/é.x*[y",
+    "$SYS/uptime",
+    "/lead",
+)
+
+CONFIGURATIONS = (
+    (selector("plant/#", "plant/debug/#"), selector("site/+/#")),
+    (selector("+/+/temperature"),),
+    (selector("#", "plant/+/pressure"),),
+    (selector("plant/a/temperature"), selector("plant/b/+"), selector("/+")),
+    (selector("$SYS/#"), selector("+")),
+)
+
+
+def random_hub(rng: random.Random, *, updates: int) -> NodeLog:
+    """Return a primary's log of two processes, over about 60 seconds."""
+    hub = NodeLog("hub", "primary")
+    hub.start(at(0))
+    sequence = FIRST_SEQUENCE
+    for number in range(updates):
+        now = at(1 + 58 * number / updates)
+        if number == updates * 2 // 3:
+            hub.restart(now)
+            hub.start(now)
+            sequence = 1
+        # Some topics change so rarely that a loss on them is not made up for before the end.
+        topic = rng.choice(TOPICS) if rng.random() < 0.7 else f"plant/rare/{rng.randrange(80)}"
+        payload = rng.choice(("", "1", "2", "3", f"{number}"))
+        retain = rng.random() < 0.9
+        change = ChangeKind.REPLACED if payload else ChangeKind.REMOVED
+        hub.publish(now, sequence, topic, payload, retain=retain, change=int(change if retain else ChangeKind.MESSAGE))
+        sequence += 1
+    hub.event("heartbeat", at(60))
+    return hub
+
+
+def random_secondary(rng: random.Random, number: int, hub: NodeLog) -> NodeLog:
+    """Return the log of a secondary that had some of: loss, copies, a cut, a restart, a gap, another clock."""
+    node = NodeLog(f"edge-{number:02}")
+    selectors = rng.choice(CONFIGURATIONS)
+    link = {"name": "up", "primary": ["mqtt://hub"], "selectors": list(selectors)}
+    filters = [s["filter"] for s in selectors]
+    offset = rng.choice((0, 0, 3 * SECOND, -2 * SECOND))
+    node.start(at(0.5) + offset, link)
+    ready = at(rng.choice((0.9, 5, 20)))
+    if number % 11 == 10:
+        return node  # never connected
+    cut = (at(rng.uniform(20, 40)), at(rng.uniform(40, 50))) if rng.random() < 0.6 else (0, 0)
+    restarts, stops, gap = rng.random() < 0.4, rng.random() < 0.3, rng.random() < 0.3
+    loss = rng.choice((0, 0.02, 0.2))
+    done = resumed = False
+    held: dict[str, Row] = {}
+    for row in hub.updates:
+        now = micros(row["origin"])
+        chosen = [s for s in selectors if selected(s, row["topic"])]
+        if now > ready and not done:
+            _snapshot(rng, node, held, offset, now)
+            node.ready(ready + offset, "up", *filters)
+            done = True
+        if done and cut[0] and now > cut[1] and not resumed:
+            resumed = True
+            if gap:
+                node.gap(
+                    cut[1] + offset, link="up", rows=0, first_us=cut[0] + offset, last_us=cut[0] + 3 * SECOND + offset
+                )
+            if restarts:
+                node.restart(cut[1] + offset)
+                node.start(cut[1] + offset, link)
+            else:
+                node.event("tear_down", cut[1] + offset, link="up")
+            node.link_epoch += 1
+            _snapshot(rng, node, held, offset, now)
+            node.ready(cut[1] + offset, "up", *filters)
+        if chosen:
+            if row["change"] == ChangeKind.REPLACED:
+                held[row["topic"]] = row | {"selector": chosen[0]["filter"]}
+            elif row["change"] == ChangeKind.REMOVED:
+                held.pop(row["topic"], None)
+        if not done or not chosen or cut[0] < now <= cut[1] or rng.random() < loss:
+            continue
+        _deliver(rng, node, row, chosen[0]["filter"], offset)
+    if stops:
+        node.event("stop", at(rng.uniform(52, 61)) + offset)
+    return node
+
+
+def _deliver(rng: random.Random, node: NodeLog, row: Row, topic_filter: str, offset: int) -> None:
+    delay = rng.randrange(200, 20_000) + offset
+    flags = 4 if rng.random() < 0.03 else 0
+    if rng.random() < 0.03:
+        node.apply(row, link="up", selector=topic_filter, delay_us=delay, flags=8, change=int(ChangeKind.MESSAGE))
+        return
+    change = row["change"] if rng.random() < 0.97 else int(ChangeKind.REFUSED)
+    digest = row["digest"] if rng.random() < 0.98 else digest_of(row["topic"], "corrupted")
+    node.apply(row, link="up", selector=topic_filter, delay_us=delay, flags=flags, change=change, digest=digest)
+    while rng.random() < 0.05:
+        node.apply(row, link="up", selector=topic_filter, delay_us=delay + 500, flags=3)
+
+
+def _snapshot(rng: random.Random, node: NodeLog, held: dict[str, Row], offset: int, now: int) -> None:
+    for row in held.values():
+        if rng.random() < 0.1:
+            continue
+        copy = node.apply(
+            row, link="up", selector=row["selector"], phase=int(Phase.SNAPSHOT), change=int(ChangeKind.NEW)
+        )
+        copy["applied"] = row["origin"] + timedelta(microseconds=now - micros(row["origin"]) + offset)
+        if rng.random() < 0.1:
+            node.apply(
+                copy, link="up", selector=copy["selector"], phase=int(Phase.AUDIT), change=int(ChangeKind.UNCHANGED)
+            )

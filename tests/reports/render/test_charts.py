@@ -1,0 +1,97 @@
+"""The charts of the page."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from datetime import timedelta
+
+import pytest
+
+from fanout.reports.document import LagPoint, LagSeries, Propagation
+from fanout.reports.render.charts import (
+    BARS_MAX,
+    Bar,
+    bars,
+    cumulative_lines,
+    final_bars,
+    lag_lines,
+    update_bars,
+)
+from tests.reports.documents import BEGIN, HOSTILE, final, lag_figures, stamped, target, unstamped
+
+
+def drawn(svg: str) -> ET.Element:
+    """Return a chart as a tree: it is well-formed, and nothing in it is styled from inside."""
+    assert "style=" not in svg
+    return ET.fromstring(svg)
+
+
+def test_bars_show_every_piece_that_exists() -> None:
+    """One missing update in a million is still two units wide, and the pieces fill the bar."""
+    tree = drawn(bars([Bar("edge", (("applied", 999_999), ("missing", 1), ("unknown", 0)))], title="t"))
+    widths = {rect.attrib["class"].split()[1]: float(rect.attrib["width"]) for rect in tree.iter("rect")}
+    assert set(widths) == {"applied", "missing"}
+    assert widths["missing"] == 2
+    assert sum(widths.values()) == pytest.approx(504)
+
+
+def test_labels_are_escaped_and_cut_with_the_whole_text_beside() -> None:
+    """A hostile or long name is text, shortened in the chart and whole in its title."""
+    svg = bars([Bar(f"{HOSTILE}{'x' * 50}".replace("\x1b", ""), (("applied", 1),))], title=HOSTILE.replace("\x1b", ""))
+    assert "<script" not in svg
+    tree = drawn(svg)
+    label = next(tree.iter("text"))
+    assert len(label.text or "") == 36
+    assert (label.text or "").endswith("…")
+
+
+def test_update_and_final_bars_keep_the_worst() -> None:
+    """A chart has a bounded number of bars: those with the largest loss; selectors without figures have none."""
+    targets = [target(f"n{n}", figures=stamped(missing=n), finals=final(different=n)) for n in range(BARS_MAX + 5)]
+    targets.append(target(figures=unstamped(), finals=final(equal=0)))
+    for found in (update_bars(targets), final_bars(targets)):
+        assert len(found) == BARS_MAX
+        assert found[0].label.startswith(f"n{BARS_MAX + 4}/")
+    assert [bar.label for bar in update_bars(targets[:2])] == ["n0/up plant/#", "n1/up plant/#"]
+    assert final_bars(targets[-1:]) == []
+
+
+def series(*points: tuple[int, int]) -> LagSeries:
+    """Return windows of ten seconds with (second, longest)."""
+    return LagSeries(
+        node="edge",
+        link="up",
+        stamped_by="hub",
+        points=tuple(
+            LagPoint(at=BEGIN + timedelta(seconds=s), rows=1, p50_us=most // 2, p95_us=most, p99_us=most, most_us=most)
+            for s, most in points
+        ),
+    )
+
+
+def test_lag_lines_break_where_windows_lack() -> None:
+    """Windows without updates are not bridged, and a window alone is drawn as a dot."""
+    svg = lag_lines(series((0, 2000), (10, 4000), (60, 8000)), window_s=10)
+    path = next(p.attrib["d"] for p in drawn(svg).iter("path") if "p50" in p.attrib["class"])
+    assert path.count("M") == 2
+    assert path.endswith("h0.1")
+    assert "10 ms" in svg
+
+
+def test_lag_lines_of_clocks_that_differ_are_linear() -> None:
+    """Negative values stay visible; a single window is drawn too."""
+    svg = lag_lines(series((0, -4_000_000), (10, 9_000_000)), window_s=10)
+    assert "-5 s" in svg
+    assert "10 s" in svg
+    drawn(lag_lines(series((0, 0)), window_s=1))
+    drawn(lag_lines(series((0, 1)), window_s=1))
+
+
+def test_cumulative_lines_end_at_the_whole() -> None:
+    """Each line rises from nothing to all of its updates."""
+    one = Propagation(node="edge", link="up", filter=HOSTILE, stamped_by="hub", lag=lag_figures())
+    tree = drawn(cumulative_lines([one, one]))
+    lines = [p for p in tree.iter("path") if "series-" in p.attrib["class"]]
+    assert [line.attrib["class"] for line in lines] == ["line series-0", "line series-1"]
+    assert lines[0].attrib["d"].startswith("M")
+    assert lines[0].attrib["d"].endswith(" 8.0")

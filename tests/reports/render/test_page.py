@@ -1,0 +1,118 @@
+"""The HTML page (and its style sheet)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+from fanout.reports.document import Report
+from fanout.reports.render.page import render_page
+from fanout.reports.render.style import STYLE
+from tests.reports.documents import HOSTILE, report, stamped, target, unstamped
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes, and the text of scripts and styles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.texts: dict[str, str] = {}
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.open and self.open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.texts[self.open[-1]] = self.texts.get(self.open[-1], "") + data
+
+
+def hostile_page() -> str:
+    """Return a page in which every name and topic is hostile."""
+    targets = (
+        target(HOSTILE, topic_filter=HOSTILE, figures=stamped(missing=3), exclude=(HOSTILE,)),
+        target(HOSTILE, figures=unstamped(missing=2), held=False),
+    )
+    return render_page(report(*targets, hostile=True, fail_under=99.9))
+
+
+def test_a_page_refers_to_nothing_outside_itself() -> None:
+    """No element loads or links anything, whatever is in the topics, and nothing needs the network."""
+    elements = Elements(hostile_page())
+    for tag, attributes in elements.found:
+        assert not {"src", "href", "xlink:href", "action", "data", "srcset", "style"} & set(attributes), tag
+        assert not any(name.startswith("on") for name in attributes), tag
+    assert not {tag for tag, _ in elements.found} & {"link", "img", "iframe", "object", "base", "a", "form"}
+    assert "url(" not in STYLE
+    assert "@import" not in STYLE
+    assert "http" not in render_page(report()).replace("http-equiv", "")
+
+
+def test_topics_are_text_and_never_markup() -> None:
+    """A topic that ends a script or begins one is shown as it is spelt; the embedded JSON holds it exactly."""
+    page = hostile_page()
+    elements = Elements(page)
+    assert [a for tag, a in elements.found if tag == "script"] == [{"type": "application/json", "id": "report"}]
+    assert "<script>alert" not in page
+    assert page.count("</script>") == 1
+    assert "a/&lt;/script&gt;&lt;script&gt;alert(1)" in page
+    for invisible in ("\x1b", "\u202e", "\u2028"):
+        assert invisible not in page
+    embedded = Report.model_validate_json(elements.texts["script"])
+    assert embedded.targets[0].filter == HOSTILE
+    assert json.loads(elements.texts["script"])["format"] == "fanout-report"
+
+
+def test_the_policy_allows_the_style_sheet_and_nothing_else() -> None:
+    """The hash in the Content Security Policy is that of the style sheet; there is no other source."""
+    elements = Elements(hostile_page())
+    policy = next(a["content"] for tag, a in elements.found if a.get("http-equiv") == "Content-Security-Policy")
+    digest = base64.b64encode(hashlib.sha256(elements.texts["style"].encode()).digest()).decode()
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+def test_the_page_is_readable_in_light_and_dark() -> None:
+    """Every colour of the light theme has its counterpart in the dark one."""
+    light, dark = STYLE.split("@media (prefers-color-scheme: dark)")
+    names = re.findall(r"--[a-z-]+(?=:)", light)
+    assert names
+    assert sorted(names) == sorted(re.findall(r"--[a-z-]+(?=:)", dark.split("}")[0]))
+
+
+def test_the_page_shows_what_the_report_holds() -> None:
+    """Headlines, notices, verdict, tables and charts are all there, and what can be long is folded."""
+    page = render_page(report(target(figures=stamped(missing=1)), target("other", figures=unstamped()), fail_under=99))
+    for part in (
+        "Stamped: exact relative to hub.",
+        "edge was looked at.",
+        "Failed: lowest",
+        "Updates, by identity",
+        "Updates, by value (unstamped: at least)",
+        "≤ 100",
+        'id="propagation"',
+        '<details id="missing">',
+        "20 of 1,234.",
+    ):
+        assert part in page
+    assert page.count("<svg viewBox") == 4
+
+
+def test_a_lag_report_has_no_headline_of_completeness() -> None:
+    """Without targets there are no cards, and without values over time no charts."""
+    made = report().model_copy(update={"targets": (), "reference": None, "window": None, "notices": ()})
+    empty = made.model_copy(update={"lag": made.lag.model_copy(update={"over_time": (), "propagation": ()})})
+    page = render_page(empty)
+    assert '<div class="card">' not in page
+    assert '<div class="notices"' not in page
+    assert "<svg viewBox" not in page
+    assert "<title>fanout completeness</title>" in page

@@ -1,0 +1,113 @@
+"""The tables of a report (`table`, `tables`, `completeness_tables`, `lag_tables`)."""
+
+from __future__ import annotations
+
+from fanout.reports.document import Report
+from fanout.reports.render.table import Table, build, share_at_most_cell, share_cell
+from fanout.reports.render.tables import tables_of
+from tests.reports.documents import final, report, stamped, target, unstamped
+
+
+def texts(made: Report, key: str) -> list[dict[str, str]]:
+    """Return the rows of one table as texts by column name."""
+    table = table_of(made, key)
+    names = [column.name for column in table.columns]
+    return [dict(zip(names, (cell.text.replace("\u00a0", " ") for cell in row), strict=True)) for row in table.rows]
+
+
+def table_of(made: Report, key: str) -> Table:
+    """Return one table."""
+    return next(table for table in tables_of(made) if table.key == key)
+
+
+def test_every_section_with_rows_is_a_table() -> None:
+    """Tables come in reading order; sections without rows are left out."""
+    made = report(target(), target(figures=unstamped()))
+    assert [table.key for table in tables_of(made)] == [
+        "updates-stamped",
+        "updates-unstamped",
+        "final-values",
+        "prefixes",
+        "missing",
+        "differing",
+        "repeated",
+        "propagation",
+        "heartbeat",
+        "ready",
+        "attempts",
+        "logs",
+    ]
+    for table in tables_of(made):
+        assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def test_a_stamped_selector_shows_what_it_got() -> None:
+    """Exact figures stand bare; what is never other than 0 is named in the note instead of taking a column."""
+    made = report(target(figures=stamped(missing=3, superseded=2), exclude=("plant/x",)))
+    row = texts(made, "updates-stamped")[0]
+    assert row["selector"] == "plant/# (1 excluded)"
+    assert (row["complete"], row["expected"], row["applied"], row["missing"]) == ("97.0 %", "100", "97", "3")
+    assert row["superseded"] == "2"
+    assert "unknown" not in row
+    assert "0 everywhere: re-obtained, conflated, unknown" in table_of(made, "updates-stamped").note
+
+
+def test_bounds_are_marked_as_bounds() -> None:
+    """What a tap saw is `at least`, what a gap hides is `at least` too, and neither is green."""
+    made = report(
+        target(figures=stamped(missing=3), exact=False),
+        target(figures=stamped(unknown=4)),
+        target(figures=stamped(expected=0), held=False),
+        target(figures=stamped(), exact=False),
+    )
+    table = table_of(made, "updates-stamped")
+    shown = [row["complete"] for row in texts(made, "updates-stamped")]
+    assert shown == ["≤ 97.0 %", "≥ 96.0 %", "never held", "≤ 100 %"]
+    assert [row[3].tone for row in table.rows] == ["bad", "fair", "bad", ""]
+    assert texts(made, "updates-stamped")[0]["missing"] == "≥ 3"
+    bounds = texts(
+        report(target(figures=unstamped(missing=2)), target(figures=unstamped(), held=False)), "updates-unstamped"
+    )
+    assert bounds[0]["complete, at most"] == "≤ 98.0 %"
+    assert (bounds[0]["missing, at least"], bounds[0]["extra, at least"]) == ("≥ 2", "–")
+    assert bounds[1]["complete, at most"] == "never held"
+
+
+def test_final_values_show_the_basis_and_what_is_unknown() -> None:
+    """Each row says its basis; unknown topics make the share a bound."""
+    made = report(target(finals=final(unknown=10)), target(figures=unstamped(), finals=final(different=1)))
+    rows = texts(made, "final-values")
+    assert [(row["basis"], row["same values"]) for row in rows] == [("stamped", "≥ 50.0 %"), ("unstamped", "90.9 %")]
+
+
+def test_clock_differences_are_said_once_for_each_pair() -> None:
+    """The worst of several selectors stands for the pair of hosts."""
+    note = table_of(report(), "propagation").note
+    assert note.count("differ by at least") == 1
+    assert "5.00\u00a0ms" in note
+
+
+def test_single_attempts_are_not_repeated() -> None:
+    """When every link became ready once, the summary says it all."""
+    made = report()
+    once = made.ready.model_copy(update={"attempts": made.ready.attempts.model_copy(update={"total": 1})})
+    assert "attempts" not in [table.key for table in tables_of(made.model_copy(update={"ready": once}))]
+
+
+def test_a_lag_report_has_only_its_own_tables() -> None:
+    """Without targets nothing is said of completeness."""
+    made = report().model_copy(
+        update={"targets": (), "prefixes": None, "missing": None, "differing": None, "repeated": None}
+    )
+    assert [table.key for table in tables_of(made)] == ["propagation", "heartbeat", "ready", "attempts", "logs"]
+
+
+def test_shares_are_green_only_when_proved_whole() -> None:
+    """Anything less is a warning, a bound of 100 per cent proves nothing, and no share has no colour."""
+    assert [share_cell(share).tone for share in (100, 99.5, 98, None)] == ["good", "fair", "bad", "dim"]
+    assert [share_at_most_cell(share).tone for share in (100, 99.5, None)] == ["", "fair", "dim"]
+
+
+def test_a_table_without_a_note_hides_columns_silently() -> None:
+    """Lists need no explanation of what they leave out."""
+    assert build("key", "title", (), (), "").note == ""

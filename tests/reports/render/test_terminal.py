@@ -1,0 +1,69 @@
+"""A report on a terminal."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from fanout.reports.document import Report
+from fanout.reports.render.terminal import print_report
+from tests.reports.documents import report, stamped, target, unstamped
+
+
+def printed(made: Report, *, width: int) -> str:
+    """Return what is printed on a terminal of this width, without colours."""
+    out = StringIO()
+    print_report(made, console=Console(file=out, width=width))
+    return out.getvalue().replace("\u00a0", " ")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_no_number_is_cut_at_any_width(width: int) -> None:
+    """However narrow, every figure of a selector is there whole, and no line is longer than the terminal."""
+    figures = stamped(
+        expected=12_345_678, missing=1_234, reobtained=2_345, pending=34_567, duplicated=4_567, stale=55_555
+    )
+    text = printed(report(target("a-rather-long-node-name", figures=figures)), width=width)
+    for number in ("99.99 %", "12,345,678", "1,234", "2,345", "34,567", "4,567", "55,555"):
+        assert number in text
+    assert max(len(line) for line in text.splitlines()) <= width
+
+
+def test_narrow_terminals_join_node_and_link() -> None:
+    """Below 120 columns one column names both."""
+    assert "edge/up" in printed(report(), width=100)
+    assert "edge/up" not in printed(report(), width=160)
+
+
+def test_lists_are_cut_and_say_so() -> None:
+    """A dozen entries are enough on a terminal; the note says of how many."""
+    text = printed(report(), width=160)
+    assert "12 of 1,234." in text
+
+
+def test_what_a_reader_must_know_stands_first() -> None:
+    """Reference, basis and notices come before the first table, the verdict last."""
+    text = printed(report(target(), fail_under=99), width=160)
+    order = [
+        text.index(part)
+        for part in ("the only primary", "Stamped: exact", "! edge was looked at", "Updates, by identity")
+    ]
+    assert order == sorted(order)
+    assert text.rstrip().endswith("FAILED: lowest: edge: 98.7 %; asked for at least 99 %")
+
+
+def test_untrusted_names_cannot_control_the_terminal() -> None:
+    """Escapes, markup and direction marks in topics are printed, not obeyed."""
+    text = printed(report(target("[red]edge"), target(figures=unstamped()), hostile=True), width=160)
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "[red]edge" in text
+
+
+def test_colours_are_used_only_on_a_terminal_that_has_them() -> None:
+    """The same text is printed plain into a file."""
+    out = StringIO()
+    print_report(report(), console=Console(file=out, width=120, force_terminal=True, color_system="standard"))
+    assert "\x1b[" in out.getvalue()

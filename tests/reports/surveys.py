@@ -1,0 +1,81 @@
+"""Surveys for the tests that need no Spark, made from literal logs by plain Python."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from fanout.reports.survey import (
+    CompleteSummary,
+    EventSummary,
+    StartRecord,
+    Survey,
+    UpdateSummary,
+    parse_gap_detail,
+)
+from tests.reports.logs import NodeLog, Row
+from tests.reports.oracle import micros
+
+
+def survey_of(*logs: NodeLog) -> Survey:
+    """Return what the first look would find in these logs."""
+    updates: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    events: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    completes: dict[tuple[str, int, str, int, str], list[Row]] = defaultdict(list)
+    every = [row for log in logs for row in log.events]
+    for row in (row for log in logs for row in log.updates):
+        place = (row["node"], row["role"], row["node_epoch"], row["link"], row["link_epoch"], row["selector"])
+        updates[(*place, row["phase"] == 0, row["stamp_primary"])].append(row)
+    for row in every:
+        events[row["node"], row["role"], row["node_epoch"], row["link"]].append(row)
+        if row["event"] == "complete":
+            key = (row["node"], row["node_epoch"], row["link"], row["link_epoch"], row["selector"])
+            completes[key].append(row)
+    return Survey(
+        updates=tuple(UpdateSummary(*key, *_update_numbers(rows)) for key, rows in updates.items()),
+        events=tuple(EventSummary(*key, *_event_numbers(rows)) for key, rows in events.items()),
+        completes=tuple(
+            CompleteSummary(*key, first_us=min(micros(r["at"]) for r in rows)) for key, rows in completes.items()
+        ),
+        starts=tuple(
+            StartRecord(r["node"], r["node_epoch"], micros(r["at"]), r["detail"])
+            for r in every
+            if r["event"] == "start"
+        ),
+        gaps=tuple(
+            parse_gap_detail(
+                r["detail"], node=r["node"], link=r["link"], node_epoch=r["node_epoch"], at_us=micros(r["at"])
+            )
+            for r in every
+            if r["event"] == "gap"
+        ),
+    )
+
+
+def _update_numbers(rows: Iterable[Row]) -> tuple[Any, ...]:
+    rows = list(rows)
+    positions = [row["log_pos"] for row in rows]
+    applied = [micros(row["applied"]) for row in rows]
+    stamped = [row for row in rows if row["origin"] is not None]
+    origins = [micros(row["origin"]) for row in stamped]
+    delays = [micros(row["applied"]) - micros(row["origin"]) for row in stamped]
+    return (
+        *(len(rows), min(positions), max(positions), min(applied), max(applied)),
+        *(min(origins, default=None), max(origins, default=None), min(delays, default=None)),
+    )
+
+
+def _event_numbers(rows: Iterable[Row]) -> tuple[Any, ...]:
+    rows = list(rows)
+    positions = [row["log_pos"] for row in rows]
+    times = [micros(row["at"]) for row in rows]
+    torn = [row["log_pos"] for row in rows if row["event"] == "tear_down"]
+    stops = [micros(row["at"]) for row in rows if row["event"] == "stop"]
+    named = {json.loads(r["detail"])["primary_node"] for r in rows if r["event"] == "state" and r["detail"]}
+    return (
+        *(len(rows), min(positions), max(positions), min(times), max(times)),
+        *(len(torn), max(torn, default=None), max(stops, default=None)),
+        tuple(sorted(name for name in named if name is not None)),
+    )

@@ -1,0 +1,102 @@
+"""The reports as the command line calls them."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from fanout.errors import ReportError
+from fanout.reports import LogFiles, ReportResult, run_completeness, run_lag
+from fanout.reports.entry import _settings
+from tests.reports.documents import report
+from tests.reports.logs import NodeLog, at, selector, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """A log directory of a primary and a secondary that lost one update of ten."""
+    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
+    hub.start(at(0))
+    edge.start(at(0), {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("#")]})
+    edge.ready(at(1), "up", "#")
+    for number in range(10):
+        row = hub.publish(at(2 + number), number + 1, f"t/{number}", "x")
+        if number:
+            edge.apply(row, link="up", selector="#")
+    hub.event("stop", at(60))
+    edge.event("stop", at(60))
+    return write(tmp_path / "log", [hub, edge])
+
+
+@pytest.mark.spark
+def test_completeness_is_written_printed_and_judged(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+    """One run gives the JSON, the page, the tables and the exit code; directories are made as needed."""
+    out, stages = StringIO(), list[str]()
+    result = run_completeness(
+        [logs],
+        settle_s=0.001,
+        fail_under=95,
+        json_path=tmp_path / "new" / "report.json",
+        html_path=tmp_path / "report.html",
+        console=Console(file=out, width=100),
+        progress=stages.append,
+    )
+    assert (result.passed, result.exit_code) == (False, 1)
+    assert result.report.verdict is not None
+    assert result.report.verdict.lowest_percent == 90
+    text = (tmp_path / "new" / "report.json").read_text()
+    assert text == result.report.to_json()
+    assert json.loads(text)["inputs"]["directories"] == [str(logs)]
+    assert "Replication report" in (tmp_path / "report.html").read_text()
+    assert "FAILED" in out.getvalue()
+    assert stages[0] == "starting Spark"
+    assert stages[-1] == "lag"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "new", "report.html"]
+
+
+@pytest.mark.spark
+def test_lag_alone_passes_without_a_verdict(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+    """The lag report has nothing to fail, and prints nothing unless asked to."""
+    result = run_lag(LogFiles.in_directories([logs]), json_path=tmp_path / "lag.json")
+    assert (result.passed, result.exit_code, result.report.report) == (True, 0, "lag")
+    assert json.loads((tmp_path / "lag.json").read_text())["lag"]["propagation"][0]["lag"]["rows"] == 9
+
+
+@pytest.mark.spark
+def test_a_file_that_cannot_be_written_is_a_report_error(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+    """The error names the path; no half of a file is left."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ReportError, match="cannot be written"):
+        run_lag([logs], json_path=tmp_path / "file" / "report.json")
+
+
+def test_wrong_parameters_and_inputs_are_refused_before_spark_starts(tmp_path: Path) -> None:
+    """A mistake costs no start of a JVM."""
+    for wrong in ({"settle_s": -1.0}, {"depth": -1}):
+        with pytest.raises(ReportError, match="cannot be negative"):
+            run_completeness([tmp_path], **wrong)
+    with pytest.raises(ReportError, match="holds no replication log"):
+        run_completeness([tmp_path])
+    with pytest.raises(ReportError, match="holds no replication log"):
+        run_lag([tmp_path])
+
+
+def test_small_local_runs_are_started_for_speed(logs: Path) -> None:
+    """Only a local run over little data is compiled simply."""
+    files = LogFiles.in_directories([logs])
+    assert _settings(files, "local[*]")
+    assert not _settings(files, "spark://master:7077")
+    assert not _settings(LogFiles.in_directories(["s3a://bucket"]), "local[2]")
+
+
+def test_a_result_without_a_verdict_passes() -> None:
+    """The exit code follows the verdict alone."""
+    assert ReportResult(report(), passed=True).exit_code == 0

@@ -1,0 +1,232 @@
+"""Whole reports over random and literal logs, against a plain-Python oracle."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rich.console import Console
+
+from fanout.errors import ReportError
+from fanout.reports import comparison, reading, sections
+from fanout.reports.document import Parameters, Report
+from fanout.reports.job import make_completeness_report, make_lag_report
+from fanout.reports.log_files import LogFiles
+from fanout.reports.reading import collect_rows
+from fanout.reports.render.page import render_page
+from fanout.reports.render.terminal import print_report
+from tests.reports.frames import plan_of
+from tests.reports.logs import NodeLog, at, selector, write
+from tests.reports.oracle import Oracle
+from tests.reports.random_logs import random_hub, random_secondary
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True)
+def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Check after each test that no query ran Python, joined row by row, or used a window for words."""
+    seen: list[str] = []
+
+    def collect(frame: DataFrame) -> list[dict[str, Any]]:
+        seen.append(plan_of(frame))
+        return collect_rows(frame)
+
+    for module in (reading, comparison, sections):
+        monkeypatch.setattr(module, "collect_rows", collect)
+    yield seen
+    for plan in seen:
+        for forbidden in ("Python", "ArrowEval", "CartesianProduct", "NestedLoop"):
+            assert forbidden not in plan
+        assert "bit_or" not in plan or "Window" not in plan
+
+
+def completeness(spark: SparkSession, directory: Path, logs: list[NodeLog], **asked: object) -> Report:
+    """Write logs and report on them."""
+    parameters = {"reference": None, "settle_s": 0, "depth": 0, "fail_under_percent": None, "list_limit": 5}
+    return make_completeness_report(
+        spark,
+        LogFiles.in_directories([write(directory, logs)]),
+        parameters=Parameters.model_validate(parameters | asked),
+        progress=lambda stage: None,
+    )
+
+
+def test_random_logs_give_what_the_oracle_says(compiled: SparkSession, tmp_path: Path) -> None:
+    """Every figure of every selector equals the oracle's, with faults of every kind and sequences near 2**60."""
+    rng = random.Random(1)
+    hub = random_hub(rng, updates=500)
+    nodes = [random_secondary(rng, number, hub) for number in range(44)]
+    report = completeness(compiled, tmp_path, [hub, *nodes], settle_s=2.5, list_limit=1_000_000, depth=2)
+    oracle = Oracle(hub, nodes, settle_us=2_500_000).figures()
+
+    assert len(report.targets) == len(oracle)
+    seen: set[str] = set()
+    for target in report.targets:
+        place = (target.node, target.link, target.filter)
+        expected = oracle[place]
+        assert target.basis == "stamped"
+        assert target.stamped is not None
+        figures = {k: v for k, v in target.stamped.model_dump().items() if not k.startswith("complete_")}
+        assert figures == {name: expected.updates[name] for name in figures}, place
+        finals = {k: v for k, v in target.final.model_dump().items() if not k.startswith("equal_")}
+        assert finals == {name: expected.finals[name] for name in finals}, place
+        seen |= {name for counts in (figures, finals) for name, number in counts.items() if number}
+    # A kind of fault that no log had would prove nothing.
+    assert seen >= {"missing", "superseded", "unknown", "reobtained", "conflated", "duplicated", "stale", "refused"}
+    assert seen >= {"pending", "equal", "different", "absent", "extra"}
+
+    assert report.missing is not None
+    listed = {(m.node, m.link, m.filter, m.primary, m.epoch, m.sequence) for m in report.missing.listed}
+    assert listed == {(*place, *update) for place, e in oracle.items() for update in e.missing}
+    assert report.missing.total == len(listed) == len(report.missing.listed)
+    assert report.prefixes is not None
+    assert sum(p.missing for p in report.prefixes.listed) == report.missing.total
+
+
+def primary_and_secondaries() -> list[NodeLog]:
+    """Return a primary whose 200 updates one secondary got and another was cut off from for a while."""
+    hub, whole, cut = NodeLog("hub", "primary"), NodeLog("whole"), NodeLog("cut")
+    hub.start(at(0))
+    link = {"name": "up", "primary": ["mqtt://hub:1883"], "selectors": [selector("plant/#", "plant/debug/#")]}
+    for node in (whole, cut):
+        node.start(at(0.1), link)
+        node.ready(at(1), "up", "plant/#")
+    for number in range(200):
+        topic = "plant/debug/x" if number % 10 == 9 else f"plant/{number % 7}"
+        row = hub.publish(at(2 + number / 10), number + 1, topic, str(number))
+        if number % 10 == 9:
+            continue
+        whole.apply(row, link="up", selector="plant/#")
+        if not 50 <= number < 100:
+            cut.apply(row, link="up", selector="plant/#")
+    for node in (hub, whole, cut):
+        node.event("stop", at(60))
+    return [hub, whole, cut]
+
+
+def test_a_secondary_that_was_cut_off_lacks_exactly_what_was_published_meanwhile(
+    spark: SparkSession, tmp_path: Path, plans: list[str]
+) -> None:
+    """The figures are the injected ones, the verdict names the worst, and two runs give the same bytes."""
+    logs = primary_and_secondaries()
+    report = completeness(spark, tmp_path, logs, fail_under_percent=99.9, depth=1)
+    whole, cut = sorted(report.targets, key=lambda target: target.node, reverse=True)
+    assert whole.stamped is not None
+    assert cut.stamped is not None
+    assert (whole.stamped.expected, whole.stamped.missing, whole.stamped.complete_percent) == (180, 0, 100)
+    assert (cut.stamped.expected, cut.stamped.applied, cut.stamped.missing) == (180, 135, 45)
+    assert cut.stamped.complete_percent == 75
+    assert cut.exact
+    assert report.reference is not None
+    assert [(s.first, s.last, s.absent) for s in report.reference.sequences] == [(1, 200, 0)]
+    assert report.verdict is not None
+    assert (report.verdict.passed, report.verdict.lowest_percent) == (False, 75)
+    assert report.missing is not None
+    assert (report.missing.total, len(report.missing.listed)) == (45, 5)
+    assert report.prefixes is not None
+    assert [(p.node, p.prefix, p.missing) for p in report.prefixes.listed] == [
+        ("cut", "plant", 45),
+        ("whole", "plant", 0),
+    ]
+    assert [p.lag.p50_us for p in report.lag.propagation] == [1000, 1000]
+    assert [link.last_ready_s for link in report.ready.links] == [1, 1]
+    again = completeness(spark, tmp_path, [], fail_under_percent=99.9, depth=1)
+    assert again.to_json() == report.to_json()
+    assert len(plans) > 20
+
+
+def test_rows_removed_from_the_logs_are_counted_where_they_lack(spark: SparkSession, tmp_path: Path) -> None:
+    """Rows removed from a secondary's log are missing; removed from the primary's they are holes, and it is said."""
+    hub, whole, cut = primary_and_secondaries()
+    del whole.updates[10:13]
+    del hub.updates[30:32]
+    report = completeness(spark, tmp_path, [hub, whole, cut])
+    by_node = {target.node: target for target in report.targets}
+    figures = by_node["whole"].stamped
+    assert figures is not None
+    assert (figures.expected, figures.missing, figures.unreferenced) == (178, 3, 2)
+    assert not by_node["whole"].exact
+    assert report.reference is not None
+    assert [s.absent for s in report.reference.sequences] == [2]
+    assert [notice for notice in report.notices if "are not there" in notice] == [
+        "hub: 2 rows inside the reference's log are not there and no gap event says why; they count as never written.",
+        "whole: 3 rows inside its log are not there and no gap event says why; they count as never written.",
+    ]
+
+
+def unstamped(logs: list[NodeLog]) -> list[NodeLog]:
+    """Return logs as they are beside a broker that does not stamp: the first as that of a tap."""
+    tap = NodeLog("tap", "tap")
+    tap.start(at(0), {"name": "up", "primary": "mqtt://hub:1883", "selectors": [selector("plant/#")]})
+    tap.ready(at(1), "up", "plant/#")
+    for row in logs[0].updates:
+        tap.apply(row, link="up", selector="plant/#", delay_us=700)
+    tap.event("stop", at(60))
+    for log in (tap, *logs[1:]):
+        for row in log.updates:
+            row.update(stamp_primary=None, stamp_epoch=None, sequence=None, origin=None)
+    return [tap, *logs[1:]]
+
+
+def test_without_stamps_every_output_says_that_losses_are_lower_bounds(spark: SparkSession, tmp_path: Path) -> None:
+    """With a tap final values are exact and losses `at least`, in the JSON, on the page and on the terminal."""
+    report = completeness(spark, tmp_path, unstamped(primary_and_secondaries()), settle_s=1)
+    by_node = {target.node: target for target in report.targets}
+    assert report.reference is not None
+    assert (report.reference.name, report.reference.kind, report.missing) == ("tap", "tap", None)
+    assert by_node["cut"].stamped is None
+    bounds = by_node["cut"].unstamped
+    assert bounds is not None
+    assert (bounds.reference_updates, bounds.missing_at_least, bounds.extra_at_least) == (180, 45, 0)
+    assert bounds.complete_percent_at_most == 75
+    assert by_node["whole"].final.equal == by_node["cut"].final.equal == 7
+    assert not report.lag.propagation
+    console = Console(width=120, file=StringIO(), record=True)
+    print_report(report, console=console)
+    for output in (report.to_json(), render_page(report), console.export_text()):
+        assert "losses are lower" in output
+        assert "at least" in output
+
+
+def test_a_union_is_named_as_the_reference(spark: SparkSession, tmp_path: Path) -> None:
+    """With secondaries alone the union is the reference: by identity where there are stamps, and it is said."""
+    report = completeness(spark, tmp_path, primary_and_secondaries()[1:])
+    assert report.reference is not None
+    assert (report.reference.name, report.reference.nodes) == ("union", ("cut", "whole"))
+    figures = {target.node: target.stamped for target in report.targets}
+    assert figures["cut"] is not None
+    assert figures["whole"] is not None
+    assert (figures["cut"].missing, figures["whole"].missing, figures["whole"].expected) == (45, 0, 180)
+    assert not any(target.exact for target in report.targets)
+    assert any("union of the secondaries" in statement for statement in report.basis)
+
+
+def test_lag_needs_no_reference(spark: SparkSession, tmp_path: Path) -> None:
+    """The lag report is made of the nodes' own rows, for a single node too; without any row it is refused."""
+    logs = primary_and_secondaries()[1:2]
+    files = LogFiles.in_directories([write(tmp_path, logs)])
+    stages: list[str] = []
+    report = make_lag_report(spark, files, list_limit=5, progress=stages.append)
+    assert (report.report, report.reference, report.targets) == ("lag", None, ())
+    assert [p.lag.rows for p in report.lag.propagation] == [180]
+    assert stages == ["first look at the logs", "lag"]
+    empty = LogFiles(files.updates[:0], (), ())
+    with pytest.raises(ReportError, match="no log file"):
+        make_lag_report(spark, empty, list_limit=5, progress=stages.append)
+
+
+def test_a_broken_file_is_a_report_error(spark: SparkSession, tmp_path: Path) -> None:
+    """What Spark says of a file that is no Parquet becomes one line with a hint."""
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(b"not Parquet")
+    files = LogFiles.of_files(updates=[broken], events=[], directories=[tmp_path])
+    with pytest.raises(ReportError, match="Spark could not run the report"):
+        make_lag_report(spark, files, list_limit=5, progress=lambda stage: None)

@@ -1,0 +1,214 @@
+"""Which log is the reference, and which link is compared with which."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanout.errors import ReportError
+from fanout.reports.pairing import ObservedLink, choose_reference, make_groups, names, pair_link
+from fanout.reports.scope import Reference
+from fanout.reports.survey import Survey
+from tests.reports.logs import NodeLog, Row, at, selector
+from tests.reports.surveys import survey_of
+
+
+@pytest.mark.parametrize(
+    ("roles", "kind", "nodes"),
+    [
+        ({"p": "primary", "t": "tap", "s": "secondary"}, "primary", ("p",)),
+        ({"t": "tap", "s": "secondary"}, "tap", ("t",)),
+        ({"r": "secondary", "s": "secondary"}, "union", ("r", "s")),
+    ],
+)
+def test_reference_is_the_primary_else_the_tap_else_the_union(
+    roles: dict[str, str], kind: str, nodes: tuple[str, ...]
+) -> None:
+    """The strongest kind of log that exists once is taken, and the union has a name of its own."""
+    found = choose_reference(roles, requested=None)
+    assert (found.kind, found.nodes) == (kind, nodes)
+    assert found.name == ("union" if kind == "union" else nodes[0])
+
+
+@pytest.mark.parametrize("role", ["primary", "tap", "secondary"])
+def test_the_reference_asked_for_is_taken(role: str) -> None:
+    """Any node may be named, whatever else there is."""
+    found = choose_reference({"x": role, "p": "primary", "q": "primary"}, requested="x")
+    assert (found.kind, found.nodes, found.chosen) == (role, ("x",), "asked for")
+
+
+@pytest.mark.parametrize(
+    ("roles", "requested", "message"),
+    [
+        ({}, None, "the logs hold no row"),
+        ({"s": "secondary"}, None, "nothing to compare s with"),
+        ({"s": "secondary"}, "x", "the reference x is not in the logs. They are of s"),
+        ({"q": "primary", "p": "primary"}, None, "2 nodes of role primary: p, q. Name one with --reference"),
+        ({"t": "tap", "u": "tap"}, None, "2 nodes of role tap: t, u"),
+    ],
+)
+def test_a_reference_that_cannot_be_chosen_is_an_error(
+    roles: dict[str, str], requested: str | None, message: str
+) -> None:
+    """The error says what is in the logs and what to do."""
+    with pytest.raises(ReportError) as caught:
+        choose_reference(roles, requested=requested)
+    assert message in str(caught.value)
+
+
+def link(name: str, *addresses: str) -> Row:
+    """Return a link as the `start` event describes it."""
+    return {"name": name, "primary": list(addresses), "selectors": [selector("#")]}
+
+
+def node(name: str, *links: Row, role: str = "secondary", stamps: dict[str, str] | None = None) -> NodeLog:
+    """Return a node with these links, whose rows may carry somebody's stamps."""
+    log = NodeLog(name, role)
+    log.start(at(0), *links)
+    for described in links:
+        log.ready(at(1), described["name"], "#")
+        row = log.update(at(2), "t", "x", link=described["name"], selector="#")
+        if stamps and described["name"] in stamps:
+            row |= {
+                "stamp_primary": stamps[described["name"]],
+                "stamp_epoch": 1,
+                "sequence": 1,
+                "origin": row["applied"],
+            }
+            log.updates[-1] = row
+    return log
+
+
+def pairs(*logs: NodeLog, requested: str | None = None) -> tuple[dict[str, int | None], list[str]]:
+    """Return the group of each link that is no source, and the notices."""
+    survey = survey_of(*logs)
+    reference = choose_reference(survey.roles, requested=requested)
+    links = links_of(survey)
+    groups, sources = make_groups(survey, reference=reference, links=links)
+    notices: list[str] = []
+    found: dict[str, int | None] = {}
+    for one in links:
+        if reference.kind == "union" or one.node not in reference.nodes:
+            group = pair_link(one, reference=reference, groups=groups, sources=sources, links=links, notices=notices)
+            found[one.title] = None if group is None else group.id
+    return found, notices
+
+
+def links_of(survey: Survey) -> list[ObservedLink]:
+    """Return every link of a survey."""
+    return [ObservedLink(survey, node, c, 0) for node in survey.roles for c in survey.config(node).links]
+
+
+def hub(*sequences: int) -> NodeLog:
+    """Return a primary that stamped these."""
+    log = NodeLog("hub", "primary")
+    log.start(at(0))
+    for sequence in sequences:
+        log.publish(at(2), sequence, "t", "x")
+    return log
+
+
+def test_links_of_a_primary_are_told_by_stamps_then_by_what_they_connected_to() -> None:
+    """What another node stamped, or nobody, came from elsewhere; a link that brought nothing is not left out."""
+    silent = NodeLog("silent")
+    silent.start(at(0), link("up", "a"))
+    named = NodeLog("named")
+    named.start(at(0), link("up", "a"), link("down", "b"))
+    named.event("state", at(1), link="up", state="snapshot", detail='{"primary_node": "hub"}')
+    named.event("state", at(1), link="down", state="snapshot", detail='{"primary_node": "other"}')
+    found, notices = pairs(
+        hub(1),
+        silent,
+        named,
+        node("ours", link("up", "a"), stamps={"up": "hub"}),
+        node("theirs", link("up", "a"), stamps={"up": "other"}),
+        node("plain", link("up", "a")),
+    )
+    assert found == {
+        "silent/up": 0,
+        "named/up": 0,
+        "named/down": None,
+        "ours/up": 0,
+        "theirs/up": None,
+        "plain/up": None,
+    }
+    assert notices == [
+        "named/down is not compared: its updates do not come from hub.",
+        "plain/up is not compared: its updates do not come from hub.",
+        "theirs/up is not compared: its updates do not come from hub.",
+    ]
+
+
+def test_a_primary_that_does_not_stamp_is_compared_without_stamps() -> None:
+    """The basis follows what is in the reference's log; no log at all yet counts as stamped."""
+    plain = NodeLog("hub", "primary")
+    plain.update(at(2), "t", "x")
+    groups, sources = make_groups(survey_of(plain), reference=Reference("primary", ("hub",), ""), links=[])
+    assert (groups[0].basis, groups[0].exact, sources[0].link) == ("unstamped", False, "")
+    assert pairs(plain, node("edge", link("up", "a")))[0] == {"edge/up": 0}
+    groups, _ = make_groups(survey_of(hub()), reference=Reference("primary", ("hub",), ""), links=[])
+    assert (groups[0].basis, groups[0].exact, groups[0].stamped_by) == ("stamped", True, ("hub",))
+
+
+def test_holes_and_gaps_make_a_primary_inexact() -> None:
+    """A reference that lacks rows is not called exact."""
+    holed = hub(1, 2, 3)
+    del holed.updates[1]
+    groups, _ = make_groups(survey_of(holed), reference=Reference("primary", ("hub",), ""), links=[])
+    assert not groups[0].exact
+    gap = hub(1)
+    gap.gap(at(3), rows=0)
+    groups, _ = make_groups(survey_of(gap), reference=Reference("primary", ("hub",), ""), links=[])
+    assert (groups[0].exact, groups[0].gap) == (False, True)
+
+
+def test_links_of_a_tap_are_found_by_stamp_address_name_or_being_the_only_ones() -> None:
+    """Each weaker ground is used only without a stronger one, and is said when it is weak."""
+    tap = node("tap", link("a", "mqtt://a"), link("b", "mqtt://b"), role="tap", stamps={"b": "hub"})
+    found, notices = pairs(
+        tap,
+        node("stamps", link("a", "mqtt://a"), stamps={"a": "hub"}),
+        node("address", link("x", "mqtt://z", "mqtt://b")),
+        node("name", link("a", "mqtt://elsewhere")),
+        node("none", link("x", "mqtt://elsewhere")),
+    )
+    assert found == {"stamps/a": 0, "address/x": 1, "name/a": 0, "none/x": None} | {"stamps/a": found["stamps/a"]}
+    assert notices == [
+        "name/a and tap/a name different addresses; as they have the same name they are taken to lead to the same "
+        "primary.",
+        "none/x is not compared: no link of tap leads to the same primary.",
+    ]
+    found, notices = pairs(node("tap", link("a", "mqtt://a"), role="tap"), node("edge", link("x", "mqtt://z")))
+    assert found == {"edge/x": 0}
+    assert "as they are the only links of their nodes they are taken" in notices[0]
+
+
+def test_stamps_decide_against_address_and_name() -> None:
+    """Links whose rows were stamped by different nodes do not lead to the same primary, whatever they are called."""
+    tap = node("tap", link("up", "mqtt://a"), role="tap", stamps={"up": "one"})
+    found, notices = pairs(tap, node("edge", link("up", "mqtt://a"), stamps={"up": "two"}))
+    assert found == {"edge/up": None}
+    assert "is not compared" in notices[0]
+    two = node("tap", link("a", "mqtt://x"), link("b", "mqtt://x"), role="tap", stamps={"a": "one", "b": "two"})
+    found, _ = pairs(two, node("edge", link("c", "mqtt://y"), stamps={"c": "two"}))
+    assert found == {"edge/c": 1}
+
+
+def test_a_union_groups_links_that_lead_to_the_same_primary() -> None:
+    """A link that fits two groups joins them; the group's basis is that of its rows."""
+    one = node("one", link("a", "mqtt://a"))
+    two = node("two", link("b", "mqtt://b"))
+    found, _ = pairs(one, two)
+    assert found == {"one/a": 0, "two/b": 1}
+    both = node("zed", link("c", "mqtt://a", "mqtt://b"))
+    found, _ = pairs(one, two, both)
+    assert found == {"one/a": 0, "two/b": 0, "zed/c": 0}
+    survey = survey_of(
+        node("one", link("a", "x"), stamps={"a": "hub"}), node("two", link("a", "x"), stamps={"a": "hub"})
+    )
+    groups, _ = make_groups(survey, reference=choose_reference(survey.roles, requested=None), links=links_of(survey))
+    assert [(g.basis, g.exact, g.selections, g.end_us) for g in groups] == [("stamped", False, None, at(2))]
+
+
+def test_names_are_in_order() -> None:
+    """A sentence lists names alphabetically."""
+    assert names({"b", "a", "c"}) == "a, b, c"

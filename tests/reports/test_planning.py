@@ -1,0 +1,204 @@
+"""The spans in which selectors had to apply every update, and what a reader must know."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanout.errors import ReportError
+from fanout.reports.planning import basis_statements, decide_scope
+from fanout.reports.scope import NEVER_US, Scope
+from tests.reports.logs import SECOND, NodeLog, Row, at, selector
+from tests.reports.surveys import survey_of
+
+LINK: Row = {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("a/#"), selector("b/#")]}
+
+
+def hub_log() -> NodeLog:
+    """Return a primary with an update each second until 30 and a heartbeat at 40."""
+    hub = NodeLog("hub", "primary")
+    hub.start(at(0))
+    for second in range(1, 31):
+        hub.publish(at(second), second, "a/t", str(second))
+    hub.event("heartbeat", at(40))
+    return hub
+
+
+def edge_log(*, offset_us: int = 0, delay_us: int = 1000, ready_s: float = 5) -> NodeLog:
+    """Return a secondary that got everything from second 5 on, by a clock that may differ."""
+    edge = NodeLog("edge")
+    edge.start(at(0) + offset_us, LINK)
+    edge.ready(at(ready_s) + offset_us, "up", "a/#", "b/#")
+    for row in hub_log().updates[round(ready_s) :]:
+        edge.apply(row, link="up", selector="a/#", delay_us=delay_us + offset_us)
+    return edge
+
+
+def scope_of(*logs: NodeLog, settle_s: float = 0, requested: str | None = None) -> Scope:
+    """Return the scope of a report over these logs."""
+    return decide_scope(survey_of(*logs), requested=requested, settle_us=round(settle_s * SECOND))
+
+
+@pytest.mark.parametrize("offset_s", [0, 3, -4])
+def test_spans_are_by_the_primary_clock(offset_s: int) -> None:
+    """The proof of completeness is moved to the primary's clock by the least delay, whatever the clocks say."""
+    scope = scope_of(hub_log(), edge_log(offset_us=offset_s * SECOND), settle_s=2)
+    for target in scope.targets:
+        assert target.covered_from_us == at(5) - 1000
+        assert target.covered_until_us == at(40)
+        assert target.settled_until_us == at(38)
+        assert target.held_from_us == at(5 + offset_s)
+    assert [target.selection.filter for target in scope.targets] == ["a/#", "b/#"]
+
+
+def test_a_link_covers_from_the_proof_of_its_last_selector() -> None:
+    """As long as one selector is not complete, rows of the others may still be copies."""
+    edge = edge_log()
+    edge.events = [row for row in edge.events if row["selector"] != "b/#"]
+    edge.event("complete", at(9), link="up", selector="b/#")
+    scope = scope_of(hub_log(), edge)
+    assert {target.covered_from_us for target in scope.targets} == {at(9) - 1000}
+
+
+def test_a_link_that_never_held_everything_covers_nothing() -> None:
+    """Without proof and without updates nothing is expected; with updates they begin the span, and it is said."""
+    edge = NodeLog("edge")
+    edge.start(at(0), LINK)
+    scope = scope_of(hub_log(), edge)
+    assert {(t.held_from_us, t.covered_from_us) for t in scope.targets} == {(None, NEVER_US)}
+    edge = edge_log()
+    edge.events = [row for row in edge.events if row["event"] != "complete"]
+    scope = scope_of(hub_log(), edge)
+    assert {t.covered_from_us for t in scope.targets} == {at(6)}
+    assert any("no proof of completeness" in notice for notice in scope.notices)
+
+
+def test_a_stop_in_good_order_ends_the_span() -> None:
+    """A node that was stopped is not expected to apply anything later; one that was started again is."""
+    edge = edge_log(offset_us=SECOND)
+    edge.event("stop", at(26))
+    assert {t.covered_until_us for t in scope_of(hub_log(), edge).targets} == {at(25) - 1000}
+    edge.restart(at(30))
+    edge.start(at(30), LINK)
+    assert {t.covered_until_us for t in scope_of(hub_log(), edge).targets} == {at(40)}
+
+
+def test_a_changed_configuration_is_judged_from_its_first_proof() -> None:
+    """What an earlier configuration selected is not compared, and it is said."""
+    edge = NodeLog("edge")
+    edge.start(at(0), {**LINK, "selectors": [selector("c/#")]})
+    edge.ready(at(1), "up", "c/#")
+    edge.restart(at(10))
+    edge.start(at(10), LINK)
+    edge.ready(at(11), "up", "a/#", "b/#")
+    scope = scope_of(hub_log(), edge)
+    assert {t.covered_from_us for t in scope.targets} == {at(11)}
+    assert "edge was configured differently before: only its latest configuration counts." in scope.notices
+
+
+def test_gaps_are_moved_to_the_primary_clock_and_widened_by_the_horizon() -> None:
+    """An update sent up to a horizon before a gap may have come in it; an unknown begin is the begin of time."""
+    edge = edge_log(offset_us=SECOND)
+    edge.gap(at(20), link="up", rows=1, first_us=at(18), last_us=at(19))
+    edge.gap(at(22), rows=None, reason="crash", first_us=None, last_us=at(22))
+    edge.gap(at(22), link="other", rows=1, first_us=at(1), last_us=at(2))
+    scope = scope_of(hub_log(), edge, settle_s=2)
+    expected = ((-NEVER_US, at(21) - 1000), (at(15) - 1000, at(18) - 1000))
+    assert {t.gaps_us for t in scope.targets} == {expected}
+    assert any("edge reported 3 gaps in its log" in notice for notice in scope.notices)
+
+
+def test_without_stamps_spans_are_by_the_tap_and_common_to_both() -> None:
+    """The window begins when both held everything; the clocks' difference is left to the horizon."""
+    tap, edge = NodeLog("tap", "tap"), NodeLog("edge")
+    for log, ready in ((tap, 8), (edge, 5)):
+        log.start(at(0), LINK)
+        log.ready(at(ready), "up", "a/#", "b/#")
+        log.update(at(20), "a/t", "x", link="up", selector="a/#")
+    tap.event("heartbeat", at(33))
+    scope = scope_of(tap, edge, settle_s=3)
+    assert {(t.covered_from_us, t.covered_until_us, t.settled_until_us) for t in scope.targets} == {
+        (at(8), at(33), at(30))
+    }
+    assert scope.targets_of("unstamped") == scope.targets
+    assert scope.targets_of("stamped") == ()
+
+
+def test_rows_of_unknown_selectors_are_reported() -> None:
+    """Rows of a selector that the configuration lacks are not compared silently."""
+    edge = edge_log()
+    edge.update(at(9), "z", "x", link="up", selector="z/#")
+    edge.update(at(9), "z", "x", link="up", selector="")
+    notices = scope_of(hub_log(), edge).notices
+    assert "edge/up logged rows of selectors that its configuration lacks: z/#." in notices
+
+
+def test_a_log_that_ends_early_is_reported_unless_it_was_stopped() -> None:
+    """What a node would have logged after its log's end counts as missing, so a reader is told."""
+    edge = edge_log()
+    assert any("its log ends 10.0 s before the reference's" in n for n in scope_of(hub_log(), edge).notices)
+    assert not any("its log ends" in n for n in scope_of(hub_log(), edge, settle_s=15).notices)
+    edge.event("stop", at(30.5))
+    assert not any("its log ends" in n for n in scope_of(hub_log(), edge).notices)
+
+
+def test_unstamped_rows_of_a_stamping_reference_are_reported() -> None:
+    """They cannot be compared by identity, so a reader is told how many there are."""
+    hub = hub_log()
+    hub.update(at(35), "a/t", "")
+    assert any("hub: 1 of its rows carry no stamp" in notice for notice in scope_of(hub, edge_log()).notices)
+
+
+def test_a_node_without_a_start_event_is_reported() -> None:
+    """Selectors that were guessed have no excludes, which can make too much expected."""
+    edge = edge_log()
+    edge.events = [row for row in edge.events if row["event"] != "start"]
+    assert any("no start event says what it selects" in n for n in scope_of(hub_log(), edge).notices)
+
+
+def test_the_same_rows_given_twice_are_refused() -> None:
+    """Every figure would be wrong, so there is none."""
+    edge = edge_log()
+    edge.updates += edge.updates
+    with pytest.raises(ReportError, match="the log of edge holds 25 or more rows twice"):
+        scope_of(hub_log(), edge)
+
+
+def test_nothing_fed_by_the_reference_is_refused() -> None:
+    """Logs that have nothing to do with each other give no report."""
+    edge = NodeLog("edge")
+    edge.start(at(0), LINK)
+    edge.update(at(9), "z", "x", link="up", selector="a/#")
+    with pytest.raises(ReportError, match="no link in the logs of edge, hub is fed by the reference hub"):
+        scope_of(hub_log(), edge)
+    with pytest.raises(ReportError, match="fed by the reference hub"):
+        scope_of(hub_log())
+
+
+def test_statements_name_the_basis_and_its_limits() -> None:
+    """Exact, relative, lower bounds and union each have their sentence."""
+    exact = basis_statements(scope_of(hub_log(), edge_log()))
+    assert len(exact) == 1
+    assert "exact relative to the log of hub, which stamped them" in exact[0]
+    tap = edge_log()
+    tap.node = "tap"
+    for row in (*tap.updates, *tap.events):
+        row.update(node="tap", role="tap")
+    relative = basis_statements(scope_of(tap, edge_log()))
+    assert "at least as many were lost as are shown" in relative[0]
+    union = basis_statements(scope_of(edge_log(), _renamed("other", stamped=False)))
+    assert [statement.partition(":")[0] for statement in union[:2]] == ["Stamped", "Unstamped"]
+    assert union[2].startswith("The reference is the union")
+
+
+def _renamed(name: str, *, stamped: bool) -> NodeLog:
+    log = edge_log()
+    for row in (*log.updates, *log.events):
+        row.update(node=name)
+    if not stamped:
+        for row in log.updates:
+            row.update(link="else", stamp_primary=None, stamp_epoch=None, sequence=None, origin=None)
+        link = {"name": "else", "primary": ["mqtt://elsewhere"], "selectors": [selector("a/#")]}
+        log.events = []
+        log.node = name
+        log.start(at(0), link)
+    return log

@@ -1,0 +1,88 @@
+"""Reading the tables, and the first look at them (`transforms.first_look`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.errors import ReportError
+from fanout.reports import reading
+from fanout.reports.log_files import LogFiles
+from fanout.reports.reading import collect_rows, read_tables, take_survey
+from fanout.reports.schemas import EVENTS, UPDATES
+from fanout.reports.survey import CompleteSummary, EventSummary, GapRecord, StartRecord, UpdateSummary
+from tests.reports.logs import NodeLog, at, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def test_tables_have_the_contract_columns_whatever_the_directories_are_called(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A node named like a number or with a slash keeps its name: values come from the files, not from the paths."""
+    logs = [NodeLog("007"), NodeLog("a/b=c%"), NodeLog("only-events")]
+    for log in logs:
+        log.start(at(0))
+        log.update(at(1), "t", "x") if log.node != "only-events" else None
+    tables = read_tables(spark, LogFiles.in_directories([write(tmp_path, logs)]))
+    assert tables.updates.columns == UPDATES.names
+    assert tables.events.columns == EVENTS.names
+    assert {row["node"] for row in tables.updates.select("node").collect()} == {"007", "a/b=c%"}
+    assert tables.events.count() == 3
+
+
+def test_a_missing_table_is_empty_and_no_file_at_all_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    """A node that logged no update yet is read; directories without a file are refused."""
+    log = NodeLog("edge")
+    log.start(at(0))
+    tables = read_tables(spark, LogFiles.in_directories([write(tmp_path, [log])]))
+    assert tables.updates.count() == 0
+    with pytest.raises(ReportError, match="no log file in here"):
+        read_tables(spark, LogFiles((), (), ("here",)))
+
+
+def test_take_survey_summarizes_both_tables(spark: SparkSession, tmp_path: Path) -> None:
+    """Every summary has the columns and values that `fanout.reports.survey` works with."""
+    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
+    edge.start(at(0), detail="{}")
+    edge.event("state", at(1), link="up", state="snapshot", detail='{"primary_node": "hub"}')
+    edge.event("state", at(1), link="up", state="down", detail="not JSON")
+    edge.event("complete", at(3), link="up", selector="#", evidence="marker")
+    edge.event("complete", at(2), link="up", selector="#", evidence="marker")
+    row = hub.publish(at(4), 1, "t", "x")
+    edge.apply(row, link="up", selector="#", delay_us=-7)
+    edge.apply(row, link="up", selector="#", delay_us=9, phase=2)
+    edge.event("tear_down", at(5), link="up")
+    edge.gap(at(6), link="up", rows=2, events=1, first_us=at(5), last_us=at(5.5), last_log_pos=7)
+    edge.event("stop", at(7))
+    survey = take_survey(read_tables(spark, LogFiles.in_directories([write(tmp_path, [hub, edge])])))
+    epoch = edge.node_epoch
+    assert set(survey.updates) == {
+        UpdateSummary("hub", "primary", epoch, "", epoch, "", True, "hub", 1, 1, 1, at(4), at(4), at(4), at(4), 0),
+        UpdateSummary(
+            "edge", "secondary", epoch, "up", 1, "#", True, "hub", 1, 6, 6, at(4) - 7, at(4) - 7, at(4), at(4), -7
+        ),
+        UpdateSummary(
+            "edge", "secondary", epoch, "up", 1, "#", False, "hub", 1, 7, 7, at(4) + 9, at(4) + 9, at(4), at(4), 9
+        ),
+    }
+    assert set(survey.events) == {
+        EventSummary("edge", "secondary", epoch, "", 2, 1, 10, at(0), at(7), 0, None, at(7), ()),
+        EventSummary("edge", "secondary", epoch, "up", 6, 2, 9, at(1), at(6), 1, 8, None, ("hub",)),
+    }
+    assert survey.completes == (CompleteSummary("edge", epoch, "up", 1, "#", at(2)),)
+    assert survey.starts == (StartRecord("edge", epoch, at(0), "{}"),)
+    assert survey.gaps == (GapRecord("edge", "up", epoch, at(5), at(5.5), 7, 3),)
+
+
+def test_only_so_many_rows_leave_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A summary that grew beyond its bound is an error, not a full memory."""
+    monkeypatch.setattr(reading, "ROWS_MAX", 3)
+    assert collect_rows(spark.range(3).toDF("n")) == [{"n": 0}, {"n": 1}, {"n": 2}]
+    with pytest.raises(ReportError, match="more than 3 rows"):
+        collect_rows(spark.range(4).toDF("n"))

@@ -1,0 +1,104 @@
+"""The session of a report."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.errors import ExtraMissing
+from fanout.reports import spark as spark_module
+from fanout.reports.spark import require_pyspark, session_settings, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_settings_of_a_local_run_stay_on_this_machine() -> None:
+    """A local run listens on the loopback interface only, without a web page, in UTC; a cluster run chooses itself."""
+    local = session_settings("local[*]", cores=8)
+    assert local["spark.driver.bindAddress"] == "127.0.0.1"
+    assert local["spark.sql.shuffle.partitions"] == "16"
+    assert local["spark.ui.enabled"] == "false"
+    assert local["spark.sql.session.timeZone"] == "UTC"
+    assert local["spark.sql.adaptive.enabled"] == "true"
+    assert "spark.driver.host" not in session_settings("spark://master:7077", cores=8)
+    assert session_settings("local-cluster[2,1,1024]", cores=1)["spark.driver.host"] == "127.0.0.1"
+
+
+def test_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pyspark the error is the command that installs it."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ExtraMissing, match=r"pip install 'fanout\[report\]'"):
+        require_pyspark()
+    with pytest.raises(ExtraMissing), spark_session():
+        raise AssertionError("no session without pyspark")
+
+
+def test_importing_the_reports_does_not_import_pyspark() -> None:
+    """The command line can offer reports without paying for Spark."""
+    code = "import sys, fanout.reports; print('pyspark' in sys.modules, 'rich' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "False False"
+
+
+@pytest.mark.spark
+def test_a_start_that_fails_says_what_spark_printed(tmp_path: Path) -> None:
+    """A JVM that dies at once becomes a report error with the end of what it printed, and nothing on the terminal."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(
+        '#!/bin/sh\n[ "$1" = -version ] && { echo \'version "17"\' >&2; exit 0; }\necho no heap for you >&2\nexit 1\n'
+    )
+    java.chmod(0o755)
+    code = (
+        "from fanout.errors import ReportError\n"
+        "from fanout.reports.spark import spark_session\n"
+        "try:\n"
+        "    with spark_session(master='local[1]'): pass\n"
+        "except ReportError as error: print(error)\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"JAVA_HOME": str(tmp_path)},
+    )
+    assert "Spark could not be started on local[1]" in answer.stdout
+    assert "no heap for you" in answer.stdout
+    assert answer.stderr == ""
+
+
+@pytest.mark.spark
+def test_the_session_is_in_utc_and_quiet(spark: SparkSession) -> None:
+    """The shared session has the report's settings."""
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.sparkContext.uiWebUrl is None
+    assert spark.conf.get("spark.pyspark.python") == "/nonexistent"
+
+
+@pytest.mark.spark
+def test_an_active_session_is_used_and_left_running(spark: SparkSession) -> None:
+    """Inside a program that has a session already, it is borrowed in UTC and given back as it was."""
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        with spark_session(master="local[7]") as borrowed:
+            assert borrowed is spark
+            assert borrowed.conf.get("spark.sql.session.timeZone") == "UTC"
+        assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+        assert spark.range(2).count() == 2
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_names_of_the_module_are_public() -> None:
+    """The small-run settings only ever lower what a local run costs."""
+    assert set(spark_module.SMALL_RUN_SETTINGS) == {
+        "spark.driver.extraJavaOptions",
+        "spark.sql.shuffle.partitions",
+    }

@@ -1,0 +1,119 @@
+"""Lower bounds without stamps."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fanout.reports.planning import decide_scope
+from fanout.reports.reading import take_survey
+from fanout.reports.transforms import multisets, rows
+from tests.reports.frames import assert_unique, rows_of, tables_of
+from tests.reports.logs import SECOND, NodeLog, Row, at, selector
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+LINK = {"name": "up", "primary": ["mqtt://broker"], "selectors": [selector("#")]}
+
+
+def counts_of(
+    spark: SparkSession, logs: list[NodeLog], *, settle_us: int = SECOND, requested: str | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return the counts by node."""
+    tables = tables_of(spark, logs)
+    scope = decide_scope(take_survey(tables), requested=requested, settle_us=settle_us)
+    spans = rows.targets_frame(spark, scope)
+    seen = multisets.reference_multiset(
+        rows.source_rows(tables.updates, spark=spark, scope=scope),
+        scope=scope,
+        targets_frame=spans,
+        targets=scope.targets,
+    )
+    assert_unique(seen, "target", "topic", "digest")
+    logged = rows.target_rows(tables.updates, spark=spark, scope=scope, targets=scope.targets)
+    got = multisets.node_multiset(logged.join(spans, on="target", how="inner"), settle_us=settle_us)
+    assert_unique(got, "target", "topic", "digest")
+    counts = multisets.count_multisets(multisets.sum_by_topic(multisets.value_differences(seen, nodes=got)))
+    return {scope.targets[row["target"]].node: row for row in rows_of(counts)}
+
+
+def observers(*nodes: str, tap: bool = True) -> list[NodeLog]:
+    """Return a tap and secondaries that hold everything since second 1, without stamps."""
+    logs = [NodeLog("tap", "tap")] if tap else []
+    logs += [NodeLog(node) for node in nodes]
+    for log in logs:
+        log.start(at(0), LINK)
+        log.ready(at(1), "up", "#")
+    return logs
+
+
+def see(log: NodeLog, at_us: int, topic: str, payload: str, **columns: Any) -> Row:
+    """Log an unstamped update of the link."""
+    return log.update(at_us, topic, payload, link="up", selector="#", **columns)
+
+
+def test_bounds_hold_and_are_exact_for_unique_values(spark: SparkSession) -> None:
+    """The bound equals the losses where no value repeats, and never exceeds them where values toggle."""
+    rng = random.Random(11)
+    tap, unique, toggling = observers("unique", "toggling")
+    lost = {"unique": 0, "toggling": 0}
+    for number in range(600):
+        now = at(2 + number / 20)
+        for node, topic, payload in ((unique, "u", str(number)), (toggling, "s", rng.choice("01"))):
+            see(tap, now, topic, payload)
+            judged = now <= at(60) - SECOND
+            if rng.random() < 0.1:
+                lost[node.node] += judged
+                continue
+            see(node, now + rng.randrange(-200_000, 900_000), topic, payload)
+    for log in (tap, unique, toggling):
+        log.event("heartbeat", at(60))
+    counts = counts_of(spark, [tap, unique, toggling])
+    # Each selects both topics, so each lacks the other's 600 too.
+    assert counts["unique"]["missing"] == lost["unique"] + 600
+    assert 600 < counts["toggling"]["missing"] <= 600 + lost["toggling"]
+    assert counts["toggling"]["repeated_topics"] == 1
+    assert counts["unique"]["extra"] == 0
+    assert counts["unique"]["reference_updates"] == 1200
+
+
+def test_doubtful_rows_never_accuse(spark: SparkSession) -> None:
+    """A possible second copy, a retained copy, a neighbour of the window and a gap are no proof of a loss."""
+    tap, edge = observers("edge")
+    see(tap, at(2), "t", "twice")
+    see(tap, at(2.1), "t", "twice", flags=1)  # DUP: perhaps the same message again
+    see(edge, at(2), "t", "twice")
+    see(tap, at(3), "t", "copied")
+    see(edge, at(4), "t", "copied", phase=1)
+    see(tap, at(0.5), "t", "before")
+    see(tap, at(59.5), "t", "young")
+    see(tap, at(10), "t", "in the gap")
+    edge.gap(at(11), link="up", rows=1, first_us=at(9), last_us=at(11))
+    see(tap, at(20), "t", "lost")
+    see(edge, at(21), "t", "only here")
+    tap.event("heartbeat", at(60))
+    edge.event("heartbeat", at(60))
+    found = counts_of(spark, [tap, edge])["edge"]
+    assert (found["missing"], found["extra"], found["unknown"]) == (1, 1, 1)
+    assert (found["reference_updates"], found["node_updates"]) == (3, 2)
+
+
+def test_a_union_counts_the_source_that_saw_most(spark: SparkSession) -> None:
+    """What two nodes saw is not added up: the larger count of the two is what there was at least."""
+    one, two = observers("one", "two", tap=False)
+    for second in (2, 3):
+        see(one, at(second), "t", "x")
+    see(two, at(2), "t", "x")
+    see(two, at(4), "t", "y")
+    one.event("heartbeat", at(60))
+    two.event("heartbeat", at(60))
+    found = counts_of(spark, [one, two])
+    assert {node: (row["reference_updates"], row["missing"]) for node, row in found.items()} == {
+        "one": (3, 1),
+        "two": (3, 1),
+    }
