@@ -1,0 +1,124 @@
+"""What one client may read and write: the rules and the HTTP hook, both of which must allow it.
+
+Owns the decisions on topics for one client. Whatever is replaced at the gate holds from the next decision on. It must
+not know packets or subscriptions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fanout.access.http_hook import Answer, HttpHook, Question
+from fanout.access.identity import Identity
+from fanout.access.rules import Denied, Rights, RuleSet
+from fanout.access.settings import HookAction
+from fanout.mqtt.topics import parse_shared
+
+if TYPE_CHECKING:
+    from fanout.access.gate import Gate
+
+__all__ = ["Access"]
+
+_NO_RULES = RuleSet()
+
+
+class Access:
+    """What one client may read and write, by what is in force at the moment of the question."""
+
+    __slots__ = ("_gate", "_rights", "_rules", "identity")
+
+    def __init__(self, gate: Gate, identity: Identity) -> None:
+        self.identity = identity
+        """The client."""
+        self._gate = gate
+        self._rules: RuleSet
+        self._rights: Rights  # by _rules; unlimited for a superuser
+        self._renew()
+
+    @property
+    def may_publish_all(self) -> bool:
+        """Whether every topic may be written, so that no topic needs to be asked for."""
+        return self._current().unlimited and self._hook("publish") is None
+
+    def may_publish(self, topic: bytes) -> bool | asyncio.Future[bool]:
+        """Say whether `topic`, a legal Topic Name, may be written.
+
+        Returns:
+            The decision; or a future of it when the hook must be asked, which is never cancelled and never fails.
+        """
+        if self._rules is not self._gate.rules:
+            self._renew()
+        if not self._rights.may_publish(topic):
+            return False
+        if self._gate.hook is None:  # asked first: this is the way of every PUBLISH
+            return True
+        hook = self._hook("publish")
+        return True if hook is None else self._ask(hook, "publish", topic)
+
+    def may_subscribe(self, topic_filter: bytes) -> bool | asyncio.Future[bool]:
+        """Say whether every topic of a Topic Filter may be read.
+
+        Args:
+            topic_filter: A legal one; of a Shared Subscription the filter behind the group counts.
+
+        Returns:
+            As `may_publish`.
+
+        Raises:
+            ProtocolError: The filter begins like a Shared Subscription and is none.
+        """
+        if not self._current().may_subscribe(topic_filter):
+            return False
+        hook = self._hook("subscribe")
+        if hook is None:
+            return True
+        shared = parse_shared(topic_filter)
+        return self._ask(hook, "subscribe", topic_filter if shared is None else shared[1])
+
+    def explain(self, topic_filter: bytes) -> Denied | None:
+        """Return why the rules refuse a subscription, for a log line; None when they grant it.
+
+        Raises:
+            ProtocolError: As `may_subscribe`.
+        """
+        return self._current().explain(topic_filter)
+
+    def lost(self, topic_filters: Iterable[bytes]) -> list[bytes]:
+        """Return those subscriptions that the rules do not grant any more.
+
+        Args:
+            topic_filters: Those that were granted, as the client sent them. The hook is not asked again.
+        """
+        return [topic_filter for topic_filter in topic_filters if self.explain(topic_filter) is not None]
+
+    def _current(self) -> Rights:
+        """Return the rights by the rules in force."""
+        if self._rules is not self._gate.rules:
+            self._renew()
+        return self._rights
+
+    def _renew(self) -> None:
+        self._rules = self._gate.rules
+        rules = _NO_RULES if self.identity.superuser else self._rules
+        self._rights = rules.rights(self.identity)
+
+    def _hook(self, action: HookAction) -> HttpHook | None:
+        """Return the hook if it is to be asked for `action`."""
+        return None if self.identity.superuser else self._gate.hook_for(action)
+
+    def _ask(self, hook: HttpHook, action: HookAction, topic: bytes) -> bool | asyncio.Future[bool]:
+        identity = self.identity
+        question = Question(action, identity.client_id, identity.user or None, identity.address, topic.decode())
+        asked = hook.ask(question)
+        if isinstance(asked, Answer):
+            return asked.allow
+        decision: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def decide(task: asyncio.Task[Answer]) -> None:
+            if not decision.done():
+                decision.set_result(not task.cancelled() and task.result().allow)
+
+        asked.add_done_callback(decide)
+        return decision

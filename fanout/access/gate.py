@@ -1,0 +1,372 @@
+"""The gate: it joins password file, HTTP hook and rules, and decides who may connect, read and write.
+
+Owns the order in which they are asked, and their replacement while clients are connected. It must not know sockets,
+packets or sessions; it reads no file.
+
+Who a client is. A verified client certificate settles it. Otherwise a user of the password file needs its password;
+everybody else who shows a User Name or a password is put to the hook, if it is asked for "connect". Without a file and
+without a hook nobody can verify a name: the client is anonymous. Whoever shows nothing is anonymous too, and a
+hook that is asked for "connect" must agree.
+
+What a client may do. The rules must allow it, and so must the hook where it is asked for "subscribe" or "publish". A
+superuser, whom only the hook can name, may do everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fanout.access.authorization import Access
+from fanout.access.http_hook import FAILURES, Answer, HttpHook, Question
+from fanout.access.identity import Credentials, Identity, Means
+from fanout.access.password_checks import Outcome, PasswordChecks
+from fanout.access.passwords import PasswordFile
+from fanout.access.rules import RuleSet
+from fanout.access.settings import AccessConfig, HookAction, rules_of
+from fanout.mqtt.reason_codes import ReasonCode
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+__all__ = ["AccessChange", "AccessStats", "Gate", "is_loopback"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessChange:
+    """What a replacement changed; `Gate.admits` and `Access.lost` say what follows for one client."""
+
+    anonymous: bool
+    """Whether other clients than before may connect without a verified user."""
+    rules: bool
+    """Whether the rules are others, so that subscriptions may have been lost."""
+    hook: bool
+    """Whether the hook is another one, or asked for something else. What it said of connected clients stands."""
+    users_revoked: frozenset[str]
+    """Users that are gone, or have another password: their connections rest on nothing any more."""
+
+    @property
+    def sessions_to_check(self) -> bool:
+        """Whether any session can be touched."""
+        return self.anonymous or self.rules or bool(self.users_revoked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessStats:
+    """Figures of the gate; totals since the start of the node."""
+
+    admitted_total: dict[str, int]
+    """Clients admitted, by `Means`."""
+    refused_total: dict[str, int]
+    """Clients refused, by the name of the Reason Code in lower case."""
+    password_checks_total: int
+    """Passwords checked."""
+    password_remembered_total: int
+    """Checks that were not necessary."""
+    password_waiting: int
+    """Checks that run or wait."""
+    hook_asked_total: int
+    """Questions sent to the hook."""
+    hook_remembered_total: int
+    """Questions that were not necessary."""
+    hook_waiting: int
+    """Questions that are asked or wait."""
+    hook_failures_total: dict[str, int]
+    """Questions without an answer, by reason (`fanout.access.http_hook.FAILURES`)."""
+    rules: int
+    """Rules in force."""
+    users: int
+    """Users of the password file."""
+    decisions: int
+    """Decisions on topics that are remembered; at most `access.decisions_max`."""
+
+
+class Gate:
+    """Decides who may connect, read and write.
+
+    Attributes:
+        config: The configuration in force.
+        rules: The rules in force; another object when they are replaced.
+        hook: The hook in force; None when there is none.
+    """
+
+    def __init__(
+        self,
+        config: AccessConfig,
+        *,
+        passwords: PasswordFile | None,
+        monotonic: Callable[[], float],
+        logger: FilteringBoundLogger,
+    ) -> None:
+        """Make a gate; it begins threads and connections when they are needed.
+
+        Args:
+            config: What is configured.
+            passwords: What `config.password_file` says; None when there is no such key.
+            monotonic: Tells seconds of a clock that never goes back.
+            logger: Takes log lines.
+        """
+        self.config = config
+        self.rules = RuleSet(rules_of(config), decisions_max=config.decisions_max)
+        self._passwords = passwords
+        self._monotonic = monotonic
+        self._logger = logger
+        self._admitted = dict.fromkeys(Means, 0)
+        self._refused: dict[ReasonCode, int] = {}
+        self._former_hooks = _HookFigures()
+        self._retiring: dict[HttpHook, asyncio.Task[None]] = {}
+        self._checks = PasswordChecks(
+            checks_max=config.password_checks_max,
+            queue_max=config.password_queue_max,
+            remember_s=config.password_remember_s,
+            entries_max=config.password_remembered_max,
+            monotonic=monotonic,
+        )
+        self._checks.resemble(passwords.users.values() if passwords else ())
+        self.hook = self._new_hook()
+        self._warn()
+
+    async def authenticate(self, credentials: Credentials) -> Identity | ReasonCode:
+        """Find out who a client is; cancelling it loses nothing.
+
+        Returns:
+            Its identity; or the Reason Code that refuses it: BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, SERVER_BUSY
+            (too many wait), or SERVER_UNAVAILABLE (the hook or a check failed).
+        """
+        answer = await self._authenticate(credentials)
+        if isinstance(answer, ReasonCode):
+            self._refused[answer] = self._refused.get(answer, 0) + 1
+        else:
+            self._admitted[answer.means] += 1
+        return answer
+
+    def authorize(self, identity: Identity) -> Access:
+        """Return what a client may read and write, to be kept with its session."""
+        return Access(self, identity)
+
+    def admits(self, identity: Identity) -> bool:
+        """Say whether a client that was admitted before may stay.
+
+        What a hook or a certificate said stands until the end of the connection.
+        """
+        match identity.means:
+            case Means.ANONYMOUS:
+                return self._admits_anonymous(identity.address, local=identity.local)
+            case Means.PASSWORD:
+                return self._passwords is not None and self._passwords.users.get(identity.user) == identity.proof
+            case _:
+                return True
+
+    def replace(self, config: AccessConfig, *, passwords: PasswordFile | None) -> AccessChange:
+        """Put another configuration in force; connections stay, and what is asked at the moment is answered.
+
+        `password_checks_max`, `password_queue_max`, `password_remember_s` and `password_remembered_max` stay as they
+        were at the start.
+
+        Args:
+            config: What is configured now.
+            passwords: What its password file says now.
+
+        Returns:
+            What changed, for the sessions that exist.
+        """
+        former, former_passwords = self.config, self._passwords
+        change = AccessChange(
+            anonymous=config.anonymous != former.anonymous,
+            rules=config.rules != former.rules,
+            hook=config.http != former.http,
+            users_revoked=_revoked(former_passwords, passwords),
+        )
+        self.config = config
+        self._passwords = passwords
+        if change.rules or config.decisions_max != former.decisions_max:
+            self.rules = RuleSet(rules_of(config), decisions_max=config.decisions_max)
+        if passwords is not None:
+            self._checks.resemble(passwords.users.values())
+        if change.hook:
+            hook, self.hook = self.hook, self._new_hook()
+            if hook is not None:
+                self._retire(hook)
+        self._warn()
+        return change
+
+    async def close(self) -> None:
+        """Drop what is asked or checked at the moment, and end threads and connections."""
+        await self._checks.close()
+        if self.hook is not None:
+            await self.hook.close()
+        for task in list(self._retiring.values()):
+            await task
+
+    def stats(self) -> AccessStats:
+        """Return the gate's figures at this moment."""
+        figures = _HookFigures.of(self._former_hooks, *self._retiring, *([self.hook] if self.hook else []))
+        return AccessStats(
+            admitted_total={means.value: count for means, count in self._admitted.items()},
+            refused_total={code.name.lower(): count for code, count in self._refused.items()},
+            password_checks_total=self._checks.checked_total,
+            password_remembered_total=self._checks.remembered_total,
+            password_waiting=self._checks.unfinished,
+            hook_asked_total=figures.asked_total,
+            hook_remembered_total=figures.remembered_total,
+            hook_waiting=self.hook.unfinished if self.hook else 0,
+            hook_failures_total=figures.failures_total,
+            rules=len(self.rules.rules),
+            users=len(self._passwords.users) if self._passwords else 0,
+            decisions=self.rules.remembered,
+        )
+
+    def hook_for(self, action: HookAction) -> HttpHook | None:
+        """Return the hook if it is asked for `action`."""
+        return self.hook if self.hook is not None and action in self.hook.config.actions else None
+
+    # Who a client is.
+
+    async def _authenticate(self, credentials: Credentials) -> Identity | ReasonCode:
+        if credentials.certificate_user:
+            return _identity(credentials, means=Means.CERTIFICATE, user=credentials.certificate_user)
+        shows_something = bool(credentials.username) or credentials.password is not None
+        hook = self.hook_for("connect")
+        if shows_something and (self._passwords is not None or hook is not None):
+            return await self._verify(credentials)
+        if not self._admits_anonymous(credentials.address, local=credentials.local):
+            return ReasonCode.NOT_AUTHORIZED
+        if hook is not None:
+            return await self._ask_to_connect(hook, credentials)
+        return _identity(credentials, means=Means.ANONYMOUS)
+
+    def _admits_anonymous(self, address: str, *, local: bool) -> bool:
+        policy = self.config.anonymous
+        if policy == "loopback":
+            # Also the address: a proxy on this machine tells whom it stands for.
+            return local and (not address or is_loopback(address))
+        return policy == "always"
+
+    async def _verify(self, credentials: Credentials) -> Identity | ReasonCode:
+        user, password = credentials.username or "", credentials.password or b""
+        passwords = self._passwords
+        while passwords is not None:
+            stored = passwords.users.get(user)
+            if stored is None and self.hook_for("connect") is not None:
+                break
+            outcome = await self._checks.check(password, user=user, stored=stored)
+            passwords = self._passwords
+            if passwords is None or passwords.users.get(user) != stored:
+                continue  # the file was replaced meanwhile
+            if outcome is Outcome.MATCH and stored is not None:
+                return _identity(credentials, means=Means.PASSWORD, user=user, proof=stored)
+            return _REFUSALS[outcome]
+        hook = self.hook_for("connect")
+        if hook is None:  # file and hook were taken away meanwhile
+            return ReasonCode.SERVER_BUSY
+        return await self._ask_to_connect(hook, credentials)
+
+    async def _ask_to_connect(self, hook: HttpHook, credentials: Credentials) -> Identity | ReasonCode:
+        password = credentials.password
+        if password is not None and not _is_text(password):
+            return ReasonCode.BAD_USER_NAME_OR_PASSWORD  # JSON could not carry it
+        question = Question("connect", credentials.client_id, credentials.username or None, credentials.address)
+        asked = hook.ask(question, password=password)
+        if isinstance(asked, Answer):
+            answer = asked
+        else:
+            await asyncio.wait([asked])
+            answer = Answer(allow=False, failure="unreachable") if asked.cancelled() else asked.result()
+        if answer.failure:
+            return ReasonCode.SERVER_BUSY if answer.failure == "busy" else ReasonCode.SERVER_UNAVAILABLE
+        if not answer.allow:
+            return ReasonCode.NOT_AUTHORIZED
+        user = answer.user or credentials.username or ""
+        return _identity(credentials, means=Means.HOOK, user=user, superuser=answer.superuser)
+
+    # Its own.
+
+    def _new_hook(self) -> HttpHook | None:
+        if self.config.http is None:
+            return None
+        return HttpHook(self.config.http, monotonic=self._monotonic, logger=self._logger)
+
+    def _retire(self, hook: HttpHook) -> None:
+        def retired(_task: asyncio.Task[None]) -> None:
+            del self._retiring[hook]
+            self._former_hooks = _HookFigures.of(self._former_hooks, hook)
+
+        task = asyncio.create_task(hook.close(finish=True), name="access-hook-retires")
+        self._retiring[hook] = task
+        task.add_done_callback(retired)
+
+    def _warn(self) -> None:
+        if self._passwords is not None and self._passwords.exposure:
+            self._logger.warning(
+                "password_file_exposed",
+                reason=self._passwords.exposure,
+                path=str(self.config.password_file),
+                hint="chmod o= on the file",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _HookFigures:
+    """What one or several hooks have counted."""
+
+    asked_total: int = 0
+    remembered_total: int = 0
+    failures_total: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FAILURES, 0))
+
+    @classmethod
+    def of(cls, *counted: _HookFigures | HttpHook) -> _HookFigures:
+        """Return the sum."""
+        return cls(
+            sum(each.asked_total for each in counted),
+            sum(each.remembered_total for each in counted),
+            {reason: sum(each.failures_total[reason] for each in counted) for reason in FAILURES},
+        )
+
+
+_REFUSALS = {
+    Outcome.MATCH: ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+    Outcome.MISMATCH: ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+    Outcome.BUSY: ReasonCode.SERVER_BUSY,
+    Outcome.FAILED: ReasonCode.SERVER_UNAVAILABLE,
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether `host`, an IP address or a name, is surely this machine seen from itself."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback  # what a socket for both versions tells of an IPv4 peer
+    return address.is_loopback
+
+
+def _identity(
+    credentials: Credentials, *, means: Means, user: str = "", superuser: bool = False, proof: str = ""
+) -> Identity:
+    return Identity(
+        client_id=credentials.client_id,
+        user=user,
+        address=credentials.address,
+        local=credentials.local,
+        means=means,
+        superuser=superuser,
+        proof=proof,
+    )
+
+
+def _revoked(former: PasswordFile | None, now: PasswordFile | None) -> frozenset[str]:
+    users = now.users if now is not None else {}
+    return frozenset(user for user, stored in (former.users if former else {}).items() if users.get(user) != stored)
+
+
+def _is_text(password: bytes) -> bool:
+    try:
+        password.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

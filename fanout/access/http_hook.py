@@ -1,0 +1,270 @@
+"""A service of the operator that is asked over HTTP whether a client may do something.
+
+Owns the form of questions and answers, how many are asked at a time, how long answers are remembered, and what a
+failure means: a refusal, a count, and a log line that does not repeat. It must not know rules or password files.
+
+A question is a POST with a JSON object: `action` ("connect", "subscribe", "publish"), `client_id`, `username` (null for
+none), `address` (IP address, empty for a Unix socket), for "connect" `password` (null for none), otherwise `topic`
+(a Topic Name, or a Topic Filter without `$share/{group}/`). The answer is 200 with a JSON object: `allow` (true or
+false), and for "connect" where wanted `superuser` (true or false) and `user` (the user that the client is taken for).
+Other keys are ignored; everything else is a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import json
+import secrets
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import httpx
+
+from fanout.access.memory import TimedMemory
+from fanout.access.settings import HookAction, HookConfig
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+__all__ = ["FAILURES", "Answer", "HttpHook", "Question"]
+
+FAILURES: Final = ("busy", "timeout", "unreachable", "status", "answer")
+"""Why a question can have no answer: too many wait, too late, no connection, not 200, not an answer."""
+_ANSWER_BYTES_MAX: Final = 64 * 1024
+_REMEMBERED_TOPIC_BYTES_MAX: Final = 1024
+_LOG_INTERVAL_S: Final = 10.0
+_USER_BYTES_MAX: Final = 65_535
+
+
+class Question(NamedTuple):
+    """What is asked of the service."""
+
+    action: HookAction
+    client_id: str
+    username: str | None
+    address: str
+    topic: str = ""
+    """Not for "connect"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the service says; a refusal when it says nothing."""
+
+    allow: bool
+    superuser: bool = False
+    user: str | None = None
+    """User that the client is taken for; None for its User Name."""
+    failure: str = ""
+    """One of `FAILURES`, or empty."""
+
+
+class _NoAnswer(Exception):
+    """The service gave no answer; the text is one of `FAILURES`."""
+
+
+class HttpHook:
+    """Asks one service."""
+
+    def __init__(self, config: HookConfig, *, monotonic: Callable[[], float], logger: FilteringBoundLogger) -> None:
+        """Prepare; the first question opens the first connection.
+
+        Args:
+            config: Where to ask, and bounds.
+            monotonic: Tells seconds of a clock that never goes back.
+            logger: Takes log lines.
+        """
+        self.config = config
+        """Where to ask, and bounds."""
+        self.asked_total = 0
+        """Questions that were sent."""
+        self.remembered_total = 0
+        """Questions that a remembered answer, or one on its way, made unnecessary."""
+        self.failures_total = dict.fromkeys(FAILURES, 0)
+        """Questions without an answer, by reason."""
+        self._monotonic = monotonic
+        self._key = secrets.token_bytes(32)
+        self._answers: TimedMemory[tuple[Question, bytes], Answer] = TimedMemory(
+            seconds=config.remember_s, entries_max=config.remembered_max
+        )
+        self._unfinished: dict[tuple[Question, bytes], asyncio.Task[Answer]] = {}
+        self._free = asyncio.Semaphore(config.requests_max)
+        self._failures = _FailureLog(config.url, monotonic=monotonic, logger=logger)
+        self._client = httpx.AsyncClient(
+            timeout=None,  # a question has one time limit, from when it is asked
+            limits=httpx.Limits(max_connections=config.requests_max, max_keepalive_connections=config.requests_max),
+            trust_env=False,  # a proxy of the environment has no business with passwords
+            verify=_trusted_by_the_system() if config.url.startswith("https:") else False,
+        )
+
+    @property
+    def unfinished(self) -> int:
+        """How many questions are asked or wait."""
+        return len(self._unfinished)
+
+    def ask(self, question: Question, *, password: bytes | None = None) -> Answer | asyncio.Task[Answer]:
+        """Ask, or remember.
+
+        Args:
+            question: What is asked.
+            password: For "connect", what the client sent: UTF-8.
+
+        Returns:
+            The answer, or a task with it, which never fails. Whoever waits for the task must not cancel it:
+            others may wait for it too. `asyncio.wait` is right, or a callback.
+        """
+        key = (question, self._digest(password))
+        answer = self._answers.get(key, now_s=self._monotonic())
+        if answer is not None:
+            self.remembered_total += 1
+            return answer
+        task = self._unfinished.get(key)
+        if task is not None:
+            self.remembered_total += 1
+            return task
+        if len(self._unfinished) >= self.config.requests_max + self.config.queue_max:
+            return self._failed("busy")
+        task = asyncio.create_task(self._answer(question, key, password), name=f"access-hook-{question.action}")
+        self._unfinished[key] = task
+        task.add_done_callback(lambda _: self._unfinished.pop(key, None))
+        return task
+
+    async def close(self, *, finish: bool = False) -> None:
+        """Close all connections.
+
+        Args:
+            finish: Let the questions on their way be answered first, which is over after `timeout_s`; otherwise they
+                are dropped.
+        """
+        tasks = list(self._unfinished.values())
+        if not finish:
+            for task in tasks:
+                task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._client.aclose()
+
+    async def _answer(self, question: Question, key: tuple[Question, bytes], password: bytes | None) -> Answer:
+        content = _content(question, password)
+        try:
+            async with asyncio.timeout(self.config.timeout_s), self._free:
+                self.asked_total += 1
+                answer = _read_answer(await self._post(content), question)
+        except TimeoutError:
+            return self._failed("timeout")
+        except _NoAnswer as error:
+            return self._failed(str(error))
+        self._failures.end()
+        if len(question.topic) <= _REMEMBERED_TOPIC_BYTES_MAX:
+            self._answers.put(key, answer, now_s=self._monotonic())
+        return answer
+
+    async def _post(self, content: bytes) -> bytes:
+        """Send a question and return the document that answers it.
+
+        A kept connection may have been closed by the service just then. The question changes nothing there, so
+        it is asked once more.
+        """
+        try:
+            try:
+                return await self._post_once(content)
+            except (httpx.NetworkError, httpx.RemoteProtocolError):
+                return await self._post_once(content)
+        except httpx.HTTPError as error:
+            raise _NoAnswer("unreachable") from error
+
+    async def _post_once(self, content: bytes) -> bytes:
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        async with self._client.stream("POST", self.config.url, content=content, headers=headers) as response:
+            if response.status_code != httpx.codes.OK:
+                raise _NoAnswer("status")
+            document = b""
+            async for piece in response.aiter_bytes():
+                document += piece
+                if len(document) > _ANSWER_BYTES_MAX:
+                    raise _NoAnswer("answer")
+            return document
+
+    def _failed(self, failure: str) -> Answer:
+        self.failures_total[failure] += 1
+        self._failures.note(failure)
+        return Answer(allow=False, failure=failure)
+
+    def _digest(self, password: bytes | None) -> bytes:
+        """Return what stands for a password in memory."""
+        if password is None:
+            return b""
+        return hashlib.blake2b(password, key=self._key, digest_size=32).digest()
+
+
+class _FailureLog:
+    """Tells that the service fails: once when it begins, then every few seconds, and when it is over."""
+
+    def __init__(self, url: str, *, monotonic: Callable[[], float], logger: FilteringBoundLogger) -> None:
+        self._url = url.partition("?")[0]  # what follows may be a secret
+        self._monotonic = monotonic
+        self._logger = logger
+        self._count = 0  # since the last success
+        self._next_line_s = 0.0
+
+    def note(self, failure: str) -> None:
+        """Note a failure."""
+        self._count += 1
+        now_s = self._monotonic()
+        if self._count == 1 or now_s >= self._next_line_s:
+            self._next_line_s = now_s + _LOG_INTERVAL_S
+            self._logger.warning("access_hook_fails", reason=failure, failures=self._count, url=self._url)
+
+    def end(self) -> None:
+        """Note a success."""
+        if self._count:
+            self._logger.info("access_hook_works_again", failures=self._count, url=self._url)
+            self._count = 0
+
+
+@functools.cache
+def _trusted_by_the_system() -> ssl.SSLContext:
+    """Return the certificates that the system trusts; loading them takes a fifth of a second, so it is done once."""
+    return ssl.create_default_context()
+
+
+def _content(question: Question, password: bytes | None) -> bytes:
+    document: dict[str, str | None] = {
+        "action": question.action,
+        "client_id": question.client_id,
+        "username": question.username,
+        "address": question.address,
+    }
+    if question.action == "connect":
+        document["password"] = None if password is None else password.decode()
+    else:
+        document["topic"] = question.topic
+    return json.dumps(document, ensure_ascii=False).encode()
+
+
+def _read_answer(document: bytes, question: Question) -> Answer:
+    try:
+        said: Any = json.loads(document)
+    except (ValueError, RecursionError) as error:
+        raise _NoAnswer("answer") from error
+    if not isinstance(said, Mapping) or not isinstance(said.get("allow"), bool):
+        raise _NoAnswer("answer")
+    if question.action != "connect":
+        return Answer(allow=said["allow"])
+    superuser, user = said.get("superuser", False), said.get("user")
+    if not isinstance(superuser, bool) or not (user is None or _is_user(user)):
+        raise _NoAnswer("answer")
+    return Answer(allow=said["allow"], superuser=said["allow"] and superuser, user=user)
+
+
+def _is_user(user: object) -> bool:
+    if not isinstance(user, str) or not user or "\0" in user:
+        return False
+    try:
+        return len(user.encode()) <= _USER_BYTES_MAX
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can spell
+        return False

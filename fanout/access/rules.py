@@ -1,0 +1,291 @@
+"""Rules for topics: which ones a client may read and write.
+
+Owns the meaning of a list of rules. It must not know files, connections or passwords.
+
+The first rule that fits the client, the direction and the topic decides; when none does, the answer is no. An
+empty list allows everything. `docs/decisions/0005-access-rules.md` says why.
+
+A subscription is granted only when every topic that its Topic Filter matches may be read, which is decided
+exactly. A topic that may not be read has either a rule that denies it or none. For each rule that denies, the
+topics of both filters are again those of one filter (`fanout.selection.common_filter`). Of such a filter, and
+of the subscription's own, one *freshest* topic per depth is tried: with a name that occurs in no rule in place
+of every wildcard. A rule that matches it has a wildcard there too, hence matches every topic of the filter at
+that depth; and beyond the longest rule a greater depth changes nothing. So when all these topics may be read,
+all may; and one that may not is the witness.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Literal, TypeAlias
+
+from fanout.access.client_ids import matches_pattern
+from fanout.access.filters import Nothing, RuleFilter
+from fanout.access.identity import Identity
+from fanout.mqtt.topics import matches, parse_shared
+from fanout.selection import Selector, common_filter
+
+__all__ = ["ANY", "DECISIONS_MAX", "Denied", "Direction", "Rights", "Rule", "RuleSet"]
+
+Direction: TypeAlias = Literal["read", "write", "all"]
+"""What a rule is about: subscriptions, PUBLISH packets, or both."""
+
+ANY: Final = "*"
+"""The `user` of a rule for every client, and the `client_id` of one for every identifier."""
+DECISIONS_MAX: Final = 65_536
+"""Decisions on topics that a set of rules remembers, unless it is told otherwise."""
+_REMEMBERED_TOPIC_BYTES_MAX: Final = 256
+"""Longest topic that is remembered: it bounds the memory to about 30 MB for `DECISIONS_MAX`."""
+
+_WILDCARDS: Final = ("+", "#")
+
+_Matches: TypeAlias = Callable[[bytes], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One rule.
+
+    Raises:
+        AccessRuleInvalid: When the filter is not legal.
+    """
+
+    allows: bool
+    """Whether it allows or denies."""
+    direction: Direction
+    """What it allows or denies."""
+    filter: str
+    """Topics that it decides on: a Topic Filter, in which `%u` and `%c` stand for the client's own names."""
+    user: str = ANY
+    """User that it is for; `ANY` for every client, empty for clients without a user."""
+    client_id: str = ANY
+    """Client Identifiers that it is for; `*` stands for any characters."""
+    _filter: RuleFilter = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_filter", RuleFilter(self.filter))
+
+    @property
+    def placeholders(self) -> frozenset[str]:
+        """Which of "u" and "c" stand in the filter."""
+        return self._filter.placeholders
+
+    def is_for(self, identity: Identity) -> bool:
+        """Say whether it is for a client."""
+        return self.user in (ANY, identity.user) and (
+            self.client_id == ANY or matches_pattern(self.client_id, identity.client_id)
+        )
+
+    def filter_for(self, identity: Identity) -> str | Nothing | None:
+        """Return the Topic Filter for a client, as `RuleFilter.fill_in` does."""
+        return self._filter.fill_in(user=identity.user, client_id=identity.client_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """Why a subscription is refused."""
+
+    topic: str
+    """A topic that it would match and that may not be read."""
+    rule: int | None
+    """Index of the rule that denies it; None when no rule allows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A rule as it stands for one client."""
+
+    index: int
+    allows: bool
+    filter: str | None
+    """None for every topic."""
+    matches: _Matches
+
+
+class RuleSet:
+    """A list of rules; what each client may do by it is found by `rights`."""
+
+    def __init__(self, rules: Sequence[Rule] = (), *, decisions_max: int = DECISIONS_MAX) -> None:
+        """Prepare the rules.
+
+        Args:
+            rules: In order.
+            decisions_max: How many decisions on topics are remembered, for all clients together. When there
+                are more, all are forgotten: what is asked often comes back at once.
+        """
+        self.rules = tuple(rules)
+        """The rules, in order."""
+        self._memory = _Memory(decisions_max)
+        self._lines = [
+            None if rule.placeholders else _line(index, rule, rule.filter_for(Identity(client_id="")))
+            for index, rule in enumerate(self.rules)
+        ]
+
+    @property
+    def remembered(self) -> int:
+        """How many decisions on topics are remembered."""
+        return len(self._memory)
+
+    def rights(self, identity: Identity) -> Rights:
+        """Return what a client may read and write."""
+        read: list[_Line] = []
+        write: list[_Line] = []
+        for index, (rule, prepared) in enumerate(zip(self.rules, self._lines, strict=True)):
+            if not rule.is_for(identity):
+                continue
+            line = prepared or _line(index, rule, rule.filter_for(identity))
+            if line is None:
+                continue
+            if rule.direction != "write":
+                read.append(line)
+            if rule.direction != "read":
+                write.append(line)
+        return Rights(read=tuple(read), write=tuple(write), unlimited=not self.rules, memory=self._memory)
+
+
+def _line(index: int, rule: Rule, topic_filter: str | Nothing | None) -> _Line | None:
+    """Return a rule as it stands for a client whose filter is given; None when it does not concern it."""
+    if topic_filter is None:
+        # The client chose a name that no filter can hold. It must gain nothing by that: a rule that allows
+        # allows nothing, and one that denies denies everything.
+        return None if rule.allows else _Line(index, False, None, _every_topic)
+    if isinstance(topic_filter, Nothing):
+        return None
+    if rule.placeholders:  # not worth a regular expression for one client
+        return _Line(index, rule.allows, topic_filter, partial(matches, topic_filter.encode()))
+    return _Line(index, rule.allows, topic_filter, Selector(topic_filter).matches)
+
+
+def _every_topic(_topic: bytes) -> bool:
+    return True
+
+
+class Rights:
+    """What one client may read and write by one set of rules."""
+
+    __slots__ = ("_denied", "_depth", "_fresh", "_memory", "_read", "_remembered", "_unlimited", "_write")
+
+    def __init__(self, *, read: tuple[_Line, ...], write: tuple[_Line, ...], unlimited: bool, memory: _Memory) -> None:
+        self._read = read
+        self._write = write
+        self._unlimited = unlimited
+        self._memory = memory
+        self._remembered: dict[bytes, bool] = {}
+        self._fresh = ""  # chosen at the first subscription; no level of the filters of _read
+        self._depth = 1  # levels of the longest of these filters
+        self._denied: list[tuple[str, str]] = []  # those of them that deny, each with its first level
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether there are no rules, so that everything is allowed."""
+        return self._unlimited
+
+    def may_publish(self, topic: bytes) -> bool:
+        """Say whether `topic`, a legal Topic Name, may be written."""
+        allowed = self._remembered.get(topic)
+        if allowed is None:
+            if self._unlimited:
+                return True
+            line = _first(self._write, topic)
+            allowed = line is not None and line.allows
+            if len(topic) <= _REMEMBERED_TOPIC_BYTES_MAX:
+                self._memory.remember(self._remembered, topic, allowed)
+        return allowed
+
+    def may_subscribe(self, topic_filter: bytes) -> bool:
+        """Say whether every topic of `topic_filter` may be read; see `explain`."""
+        return self.explain(topic_filter) is None
+
+    def explain(self, topic_filter: bytes) -> Denied | None:
+        """Return why a subscription is refused; None when it is granted.
+
+        Args:
+            topic_filter: A legal Topic Filter; of a Shared Subscription the filter behind the group counts.
+
+        Raises:
+            ProtocolError: The filter begins like a Shared Subscription and is none.
+        """
+        if self._unlimited:
+            return None
+        shared = parse_shared(topic_filter)
+        text = (topic_filter if shared is None else shared[1]).decode()
+        if not self._fresh:
+            self._prepare()
+        for topic in self._topics_to_try(text):
+            line = _first(self._read, topic.encode())
+            if line is None or not line.allows:
+                return Denied(topic, line.index if line is not None else None)
+        return None
+
+    def _prepare(self) -> None:
+        filters = [line.filter.split("/") for line in self._read if line.filter is not None]
+        names = {level for levels in filters for level in levels}
+        self._fresh = next(name for name in _level_names() if name not in names)
+        self._depth = max(map(len, filters), default=1)
+        denied = [line.filter for line in self._read if line.filter is not None and not line.allows]
+        self._denied = [(topic_filter, topic_filter.partition("/")[0]) for topic_filter in denied]
+
+    def _topics_to_try(self, topic_filter: str) -> Iterator[str]:
+        """Yield topics of a filter; when they all may be read, all of its topics may."""
+        yield from self._freshest(topic_filter)
+        first = topic_filter.partition("/")[0]
+        for denied, denied_first in self._denied:
+            if first != denied_first and first not in _WILDCARDS and denied_first not in _WILDCARDS:
+                continue  # the usual case, told without looking further
+            common = common_filter(topic_filter, denied)
+            if common is not None:
+                yield from self._freshest(common)
+
+    def _freshest(self, topic_filter: str) -> Iterator[str]:
+        levels = topic_filter.split("/")
+        is_open = levels[-1] == "#"
+        if is_open:
+            levels.pop()
+        levels = [self._fresh if level == "+" else level for level in levels] or [self._fresh]
+        if levels != [""]:  # of "/#" the shortest would be empty, which no Topic Name is [MQTT-4.7.3-1]
+            yield "/".join(levels)
+        if is_open:
+            while len(levels) <= self._depth:
+                levels.append(self._fresh)
+                yield "/".join(levels)
+
+
+class _Memory:
+    """Bounds what all rights of a set of rules remember together."""
+
+    __slots__ = ("_count", "_entries_max", "_filled")
+
+    def __init__(self, entries_max: int) -> None:
+        self._entries_max = entries_max
+        self._count = 0
+        self._filled: dict[int, dict[bytes, bool]] = {}  # by id; they are kept alive by being in it
+
+    def __len__(self) -> int:
+        return self._count
+
+    def remember(self, remembered: dict[bytes, bool], topic: bytes, allowed: bool) -> None:
+        """Note a decision in `remembered`, the memory of one client."""
+        if self._count >= self._entries_max:
+            for each in self._filled.values():
+                each.clear()
+            self._filled.clear()
+            self._count = 0
+        if not remembered:
+            self._filled[id(remembered)] = remembered
+        remembered[topic] = allowed
+        self._count += 1
+
+
+def _first(lines: tuple[_Line, ...], topic: bytes) -> _Line | None:
+    for line in lines:
+        if line.matches(topic):
+            return line
+    return None
+
+
+def _level_names() -> Iterator[str]:
+    """Return names for a level without end, the most readable first."""
+    return itertools.chain("xyz", (f"x{number}" for number in itertools.count(1)))

@@ -1,0 +1,250 @@
+"""What can be configured: `[access]`, `[[access.rule]]` and `[access.http]`.
+
+Dataclasses in the style of `fanout.config.settings`, which includes `AccessConfig`: Pydantic reads the annotations
+when a file is loaded, and a class that is built directly is not validated. This module must not import
+`fanout.config`, which imports it.
+
+Owns what makes each value legal, and the rules between them (`find_access_faults`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict
+from pydantic_core import PydanticCustomError, PydanticKnownError
+
+from fanout.access.filters import RuleFilter, covers
+from fanout.access.rules import ANY, DECISIONS_MAX, Direction, Rule
+from fanout.errors import ConfigFault, FanoutError
+
+__all__ = [
+    "AccessConfig",
+    "AnonymousPolicy",
+    "HookAction",
+    "HookConfig",
+    "RuleSection",
+    "find_access_faults",
+    "rules_of",
+]
+
+AnonymousPolicy: TypeAlias = Literal["loopback", "always", "never"]
+"""Which clients may connect without a verified user.
+
+loopback: those of this machine, through a listener that only this machine reaches.
+always:   all.
+never:    none.
+"""
+HookAction: TypeAlias = Literal["connect", "subscribe", "publish"]
+"""What the HTTP hook can be asked."""
+
+_STRICT = ConfigDict(extra="forbid")
+_FAULT = "fanout_fault"  # fanout.config.values.FAULT
+_DAY_S = 86_400
+_TEXT_BYTES_MAX = 65_535
+_HOST = re.compile(r"[A-Za-z0-9_.-]+|[0-9A-Fa-f:.]+")
+
+T = TypeVar("T")
+
+
+def _fault(problem: str, hint: str) -> PydanticCustomError:
+    return PydanticCustomError(_FAULT, "{problem}", {"problem": problem, "hint": hint})
+
+
+def _parsed(parse: Callable[[str], T]) -> BeforeValidator:
+    """Make a validator of a function from the text in the file."""
+
+    def validate(value: object) -> T:
+        if not isinstance(value, str):
+            raise PydanticKnownError("string_type")
+        try:
+            return parse(value)
+        except FanoutError as error:
+            raise _fault(error.message, error.hint) from error
+
+    return BeforeValidator(validate)
+
+
+def _path(text: str) -> Path:
+    if not text or "\0" in text:
+        problem = "it contains the character U+0000" if text else "it is empty"
+        raise _fault(problem, "Write a path; a relative one is relative to the current directory.")
+    return Path(text)
+
+
+def _rule_filter(text: str) -> str:
+    RuleFilter(text)
+    return text
+
+
+def _rule_user(text: str) -> str:
+    if "\0" in text or len(text.encode()) > _TEXT_BYTES_MAX or ("*" in text and text != ANY):
+        raise _fault(
+            f'"{text[:60]}" is not a user name; only "*" alone stands for others',
+            'Write one name, "*" for every client, or "" for clients without a user.',
+        )
+    return text
+
+
+def _client_ids(text: str) -> str:
+    if not text or "\0" in text or len(text.encode()) > _TEXT_BYTES_MAX:
+        raise _fault(
+            "no Client Identifier can match it: it is empty, too long, or contains the character U+0000",
+            'Write an identifier, in which "*" stands for any characters.',
+        )
+    return text
+
+
+def _hook_url(text: str) -> str:
+    if "@" in text:  # said first, and without the text: it may contain a password
+        raise _fault("the address contains a user name or a password", "Write only the scheme, host, port and path.")
+    as_in = 'Write it as in "http://127.0.0.1:9000/mqtt".'
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise _fault(f'"{text}" is not an address', as_in) from None
+    if parts.scheme not in ("http", "https") or not _HOST.fullmatch(parts.hostname or "") or port == 0:
+        raise _fault(f'"{text}" is not an address of HTTP', as_in)
+    if parts.fragment or not all("!" <= character <= "~" for character in text):
+        raise _fault(f'"{text}" contains a "#", a blank or a character that is not ASCII', as_in)
+    return text
+
+
+def _some(actions: tuple[HookAction, ...]) -> tuple[HookAction, ...]:
+    if not actions:
+        raise _fault("the list is empty: the hook would never be asked", "Name an action, or remove [access.http].")
+    return actions
+
+
+PathText: TypeAlias = Annotated[Path, _parsed(_path)]
+RuleFilterText: TypeAlias = Annotated[str, _parsed(_rule_filter)]
+RuleUser: TypeAlias = Annotated[str, _parsed(_rule_user)]
+ClientIds: TypeAlias = Annotated[str, _parsed(_client_ids)]
+HookUrl: TypeAlias = Annotated[str, _parsed(_hook_url)]
+HookActions: TypeAlias = Annotated[tuple[HookAction, ...], AfterValidator(_some)]
+Count: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=1_000_000_000)]
+Few: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=256)]
+Seconds: TypeAlias = Annotated[float, Strict(), Field(ge=0.01, le=_DAY_S, allow_inf_nan=False)]
+SecondsOrZero: TypeAlias = Annotated[float, Strict(), Field(ge=0, le=_DAY_S, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleSection:
+    """`[[access.rule]]`: one rule for topics; `rules_of` makes a `fanout.access.rules.Rule` of it."""
+
+    __pydantic_config__ = _STRICT
+
+    filter: RuleFilterText
+    """Topic Filter that it decides on; `%u` is the client's user, `%c` its Client Identifier, `%%` a per cent sign."""
+    allow: Direction | None = None
+    """What it allows: "read", "write" or "all"; this or `deny`."""
+    deny: Direction | None = None
+    """What it denies."""
+    user: RuleUser = ANY
+    """User that it is for: a name, "*" for every client, or "" for clients without a user."""
+    client_id: ClientIds = ANY
+    """Client Identifiers that it is for; "*" stands for any characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookConfig:
+    """`[access.http]`: a service that is asked."""
+
+    __pydantic_config__ = _STRICT
+
+    url: HookUrl
+    """Address that questions are posted to."""
+    actions: HookActions = ("connect",)
+    """What it is asked: "connect", "subscribe", "publish"."""
+    timeout_s: Seconds = 3.0
+    """How long an answer may take, waiting for a free request included; later ones are refusals."""
+    requests_max: Few = 32
+    """Requests at a time."""
+    queue_max: Count = 1_000
+    """Questions that may wait for a free request; more are refused."""
+    remember_s: SecondsOrZero = 30.0
+    """How long an answer is remembered; 0 asks each time."""
+    remembered_max: Count = 10_000
+    """Answers that are remembered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessConfig:
+    """`[access]`: who may connect, and who may read and write which topics.
+
+    Without the section its defaults hold: clients of this machine may do everything, others nothing.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    anonymous: AnonymousPolicy = "loopback"
+    """Which clients may connect without a verified user; see `AnonymousPolicy`."""
+    password_file: PathText | None = None
+    """Users and the hashes of their passwords, made by `fanout passwd`; None for none."""
+    password_checks_max: Few = 2
+    """Passwords checked at a time; each takes one core, and 19 MiB."""
+    password_queue_max: Count = 1_000
+    """Clients whose password may wait for its check; more are told that the server is busy."""
+    password_remember_s: SecondsOrZero = 60.0
+    """How long the outcome of a check is remembered; 0 checks each time."""
+    password_remembered_max: Count = 10_000
+    """Outcomes that are remembered: so many matches, and as many mismatches."""
+    decisions_max: Count = DECISIONS_MAX
+    """Decisions on topics of PUBLISH packets that are remembered, for all clients together."""
+    http: HookConfig | None = None
+    """`[access.http]`; None when absent: no service is asked."""
+    rules: Annotated[tuple[RuleSection, ...], Field(alias="rule")] = ()
+    """Tables `[[access.rule]]`, in order; with none everything is allowed, with one the rest is denied."""
+
+
+def rules_of(config: AccessConfig) -> tuple[Rule, ...]:
+    """Return the rules of a configuration without faults."""
+    return tuple(
+        Rule(
+            allows=section.deny is None,
+            direction=section.allow or section.deny or "all",
+            filter=section.filter,
+            user=section.user,
+            client_id=section.client_id,
+        )
+        for section in config.rules
+    )
+
+
+def find_access_faults(config: AccessConfig) -> list[ConfigFault]:
+    """Return everything that is wrong between the keys of `[access]`."""
+    return [fault for index in range(len(config.rules)) for fault in _rule_faults(config.rules, index)]
+
+
+def _rule_faults(rules: tuple[RuleSection, ...], index: int) -> Iterator[ConfigFault]:
+    rule, key = rules[index], f"access.rule[{index}]"
+    if rule.allow is None and rule.deny is None:
+        yield ConfigFault(f"{key}.allow", "is missing", 'Add allow = "read", "write" or "all", or deny.')
+    elif rule.allow is not None and rule.deny is not None:
+        yield ConfigFault(f"{key}.deny", "allow is given too", "Keep one of them; write two rules for both.")
+    for other_index, other in enumerate(rules[:index]):
+        if _decides_all(other, rule):
+            yield ConfigFault(
+                f"{key}.filter",
+                f'"{rule.filter}" is never reached: access.rule[{other_index}], "{other.filter}", comes first and '
+                "decides on all of it",
+                f"Put it before access.rule[{other_index}], or remove it: the first rule that fits decides.",
+            )
+            return
+
+
+def _decides_all(first: RuleSection, later: RuleSection) -> bool:
+    """Say whether `first` leaves nothing to decide for `later`, whoever the client is."""
+    return (
+        (first.allow or first.deny) in ("all", later.allow or later.deny)
+        and first.user in (ANY, later.user)
+        and first.client_id in (ANY, later.client_id)
+        and not RuleFilter(first.filter).placeholders  # it concerns only clients whose names can be filled in
+        and covers(first.filter, later.filter)
+    )

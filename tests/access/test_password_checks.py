@@ -1,0 +1,233 @@
+"""Tests of `fanout.access.password_checks`, with the real Argon2 and threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from fanout.access import password_checks
+from fanout.access.password_checks import Outcome, PasswordChecks
+from fanout.access.passwords import hash_password
+from tests.access.pieces import ManualClock, cheap_hash
+
+HASH = cheap_hash(b"secret")
+
+
+@contextlib.asynccontextmanager
+async def open_checks(
+    clock: ManualClock | None = None,
+    *,
+    checks_max: int = 2,
+    queue_max: int = 10,
+    remember_s: float = 60,
+    entries_max: int = 100,
+) -> AsyncIterator[PasswordChecks]:
+    """Give checks that are closed afterwards."""
+    checks = PasswordChecks(
+        checks_max=checks_max,
+        queue_max=queue_max,
+        remember_s=remember_s,
+        entries_max=entries_max,
+        monotonic=clock or ManualClock(),
+    )
+    yield checks
+    await checks.close()
+
+
+class HeldArgon:
+    """Stands for the check itself and holds it until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.let_go = threading.Event()
+        self.calls: list[tuple[str, bytes]] = []
+        monkeypatch.setattr(password_checks, "_verify", self)
+
+    def __call__(self, stored: str, password: bytes) -> Outcome:
+        self.calls.append((stored, password))
+        assert self.let_go.wait(10)
+        return Outcome.MATCH if password == b"secret" else Outcome.MISMATCH
+
+
+async def test_only_the_right_password_matches() -> None:
+    """A wrong one, an empty one and that of an unknown user do not."""
+    async with open_checks() as checks:
+        assert await checks.check(b"secret", user="alice", stored=HASH) is Outcome.MATCH
+        assert await checks.check(b"Secret", user="alice", stored=HASH) is Outcome.MISMATCH
+        assert await checks.check(b"", user="alice", stored=HASH) is Outcome.MISMATCH
+        assert await checks.check(b"secret", user="bob", stored=None) is Outcome.MISMATCH
+        assert checks.checked_total == 4
+
+
+async def test_passwords_are_bytes() -> None:
+    """MQTT makes no text of them."""
+    password = b"\xff\0" * 30_000
+    async with open_checks() as checks:
+        stored = cheap_hash(password)
+        assert await checks.check(password, user="alice", stored=stored) is Outcome.MATCH
+        assert await checks.check(password[:-1], user="alice", stored=stored) is Outcome.MISMATCH
+
+
+async def test_a_hash_that_argon2_refuses_is_no_answer() -> None:
+    """A damaged hash is neither a match nor a mismatch, and is not remembered."""
+    async with open_checks() as checks:
+        damaged = HASH[:-1] + "/"
+        for _ in range(2):
+            assert await checks.check(b"secret", user="alice", stored=damaged) is Outcome.FAILED
+        assert checks.checked_total == 2
+
+
+async def test_outcomes_are_remembered_for_their_time() -> None:
+    """Matches, mismatches and unknown users alike; then they are checked again."""
+    clock = ManualClock()
+    async with open_checks(clock) as checks:
+        for _ in range(3):
+            assert await checks.check(b"secret", user="alice", stored=HASH) is Outcome.MATCH
+            assert await checks.check(b"wrong", user="alice", stored=HASH) is Outcome.MISMATCH
+            assert await checks.check(b"wrong", user="bob", stored=None) is Outcome.MISMATCH
+        assert (checks.checked_total, checks.remembered_total) == (3, 6)
+        clock.now_s += 60
+        assert await checks.check(b"secret", user="alice", stored=HASH) is Outcome.MATCH
+        assert checks.checked_total == 4
+
+
+async def test_zero_seconds_check_each_time() -> None:
+    """An operator may want nothing remembered."""
+    async with open_checks(remember_s=0) as checks:
+        for _ in range(3):
+            assert await checks.check(b"secret", user="alice", stored=HASH) is Outcome.MATCH
+        assert checks.checked_total == 3
+
+
+async def test_another_hash_user_or_password_is_another_check() -> None:
+    """What is remembered of the old password says nothing once the file has a new one."""
+    async with open_checks() as checks:
+        assert await checks.check(b"secret", user="alice", stored=HASH) is Outcome.MATCH
+        assert await checks.check(b"secret", user="alice", stored=cheap_hash(b"new")) is Outcome.MISMATCH
+        assert await checks.check(b"secret", user="bob", stored=HASH) is Outcome.MATCH
+        assert await checks.check(b"esecret", user="alic", stored=HASH) is Outcome.MISMATCH
+        assert checks.checked_total == 4
+
+
+async def test_guesses_do_not_push_out_matches() -> None:
+    """Many wrong passwords leave the right one remembered."""
+    async with open_checks(entries_max=3) as checks:
+        await checks.check(b"secret", user="alice", stored=HASH)
+        for number in range(10):
+            await checks.check(b"guess %d" % number, user="alice", stored=HASH)
+        done = checks.checked_total
+        assert await checks.check(b"secret", user="alice", stored=HASH) is Outcome.MATCH
+        assert checks.checked_total == done
+
+
+async def test_nothing_readable_is_remembered() -> None:
+    """Neither the password nor the user, and the same pair is another key in another process."""
+    async with open_checks() as one, open_checks() as other:
+        for checks in (one, other):
+            await checks.check(b"secret", user="alice", stored=HASH)
+        [key], [other_key] = one._matches._entries, other._matches._entries
+        assert key != other_key
+        assert b"secret" not in key
+
+
+async def test_clients_that_come_together_share_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand devices with one password cost one check, and one that leaves does not take it along."""
+    argon = HeldArgon(monkeypatch)
+    async with open_checks() as checks:
+        waiting = [asyncio.create_task(checks.check(b"secret", user="plant", stored=HASH)) for _ in range(1000)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        assert checks.unfinished == 1
+        argon.let_go.set()
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(outcomes[0], asyncio.CancelledError)
+        assert set(outcomes[1:]) == {Outcome.MATCH}
+        assert len(argon.calls) == 1
+
+
+async def test_when_too_many_wait_the_next_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many run, so many wait, and the rest is not checked."""
+    argon = HeldArgon(monkeypatch)
+    async with open_checks(checks_max=2, queue_max=3) as checks:
+        waiting = [
+            asyncio.create_task(checks.check(b"guess %d" % number, user="alice", stored=HASH)) for number in range(5)
+        ]
+        await asyncio.sleep(0)
+        assert checks.unfinished == 5
+        assert await checks.check(b"secret", user="alice", stored=HASH) is Outcome.BUSY
+        argon.let_go.set()
+        assert set(await asyncio.gather(*waiting)) == {Outcome.MISMATCH}
+        assert checks.unfinished == 0
+        assert await checks.check(b"secret", user="alice", stored=HASH) is Outcome.MATCH
+
+
+async def test_closing_answers_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are told that the server is busy, and no thread is left."""
+    argon = HeldArgon(monkeypatch)
+    async with open_checks(checks_max=1) as checks:
+        waiting = [
+            asyncio.create_task(checks.check(b"guess %d" % number, user="alice", stored=HASH)) for number in range(3)
+        ]
+        await asyncio.sleep(0)
+        threading.Timer(0.05, argon.let_go.set).start()
+    assert set(await asyncio.gather(*waiting)) == {Outcome.BUSY}
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("access-passwords")]
+
+
+async def test_the_event_loop_goes_on_meanwhile() -> None:
+    """While a password of the usual cost is checked, the loop turns many times."""
+    stored = hash_password(b"secret")
+    async with open_checks() as checks:
+        check = asyncio.create_task(checks.check(b"secret", user="alice", stored=stored))
+        turns = 0
+        while not check.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert check.result() is Outcome.MATCH
+        assert turns > 20
+
+
+async def test_an_unknown_user_costs_what_a_known_one_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in has the cost that most hashes of the file have, and is checked the same way."""
+    calls: list[str] = []
+    real = password_checks._verify
+
+    def noted(stored: str, password: bytes) -> Outcome:
+        calls.append(stored)
+        return real(stored, password)
+
+    monkeypatch.setattr(password_checks, "_verify", noted)
+    async with open_checks() as checks:
+        await checks.check(b"x", user="bob", stored=None)
+        checks.resemble([HASH, cheap_hash(b"b"), hash_password(b"c")])
+        await checks.check(b"x", user="bob", stored=None)
+        checks.resemble([])
+        await checks.check(b"x", user="eve", stored=None)
+    assert [stored.rsplit("$", 2)[0] for stored in calls] == [
+        "$argon2id$v=19$m=19456,t=2,p=1",
+        "$argon2id$v=19$m=8,t=1,p=1",
+        "$argon2id$v=19$m=19456,t=2,p=1",
+    ]
+
+
+async def test_the_stand_in_never_matches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if a password for it were found."""
+    argon = HeldArgon(monkeypatch)
+    argon.let_go.set()
+    async with open_checks() as checks:
+        for _ in range(2):  # also when it is remembered
+            assert await checks.check(b"secret", user="bob", stored=None) is Outcome.MISMATCH
+
+
+async def test_a_remembered_outcome_costs_next_to_nothing() -> None:
+    """A reconnect storm does not wait for Argon2."""
+    async with open_checks() as checks:
+        await checks.check(b"secret", user="alice", stored=HASH)
+        started_s = time.perf_counter()
+        for _ in range(1000):
+            await checks.check(b"secret", user="alice", stored=HASH)
+        assert time.perf_counter() - started_s < 0.5
