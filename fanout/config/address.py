@@ -106,9 +106,7 @@ def _refuse_credentials(text: str) -> None:
 def _parse_host_and_port(text: str, *, whole: str, port_default: int | None, example: str) -> tuple[str, int]:
     as_in = f'Write it as in "{example}".'
     if text.startswith("[") or text.count(":") > 1:
-        host, separator, port_text = _split_ipv6(
-            text, whole=whole, example=example.replace("127.0.0.1", "[::1]")
-        )
+        host, separator, port_text = _split_ipv6(text, whole=whole, example=example.replace("127.0.0.1", "[::1]"))
     else:
         host, separator, port_text = text.partition(":")
         if not separator and port_default is None:

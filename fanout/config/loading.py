@@ -122,9 +122,7 @@ def _syntax_fault(error: Exception, text: str) -> ConfigFault:
 def _validate(data: dict[str, Any]) -> NodeConfig:
     config = _ADAPTER.validate_python(data)
     links = (
-        link
-        if link.client_id
-        else dataclasses.replace(link, client_id=f"fanout-{config.node.id}-{link.name}")
+        link if link.client_id else dataclasses.replace(link, client_id=f"fanout-{config.node.id}-{link.name}")
         for link in config.links
     )
     return dataclasses.replace(config, links=tuple(links))
@@ -145,9 +143,7 @@ def _make_inert(data: dict[str, Any], location: tuple[Any, ...]) -> None:
         case "link", int(link), "selector", int(selector), *_:  # a part of it would select something else
             data["link"][link]["selector"][selector] = _inert_selector(link, selector)
         case "link", int(link):
-            data["link"][link] = {
-                key: _inert_values(link)[f"link.{key}"] for key in ("name", "primary", "selector")
-            }
+            data["link"][link] = {key: _inert_values(link)[f"link.{key}"] for key in ("name", "primary", "selector")}
         case "link", int(link), key, *_:
             _replace(data["link"][link], key, _inert_values(link).get(f"link.{key}"))
         case section, key, *_:

@@ -44,12 +44,8 @@ def read_password(link: LinkConfig, *, environment: Mapping[str, str] = os.envir
         source = "environment"
         value = environment.get(link.password_env)
         if value is None:
-            problem = (
-                f'the variable {link.password_env}, with the password of the link "{link.name}", is not set'
-            )
-            raise ConfigError(
-                source, (ConfigFault("", problem, "Set it before the start, or correct password_env."),)
-            )
+            problem = f'the variable {link.password_env}, with the password of the link "{link.name}", is not set'
+            raise ConfigError(source, (ConfigFault("", problem, "Set it before the start, or correct password_env."),))
         password = value.encode(errors="surrogateescape")
     else:
         return None

@@ -100,9 +100,7 @@ def _role_faults(config: NodeConfig, role: Role | None) -> Iterator[ConfigFault]
 def _listener_faults(config: NodeConfig) -> Iterator[ConfigFault]:
     listeners: list[tuple[str, Address]] = []
     if config.server is not None:
-        listeners += [
-            (f"server.listen[{index}]", address) for index, address in enumerate(config.server.listen)
-        ]
+        listeners += [(f"server.listen[{index}]", address) for index, address in enumerate(config.server.listen)]
     for index, link in enumerate(config.links):
         for address in link.primaries:
             if any(_reaches(address, listener) for _, listener in listeners):

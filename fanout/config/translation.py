@@ -94,9 +94,7 @@ def section_keys(section: str) -> Mapping[str, object]:
     hints = typing.get_type_hints(kind, include_extras=True)
     keys: dict[str, object] = {}
     for field in dataclasses.fields(kind):
-        extras = [
-            extra for extra in getattr(hints[field.name], "__metadata__", ()) if isinstance(extra, FieldInfo)
-        ]
+        extras = [extra for extra in getattr(hints[field.name], "__metadata__", ()) if isinstance(extra, FieldInfo)]
         alias = next((extra.alias for extra in extras if extra.alias), None)
         keys[alias or field.name] = field.default
     return keys
@@ -188,9 +186,7 @@ def _unknown(place: _Place) -> tuple[str, str]:
     problem = f"{_title(place.section)} has no such key"
     if not place.section:
         is_section = isinstance(place.value, dict | list)
-        problem = (
-            "there is no such section" if is_section else "there is no such key before the first section"
-        )
+        problem = "there is no such section" if is_section else "there is no such key before the first section"
     keys = section_keys(place.section)
     close = difflib.get_close_matches(place.key.lower().replace("-", "_"), keys, n=1)
     elsewhere = [section for section in SECTIONS if place.key in section_keys(section)]
@@ -200,9 +196,7 @@ def _unknown(place: _Place) -> tuple[str, str]:
     elif elsewhere:
         hint = f"It is a key of {' and '.join(map(_title, elsewhere))}; write it there"
         # The usual slip: a key of the link after the selector, where TOML takes it for the selector's.
-        hint += (
-            ", above [[link.selector]]." if (place.section, elsewhere) == ("link.selector", ["link"]) else "."
-        )
+        hint += ", above [[link.selector]]." if (place.section, elsewhere) == ("link.selector", ["link"]) else "."
     elif close:
         hint = f'Did you mean "{close[0]}"?'
     else:

@@ -16,9 +16,7 @@ from fanout.config.translation import SECTIONS, section_keys
 from fanout.errors import ConfigError, ConfigFault
 from tests.config.faults import LINK, NODE, SELECTOR, SERVER, faults_of
 
-SYNTAX_HINT = (
-    'Correct the TOML there: text stands in "quotes", a list in [brackets], and each key is given once.'
-)
+SYNTAX_HINT = 'Correct the TOML there: text stands in "quotes", a list in [brackets], and each key is given once.'
 
 
 def test_a_file_is_loaded(tmp_path: Path) -> None:
@@ -43,8 +41,7 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(tmp_path / "none.toml")
     assert str(caught.value) == (
-        f"{tmp_path}/none.toml: cannot read the configuration file: no such file or directory. "
-        "Check the path."
+        f"{tmp_path}/none.toml: cannot read the configuration file: no such file or directory. Check the path."
     )
     assert caught.value.path == str(tmp_path / "none.toml")
 
@@ -66,9 +63,7 @@ def test_a_file_without_permission_is_told(tmp_path: Path, monkeypatch: pytest.M
         load_config(tmp_path / "edge.toml")
 
 
-def test_a_reason_is_given_even_when_the_system_gives_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reason_is_given_even_when_the_system_gives_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some errors of the system have no text."""
 
     def fail(path: Path) -> bytes:
@@ -192,11 +187,7 @@ def test_all_faults_are_told_at_once() -> None:
             "link[1].selector[0].prefix",
         ),
         (
-            NODE
-            + SERVER
-            + LINK
-            + SELECTOR
-            + "exclude = ['plant/a#']\n[[link.selector]]\nfilter = 'plant/a'\n",
+            NODE + SERVER + LINK + SELECTOR + "exclude = ['plant/a#']\n[[link.selector]]\nfilter = 'plant/a'\n",
             "link[0].selector[0].exclude[0]",
         ),
         (
@@ -229,9 +220,7 @@ SCALARS = st.one_of(
     st.integers(),
     st.floats(),
     st.text(max_size=5),
-    st.sampled_from(
-        ["", "a", "a/#", "#", "+/a", "$SYS", "mqtt://a", "mqtt://127.0.0.1:1884", "127.0.0.1:1884", "x/"]
-    ),
+    st.sampled_from(["", "a", "a/#", "#", "+/a", "$SYS", "mqtt://a", "mqtt://127.0.0.1:1884", "127.0.0.1:1884", "x/"]),
     st.dates(),
 )
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3), max_leaves=4)
@@ -242,18 +231,14 @@ EXAMPLES = {"node.id": "a", "link.name": "a", "link.primary": "mqtt://a", "link.
 
 def tables(section: str, **more: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Make tables of a section with any keys; the required ones are there, and mostly right."""
-    optional: dict[str, st.SearchStrategy[Any]] = (
-        dict.fromkeys([*section_keys(section), "unknown"], VALUES) | more
-    )
+    optional: dict[str, st.SearchStrategy[Any]] = dict.fromkeys([*section_keys(section), "unknown"], VALUES) | more
     required = {
         key: st.one_of(st.just(EXAMPLES[f"{section}.{key}"]), st.just(EXAMPLES[f"{section}.{key}"]), VALUES)
         for key in section_keys(section)
         if f"{section}.{key}" in EXAMPLES
     }
     few = st.sets(st.sampled_from(sorted(optional)), max_size=4)
-    whole = few.flatmap(
-        lambda keys: st.fixed_dictionaries({**{key: optional[key] for key in keys}, **required})
-    )
+    whole = few.flatmap(lambda keys: st.fixed_dictionaries({**{key: optional[key] for key in keys}, **required}))
     return st.one_of(whole, whole, whole, st.fixed_dictionaries({}, optional=optional), VALUES)
 
 

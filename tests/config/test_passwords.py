@@ -40,18 +40,14 @@ def test_a_link_without_a_source_has_no_password() -> None:
         (b"x" * PASSWORD_BYTES_MAX + b"\r\n", b"x" * PASSWORD_BYTES_MAX),
     ],
 )
-def test_a_file_gives_its_content_without_the_last_line_end(
-    tmp_path: Path, content: bytes, password: bytes
-) -> None:
+def test_a_file_gives_its_content_without_the_last_line_end(tmp_path: Path, content: bytes, password: bytes) -> None:
     """An editor's line end is not part of the password; anything else is."""
     file = tmp_path / "password"
     file.write_bytes(content)
     assert read_password(link(file=file)) == password
 
 
-def test_a_relative_file_is_relative_to_the_current_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_file_is_relative_to_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As every path in the configuration."""
     (tmp_path / "password").write_text("secret")
     monkeypatch.chdir(tmp_path)

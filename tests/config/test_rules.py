@@ -132,9 +132,7 @@ class TestListeners:
             )
         ]
 
-    @pytest.mark.parametrize(
-        "primary", ["mqtt://127.0.0.1:1885", "mqtt://primary-host:1884", "mqtt://10.0.0.1:1884"]
-    )
+    @pytest.mark.parametrize("primary", ["mqtt://127.0.0.1:1885", "mqtt://primary-host:1884", "mqtt://10.0.0.1:1884"])
     def test_a_link_to_another_node_passes(self, primary: str) -> None:
         """Another port or a host that may be another machine is no cycle."""
         text = f'{NODE}[server]\nlisten = ["mqtt://0.0.0.0:1884"]\n' + link("plant", '"a"', primary=primary)
@@ -195,10 +193,7 @@ class TestLinks:
         """MQTT 5 allows it [MQTT-3.1.2-22 of 3.1.1]."""
         assert faults_of(NODE + SERVER + link("plant", '"a"', more=source)) == []
         assert faults_of(NODE + SERVER + link("plant", '"a"', more="version = 4\n")) == []
-        assert (
-            faults_of(NODE + SERVER + link("plant", '"a"', more="version = 4\nusername = 'u'\n" + source))
-            == []
-        )
+        assert faults_of(NODE + SERVER + link("plant", '"a"', more="version = 4\nusername = 'u'\n" + source)) == []
         assert faults_of(NODE + SERVER + link("plant", '"a"', more="version = 4\n" + source)) == [
             (
                 "link[0].username",

@@ -87,24 +87,16 @@ def test_no_file_is_without_a_test() -> None:
 
 def test_the_files_work_side_by_side() -> None:
     """A primary, a secondary and a tap on one machine share no port, identifier or directory."""
-    primary, secondary, tap = (
-        load_config(CONFIGS / f"{name}.toml") for name in ("primary", "secondary", "tap")
-    )
+    primary, secondary, tap = (load_config(CONFIGS / f"{name}.toml") for name in ("primary", "secondary", "tap"))
     nodes = (primary, secondary, tap)
-    assert (
-        len({config.node.id for config in nodes})
-        == len({config.node.data_directory for config in nodes})
-        == 3
-    )
+    assert len({config.node.id for config in nodes}) == len({config.node.data_directory for config in nodes}) == 3
     assert len({config.log.directory for config in nodes if config.log}) == 3
     assert primary.server is not None
     assert primary.http is not None
     assert secondary.server is not None
     assert secondary.http is not None
     ports = [
-        (*config.server.listen, config.http.listen)
-        for config in (primary, secondary)
-        if config.server and config.http
+        (*config.server.listen, config.http.listen) for config in (primary, secondary) if config.server and config.http
     ]
     assert [[address.port for address in each] for each in ports] == [[1883, 8079], [1884, 8080]]
     assert secondary.links[0].primaries == tap.links[0].primaries == primary.server.listen
@@ -139,15 +131,10 @@ def test_full_shows_every_key_with_its_default(section: str) -> None:
 def test_full_explains_every_key() -> None:
     """Each line has a comment; seconds and bytes are named as such, required keys are marked."""
     required = {
-        key
-        for section in SECTIONS
-        for key, default in section_keys(section).items()
-        if default is dataclasses.MISSING
+        key for section in SECTIONS for key, default in section_keys(section).items() if default is dataclasses.MISSING
     }
     lines = [line for line in OPTIONAL_LINE.sub(r"\1", FULL).splitlines() if re.match(r"\w+ = ", line)]
-    assert (
-        len(lines) == sum(len(section_keys(section)) for section in SECTIONS if section) - 1
-    )  # [[link.selector]]
+    assert len(lines) == sum(len(section_keys(section)) for section in SECTIONS if section) - 1  # [[link.selector]]
     for line in lines:
         key, _, rest = line.partition(" = ")
         _, mark, comment = rest.partition("  # ")
@@ -191,9 +178,7 @@ def test_a_loaded_selector_is_what_the_file_says() -> None:
 def test_a_loaded_link_is_what_the_file_says() -> None:
     """Addresses and paths are read, and a whole number does for seconds."""
     text = LINK.replace('"mqtt://primary-host"', '["mqtt://a", "mqtt://b:1885"]')
-    text += (
-        'username = "u"\npassword_file = "secrets/p"\nversion = 4\nretain_policy = "keep"\nheartbeat_s = 0\n'
-    )
+    text += 'username = "u"\npassword_file = "secrets/p"\nversion = 4\nretain_policy = "keep"\nheartbeat_s = 0\n'
     [link] = parse_config(NODE + SERVER + text + SELECTOR, path="edge.toml").links
     assert link.primaries == (Address("mqtt", "a", 1883), Address("mqtt", "b", 1885))
     assert link.password_file == Path("secrets/p")

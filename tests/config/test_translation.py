@@ -242,9 +242,7 @@ def test_a_key_before_the_first_section_is_told_where_it_belongs() -> None:
         ),
     ],
 )
-def test_what_should_be_a_section_is_told_with_its_brackets(
-    text: str, key: str, problem: str, hint: str
-) -> None:
+def test_what_should_be_a_section_is_told_with_its_brackets(text: str, key: str, problem: str, hint: str) -> None:
     """One bracket or two: the hint shows the line."""
     rest = "" if text.startswith("server") else SERVER
     before = text.startswith(("server", "link ="))

@@ -90,9 +90,7 @@ def selector_with(line: str) -> str:
         ),
     ],
 )
-def test_a_link_refuses_what_mqtt_or_the_system_cannot_use(
-    line: str, key: str, problem: str, hint: str
-) -> None:
+def test_a_link_refuses_what_mqtt_or_the_system_cannot_use(line: str, key: str, problem: str, hint: str) -> None:
     """Each value of a link is checked by itself; what may be a password is not repeated."""
     assert faults_of(link_with(line)) == [(f"link[0].{key}", problem, hint)]
 
@@ -149,9 +147,7 @@ def test_a_primary_is_one_address_or_several() -> None:
     one = LINK.replace("mqtt://primary-host", "tcp://a")
     several = LINK.replace('"mqtt://primary-host"', '["mqtt://a", "tcp://b"]')
     assert [fault[:2] for fault in faults_of(NODE + SERVER + one + SELECTOR)] == [("link[0].primary", scheme)]
-    assert [fault[:2] for fault in faults_of(NODE + SERVER + several + SELECTOR)] == [
-        ("link[0].primary[1]", scheme)
-    ]
+    assert [fault[:2] for fault in faults_of(NODE + SERVER + several + SELECTOR)] == [("link[0].primary[1]", scheme)]
 
 
 @pytest.mark.parametrize("line", ["primary = 1883", "primary = {}", 'primary = [["mqtt://a"]]'])
