@@ -1,0 +1,42 @@
+"""Messages of local clients on their way to the primary."""
+
+from __future__ import annotations
+
+from fanout.link.forwarding import QUEUE_MAX, Forwarding
+from fanout.link.outgoing import Message, Outgoing
+from tests.link.fake_primary import make_config
+
+
+def forwarding(receive_maximum: int) -> tuple[Forwarding, Outgoing]:
+    """Return a queue in front of a primary's Receive Maximum."""
+    outgoing = Outgoing(make_config(), node_id="edge-1")
+    outgoing.allow_in_flight(receive_maximum)
+    return Forwarding(outgoing), outgoing
+
+
+def test_messages_are_sent_while_there_is_room() -> None:
+    """What does not fit waits, in order; four places are left for control messages."""
+    queue, outgoing = forwarding(10)
+    for number in range(8):
+        queue.add(Message(b"t", b"%d" % number), now=1.0)
+    assert outgoing.free == 4
+    assert outgoing.take().count(b"\x00\x01t") == 6
+    assert [message.payload for message in queue.drop_waiting()] == [b"6", b"7"]
+    assert queue.drop_waiting() == []
+
+
+def test_a_receive_maximum_of_one_still_forwards() -> None:
+    """A primary that takes one message at a time gets one at a time."""
+    queue, outgoing = forwarding(1)
+    queue.add(Message(b"t", b"1"), now=1.0)
+    queue.add(Message(b"t", b"2"), now=1.0)
+    assert outgoing.take().count(b"\x00\x01t") == 1
+
+
+def test_the_queue_is_bounded() -> None:
+    """Beyond the bound nothing more is to be added."""
+    queue, _ = forwarding(1)
+    for _number in range(QUEUE_MAX + 1):
+        assert not queue.is_full
+        queue.add(Message(b"t", b"x"), now=1.0)
+    assert queue.is_full

@@ -1,0 +1,89 @@
+"""CONNACK, DISCONNECT and SUBACK as a link reads them."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanout.errors import PrimaryRefused
+from fanout.link.handshake import Handshake, disconnected, read_connack, refused_subscription
+from fanout.mqtt.packets import Connack, Disconnect
+from fanout.mqtt.properties import Properties
+from tests.link.fake_primary import make_config
+
+
+def test_what_connack_does_not_say_is_as_configured() -> None:
+    """The defaults are those of the specification and of the configuration."""
+    handshake = read_connack(Connack(True, 0), make_config(keep_alive_s=20, session_expiry_s=100))
+    assert handshake == Handshake(
+        session_present=True,
+        receive_maximum=65_535,
+        keep_alive_s=20,
+        session_expiry_s=100,
+        primary_node=None,
+        stamped=False,
+    )
+
+
+def test_what_connack_says_is_in_force() -> None:
+    """Receive Maximum, Server Keep Alive (0 too), Session Expiry and the User Properties of a fanout node."""
+    properties = Properties(
+        receive_maximum=20,
+        server_keep_alive=0,
+        session_expiry_interval=0,
+        user_property=(("fanout-stamps", "1"), ("fanout-node", "root")),
+    )
+    handshake = read_connack(Connack(False, 0, properties), make_config())
+    assert handshake == Handshake(
+        session_present=False,
+        receive_maximum=20,
+        keep_alive_s=0,
+        session_expiry_s=0,
+        primary_node="root",
+        stamped=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "code", "reason_code", "text", "hint"),
+    [
+        (5, 0x86, 0x86, "Bad user name or password (0x86)", "password_file"),
+        (5, 0x85, 0x85, "Client identifier not valid (0x85)", "client_id"),
+        (5, 0x84, 0x84, "Unsupported protocol version (0x84)", "version = 4"),
+        (5, 0x99, 0x99, "Payload format invalid (0x99)", ""),
+        (5, 0xEE, 0xEE, "unknown Reason Code (0xEE)", ""),
+        (4, 1, 0x84, "Unsupported protocol version (0x84)", "version = 4"),
+        (4, 4, 0x86, "Bad user name or password (0x86)", "password_file"),
+        (4, 5, 0x87, "Not authorized (0x87)", "username"),
+        (4, 9, 0x80, "Unspecified error (0x80)", ""),
+    ],
+)
+def test_a_refusal_says_why_and_what_to_do(version: int, code: int, reason_code: int, text: str, hint: str) -> None:
+    """Reason Codes, and Connect Return Codes of MQTT 3.1.1, become one kind of error."""
+    with pytest.raises(PrimaryRefused) as raised:
+        read_connack(Connack(False, code), make_config(version=version))
+    assert raised.value.reason_code == reason_code
+    assert raised.value.message == f"the primary refused the connection: {text}"
+    assert hint in raised.value.hint
+
+
+def test_the_primarys_own_words_are_kept() -> None:
+    """A Reason String is part of the error."""
+    properties = Properties(reason_string="maintenance")
+    with pytest.raises(PrimaryRefused, match=r"Server busy \(0x89\) \(maintenance\)"):
+        read_connack(Connack(False, 0x89, properties), make_config())
+    assert "(maintenance)" in disconnected(Disconnect(0x8B, properties)).message
+
+
+def test_disconnect_becomes_a_lost_link() -> None:
+    """The Reason Code is told, with a hint where there is one."""
+    error = disconnected(Disconnect(0x8E))
+    assert error.message == "the primary closed the connection: Session taken over (0x8E)"
+    assert "Client Identifier" in error.hint
+    assert disconnected(Disconnect(0x8B)).hint == ""
+
+
+def test_a_refused_subscription_names_its_filter() -> None:
+    """The operator reads which selector it was."""
+    error = refused_subscription("plant/#", 0x87)
+    assert error.message == "the primary refused the subscription plant/#: Not authorized (0x87)"
+    assert error.reason_code == 0x87
