@@ -23,7 +23,7 @@ __all__ = ["READ_AHEAD_FACTOR", "LinkConnection", "connect"]
 _READ_BYTES = 256 * 1024
 _SLICE_BYTES = 64 * 1024
 """About 600 updates of 64 bytes, which take about a millisecond."""
-READ_AHEAD_FACTOR = 16
+READ_AHEAD_FACTOR = 64
 """So many receive buffers may be read ahead; beyond, the socket has to wait after all."""
 _CLOSE_TIMEOUT_S = 1.0
 

@@ -90,10 +90,8 @@ class ControlChannel:
         if sent is None:
             return None
         # Messages of one session come in order [MQTT-4.6.0-6]; an older one that is missing was dropped.
-        for each in list(self._under_way):
-            del self._under_way[each]
-            if each == payload:
-                break
+        while payload in self._under_way:
+            del self._under_way[next(iter(self._under_way))]
         self.permitted = True
         self.stamp = stamp
         self._returned = (sent, now)

@@ -327,6 +327,8 @@ class LinkSession:
 
     def _on_publish(self, rows: list[PublishRow]) -> None:
         self.received_total += len(rows)
+        if self._stage is not None:
+            self._stage.receive_messages(len(rows))
         if self.state is LinkState.TEARING_DOWN:
             self.outside_total += len(rows)  # a new session has no subscriptions yet: nothing of ours
             return

@@ -24,6 +24,9 @@ class Stage:
     def receive_bytes(self, now: float) -> None:
         """Note that the primary sent something."""
 
+    def receive_messages(self, count: int) -> None:
+        """Note that so many PUBLISH packets came."""
+
     def receive_suback(self, packet: Suback, now: float) -> None:
         """Take a SUBACK."""
 
@@ -75,8 +78,8 @@ class PendingStage(Stage):
         self._quiet_s = quiet_s
         self._proof: SnapshotProof | None = None
         self._gave_up_marker = False
-        self._reads = 0
-        """How often the primary sent something: the progress by which a probe is judged."""
+        self._messages = 0
+        """How many messages came: the progress by which a probe is judged."""
 
     @property
     def done(self) -> bool:
@@ -95,14 +98,17 @@ class PendingStage(Stage):
 
     def receive_bytes(self, now: float) -> None:
         """Note that the primary sent something."""
-        self._reads += 1
         if self._proof is not None:
             self._proof.receive_bytes(now)
+
+    def receive_messages(self, count: int) -> None:
+        """Note that so many PUBLISH packets came."""
+        self._messages += count
 
     def receive_unsuback(self, packet_id: int) -> None:
         """Take the answer to a probe."""
         if self._proof is not None:
-            self._proof.receive_probe_answer(packet_id, topics=self._reads)
+            self._proof.receive_probe_answer(packet_id, topics=self._messages)
 
     def receive_pingresp(self, now: float) -> None:
         """Take PINGRESP."""
@@ -129,7 +135,7 @@ class PendingStage(Stage):
             self._gave_up_marker = True
         elif proof.probe_due(now):
             probe_id = self._outgoing.unsubscribe(self._control.probe_filter, now=now)
-            proof.add_probe(probe_id, now=now, topics=self._reads)
+            proof.add_probe(probe_id, now=now, topics=self._messages)
 
     @property
     def deadline(self) -> float:

@@ -30,7 +30,7 @@ from fanout.reports.reading import Tables, collect_rows
 from fanout.reports.schemas import PHASE_LIVE
 from fanout.reports.scope import Scope, Target
 from fanout.reports.survey import Survey
-from fanout.reports.transforms import holes, multisets, rows, state, words
+from fanout.reports.transforms import holes, multisets, prefixes, rows, state, words
 
 __all__ = ["Comparison"]
 
@@ -93,25 +93,23 @@ class Comparison:
                 words.stamped(self._scope)
             )
         )
-        gaps = any(target.gaps_us for target in targets)
         merged = words.merge_words(
-            words.expected_words(wanted, depth=self._depth, gaps=gaps),
-            words.applied_words(logged, depth=self._depth),
+            words.expected_words(wanted, gaps=any(target.gaps_us for target in targets)), words.applied_words(logged)
         ).persist()
+        absent = holes.absent_updates(wanted, words=merged, copies=holes.latest_copies(logged)).persist()
         try:
             counts = {row.pop("target"): row for row in collect_rows(words.count_words(merged, by=["target"]))}
-            prefixes = self._list_prefixes(merged)
             total = sum(row["missing"] for row in counts.values())
-            superseded: dict[int, int] = {}
-            listed: tuple[MissingUpdate, ...] = ()
-            if total:
-                superseded, listed = self._list_missing(wanted, logged, merged)
+            superseded = self._count_superseded(absent) if total else {}
+            listed = self._list_missing(absent) if total else ()
+            by_prefix = self._list_prefixes(wanted, absent) if self._depth else None
         finally:
+            absent.unpersist()
             merged.unpersist()
         figures = {
             target.id: _stamped_figures(counts.get(target.id, {}), superseded.get(target.id, 0)) for target in targets
         }
-        return figures, prefixes, Listed[MissingUpdate](total=total, listed=listed)
+        return figures, by_prefix, Listed[MissingUpdate](total=total, listed=listed)
 
     def unstamped(self) -> tuple[dict[int, UnstampedFigures], Listed[RepeatedTopic] | None]:
         """Return the bounds of each target without stamps, and the topics on which a loss can stay unseen."""
@@ -174,45 +172,13 @@ class Comparison:
         total = sum(figure.different + figure.absent + figure.extra for figure in figures.values())
         return figures, Listed[DifferingTopic](total=total, listed=listed)
 
-    def _list_prefixes(self, merged: DataFrame) -> Listed[PrefixFigures] | None:
-        if not self._depth:
-            return None
-        counted = words.count_words(merged, by=["target", "prefix"]).where(sf.col("expected") > 0).persist()
-        try:
-            total = counted.count()
-            worst = collect_rows(
-                counted.orderBy(sf.desc("missing"), sf.desc("unknown"), "prefix", "target").limit(self._list_limit)
-            )
-        finally:
-            counted.unpersist()
-        listed = tuple(
-            PrefixFigures(
-                **self._place(row["target"]),
-                prefix=row["prefix"],
-                expected=row["expected"],
-                applied=row["applied"],
-                missing=row["missing"],
-                unknown=row["unknown"],
-                complete_percent_at_least=percent(row["expected"] - row["missing"] - row["unknown"], row["expected"]),
-            )
-            for row in worst
-        )
-        return Listed[PrefixFigures](total=total, listed=listed)
+    def _count_superseded(self, absent: DataFrame) -> dict[int, int]:
+        found = absent.groupBy("target").agg(sf.count_if(sf.col("known") & sf.col("superseded")).alias("superseded"))
+        return {row["target"]: row["superseded"] for row in collect_rows(found)}
 
-    def _list_missing(
-        self, wanted: DataFrame, logged: DataFrame, merged: DataFrame
-    ) -> tuple[dict[int, int], tuple[MissingUpdate, ...]]:
-        lost = holes.missing_updates(
-            wanted, words=merged, copies=holes.latest_copies(logged), depth=self._depth
-        ).persist()
-        try:
-            superseded = collect_rows(lost.groupBy("target").agg(sf.count_if(sf.col("superseded")).alias("superseded")))
-            first = collect_rows(
-                lost.orderBy("origin_us", "primary", "epoch", "sequence", "target").limit(self._list_limit)
-            )
-        finally:
-            lost.unpersist()
-        listed = tuple(
+    def _list_missing(self, absent: DataFrame) -> tuple[MissingUpdate, ...]:
+        first = absent.where("known").orderBy("origin_us", "primary", "epoch", "sequence", "target")
+        return tuple(
             MissingUpdate(
                 **self._place(row["target"]),
                 topic=row["topic"],
@@ -222,9 +188,31 @@ class Comparison:
                 origin=time_of(row["origin_us"]),
                 superseded=row["superseded"],
             )
-            for row in first
+            for row in collect_rows(first.limit(self._list_limit))
         )
-        return {row["target"]: row["superseded"] for row in superseded}, listed
+
+    def _list_prefixes(self, wanted: DataFrame, absent: DataFrame) -> Listed[PrefixFigures]:
+        counted = prefixes.count_prefixes(
+            wanted, absent=absent, depth=self._depth, repeats=self._scope.reference.kind != "primary"
+        ).persist()
+        try:
+            total = counted.count()
+            worst = counted.orderBy(sf.desc("missing"), sf.desc("unknown"), "prefix", "target").limit(self._list_limit)
+            found = collect_rows(worst)
+        finally:
+            counted.unpersist()
+        listed = tuple(
+            PrefixFigures(
+                **self._place(row["target"]),
+                prefix=row["prefix"],
+                expected=row["expected"],
+                missing=row["missing"],
+                unknown=row["unknown"],
+                complete_percent_at_least=percent(row["expected"] - row["missing"] - row["unknown"], row["expected"]),
+            )
+            for row in found
+        )
+        return Listed[PrefixFigures](total=total, listed=listed)
 
     def _with_spans(self, by_target: DataFrame) -> DataFrame:
         return by_target.join(sf.broadcast(self._targets), on="target", how="inner")

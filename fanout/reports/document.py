@@ -150,7 +150,6 @@ class PrefixFigures(Value):
     filter: str
     prefix: str
     expected: int
-    applied: int
     missing: int
     unknown: int
     complete_percent_at_least: float | None

@@ -19,7 +19,7 @@ class Mirror:
     """A Mosquitto and a secondary beside it, which many tests share: each uses topics of its own.
 
     The secondary replicates `plant/#` without `plant/debug/#` at QoS 2, `office/+/state` below `hq/`, and
-    `set/#`, whose writes it forwards.
+    `set/#`, whose writes it forwards. Its heartbeats are half a second apart.
     """
 
     mosquitto: Mosquitto
@@ -48,7 +48,7 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mirror]:
                 selector("plant/#", qos=2, exclude=["plant/debug/#"]),
                 selector("office/+/state", prefix="hq/"),
                 selector("set/#", writes="forward"),
-                settings=QUICK,
+                settings=QUICK + "heartbeat_s = 0.5\n",
             )
         )
         try:

@@ -52,7 +52,10 @@ def test_node_without_its_primary_is_not_ready(waiting_node: LiveNode) -> None:
 
 
 def test_wait_ends_when_the_node_becomes_ready(mosquitto: Mosquitto, nodes: Nodes) -> None:
-    """`fanout ready --wait` bridges a node that is not up yet and a primary that is not up yet."""
+    """`fanout ready --wait` bridges a node that is not up yet and a primary that is not up yet.
+
+    T8: once the node is told to stop, a probe gets 503 or no connection, never 200.
+    """
     mosquitto.stop()
     node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=QUICK), log=False)
     with ThreadPoolExecutor(1) as pool:
@@ -65,6 +68,15 @@ def test_wait_ends_when_the_node_becomes_ready(mosquitto: Mosquitto, nodes: Node
     assert (answer.returncode, answer.stderr) == (0, "")
     assert "is ready" in answer.stdout
 
+    with watched(node) as answers:
+        wait_until_blocking(lambda: answers, what="a first answer")
+        assert node.stop() == 0
+    verdicts = [answer["ready"] for answer in answers]
+    assert verdicts == sorted(verdicts, reverse=True)
+    assert all("the node is stopping" in answer["reasons"] for answer in answers if not answer["ready"])
+    with pytest.raises(httpx.ConnectError):
+        node.probe()
+
 
 def test_nobody_there_is_unreachable() -> None:
     """Exit code 3, with and without waiting; standard output stays empty."""
@@ -75,21 +87,6 @@ def test_nobody_there_is_unreachable() -> None:
         assert "connection refused" in answer.stderr
 
 
-def test_node_that_stops_is_not_ready_any_more(mirror: Mirror, nodes: Nodes) -> None:
-    """T8: from the signal on, a probe gets 503 or no connection, never 200."""
-    node = nodes.secondary(link(mirror.mosquitto.port, selector("plant/#"), settings=QUICK), name="edge-2").started()
-    assert node.process is not None
-    with watched(node) as answers:
-        wait_until_blocking(lambda: answers, what="a first answer")
-        count = len(answers)
-        assert node.stop() == 0
-    ended = [answer for answer in answers[count:] if not answer["ready"]]
-    assert all("the node is stopping" in answer["reasons"] for answer in ended)
-    assert not any(answer["ready"] for answer in answers[answers.index(ended[0]) :] if ended)
-    with pytest.raises(httpx.ConnectError):
-        node.probe()
-
-
 def test_status_lag_and_metrics_agree(mirror: Mirror) -> None:
     """Every endpoint tells the same node: JSON documents and Prometheus text."""
     node = mirror.secondary
@@ -97,7 +94,9 @@ def test_status_lag_and_metrics_agree(mirror: Mirror) -> None:
     assert (status["node"], status["role"], status["ready"]) == ("edge-1", "secondary", True)
     assert status["listeners"] == [node.address]
     assert [one["filter"] for one in status["links"][0]["selectors"]] == ["plant/#", "office/+/state", "set/#"]
-    assert node.document("/v1/lag")["links"][0]["name"] == "primary"
+    wait_until_blocking(lambda: node.document("/v1/lag")["links"][0]["lag_seconds"], what="a measured lag")
+    (lag,) = node.document("/v1/lag")["links"]
+    assert (lag["name"], lag["basis"]) == ("primary", "heartbeat")
     metrics = node.get("/metrics").text
     assert 'fanout_node_info{node="edge-1",role="secondary"' in metrics
     assert "fanout_node_ready 1.0" in metrics

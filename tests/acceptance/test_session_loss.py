@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.clients import publish_properties, subscriber
-from tests.support.mosquitto import Mosquitto, free_port, publish_all, publisher
+from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.network import Proxy
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
 from tests.support.raw_reader import RawReader
@@ -162,9 +162,3 @@ async def test_primary_that_falls_silent(mosquitto: Mosquitto, proxy: Proxy, nod
     assert lag["lag_seconds"] > 0.3
     proxy.resume()
     await node.until_ready()
-
-
-def test_next_address_of_the_same_primary(mosquitto: Mosquitto, nodes: Nodes) -> None:
-    """A link with several addresses uses the next one when one does not answer."""
-    links = link(free_port(), selector("plant/#"), other_ports=[mosquitto.port], settings=QUICK)
-    assert nodes.secondary(links).started().link_status()["primary"] == mosquitto.address

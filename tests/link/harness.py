@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -161,8 +160,9 @@ async def running(
     node_id: str = "edge-1",
     topics_max: int | None = None,
     logger: FilteringBoundLogger | None = None,
+    may_fail: bool = False,
 ) -> AsyncIterator[Running]:
-    """Run a link until the block ends."""
+    """Run a link until the block ends; unless it may fail, an error of its task is raised then."""
     replica = Replica(selectors=config.selectors, topics_max=topics_max)
     sink = RecordingSink()
     link = Link(
@@ -178,5 +178,6 @@ async def running(
         yield Running(link, replica, sink, task)
     finally:
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await asyncio.wait([task])
+        if not (task.cancelled() or may_fail):
+            task.result()

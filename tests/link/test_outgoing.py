@@ -17,7 +17,7 @@ class Reader:
 
     def __init__(self, version: int = 5) -> None:
         """Make a sender that has sent CONNECT, and a reader that has read it."""
-        self.outgoing = Outgoing(make_config(version=version), node_id="edge-1")
+        self.outgoing = Outgoing(make_config(version=version, username="u"), node_id="edge-1")
         self._decoder = Decoder(version=None, packet_bytes_max=1 << 20, role="server")
         self.outgoing.connect(clean_start=False, password=b"secret", now=1.0)
         (self.connect,) = self.read()

@@ -213,9 +213,9 @@ async def test_a_session_that_was_not_resumed_in_time_is_given_up(mosquitto: Mos
     async with running(config_for(mosquitto.port, session_expiry_s=1)) as link:
         await link.wait_state(LinkState.LIVE)
         mosquitto.kill()
-        await link.wait(lambda: not len(link.replica))
+        await link.wait(lambda: link.sink.states()[-2:] == ["tearing_down", "down"])
+        assert link.values() == {}
         assert link.sink.payloads(b"plant/a") == [b"1", b""]
-        assert link.sink.states()[-2:] == ["tearing_down", "down"]
         mosquitto.start()
         await link.wait_state(LinkState.LIVE)
         assert link.status.epochs_total == 2

@@ -587,7 +587,7 @@ def test_heartbeats_wait_for_room_in_flight() -> None:
     pair.go_live()
     pair.primary.swallow = (Ack,)
     published = len(pair.primary.published)
-    pair.wait(14)
+    pair.wait(17)
     assert len(pair.primary.published) == published + 2
 
 
@@ -1099,3 +1099,64 @@ def test_entering_a_state_is_told_once() -> None:
     resume(pair)
     states = [event.state for event in pair.of(StateEntered)]
     assert all(first is not second for first, second in pairwise(states))
+
+
+# --- corners ---
+
+
+def test_authentication_was_not_asked_for() -> None:
+    """AUTH after CONNACK breaks the protocol, for CONNECT named no method."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.feed(encode(Auth(0x18, Properties(authentication_method="x")), version=5))
+    assert "Auth was not asked for" in pair.failure()
+
+
+def test_a_fence_that_comes_late_is_nobodys() -> None:
+    """The primary may set its fence topic again; a live link does not care, and does not count it."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.primary.deliver(b"$SYS/broker/version", b"2", retain=True)
+    pair.primary.deliver(b"$SYS/broker/version", b"2")
+    pair.pump()
+    assert pair.session.outside_total == 1
+
+
+def test_a_suback_that_comes_late_is_nobodys() -> None:
+    """A SUBACK while nothing is awaited changes nothing, even a refusing one."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    packet_id = pair.session._outgoing.subscribe(b"x", qos=0, no_local=False, retain_handling=0, now=pair.now)
+    pair.feed(encode(Suback(packet_id, (0x87,)), version=5))
+    assert pair.is_in(S.LIVE)
+
+
+def test_a_value_that_lives_longer_now_is_not_removed() -> None:
+    """The tick of the former expiry finds nothing to remove."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.primary.publish(b"plant/0", b"x", properties=b"\x02\x00\x00\x00\x03")
+    pair.primary.publish(b"plant/0", b"y", properties=b"\x02\x00\x00\x00\x09")
+    pair.pump()
+    pair.events.clear()
+    pair.wait(4)
+    assert pair.values()[b"plant/0"] == b"y"
+    assert pair.of(Applied) == []
+
+
+def test_nothing_is_due_during_a_tear_down() -> None:
+    """The replica belongs to the tear-down; expiry waits, and a tick does nothing."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.primary.publish(b"plant/0", b"x", properties=b"\x02\x00\x00\x00\x03")
+    pair.pump()
+    pair.lose()
+    pair.primary.has_session = False
+    pair.connect()
+    pair.lose()
+    pair.events.clear()
+    assert pair.is_in(S.TEARING_DOWN)
+    assert pair.session.deadline(now_ns=pair.now_ns, now=pair.now) == float("inf")
+    pair.now += 10
+    pair.tick()
+    assert pair.events == []

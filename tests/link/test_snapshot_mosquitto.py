@@ -13,6 +13,7 @@ from paho.mqtt.properties import Properties
 from fanout.config import Address
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
+from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import ChangeKind, Phase, content_digest
 from fanout.selection import Selector
 from tests.link.harness import config_for, running
@@ -421,3 +422,39 @@ async def test_addresses_of_one_primary_are_tried_in_turn(mosquitto: Mosquitto) 
         await link.wait_state(LinkState.LIVE)
         assert link.status.primary == mosquitto.address
         assert "cannot connect" in (link.status.last_error or "")
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_forwarded_writes_come_back_as_updates(mosquitto: Mosquitto, qos: int) -> None:
+    """What a local client writes goes to the primary first, and returns through the subscription."""
+    selector = Selector("plant/#", qos=2, prefix="site/", writes="forward")
+    async with running(config_for(mosquitto.port, selector)) as link:
+        await link.wait_state(LinkState.LIVE)
+        verdicts = [
+            link.link.forward(
+                (b"site/plant/%d" % number, b"x", qos << 1 | 1, 1 if qos else 0, b"", None), prefix=b"site/"
+            )
+            for number in range(200)
+        ]
+        for verdict in verdicts:
+            assert isinstance(verdict, asyncio.Future)
+            assert await asyncio.wait_for(verdict, 10) is ReasonCode.SUCCESS
+        await link.wait(lambda: len(link.replica) == 200)
+        assert {update[2] for update in link.replica.values.values()} == {max(1, qos)}
+        assert link.status.state is LinkState.LIVE
+
+
+async def test_forwarding_against_an_acl_is_refused(tmp_path: Path) -> None:
+    """The primary's refusal is the verdict."""
+    acl = tmp_path / "acl"
+    acl.write_text("topic read plant/#\ntopic readwrite fanout/#\n")
+    server = Mosquitto(tmp_path, settings=[f"acl_file {acl}"])
+    server.start()
+    try:
+        async with running(config_for(server.port, Selector("plant/#", writes="forward"))) as link:
+            await link.wait_state(LinkState.LIVE)
+            verdict = link.link.forward((b"plant/0", b"x", 3, 1, b"", None), prefix=b"")
+            assert isinstance(verdict, asyncio.Future)
+            assert await asyncio.wait_for(verdict, 10) is ReasonCode.NOT_AUTHORIZED
+    finally:
+        server.stop()

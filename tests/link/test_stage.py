@@ -28,6 +28,7 @@ def test_a_stage_ignores_what_it_does_not_wait_for() -> None:
     stage = Stage()
     stage.begin(0)
     stage.receive_bytes(0)
+    stage.receive_messages(1)
     stage.receive_suback(Suback(1, (0,)), 0)
     stage.receive_unsuback(1)
     stage.receive_puback(0)
@@ -57,8 +58,9 @@ def test_pingresp_and_marker_end_the_wait() -> None:
     stage, outgoing, control = pending()
     assert b"\xc0\x00" in outgoing.take()
     stage.receive_pingresp(1.0)
-    assert not stage.done
+    waiting = not stage.done
     stage.receive_control(b"7 1", 1.0)
+    assert waiting
     assert stage.done
     assert control.permitted
 
@@ -90,12 +92,19 @@ def test_silence_is_a_lost_link() -> None:
         stage.tick(5.0)
 
 
-def test_a_probe_answered_without_progress_is_a_lost_link() -> None:
-    """When a later request is answered, and nothing came in between, PINGRESP was dropped."""
+@pytest.mark.parametrize(("messages", "lost"), [(0, True), (1, False)])
+def test_a_probe_answered_without_progress_is_a_lost_link(messages: int, lost: bool) -> None:
+    """When a later request is answered, and no message came in between, PINGRESP was dropped."""
     stage, outgoing, _ = pending()
+    outgoing.take()
     stage.receive_bytes(4.0)
     stage.tick(5.0)
-    outgoing.take()
-    stage.receive_unsuback(1)
+    probe_id = int.from_bytes(outgoing.take()[2:4], "big")
+    stage.receive_bytes(6.0)
+    stage.receive_messages(messages)
+    stage.receive_unsuback(probe_id)
+    if not lost:
+        stage.tick(6.1)
+        return
     with pytest.raises(LinkLost):
-        stage.tick(5.1)
+        stage.tick(6.1)

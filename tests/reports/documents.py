@@ -178,7 +178,6 @@ def report(*targets: TargetReport, hostile: bool = False, fail_under: float | No
                     filter="plant/#",
                     prefix=topic,
                     expected=9,
-                    applied=8,
                     missing=1,
                     unknown=0,
                     complete_percent_at_least=percent(8, 9),

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import ExtraMissing
-from fanout.reports import spark as spark_module
-from fanout.reports.spark import require_pyspark, session_settings, spark_session
+from fanout.reports.spark import _start, require_pyspark, session_settings, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,9 +95,17 @@ def test_an_active_session_is_used_and_left_running(spark: SparkSession) -> None
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-def test_names_of_the_module_are_public() -> None:
-    """The small-run settings only ever lower what a local run costs."""
-    assert set(spark_module.SMALL_RUN_SETTINGS) == {
-        "spark.driver.extraJavaOptions",
-        "spark.sql.shuffle.partitions",
+@pytest.mark.spark
+def test_under_spark_submit_the_place_is_not_ours_to_choose(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started by `spark-submit`, a report sets its SQL settings and leaves master, host and memory as submitted."""
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    wanted = {
+        "spark.master": "local[7]",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.maxMetadataStringLength": "99",
     }
+    started = _start(wanted)
+    assert started.conf.get("spark.sql.maxMetadataStringLength") == "99"
+    assert started.sparkContext.master == "local[2]"

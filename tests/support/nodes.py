@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from bench.processes import Node, link, selector
 from tests.support.waiting import wait_until, wait_until_blocking
 
-__all__ = ["QUICK", "LiveNode", "Nodes", "link", "read_events", "read_updates", "selector", "watched"]
+__all__ = ["QUICK", "LiveNode", "Nodes", "link", "processes_with", "read_events", "read_updates", "selector", "watched"]
 
 QUICK = "retry_min_s = 0.05\nretry_max_s = 0.25\n"
 """Settings of a link that does not leave a test waiting before it connects again."""
@@ -88,10 +88,10 @@ def watched(node: LiveNode) -> Iterator[list[Any]]:
     ended = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(0.005):
+        while not ended.wait(0.02):
             try:
                 status, document = node.probe()
-            except httpx.ConnectError:  # it starts only now
+            except httpx.TransportError:  # it starts only now, or has ended
                 continue
             assert (status == 200) is document["ready"]
             answers.append(document)
@@ -137,6 +137,19 @@ class Nodes:
 
     def _logs(self) -> str:
         return "\n".join(f"--- {node.name}\n{node.log_text()}" for node in self._nodes)
+
+
+def processes_with(text: str) -> list[str]:
+    """Return the command lines of all processes that contain `text`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_text().replace("\0", " ")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if text in command:
+            found.append(command)
+    return found
 
 
 def read_updates(directory: Path) -> list[dict[str, Any]]:

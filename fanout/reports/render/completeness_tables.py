@@ -164,7 +164,6 @@ def prefixes(report: Report) -> Table:
         Column("prefix", numeric=False),
         Column("complete"),
         Column("expected"),
-        Column("applied"),
         Column("missing"),
         Column("unknown", optional=True),
     )
@@ -177,7 +176,6 @@ def prefixes(report: Report) -> Table:
             Cell(printable(p.prefix)),
             share_cell(p.complete_percent_at_least),
             Cell(count(p.expected)),
-            Cell(count(p.applied)),
             count_cell(p.missing, "bad"),
             count_cell(p.unknown, "fair"),
         )

@@ -1,7 +1,6 @@
-"""Every missing update with its topic and time, and whether a later snapshot made up for it.
+"""Every update that a node lacks with its topic and time, and whether a later snapshot made up for it.
 
-Only words that have holes are joined back with the reference's rows, so the cost follows the loss, not the
-traffic.
+Only words that have holes are joined back with the reference's rows, so the cost follows the loss, not the traffic.
 """
 
 from __future__ import annotations
@@ -10,29 +9,30 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from fanout.reports.schemas import PHASE_LIVE
-from fanout.reports.transforms.words import KEY, bit_of, missing_bits, origin_us, prefix_of, word
+from fanout.reports.transforms.words import KEY, absent_bits, bit_of, missing_bits, origin_us, word
 
-__all__ = ["latest_copies", "missing_updates"]
+__all__ = ["absent_updates", "latest_copies"]
 
 
-def missing_updates(rows: DataFrame, *, words: DataFrame, copies: DataFrame, depth: int) -> DataFrame:
-    """Return one row for each missing update of each target.
+def absent_updates(rows: DataFrame, *, words: DataFrame, copies: DataFrame) -> DataFrame:
+    """Return one row for each update that a target lacks.
 
     Args:
         rows: Stamped reference rows by target.
         words: The merged words.
         copies: `latest_copies` of the nodes' rows.
-        depth: The depth that the words were made with.
 
     Returns:
-        Columns target, prefix, primary, epoch, sequence, topic, origin_us, superseded: whether the node got a
-        later value of the topic as a retained value.
+        Columns target, primary, epoch, sequence, topic, origin_us; known: whether it is missing for sure, not absent in
+        a gap of the node's log; superseded: whether the node got a later value of the topic as a retained value.
     """
-    holes = words.select(*KEY, missing_bits().alias("missing")).where(sf.col("missing") != 0)
+    holes = words.select(*KEY, absent_bits().alias("absent"), missing_bits().alias("missing")).where(
+        sf.col("absent") != 0
+    )
+    bit = bit_of(sf.col("sequence"))
     lost = (
         rows.select(
             "target",
-            prefix_of(sf.col("topic"), depth=depth).alias("prefix"),
             sf.col("stamp_primary").alias("primary"),
             sf.col("stamp_epoch").alias("epoch"),
             word().alias("word"),
@@ -41,9 +41,10 @@ def missing_updates(rows: DataFrame, *, words: DataFrame, copies: DataFrame, dep
             origin_us().alias("origin_us"),
         )
         .join(holes, on=list(KEY), how="inner")
-        .where(sf.col("missing").bitwiseAND(bit_of(sf.col("sequence"))) != 0)
+        .where(sf.col("absent").bitwiseAND(bit) != 0)
+        .withColumn("known", sf.col("missing").bitwiseAND(bit) != 0)
         # A tap, or a union, may hold an update more than once.
-        .groupBy("target", "prefix", "primary", "epoch", "sequence", "topic")
+        .groupBy("target", "primary", "epoch", "sequence", "topic", "known")
         .agg(sf.min("origin_us").alias("origin_us"))
     )
     later = (sf.col("copy_epoch") > sf.col("epoch")) | (
@@ -51,12 +52,12 @@ def missing_updates(rows: DataFrame, *, words: DataFrame, copies: DataFrame, dep
     )
     return lost.join(copies, on=["target", "primary", "topic"], how="left").select(
         "target",
-        "prefix",
         "primary",
         "epoch",
         "sequence",
         "topic",
         "origin_us",
+        "known",
         sf.coalesce(later, sf.lit(False)).alias("superseded"),
     )
 

@@ -100,15 +100,17 @@ def explode_targets(rows: DataFrame, *, scope: Scope, targets: Sequence[Target])
     if not by_selection:
         return rows.withColumn("target", sf.lit(0)).limit(0)
     one_group = len(scope.groups) == 1
-    # Each distinct selection is evaluated once for a row, however many nodes share it.
+    nobody = sf.array().cast("array<int>")
+    # Each distinct selection is evaluated once for a row, however many nodes share it. Empty arrays, not nulls: taking
+    # nulls out would need a lambda, which Spark does not compile.
     matched = [
         sf.when(
             matches_selection(sf.col("topic"), selection) & (sf.lit(True) if one_group else sf.col("group") == group),
             sf.array(*(sf.lit(target) for target in ids)),
-        )
+        ).otherwise(nobody)
         for (group, selection), ids in sorted(by_selection.items())
     ]
-    return rows.withColumn("target", sf.explode(sf.flatten(sf.array_compact(sf.array(*matched)))))
+    return rows.withColumn("target", sf.explode(sf.flatten(sf.array(*matched))))
 
 
 def target_rows(updates: DataFrame, *, spark: SparkSession, scope: Scope, targets: Sequence[Target]) -> DataFrame:

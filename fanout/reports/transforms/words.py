@@ -1,6 +1,6 @@
 """The word plan: which sequences a node applied, as bits of 64-bit words.
 
-A word is (target, prefix, primary, epoch, sequence >> 6); the reference's rows set the bits that were
+A word is (target, primary, epoch, sequence >> 6); the reference's rows set the bits that were
 expected, the node's rows those that came. Merging is `bit_or` over fixed-width columns, so 64 rows become one
 before anything is shuffled, and no row of one log is ever joined with a row of another.
 """
@@ -21,20 +21,21 @@ from fanout.reports.transforms.rows import conflated, in_gap, is_live
 
 __all__ = [
     "KEY",
+    "absent_bits",
     "applied_words",
     "bit_of",
     "count_words",
     "expected_words",
+    "is_expected",
     "merge_words",
     "missing_bits",
     "origin_us",
-    "prefix_of",
     "reference_sequences",
     "stamped",
     "word",
 ]
 
-KEY = ("target", "prefix", "primary", "epoch", "word")
+KEY = ("target", "primary", "epoch", "word")
 """What identifies a word."""
 
 _BITS = ("settled", "pending", "outside", "doubtful", "applied", "judged", "reobtained", "conflated")
@@ -54,17 +55,11 @@ def bit_of(sequence: Column) -> Column:
     return sf.call_function("shiftleft", sf.lit(1).cast("long"), sequence.bitwiseAND(63).cast("int"))
 
 
-def prefix_of(topic: Column, *, depth: int) -> Column:
-    """Return the first `depth` levels of a topic; an empty string for 0."""
-    return sf.substring_index(topic, "/", depth) if depth else sf.lit("")
-
-
-def expected_words(rows: DataFrame, *, depth: int, gaps: bool) -> DataFrame:
+def expected_words(rows: DataFrame, *, gaps: bool) -> DataFrame:
     """Return the word rows of what had to be applied.
 
     Args:
         rows: Stamped reference rows by target, with the target's spans.
-        depth: How many topic levels make a prefix; 0 for no prefixes.
         gaps: Whether a target has gaps; without any, no row is asked whether it lies in one.
     """
     at_us = origin_us()
@@ -73,7 +68,6 @@ def expected_words(rows: DataFrame, *, depth: int, gaps: bool) -> DataFrame:
     bit = bit_of(sf.col("sequence"))
     return _word_rows(
         rows,
-        depth=depth,
         settled=_where(covered & settled, bit),
         pending=_where(covered & ~settled, bit),
         outside=_where(~covered, bit),
@@ -81,19 +75,17 @@ def expected_words(rows: DataFrame, *, depth: int, gaps: bool) -> DataFrame:
     )
 
 
-def applied_words(rows: DataFrame, *, depth: int) -> DataFrame:
+def applied_words(rows: DataFrame) -> DataFrame:
     """Return the word rows of what a node applied, got back as a retained value, or folded away.
 
     Args:
         rows: Stamped rows of nodes by target, with the target's spans.
-        depth: How many topic levels make a prefix; 0 for no prefixes.
     """
     bit = bit_of(sf.col("sequence"))
     at_us = origin_us()
     within = (at_us >= sf.col("reference_from_us")) & (at_us <= sf.col("reference_until_us"))
     return _word_rows(
         rows,
-        depth=depth,
         applied=_where(is_live(), bit),
         judged=_where(is_live() & within, bit),
         reobtained=_where((sf.col("phase") != PHASE_LIVE) & ~conflated(), bit),
@@ -112,9 +104,19 @@ def merge_words(*word_rows: DataFrame) -> DataFrame:
     )
 
 
+def is_expected() -> Column:
+    """Return whether a reference row, with its target's spans, had to be applied and is old enough to be judged."""
+    return (origin_us() > sf.col("covered_from_us")) & (origin_us() <= sf.col("settled_until_us"))
+
+
+def absent_bits() -> Column:
+    """Return the bits that were expected and came in no way, whether or not the node could log."""
+    return sf.col("settled").bitwiseAND(sf.bitwise_not(_came()))
+
+
 def missing_bits() -> Column:
     """Return the bits that were expected and came in no way, though the node could log."""
-    return _absent().bitwiseAND(sf.bitwise_not("doubtful"))
+    return absent_bits().bitwiseAND(sf.bitwise_not("doubtful"))
 
 
 def count_words(words: DataFrame, *, by: Sequence[str]) -> DataFrame:
@@ -132,7 +134,7 @@ def count_words(words: DataFrame, *, by: Sequence[str]) -> DataFrame:
         "reobtained": settled.bitwiseAND(copied),
         "conflated": settled.bitwiseAND(folded),
         "missing": missing_bits(),
-        "unknown": _absent().bitwiseAND(sf.col("doubtful")),
+        "unknown": absent_bits().bitwiseAND(sf.col("doubtful")),
         "pending": sf.col("pending"),
         "pending_applied": sf.col("pending").bitwiseAND(_came()),
         "unreferenced": sf.col("judged").bitwiseAND(sf.bitwise_not(known)),
@@ -176,10 +178,6 @@ def origin_us() -> Column:
     return sf.unix_micros(sf.coalesce("origin", "applied"))
 
 
-def _absent() -> Column:
-    return sf.col("settled").bitwiseAND(sf.bitwise_not(_came()))
-
-
 def _came() -> Column:
     return sf.col("applied").bitwiseOR(sf.col("reobtained")).bitwiseOR(sf.col("conflated"))
 
@@ -188,11 +186,10 @@ def _where(condition: Column, value: Column) -> Column:
     return sf.when(condition, value.cast("long")).otherwise(sf.lit(0).cast("long"))
 
 
-def _word_rows(rows: DataFrame, *, depth: int, **values: Column) -> DataFrame:
+def _word_rows(rows: DataFrame, **values: Column) -> DataFrame:
     nothing = sf.lit(0).cast("long")
     return rows.select(
         "target",
-        prefix_of(sf.col("topic"), depth=depth).alias("prefix"),
         sf.col("stamp_primary").alias("primary"),
         sf.col("stamp_epoch").alias("epoch"),
         word().alias("word"),

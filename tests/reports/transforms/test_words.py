@@ -35,7 +35,7 @@ def hub_and_edge(lost: set[int], *, updates: int = 192) -> list[NodeLog]:
     return [hub, edge]
 
 
-def merged_words(spark: SparkSession, logs: list[NodeLog], *, depth: int = 0) -> DataFrame:
+def merged_words(spark: SparkSession, logs: list[NodeLog]) -> DataFrame:
     """Return the words of some logs, without a settle horizon."""
     tables = tables_of(spark, logs)
     scope = decide_scope(take_survey(tables), requested=None, settle_us=0)
@@ -47,8 +47,8 @@ def merged_words(spark: SparkSession, logs: list[NodeLog], *, depth: int = 0) ->
     )
     logged = rows.target_rows(tables.updates, spark=spark, scope=scope, targets=scope.targets)
     return words.merge_words(
-        words.expected_words(wanted.join(spans, on="target", how="inner"), depth=depth, gaps=False),
-        words.applied_words(logged.where(words.stamped(scope)).join(spans, on="target", how="inner"), depth=depth),
+        words.expected_words(wanted.join(spans, on="target", how="inner"), gaps=False),
+        words.applied_words(logged.where(words.stamped(scope)).join(spans, on="target", how="inner")),
     )
 
 
@@ -62,18 +62,6 @@ def test_holes_at_the_edges_of_words_are_counted(spark: SparkSession) -> None:
     assert unsigned == {0: 1 | 1 << 63, 1: 2**64 - 1, 2: 1 | 1 << 63}
     counts = rows_of(words.count_words(merged, by=["target"]))[0]
     assert (counts["expected"], counts["applied"], counts["missing"]) == (192, 192 - len(lost), len(lost))
-
-
-def test_prefixes_share_words_without_counting_twice(spark: SparkSession) -> None:
-    """A word whose sequences lie under several prefixes is split, and the parts add up."""
-    merged = merged_words(spark, hub_and_edge({1, 4, 5}), depth=2)
-    assert_unique(merged, *words.KEY)
-    counts = rows_of(words.count_words(merged, by=["target", "prefix"]), "prefix")
-    assert [(row["prefix"], row["expected"], row["missing"]) for row in counts] == [
-        ("t/0", 64, 0),
-        ("t/1", 64, 2),
-        ("t/2", 64, 1),
-    ]
 
 
 def test_plan_has_no_python_no_window_and_merges_before_the_shuffle(spark: SparkSession) -> None:
@@ -98,11 +86,3 @@ def test_reference_sequences_find_holes_in_the_reference(spark: SparkSession) ->
         (FIRST, FIRST + 70, 3),
         (1, 1, 1),
     ]
-
-
-def test_prefix_of_takes_whole_levels(spark: SparkSession) -> None:
-    """A topic with fewer levels is its own prefix; depth 0 has one prefix for all."""
-    frame = spark.createDataFrame([("a/b/c",), ("a",), ("/a/b",)], schema="topic string")
-    topic = sf.col("topic")
-    found = frame.select(*(words.prefix_of(topic, depth=depth).alias(f"d{depth}") for depth in (0, 1, 2))).collect()
-    assert [tuple(row) for row in found] == [("", "a", "a/b"), ("", "a", "a"), ("", "", "/a")]

@@ -1,0 +1,51 @@
+"""The commands that start everything themselves: the demonstration and the comparison with a Mosquitto bridge."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.nodes import processes_with
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+pytestmark = [pytest.mark.slow, pytest.mark.mosquitto, pytest.mark.timeout(300)]
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run Python in the project's directory."""
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+
+
+@pytest.mark.spark
+def test_demonstration_shows_the_whole_mission(tmp_path: Path) -> None:
+    """Done when: the demonstration ends by itself with exit code 0: snapshot, tear-down, re-creation, report."""
+    answer = run(ROOT / "scripts" / "run_demo.py", "--sensors", "500", "--rate", "100", "--directory", tmp_path)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    for node in ("edge-1", "edge-2"):
+        assert answer.stdout.count(f"{node}  serves 500 retained topics") == 2
+    assert "evidence marker" in answer.stdout
+    assert "not ready" in answer.stdout
+    (scratch,) = tmp_path.iterdir()
+    document = json.loads((scratch / "report.json").read_text())
+    assert {(one["node"], one["final"]["equal_percent"]) for one in document["targets"]} == {
+        ("edge-1", 100),
+        ("edge-2", 100),
+    }
+    assert (scratch / "report.html").exists()
+    assert processes_with(str(tmp_path)) == []
+
+
+def test_fan_out_is_faster_than_a_bridge(tmp_path: Path) -> None:
+    """Done when: at 100 subscribers ours delivers at least 5 times as many messages per second as a bridge."""
+    document = tmp_path / "bench.json"
+    answer = run("-m", "bench", "fanout", "--subscribers", "1,100", "--runs", "1", "--json", document)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    ratios = {one["subscribers"]: one["ratio"] for one in json.loads(document.read_text())["results"]}
+    assert set(ratios) == {1, 100}
+    assert ratios[100] >= 5, answer.stdout

@@ -1,0 +1,263 @@
+"""The link's task, with a fake primary behind a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fanout.config import Address
+from fanout.link.proof import Evidence
+from fanout.link.states import LinkState
+from fanout.mqtt.decoder import PublishRow
+from fanout.mqtt.packets import Ack, Connack, Disconnect
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.update import Changes
+from fanout.selection import Selector
+from tests.link.fake_primary import STAMPING, FakePrimary
+from tests.link.fake_server import FakeServer
+from tests.link.harness import Running, config_for, logging_to, running
+from tests.support.mosquitto import free_port
+
+VALUES = {b"plant/%d" % number: b"%d" % number for number in range(5000)}
+
+
+async def test_a_link_becomes_live_and_follows() -> None:
+    """Snapshot, live, status: the whole way with a primary that is not Mosquitto."""
+    async with FakeServer(FakePrimary(retained=dict(VALUES))) as server, running(config_for(server.port)) as link:
+        before = link.status
+        assert (before.state, before.epoch, before.evidence) == (LinkState.DOWN, 0, None)
+        await link.wait_state(LinkState.LIVE)
+        assert link.values() == {topic.decode(): payload for topic, payload in VALUES.items()}
+        server.primary.publish(b"plant/0", b"new")
+        server.push()
+        await link.wait(lambda: link.values()["plant/0"] == b"new")
+        assert link.status.evidence is Evidence.MARKER
+        assert link.status.payload_bytes == sum(map(len, link.values().values()))
+
+
+async def test_acknowledgements_follow_the_record() -> None:
+    """A batch is acknowledged to the primary only when the sink has recorded it."""
+    primary = FakePrimary()
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        order: list[str] = []
+        record, dispatch = link.sink.record, link.sink.dispatch
+
+        def record_first(link: str, changes: Changes, *, epoch: int) -> None:
+            order.append(f"record {len(primary.acks)}")
+            record(link, changes, epoch=epoch)
+
+        def dispatch_last(changes: Changes) -> None:
+            order.append("dispatch")
+            dispatch(changes)
+
+        link.sink.record = record_first  # type: ignore[method-assign]
+        link.sink.dispatch = dispatch_last  # type: ignore[method-assign]
+        acknowledged = len(primary.acks)
+        primary.publish(b"plant/0", b"1")
+        server.push()
+        await link.wait(lambda: len(primary.acks) > acknowledged)
+        assert order == [f"record {acknowledged}", "dispatch"]
+
+
+async def test_an_error_of_the_sink_ends_the_link() -> None:
+    """A bug is not swallowed: the task ends with it."""
+    async with FakeServer(FakePrimary()) as server, running(config_for(server.port), may_fail=True) as link:
+        await link.wait_state(LinkState.LIVE)
+
+        def fail(link: str, changes: Changes, *, epoch: int) -> None:
+            raise RuntimeError("a bug")
+
+        link.sink.record = fail  # type: ignore[method-assign]
+        server.primary.publish(b"plant/0", b"1")
+        server.push()
+        await asyncio.wait([link.task], timeout=5)
+        with pytest.raises(RuntimeError, match="a bug"):
+            link.task.result()
+
+
+async def test_an_error_at_a_tick_ends_the_link() -> None:
+    """The same for what the timer does."""
+    async with FakeServer(FakePrimary()) as server, running(config_for(server.port), may_fail=True) as link:
+        await link.wait_state(LinkState.LIVE)
+
+        def fail(link: str, changes: Changes, *, epoch: int) -> None:
+            raise RuntimeError("a bug")
+
+        server.primary.publish(b"plant/0", b"1", properties=b"\x02\x00\x00\x00\x01")
+        server.push()
+        await link.wait(link.values)
+        link.sink.record = fail  # type: ignore[method-assign]
+        await asyncio.wait([link.task], timeout=5)
+        with pytest.raises(RuntimeError, match="a bug"):
+            link.task.result()
+
+
+async def test_a_disconnect_from_the_primary_is_the_last_error() -> None:
+    """The primary's reason is in the status, and the link comes back."""
+    async with FakeServer(FakePrimary()) as server, running(config_for(server.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        server.primary.send(Disconnect(ReasonCode.SESSION_TAKEN_OVER))
+        server.push()
+        await link.wait(lambda: link.status.last_error is not None)
+        assert "Session taken over" in (link.status.last_error or "")
+        assert "Client Identifier" in (link.status.last_error_hint or "")
+        await link.wait_state(LinkState.LIVE)
+        assert link.status.reconnects_total == 1
+
+
+async def test_a_fanout_primary_is_named_in_the_log() -> None:
+    """Reports pair the logs of a link and of its primary by the node's name."""
+    primary = FakePrimary(connack=Connack(False, 0, STAMPING))
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        details = {event["state"]: event["detail"] for event in link.sink.named("state")}
+        assert details["snapshot"] == '{"primary_node": "root"}'
+        assert details["live"] == ""
+        server.cut()
+        await link.wait(lambda: "resuming" in link.sink.states())
+        details = {event["state"]: event["detail"] for event in link.sink.named("state")}
+        assert details["resuming"] == '{"primary_node": "root"}'
+
+
+async def test_a_missing_password_is_told() -> None:
+    """A password that cannot be read is an error in the status; it is read again at each attempt."""
+    async with (
+        FakeServer(FakePrimary()) as server,
+        running(config_for(server.port, username="u", password_env="FANOUT_TEST_NO_SUCH_VARIABLE")) as link,
+    ):
+        await link.wait(lambda: link.status.last_error is not None)
+        assert "FANOUT_TEST_NO_SUCH_VARIABLE" in (link.status.last_error or "")
+        assert link.status.state is LinkState.DOWN
+
+
+async def test_the_session_is_lost_while_the_connection_stays() -> None:
+    """Session Present 0: the tear-down happens with the connection open, then the snapshot follows on it."""
+    primary = FakePrimary(retained=dict(VALUES))
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        link.sink.clear()
+        primary.has_session = False
+        server.cut()
+        await link.wait(lambda: link.sink.states()[-1:] == ["live"])
+        assert link.sink.states() == ["down", "connecting", "tearing_down", "snapshot", "proving", "live"]
+        assert len(primary.connects) == 2
+        assert [event["name"] for event in link.sink.events if event["name"] == "tear_down"] == ["tear_down"]
+
+
+async def test_a_connection_lost_during_the_tear_down() -> None:
+    """A connection that ends while the replica is removed: the next one starts clean."""
+    primary = FakePrimary(retained={b"plant/%d" % number: b"x" for number in range(20_000)})
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        primary.has_session = False
+        server.cut()
+        await link.wait_state(LinkState.TEARING_DOWN)
+        server.cut()
+        await link.wait(lambda: len(primary.connects) == 3)
+        assert primary.connects[2].clean_start
+        await link.wait_state(LinkState.LIVE)
+        assert len(link.replica) == 20_000
+
+
+async def test_addresses_take_turns_until_one_becomes_live() -> None:
+    """A failing address is followed by the next; one that was live is tried again first."""
+    async with FakeServer(FakePrimary()) as server:
+        addresses = tuple(Address("mqtt", "127.0.0.1", port) for port in (free_port(), server.port, free_port()))
+        async with running(config_for(0, primaries=addresses)) as link:
+            await link.wait_state(LinkState.LIVE)
+            assert link.status.primary == str(addresses[1])
+            server.cut()
+            await link.wait(lambda: link.status.reconnects_total == 1)
+            assert link.status.primary == str(addresses[1])
+
+
+def row(topic: bytes, payload: bytes = b"x", *, flags: int = 3) -> PublishRow:
+    """Return a local client's PUBLISH."""
+    return (topic, payload, flags, 9, b"", None)
+
+
+async def wait_verdict(link: Running, *, topic: bytes = b"plant/0", flags: int = 3) -> ReasonCode:
+    """Forward a message and return what becomes of it."""
+    verdict = link.link.forward(row(topic, flags=flags), prefix=b"")
+    return await asyncio.wait_for(verdict, 5) if isinstance(verdict, asyncio.Future) else verdict
+
+
+async def test_forwarded_messages_get_a_verdict() -> None:
+    """The primary's answer is the verdict; without the prefix, at QoS 1 at least, and it comes back."""
+    primary = FakePrimary()
+    config_selectors = (Selector("plant/#", prefix="site/", writes="forward"),)
+    async with FakeServer(primary) as server, running(config_for(server.port, *config_selectors)) as link:
+        assert link.link.forward(row(b"site/plant/0"), prefix=b"site/") is ReasonCode.SERVER_UNAVAILABLE
+        await link.wait_state(LinkState.LIVE)
+        verdict = link.link.forward(row(b"site/plant/0", b"1", flags=1), prefix=b"site/")
+        assert isinstance(verdict, asyncio.Future)
+        assert await asyncio.wait_for(verdict, 5) is ReasonCode.SUCCESS
+        assert primary.published[-1] == (b"plant/0", b"1", 0b0011)
+        await link.wait(lambda: link.values() == {"site/plant/0": b"1"})
+
+
+async def test_a_forwarded_message_of_a_lost_session_is_unavailable() -> None:
+    """When nobody will answer, the publisher is told."""
+    primary = FakePrimary()
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        primary.swallow = (Ack,)
+        waiting = asyncio.create_task(wait_verdict(link))
+        await link.wait(lambda: primary.published[-1][0] == b"plant/0")
+        primary.has_session = False
+        primary.swallow = ()
+        server.cut()
+        assert await waiting is ReasonCode.SERVER_UNAVAILABLE
+
+
+async def test_a_stopping_link_leaves_nobody_waiting() -> None:
+    """Verdicts that are still awaited when the link stops are given."""
+    primary = FakePrimary()
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        primary.swallow = (Ack,)
+        verdict = link.link.forward(row(b"plant/0"), prefix=b"")
+        assert isinstance(verdict, asyncio.Future)
+        cancelled = link.link.forward(row(b"plant/0"), prefix=b"")
+        assert isinstance(cancelled, asyncio.Future)
+        cancelled.cancel()
+        link.task.cancel()
+        assert await asyncio.wait_for(verdict, 5) is ReasonCode.SERVER_UNAVAILABLE
+
+
+async def test_stopping_sends_disconnect() -> None:
+    """A cancelled link leaves in good order, and ends the session."""
+    primary = FakePrimary()
+    async with FakeServer(primary) as server:
+        async with running(config_for(server.port)) as link:
+            await link.wait_state(LinkState.LIVE)
+        assert primary.disconnects[-1].properties.session_expiry_interval == 0
+
+
+async def test_the_log_lines_of_a_life() -> None:
+    """Lifecycle at INFO, a lost connection and a tear-down at WARNING, with the link's name on each line."""
+    lines: list[dict[str, object]] = []
+    primary = FakePrimary(retained=dict(VALUES))
+    async with FakeServer(primary) as server, running(config_for(server.port), logger=logging_to(lines)) as link:
+        await link.wait_state(LinkState.LIVE)
+        primary.has_session = False
+        server.cut()
+        await link.wait(lambda: link.status.epochs_total == 2)
+        await link.wait_state(LinkState.LIVE)
+    assert {line["link"] for line in lines} == {"plant"}
+    events = [line["event"] for line in lines]
+    assert events.count("snapshot complete") == 2
+    assert events.count("replica torn down") == 1
+    assert events.count("link is down") == 1
+
+
+@pytest.mark.parametrize("evidence", [Evidence.BARRIER, Evidence.MARKER])
+async def test_the_evidence_of_the_link_is_the_weakest_of_its_selectors(evidence: Evidence) -> None:
+    """One value for the link, as honest as its weakest selector."""
+    primary = FakePrimary(allow_control=evidence is Evidence.MARKER)
+    selectors = (Selector("plant/#"), Selector("office/#"))
+    async with FakeServer(primary) as server, running(config_for(server.port, *selectors)) as link:
+        await link.wait_state(LinkState.LIVE)
+        assert link.status.evidence is evidence
