@@ -15,6 +15,7 @@ superuser, whom only the hook can name, may do everything.
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -351,6 +352,7 @@ _REFUSALS = {
 }
 
 
+@functools.lru_cache(maxsize=1024)  # asked for every client; the same few addresses come again
 def is_loopback(host: str) -> bool:
     """Say whether `host`, an IP address or a name, is surely this machine seen from itself."""
     try:
