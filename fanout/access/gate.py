@@ -15,6 +15,7 @@ superuser, whom only the hook can name, may do everything.
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -137,10 +138,14 @@ class Gate:
             (too many wait), or SERVER_UNAVAILABLE (the hook or a check failed).
         """
         answer = await self._authenticate(credentials)
-        if isinstance(answer, ReasonCode):
-            self._refused[answer] = self._refused.get(answer, 0) + 1
-        else:
-            self._admitted[answer.means] += 1
+        self._count(answer)
+        return answer
+
+    def authenticate_now(self, credentials: Credentials) -> Identity | ReasonCode | None:
+        """Answer as `authenticate` when nobody needs to be asked or waited for; otherwise return None."""
+        answer = self._without_asking(credentials)
+        if answer is not None:
+            self._count(answer)
         return answer
 
     def authorize(self, identity: Identity) -> Access:
@@ -226,17 +231,30 @@ class Gate:
     # Who a client is.
 
     async def _authenticate(self, credentials: Credentials) -> Identity | ReasonCode:
+        answer = self._without_asking(credentials)
+        if answer is not None:
+            return answer
+        hook = self.hook_for("connect")
+        if _shows_something(credentials) or hook is None:
+            return await self._verify(credentials)
+        return await self._ask_to_connect(hook, credentials)
+
+    def _without_asking(self, credentials: Credentials) -> Identity | ReasonCode | None:
+        """Return who a client is, where neither a password needs to be checked nor the hook to be asked."""
         if credentials.certificate_user:
             return _identity(credentials, means=Means.CERTIFICATE, user=credentials.certificate_user)
-        shows_something = bool(credentials.username) or credentials.password is not None
         hook = self.hook_for("connect")
-        if shows_something and (self._passwords is not None or hook is not None):
-            return await self._verify(credentials)
+        if _shows_something(credentials) and (self._passwords is not None or hook is not None):
+            return None
         if not self._admits_anonymous(credentials.address, local=credentials.local):
             return ReasonCode.NOT_AUTHORIZED
-        if hook is not None:
-            return await self._ask_to_connect(hook, credentials)
-        return _identity(credentials, means=Means.ANONYMOUS)
+        return None if hook is not None else _identity(credentials, means=Means.ANONYMOUS)
+
+    def _count(self, answer: Identity | ReasonCode) -> None:
+        if isinstance(answer, ReasonCode):
+            self._refused[answer] = self._refused.get(answer, 0) + 1
+        else:
+            self._admitted[answer.means] += 1
 
     def _admits_anonymous(self, address: str, *, local: bool) -> bool:
         policy = self.config.anonymous
@@ -334,6 +352,7 @@ _REFUSALS = {
 }
 
 
+@functools.lru_cache(maxsize=1024)  # asked for every client; the same few addresses come again
 def is_loopback(host: str) -> bool:
     """Say whether `host`, an IP address or a name, is surely this machine seen from itself."""
     try:
@@ -343,6 +362,10 @@ def is_loopback(host: str) -> bool:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped.is_loopback  # what a socket for both versions tells of an IPv4 peer
     return address.is_loopback
+
+
+def _shows_something(credentials: Credentials) -> bool:
+    return bool(credentials.username) or credentials.password is not None
 
 
 def _identity(

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from fanout.api.models import LINK_STATES, LinkDetail, LinkLag, LogStatus, NodeStatus, ServerStatus
+from fanout.api.models import LINK_STATES, AccessStatus, LinkDetail, LinkLag, LogStatus, NodeStatus, ServerStatus
 from fanout.api.node_view import NodeView
 
 __all__ = ["METRICS", "MetricSpec", "NodeCollector", "node_registry"]
@@ -125,6 +125,18 @@ METRICS = (
     MetricSpec("fanout_server_keep_alive_timeouts_total", "counter", "Network Connections ended for silence."),
     MetricSpec("fanout_server_protocol_errors_total", "counter", "Network Connections ended because of broken MQTT."),
     MetricSpec("fanout_server_wills_total", "counter", "Will Messages published."),
+    MetricSpec("fanout_access_admitted_total", "counter", "Clients let in, by what they showed.", ("means",)),
+    MetricSpec("fanout_access_refused_total", "counter", "Clients refused, by Reason Code.", ("reason",)),
+    MetricSpec("fanout_access_password_checks_total", "counter", "Passwords checked."),
+    MetricSpec("fanout_access_password_remembered_total", "counter", "Password checks that were not necessary."),
+    MetricSpec("fanout_access_password_waiting", "gauge", "Password checks that run or wait."),
+    MetricSpec("fanout_access_hook_asked_total", "counter", "Questions sent to the HTTP hook."),
+    MetricSpec("fanout_access_hook_remembered_total", "counter", "Questions that were not necessary."),
+    MetricSpec("fanout_access_hook_waiting", "gauge", "Questions that are asked or wait."),
+    MetricSpec("fanout_access_hook_failures_total", "counter", "Questions without an answer.", ("reason",)),
+    MetricSpec("fanout_access_rules", "gauge", "Access rules in force."),
+    MetricSpec("fanout_access_users", "gauge", "Users of the password file."),
+    MetricSpec("fanout_access_decisions", "gauge", "Decisions on topics that are remembered."),
     MetricSpec("fanout_log_rows_total", "counter", "Updates written to the replication log."),
     MetricSpec("fanout_log_events_total", "counter", "Events written to the replication log."),
     MetricSpec("fanout_log_lost_rows_total", "counter", "Updates not logged: full queue or failed disk."),
@@ -184,6 +196,8 @@ def _samples(status: NodeStatus, lags: Iterable[LinkLag]) -> Iterator[Sample]:
             yield "fanout_link_heartbeat_age_seconds", (lag.name,), lag.heartbeat_age_seconds
     if status.server is not None:
         yield from _server_samples(status.server)
+    if status.access is not None:
+        yield from _access_samples(status.access)
     if status.log is not None:
         yield from _log_samples(status.log)
 
@@ -218,6 +232,15 @@ def _server_samples(server: ServerStatus) -> Iterator[Sample]:
                 yield "fanout_server_dropped_total", (reason,), count
         else:
             yield f"fanout_server_{name}", (), value
+
+
+def _access_samples(access: AccessStatus) -> Iterator[Sample]:
+    for name, value in access:
+        if isinstance(value, dict):
+            for label, count in value.items():
+                yield f"fanout_access_{name}", (label,), count
+        else:
+            yield f"fanout_access_{name}", (), value
 
 
 def _log_samples(log: LogStatus) -> Iterator[Sample]:

@@ -25,6 +25,7 @@ from pydantic import (
 __all__ = [
     "EVIDENCE",
     "LINK_STATES",
+    "AccessStatus",
     "Fault",
     "LagDocument",
     "LinkDetail",
@@ -188,6 +189,25 @@ class ServerStatus(_Document):
     wills_total: NonNegativeInt = Field(description="Will Messages published.")
 
 
+class AccessStatus(_Document):
+    """Who was let in, and what it took to find out; totals count since the node started."""
+
+    admitted_total: dict[str, NonNegativeInt] = Field(description="Clients let in, by what their identity rests on.")
+    refused_total: dict[str, NonNegativeInt] = Field(description="Clients refused, by Reason Code.")
+    password_checks_total: NonNegativeInt = Field(description="Passwords checked.")
+    password_remembered_total: NonNegativeInt = Field(description="Checks that a remembered outcome made unnecessary.")
+    password_waiting: NonNegativeInt = Field(description="Checks that run or wait now.")
+    hook_asked_total: NonNegativeInt = Field(description="Questions sent to the HTTP hook.")
+    hook_remembered_total: NonNegativeInt = Field(description="Questions that a remembered answer made unnecessary.")
+    hook_waiting: NonNegativeInt = Field(description="Questions that are asked or wait now.")
+    hook_failures_total: dict[str, NonNegativeInt] = Field(
+        description="Questions without an answer, each a refusal, by reason."
+    )
+    rules: NonNegativeInt = Field(description="Rules in force; with none everything is allowed.")
+    users: NonNegativeInt = Field(description="Users of the password file.")
+    decisions: NonNegativeInt = Field(description="Decisions on topics remembered now.")
+
+
 class LogStatus(_Document):
     """The node's replication log; totals count since the node started."""
 
@@ -228,6 +248,7 @@ class NodeStatus(_Document):
     listeners: tuple[str, ...] = Field(description="Addresses at which MQTT clients are served, with their real ports.")
     links: tuple[LinkDetail, ...]
     server: ServerStatus | None = Field(description="Null on a node that serves nobody (a tap).")
+    access: AccessStatus | None = Field(default=None, description="Null on a node that serves nobody (a tap).")
     log: LogStatus | None = Field(description="Null without a replication log.")
     limits: dict[str, NonNegativeFloat] = Field(
         default_factory=dict, description="The bounds in force, by their dotted key in the configuration."

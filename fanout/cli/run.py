@@ -107,7 +107,7 @@ def _run(path: Path, *, role: Role, log_format: LogFormat, log_level: LogLevel) 
         stream=sys.stderr,
     )
     with asyncio.Runner(loop_factory=_event_loop_factory()) as runner:
-        raise typer.Exit(runner.run(run_node(node_config, role=role)))
+        raise typer.Exit(runner.run(run_node(node_config, role=role, path=path)))
 
 
 def _event_loop_factory() -> Callable[[], AbstractEventLoop]:

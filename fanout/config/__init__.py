@@ -4,6 +4,7 @@ Pydantic validates (`values`, `settings`, `translation`), `rules` judges what on
 `loading` joins them. Nothing outside this package imports Pydantic for the configuration.
 """
 
+from fanout.access.settings import AccessConfig
 from fanout.config.address import Address
 from fanout.config.loading import load_config, parse_config
 from fanout.config.passwords import read_password
@@ -19,6 +20,7 @@ from fanout.config.settings import (
 )
 
 __all__ = [
+    "AccessConfig",
     "Address",
     "HttpConfig",
     "IdentityConfig",

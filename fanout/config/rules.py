@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
+from fanout.access.settings import find_access_faults
 from fanout.config.address import Address
 from fanout.config.settings import LinkConfig, NodeConfig
 from fanout.errors import ConfigFault
@@ -47,6 +48,7 @@ def find_faults(config: NodeConfig, *, role: Role | None) -> list[ConfigFault]:
         *_role_faults(config, role),
         *_listener_faults(config),
         *_server_faults(config),
+        *find_access_faults(config.access),
         *_link_faults(config),
         *_selector_faults(config),
         *_overlap_faults(config),

@@ -6,7 +6,8 @@ annotations when a file is loaded. A class that is built directly, as tests do, 
 are in `fanout.config.rules`.
 
 A section that is absent is off: no `[server]`, no MQTT listener; no `[http]`, no HTTP; no `[log]`, no
-replication log. Relative paths are relative to the current directory of the process, not to the file.
+replication log. Only `[access]`, which `fanout.access.settings` has, is never off: its defaults hold then. Relative
+paths are relative to the current directory of the process, not to the file.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
+from fanout.access.settings import AccessConfig
 from fanout.config.address import Address
 from fanout.config.values import (
     GIB,
@@ -67,6 +69,7 @@ keep:   every live update is taken for a retained one.
 
 _STRICT = ConfigDict(extra="forbid")
 _HTTP_LISTEN = Address("http", "127.0.0.1", 8080)
+_ACCESS = AccessConfig()
 _LISTEN = (Address("mqtt", "127.0.0.1", 1884),)
 
 
@@ -240,6 +243,8 @@ class NodeConfig:
     """`[node]`."""
     server: ServerConfig | None = None
     """`[server]`; None when absent: no MQTT listener."""
+    access: AccessConfig = _ACCESS
+    """`[access]`; its defaults when absent."""
     http: HttpConfig | None = None
     """`[http]`; None when absent: no HTTP listener."""
     log: LogConfig | None = None

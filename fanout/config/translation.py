@@ -18,6 +18,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from fanout.access.settings import AccessConfig, HookConfig, RuleSection
 from fanout.config.address import Address
 from fanout.config.settings import (
     HttpConfig,
@@ -37,6 +38,9 @@ SECTIONS: Mapping[str, type] = {
     "": NodeConfig,
     "node": IdentityConfig,
     "server": ServerConfig,
+    "access": AccessConfig,
+    "access.http": HookConfig,
+    "access.rule": RuleSection,
     "http": HttpConfig,
     "log": LogConfig,
     "link": LinkConfig,
@@ -44,12 +48,14 @@ SECTIONS: Mapping[str, type] = {
 }
 """The dataclass of each section; the empty name is the top level of the file."""
 
-_TITLES = {"link": "[[link]]", "link.selector": "[[link.selector]]"}
+_TITLES = {"access.rule": "[[access.rule]]", "link": "[[link]]", "link.selector": "[[link.selector]]"}
 _SHOWN_CHARACTERS_MAX = 60
 
 _MISSING_HINTS = {
     "node": 'Add a line [node] and below it id = "edge-1", with a name of your choice.',
     "node.id": 'Add id = "edge-1", with a name of your choice.',
+    "access.http.url": 'Add url = "http://127.0.0.1:9000/mqtt", with the address of the service.',
+    "access.rule.filter": 'Add filter = "plant/#", with the Topic Filter of what the rule decides on.',
     "link.name": 'Add name = "plant", with a name of your choice.',
     "link.primary": 'Add primary = "mqtt://host:1883".',
     "link.selector.filter": 'Add filter = "plant/#", with the Topic Filter of what is to be replicated.',

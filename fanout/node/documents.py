@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from fanout import __version__
 from fanout.api.lag import link_lag
 from fanout.api.models import (
+    AccessStatus,
     LagDocument,
     LinkDetail,
     LinkReadiness,
@@ -64,6 +65,7 @@ class NodeDocuments:
             listeners=tuple(node.server.addresses) if node.server else (),
             links=tuple(self._detail(link.status()) for link in node.links),
             server=self._server(),
+            access=self._access(),
             log=self._log(),
             limits=self._limits(),
         )
@@ -131,6 +133,10 @@ class NodeDocuments:
             return None
         return ServerStatus(**dataclasses.asdict(server.stats()), retained_topics=len(self._node.store))
 
+    def _access(self) -> AccessStatus | None:
+        gate = self._node.gate
+        return AccessStatus(**dataclasses.asdict(gate.stats())) if gate is not None else None
+
     def _log(self) -> LogStatus | None:
         log, config = self._node.log, self._node.config.log
         if log is None or config is None:
@@ -152,6 +158,11 @@ class NodeDocuments:
             limits["server.queue_messages_max"] = config.server.queue_messages_max
             limits["server.queue_bytes_max"] = config.server.queue_bytes_max
             limits["server.retained_topics_max"] = config.server.retained_topics_max
+        if self._node.gate is not None:
+            limits["access.decisions_max"] = config.access.decisions_max
+            limits["access.password_queue_max"] = config.access.password_queue_max
+            if config.access.http is not None:
+                limits["access.http.queue_max"] = config.access.http.queue_max
         if config.log is not None:
             limits["log.queue_rows_max"] = config.log.queue_rows_max
         for index, link in enumerate(config.links):

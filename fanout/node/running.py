@@ -7,19 +7,24 @@ replica, then replication log, then clients. Makes no protocol decision.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import signal
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Final
 
 import structlog
 from structlog.typing import FilteringBoundLogger
 
 from fanout import __version__
+from fanout.access.gate import Gate
+from fanout.access.passwords import PasswordFile, load_password_file
 from fanout.api.app import create_app
 from fanout.api.http_server import HttpServer
-from fanout.config import LinkConfig, NodeConfig, Role
+from fanout.config import AccessConfig, LinkConfig, NodeConfig, Role, load_config
+from fanout.errors import ConfigError
 from fanout.link.link import Link
 from fanout.node.clock import SystemClock
 from fanout.node.documents import NodeDocuments
@@ -60,12 +65,15 @@ class Node:
     """The parts of one node, joined. `start` once, `stop` once."""
 
     def __init__(self, config: NodeConfig, *, role: Role, logger: FilteringBoundLogger) -> None:
-        """Make every part; nothing is opened before `start`.
+        """Make every part; nothing is opened before `start`, but the password file is read.
 
         Args:
             config: A validated configuration for this role.
             role: What the node does.
             logger: Takes log lines.
+
+        Raises:
+            ConfigError: The password file cannot be used.
         """
         self.config = config
         self.role = role
@@ -93,6 +101,8 @@ class Node:
             control_prefixes=[f"{link.control_topic}/".encode() for link in config.links],
             accept=self._accept_own,
         )
+        self.gate = self._make_gate() if server_config else None
+        """Decides who may connect, read and write; None where nobody is served."""
         self.server = (
             Server(
                 server_config,
@@ -102,6 +112,7 @@ class Node:
                 clock=self.clock,
                 logger=self._logger,
                 known_topics=self.own.values,
+                gate=self.gate,
             )
             if server_config
             else None
@@ -144,9 +155,9 @@ class Node:
         except BaseException:
             await self.stop()
             raise
-        self._spawn("housekeeping", self._keep_house)
+        self.spawn("housekeeping", self._keep_house)
         for name, link in self._links.items():
-            self._spawn(f"link-{name}", link.run)
+            self.spawn(f"link-{name}", link.run)
         self._logger.info(
             "node started",
             role=self.role,
@@ -160,6 +171,8 @@ class Node:
         self.stopping = True
         if self.server is not None:
             await self.server.stop(deadline_s=_CLIENTS_LEAVE_S)
+        if self.gate is not None:
+            await self.gate.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -171,11 +184,40 @@ class Node:
                 self._logger.warning("replication log not sealed in time", deadline_s=_LOG_CLOSE_S)
         self._logger.info("node stopped")
 
+    async def reload(self, config: NodeConfig) -> None:
+        """Put `[access]` of another configuration, and its password file, in force; connections stay.
+
+        Everything else needs a restart: where it differs, a log line says so.
+
+        Raises:
+            ConfigError: The password file cannot be used; what was in force stays.
+        """
+        if self.gate is None or self.server is None:
+            return
+        passwords = await asyncio.to_thread(_load_passwords, config.access)
+        change = self.gate.replace(config.access, passwords=passwords)
+        self.config = dataclasses.replace(self.config, access=config.access)
+        differing = [
+            field.name
+            for field in dataclasses.fields(NodeConfig)
+            if getattr(config, field.name) != getattr(self.config, field.name)
+        ]
+        if differing:
+            self._logger.warning("changes need a restart", sections=differing)
+        if change.sessions_to_check:
+            await self.server.check_again()
+        stats = self.gate.stats()
+        self._logger.info("access reloaded", rules=stats.rules, users=stats.users)
+
     async def wait_failed(self) -> BaseException:
         """Wait until a task of the node ends, which only a bug makes it do, and return why."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         task = done.pop()
         return task.exception() or RuntimeError(f"the task {task.get_name()} ended")
+
+    def spawn(self, name: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Run something as long as the node; its end before is a failure of the node."""
+        self._tasks.append(asyncio.create_task(run(), name=name))
 
     # What links call (`fanout.link.link.LinkSink`).
 
@@ -241,6 +283,11 @@ class Node:
             logger=self._logger,
         )
 
+    def _make_gate(self) -> Gate:
+        access = self.config.access
+        passwords = _load_passwords(access)
+        return Gate(access, passwords=passwords, monotonic=self.clock.monotonic, logger=self._logger)
+
     def _add_link(self, config: LinkConfig) -> None:
         replica = Replica(selectors=config.selectors, topics_max=config.topics_max, bytes_max=config.bytes_max)
         source = self._log.source(link=config.name, selectors=config.selectors) if self._log else None
@@ -292,9 +339,6 @@ class Node:
             }
         )
 
-    def _spawn(self, name: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
-        self._tasks.append(asyncio.create_task(run(), name=name))
-
     async def _keep_house(self) -> None:
         """Remove the node's own values that have expired, and say in the log that the node is alive."""
         alive_at = self.clock.monotonic()
@@ -307,17 +351,47 @@ class Node:
             await asyncio.sleep(_HOUSEKEEPING_S)
 
 
-async def run_node(config: NodeConfig, *, role: Role) -> int:
+def _load_passwords(access: AccessConfig) -> PasswordFile | None:
+    return load_password_file(access.password_file) if access.password_file is not None else None
+
+
+class _Reloads:
+    """Reads the configuration again when it is told to; one reading at a time."""
+
+    def __init__(self, node: Node, *, path: Path, logger: FilteringBoundLogger) -> None:
+        self._node = node
+        self._path = path
+        self._logger = logger
+        self._asked = asyncio.Event()
+
+    def ask(self) -> None:
+        """Read it again, now or when the reading that goes on has ended."""
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            try:
+                await self._node.reload(await asyncio.to_thread(load_config, self._path, role=self._node.role))
+            except ConfigError as error:
+                self._logger.error("reload failed, what was in force stays", faults=str(error).splitlines())
+
+
+async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) -> int:
     """Run a node until SIGTERM or SIGINT; a second signal ends the process at once.
 
     Args:
         config: A validated configuration for this role.
         role: What the node does.
+        path: The file that it is from, which SIGHUP reads again; None leaves that signal alone.
 
     Returns:
         The exit code: 0 after a stop in good order, 70 when a part failed, which only a bug makes it do.
 
     Raises:
+        ConfigError: The password file cannot be used.
         ListenError: An address cannot be bound.
         LogError: The replication log cannot be opened.
     """
@@ -336,7 +410,12 @@ async def run_node(config: NodeConfig, *, role: Role) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_asked, number)
+    reloads = _Reloads(node, path=path, logger=logger) if path is not None else None
+    if reloads is not None:  # also before the start, which would be the end of the process otherwise
+        loop.add_signal_handler(signal.SIGHUP, reloads.ask)
     await node.start()
+    if reloads is not None:
+        node.spawn("reloads", reloads.run)
     failure = asyncio.create_task(node.wait_failed(), name="failure")
     waiter = asyncio.create_task(asked.wait(), name="signal")
     await asyncio.wait({failure, waiter}, return_when=asyncio.FIRST_COMPLETED)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
+from fanout.access.identity import Credentials
 from fanout.errors import ProtocolError
 from fanout.mqtt.decoder import AckRun, Item, PublishRun
 from fanout.mqtt.packets import Connack, Connect, Disconnect, Pingreq, Subscribe, Unsubscribe, encode
@@ -67,6 +69,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._bridge = False
         self._writable = True
         self._reading = True
+        self._held = False  # then nothing is read, and what was decoded is kept until `release`
+        self._kept: list[Item] = []
+        self._give_up: Callable[[], object] | None = None
 
     # The callbacks of asyncio.
 
@@ -98,14 +103,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Take what was read."""
         self._last_received_s = self._server.clock.monotonic()
         self._server.counters.received_bytes += nbytes
-        for item in self._decoder.feed(self._server.read_buffer[:nbytes]):
-            self._receive(item)
-            if self.is_closing():
-                return
-        if self._decoder.fault is not None:
-            self._fail(self._decoder.fault)
+        if self._held and self._decoder.fault is not None:
             return
-        self._send_answers()
+        items = self._decoder.feed(self._server.read_buffer[:nbytes])
+        if self._held:  # a transport may still have had something
+            self._kept += items
+            return
+        self._receive_items(items)
 
     def pause_writing(self) -> None:
         """Note that the client reads too slowly: its messages wait."""
@@ -118,7 +122,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._writable = True
         if not self._reading:
             self._reading = True
-            self._transport.resume_reading()
+            self._read_on()
         if self.session is not None:
             self.session.resume()
             self._pump_later()
@@ -168,6 +172,42 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._take_acks(self.session)
             self._send_answers()
 
+    def credentials(self, packet: Connect, *, client_id: str) -> Credentials:
+        """Return what the client shows with its CONNECT and by where it comes from."""
+        peer = self._transport.get_extra_info("peername")
+        return Credentials(
+            client_id=client_id,
+            address=peer[0] if isinstance(peer, tuple) else "",
+            local=self._server.is_local(self._transport.get_extra_info("sockname")),
+            username=packet.username,
+            password=packet.password,
+        )
+
+    def hold(self, give_up: Callable[[], object] | None = None) -> None:
+        """Read nothing and take no packet until `release`, because something must be decided first.
+
+        Args:
+            give_up: Called when the connection ends before.
+        """
+        self._held = True
+        self._give_up = give_up
+        if self.state is ConnectionState.CONNECTING:  # CONNECT came in time
+            self._cancel_deadline()
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Go on with what was kept, then with reading."""
+        self._held = False
+        self._give_up = None
+        if self.is_closing():
+            return
+        self._last_received_s = self._server.clock.monotonic()
+        kept, self._kept = self._kept, []
+        self._receive_items(kept)
+        if not self.is_closing():
+            self._read_on()
+
     def abort(self) -> None:
         """End the connection at once, whatever was not sent."""
         self._transport.abort()
@@ -185,6 +225,20 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     # Packets.
 
+    def _receive_items(self, items: list[Item]) -> None:
+        for index, item in enumerate(items):
+            self._receive(item)
+            if self.is_closing():
+                return
+            if self._held:
+                self._kept = items[index + 1 :]
+                self._send_answers()
+                return
+        if self._decoder.fault is not None:
+            self._fail(self._decoder.fault)
+            return
+        self._send_answers()
+
     def _receive(self, item: Item) -> None:
         session = self.session
         if session is None:
@@ -201,9 +255,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 if session.sending.ping():
                     self._answers.append(PINGRESP)
             case Subscribe():
-                suback = self._server.registry.subscribe(session, item, bridge=self._bridge)
-                self._answers.append(encode(suback, version=session.wire.version))
-                self._pump_later()
+                self._receive_subscribe(session, item)
             case Unsubscribe():
                 unsuback = self._server.registry.unsubscribe(session, item)
                 self._answers.append(encode(unsuback, version=session.wire.version))
@@ -212,6 +264,14 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self._receive_disconnect(session, item)
             case _:  # AUTH, without an Authentication Method in CONNECT [MQTT-4.12.0-6]
                 self._fail(_protocol_error("AUTH without an Authentication Method"))
+
+    def _receive_subscribe(self, session: Session, packet: Subscribe) -> None:
+        def decided(refused: Mapping[int, ReasonCode]) -> None:
+            suback = self._server.registry.subscribe(session, packet, bridge=self._bridge, refused=refused)
+            self._answers.append(encode(suback, version=session.wire.version))
+            self._pump_later()
+
+        self._server.admission.subscribe(self, session, packet, then=decided)
 
     def _receive_publishes(self, session: Session, run: PublishRun) -> None:
         server = self._server
@@ -222,7 +282,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             run.rows, qos_max=server.config.qos_max, receive_maximum=server.config.receive_maximum
         )
         if fresh:
-            verdicts = server.ingress.publish(session.client_id, fresh, server.clock.now_ns())
+            verdicts = server.admission.publish(session, fresh, connection=self)
             refused = sum(1 for verdict in verdicts if isinstance(verdict, int) and verdict >= 0x80)
             server.counters.dropped[DropReason.REFUSED] += refused
             for verdict in receiving.note_verdicts(fresh, verdicts):
@@ -263,13 +323,17 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _check_life(self) -> None:
         allowed_s = self._keep_alive_s * _KEEP_ALIVE_FACTOR
         left_s = self._last_received_s + allowed_s - self._server.clock.monotonic()
-        if left_s > 0:
-            self._expect_life(left_s)
+        if left_s > 0 or self._held:  # what the client sends meanwhile is not seen
+            self._expect_life(left_s if left_s > 0 else allowed_s)
             return
         self._server.counters.keep_alive_timeouts += 1
         self.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT)
 
     # Writing and closing.
+
+    def _read_on(self) -> None:
+        if self._reading and not self._held and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _can_write(self) -> bool:
         return self._writable and not self._transport.is_closing()
@@ -323,6 +387,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._deadline.cancel()
 
     def _end(self) -> None:
+        give_up, self._give_up = self._give_up, None
+        if give_up is not None:
+            give_up()
         session, self.session = self.session, None
         if session is not None:
             self._server.pacer.discard(self)

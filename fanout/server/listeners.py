@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
+from fanout.access.gate import is_loopback
 from fanout.config import Address
 from fanout.errors import ListenError
 
@@ -46,6 +47,12 @@ class Listeners:
         for server in self._servers:
             server.close()
         self._servers.clear()
+
+    @property
+    def local_names(self) -> frozenset[tuple[str, int]]:
+        """Host and port of the listeners that only this machine reaches."""
+        names = [socket.getsockname()[:2] for server in self._servers for socket in server.sockets]
+        return frozenset((host, port) for host, port in names if is_loopback(host))
 
     @property
     def addresses(self) -> list[str]:

@@ -7,7 +7,8 @@ ends is decided by the shell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from fanout.config import ServerConfig
@@ -28,6 +29,7 @@ __all__ = ["SESSIONS_MAX", "SessionRegistry"]
 SESSIONS_MAX: Final = 100_000
 """Sessions, absent ones included; a client that would need one more is refused (0x97)."""
 
+_NONE_REFUSED: Final[Mapping[int, ReasonCode]] = MappingProxyType({})
 _SEND_ALWAYS = 0
 _SEND_IF_NEW = 1
 
@@ -89,7 +91,14 @@ class SessionRegistry:
         self._shared.leave(session)
         self._counters.dropped[DropReason.SESSION_ENDED] += session.sending.unsent
 
-    def subscribe(self, session: Session, packet: Subscribe, *, bridge: bool = False) -> Suback:
+    def subscribe(
+        self,
+        session: Session,
+        packet: Subscribe,
+        *,
+        bridge: bool = False,
+        refused: Mapping[int, ReasonCode] = _NONE_REFUSED,
+    ) -> Suback:
         """Carry out a SUBSCRIBE.
 
         Args:
@@ -97,6 +106,7 @@ class SessionRegistry:
             packet: The SUBSCRIBE.
             bridge: Whether the client is a bridge over MQTT 3.1.1, for which every subscription has Retain As
                 Published and No Local.
+            refused: Reason Codes of subscriptions that the client must not have, by their index in the packet.
 
         Returns:
             The SUBACK, to be sent before the retained messages that the session has got.
@@ -106,7 +116,10 @@ class SessionRegistry:
         retained: dict[bytes, RetainedDelivery] = {}
         codes: list[int] = []
         room = self._config.subscriptions_max - len(session.subscriptions) - len(session.shared)
-        for subscription in packet.subscriptions:
+        for index, subscription in enumerate(packet.subscriptions):
+            if index in refused:
+                codes.append(refused[index])
+                continue
             topic_filter = subscription.topic_filter
             try:
                 shared = parse_shared(topic_filter)

@@ -13,18 +13,23 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Container
+from functools import partial
+from typing import Final
 
+from fanout.access.authorization import Access
+from fanout.access.gate import Gate
 from fanout.config import ServerConfig
 from fanout.mqtt.decoder import Decoder
-from fanout.mqtt.packets import Connect
+from fanout.mqtt.packets import Connect, Unsubscribe
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
+from fanout.server.admission import Admission, Claim, claim_of
 from fanout.server.collaborators import Clock, Ingress, Logger, RetainedStore
 from fanout.server.connection import ClientConnection
 from fanout.server.counters import Counters, DropReason, ServerStats
 from fanout.server.deadlines import Deadline, Deadlines
 from fanout.server.dispatch import Dispatcher
-from fanout.server.handshake import terms_for
+from fanout.server.handshake import Terms, terms_for
 from fanout.server.listeners import Listeners
 from fanout.server.pacing import Pacer
 from fanout.server.registry import SessionRegistry
@@ -34,6 +39,8 @@ __all__ = ["Server"]
 
 _READ_BYTES = 256 * 1024
 _CLIENT_ID_BYTES = 10
+_CHECKED_MAX: Final = 256
+"""Sessions and subscriptions that are checked again in one turn of the event loop."""
 
 
 def _random_client_id() -> str:
@@ -54,6 +61,7 @@ class Server:
         logger: Logger,
         known_topics: Container[bytes] = (),
         assign_client_id: Callable[[], str] = _random_client_id,
+        gate: Gate | None = None,
     ) -> None:
         """Make a server; `start` opens its listeners.
 
@@ -66,6 +74,7 @@ class Server:
             logger: Takes log lines.
             known_topics: Topic Names that are known to be valid, such as the keys of a replica.
             assign_client_id: Makes Client Identifiers for clients that send none.
+            gate: Decides who may connect, read and write; None lets everybody do everything.
         """
         self.config = config
         """Addresses and limits."""
@@ -79,10 +88,21 @@ class Server:
         """What is counted."""
         self.registry = SessionRegistry(config=config, store=store, counters=self.counters)
         """The sessions."""
+        self.admission = Admission(
+            gate,
+            subscriptions_max=config.subscriptions_max,
+            ingress=ingress,
+            clock=clock,
+            counters=self.counters,
+            logger=logger,
+        )
+        """Asks the gate."""
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         """What every connection reads into."""
         self.pacer: Pacer
         """Gives turns to connections with much to send; there from `start` on."""
+        self._gate = gate
+        self._local_names: frozenset[tuple[str, int]] = frozenset()
         self._node_id = node_id
         self._known_topics = known_topics
         self._assign_client_id = assign_client_id
@@ -106,6 +126,7 @@ class Server:
         self._loop = asyncio.get_running_loop()
         self.pacer = Pacer(loop=self._loop, monotonic=self.clock.monotonic)
         await self._listeners.open(self.config.listen, lambda: ClientConnection(self))
+        self._local_names = self._listeners.local_names
 
     async def stop(self, *, reason_code: ReasonCode = ReasonCode.SERVER_SHUTTING_DOWN, deadline_s: float = 5.0) -> None:
         """Close the listeners and every connection.
@@ -125,6 +146,7 @@ class Server:
             for connection in list(self._connections):
                 connection.abort()
             await self._wait_all_gone()
+        await self.admission.close()
         self.pacer.close()
         if self._timer is not None:
             self._timer.cancel()
@@ -173,6 +195,31 @@ class Server:
             dropped_total={reason.value: count for reason, count in counters.dropped.items()},
         )
 
+    async def check_again(self) -> None:
+        """Let what the gate decides now hold for all sessions: called when its configuration was replaced.
+
+        A client that would not be let in any more is disconnected (0x87), and its session ends; other sessions lose
+        the subscriptions that the rules do not grant any more. Cancelling leaves the rest as it is.
+        """
+        gate, checked = self._gate, 0
+        if gate is None:
+            return
+        for session in list(self.registry):
+            access = session.access
+            if access is None or self.registry.get(session.client_id) is not session:
+                continue
+            if not gate.admits(access.identity):
+                self._expel(session, access)
+            else:
+                filters = session.topic_filters
+                checked += len(filters)
+                if lost := access.lost(filters):
+                    self._take_away(session, access, lost)
+            checked += 1
+            if checked >= _CHECKED_MAX:
+                checked = 0
+                await asyncio.sleep(0)
+
     def run_due(self) -> None:
         """Do what is due by the clock; called by the server's own timer, and by tests that set the clock."""
         now_s = self.clock.monotonic()
@@ -200,6 +247,10 @@ class Server:
         if not self._connections:
             self._all_gone.set()
 
+    def is_local(self, name: object) -> bool:
+        """Say whether the listener that has the address `name` can be reached only from this machine."""
+        return isinstance(name, str) or (isinstance(name, tuple) and name[:2] in self._local_names)
+
     def new_decoder(self) -> Decoder:
         """Make the decoder of a new connection."""
         return Decoder(
@@ -222,12 +273,20 @@ class Server:
         if isinstance(terms, ReasonCode):
             connection.refuse(terms)
             return
+        self.admission.connect(connection, packet, terms, then=partial(self._let_in, connection, terms))
+
+    def _let_in(self, connection: ClientConnection, terms: Terms, access: Access | None) -> None:
         session = self.registry.get(terms.client_id)
+        claim = claim_of(access, session) if session is not None else Claim.RESUME
+        if claim is Claim.REFUSED:
+            self.logger.warning("client_id_of_another_user", client_id=terms.client_id, address=connection.address)
+            connection.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
+            return
         if session is not None and session in self._connection_of:
             self.counters.takeovers += 1
             self._connection_of[session].disconnect(ReasonCode.SESSION_TAKEN_OVER)  # [MQTT-3.1.4-3]
             session = self.registry.get(terms.client_id)
-        if session is not None and terms.clean_start:
+        if session is not None and (terms.clean_start or claim is Claim.START_CLEAN):
             self._end_session(session)  # [MQTT-3.1.2-4]
             session = None
         session_present = session is not None
@@ -238,6 +297,7 @@ class Server:
             session = self.registry.create(terms.client_id, wire=terms.wire)
         self._cancel_deadlines(session)  # no Will Message when it came back in time [MQTT-3.1.3-9]
         self.registry.index.join(session, wire=terms.wire)
+        session.access = access
         session.will = terms.will
         session.expiry_s = terms.session_expiry_s
         self._connection_of[session] = connection
@@ -276,6 +336,25 @@ class Server:
 
     # Its own.
 
+    def _expel(self, session: Session, access: Access) -> None:
+        self.logger.warning("client_expelled", client_id=session.client_id, user=access.identity.user)
+        connection = self._connection_of.get(session)
+        if connection is None:
+            self._end_session(session)
+            return
+        session.expiry_s = 0
+        connection.disconnect(ReasonCode.NOT_AUTHORIZED)
+
+    def _take_away(self, session: Session, access: Access, lost: list[bytes]) -> None:
+        self.logger.warning(
+            "subscriptions_revoked",
+            client_id=session.client_id,
+            user=access.identity.user,
+            subscriptions=len(lost),
+            filter=lost[0].decode(),
+        )
+        self.registry.unsubscribe(session, Unsubscribe(0, tuple(lost)))
+
     def _end_session(self, session: Session) -> None:
         self._cancel_deadlines(session)
         self.registry.end(session)
@@ -286,7 +365,7 @@ class Server:
         if will is None:
             return
         self.counters.wills += 1
-        (verdict,) = self.ingress.publish(session.client_id, [will.row], self.clock.now_ns())
+        (verdict,) = self.admission.publish(session, [will.row])
         if isinstance(verdict, int) and verdict.is_failure:
             self.counters.dropped[DropReason.REFUSED] += 1
 

@@ -11,6 +11,7 @@ import enum
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from fanout.access.authorization import Access
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.packets import PacketType
 from fanout.server.audiences import Audience, SubscriptionOptions, Write
@@ -46,6 +47,7 @@ class Session:
     __slots__ = (
         "_connection_write",
         "_paused",
+        "access",
         "audience",
         "client_id",
         "expiry",
@@ -75,6 +77,8 @@ class Session:
         """Client Identifier."""
         self.wire = wire
         """The kind of receiver it was at its last Network Connection."""
+        self.access: Access | None = None
+        """Who its client is, and what it may read and write; None where everybody may do everything."""
         self.subscriptions: Mapping[bytes, SubscriptionOptions] = {}
         """Its subscriptions, but for shared ones; belongs to its audience."""
         self.shared: dict[tuple[bytes, bytes], ShareGroup] = {}
@@ -103,6 +107,12 @@ class Session:
         """When its Will Message is published, while it is absent and the Will Delay Interval runs."""
         self._connection_write: Write | None = None
         self._paused = False
+
+    @property
+    def topic_filters(self) -> list[bytes]:
+        """The Topic Filters of all its subscriptions, as its client sent them."""
+        shared = (b"$share/%b/%b" % (group, topic_filter) for group, topic_filter in self.shared)
+        return [*self.subscriptions, *shared]
 
     def connect(self, write: Write, *, window: int) -> bytes:
         """Attach a Network Connection; the wire variant is set by `AudienceIndex.join`, before.

@@ -348,3 +348,24 @@ def test_secrets_do_not_show() -> None:
 def test_what_is_loopback(host: str, expected: bool) -> None:
     """Addresses that no other machine reaches."""
     assert is_loopback(host) is expected
+
+
+async def test_nobody_is_asked_for_what_is_known_at_once(service: Service) -> None:
+    """Certificates and plain anonymous clients are decided, and counted, without waiting; the rest is not."""
+    certified = credentials("x", b"y", certificate_user="carol")
+    async with open_gate(passwords=ALICE) as gate:
+        anonymous = gate.authenticate_now(credentials())
+        assert isinstance(anonymous, Identity)
+        assert anonymous.means is Means.ANONYMOUS
+        assert gate.authenticate_now(from_afar()) is ReasonCode.NOT_AUTHORIZED
+        known = gate.authenticate_now(certified)
+        assert isinstance(known, Identity)
+        assert known.user == "carol"
+        assert gate.authenticate_now(credentials("alice", b"secret")) is None
+        stats = gate.stats()
+        assert (stats.admitted_total["anonymous"], stats.admitted_total["certificate"]) == (1, 1)
+        assert stats.refused_total == {"not_authorized": 1}
+    async with open_gate(AccessConfig(http=HookConfig(url=service.url))) as gate:
+        assert gate.authenticate_now(credentials()) is None
+        assert gate.authenticate_now(from_afar()) is ReasonCode.NOT_AUTHORIZED
+        assert sum(gate.stats().admitted_total.values()) == 0

@@ -12,6 +12,7 @@ from fanout.api.app import create_app
 from fanout.api.http_server import HttpServer
 from fanout.api.lag import link_lag
 from fanout.api.models import (
+    AccessStatus,
     LagDocument,
     LinkDetail,
     LinkLag,
@@ -111,6 +112,20 @@ class StandInNode:
             queued_messages=6,
             queued_bytes=700,
         )
+        self.access: AccessStatus | None = AccessStatus(
+            admitted_total={"anonymous": 12, "password": 3},
+            refused_total={"not_authorized": 2},
+            password_checks_total=4,
+            password_remembered_total=5,
+            password_waiting=1,
+            hook_asked_total=6,
+            hook_remembered_total=7,
+            hook_waiting=0,
+            hook_failures_total={"timeout": 8},
+            rules=9,
+            users=10,
+            decisions=11,
+        )
         self.log: LogStatus | None = LogStatus(
             directory="var/replication-log",
             rows_total=201_234,
@@ -173,6 +188,7 @@ class StandInNode:
             listeners=("mqtt://127.0.0.1:1884",),
             links=self.links,
             server=self.server,
+            access=self.access,
             log=self.log,
             limits={"server.connections_max": 10_000},
         )

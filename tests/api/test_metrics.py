@@ -41,6 +41,8 @@ def test_values_come_from_the_documents() -> None:
     assert samples["fanout_link_state_start_time_seconds"] == {("plant",): 1_763_712_000.25}
     assert samples["fanout_selector_complete"] == {("marker", "plant", "plant/#"): 1}
     assert samples["fanout_server_dropped_total"] == {("queue_full",): 4, ("expired",): 1}
+    assert samples["fanout_access_refused_total"] == {("not_authorized",): 2}
+    assert samples["fanout_access_users"] == {(): 10}
     assert samples["fanout_log_last_sync_time_seconds"] == {(): 1_763_712_000.25}
     assert samples["fanout_limit"] == {("server.connections_max",): 10_000}
 
@@ -71,8 +73,8 @@ def test_unknown_is_absent() -> None:
 def test_a_tap_has_no_server_metrics() -> None:
     """A node that serves nobody does not claim to have no clients."""
     node = ready_node()
-    node.role, node.server, node.log = "tap", None, None
-    assert not any(name.startswith(("fanout_server_", "fanout_log_")) for name in scrape(node))
+    node.role, node.server, node.access, node.log = "tap", None, None, None
+    assert not any(name.startswith(("fanout_server_", "fanout_access_", "fanout_log_")) for name in scrape(node))
 
 
 def test_alarm_shows_in_readiness_and_log() -> None:

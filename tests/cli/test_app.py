@@ -15,7 +15,7 @@ from fanout.cli.app import app
 from fanout.cli.exit_codes import ExitCode
 from tests.cli.processes import run_fanout
 
-COMMANDS = ("secondary", "primary", "tap", "check", "ready", "status", "lag", "report", "log")
+COMMANDS = ("secondary", "primary", "tap", "check", "ready", "status", "lag", "passwd", "report", "log")
 HEAVY = (
     "pyspark",
     "httpx",

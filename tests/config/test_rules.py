@@ -337,3 +337,19 @@ def test_the_rules_find_nothing_in_a_right_configuration() -> None:
     config = parse_config(NODE + SERVER + LINK + SELECTOR, path="edge.toml")
     assert find_faults(config, role="secondary") == []
     assert [fault.key for fault in find_faults(config, role="primary")] == ["link"]
+
+
+def test_faults_of_access_are_told_with_the_others() -> None:
+    """Rules that nothing reaches, and what is wrong elsewhere, come in one list; a faulty rule hides neither."""
+    text = f"""{NODE}[server]
+write_buffer_low_bytes = 2_000_000
+[[access.rule]]
+allow = "all"
+filter = "#"
+[[access.rule]]
+deny = "read"
+filter = "plant/#"
+"""
+    assert [key for key, _, _ in faults_of(text)] == ["server.write_buffer_low_bytes", "access.rule[1].filter"]
+    keys = [key for key, _, _ in faults_of(text.replace('"#"', '"a#"'))]
+    assert keys == ["access.rule[0].filter", "server.write_buffer_low_bytes"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fanout.config import Address, HttpConfig, LogConfig, Role, ServerConfig, load_config, parse_config
+from fanout.config import AccessConfig, Address, HttpConfig, LogConfig, Role, ServerConfig, load_config, parse_config
 from fanout.config.settings import SelectorSection
 from fanout.config.translation import SECTIONS, section_keys
 from fanout.selection import Selector
@@ -18,6 +18,7 @@ from tests.config.faults import LINK, NODE, SELECTOR, SERVER
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FULL = (CONFIGS / "full.toml").read_text()
+SUBSECTIONS = sum("." in section for section in SECTIONS)
 OPTIONAL_LINE = re.compile(r"^# (\w+ = \S.*)$", re.MULTILINE)
 
 # The configuration contract, word for word.
@@ -53,7 +54,10 @@ def sections_of(text: str) -> dict[str, dict[str, Any]]:
     [link] = data["link"]
     [selector] = link["selector"]
     single = {name: data[name] for name in ("node", "server", "http", "log")}
-    return {"": data, **single, "link": link, "link.selector": selector}
+    access = data["access"]
+    [rule] = access["rule"]
+    guarded = {"access": access, "access.http": access["http"], "access.rule": rule}
+    return {"": data, **single, **guarded, "link": link, "link.selector": selector}
 
 
 def as_in_file(default: object) -> object:
@@ -117,14 +121,16 @@ def test_full_shows_every_key_with_its_default(section: str) -> None:
     shown = sections_of(FULL)[section]
     optional = sections_of(OPTIONAL_LINE.sub(r"\1", FULL))[section]
     keys = section_keys(section)
-    tables = [key for key in keys if key in ("link", "selector")]  # which stand last in TOML
+    tables = [key for key in keys if key == "link" or f"{section}.{key}" in SECTIONS]  # which stand last in TOML
     assert list(optional) == [key for key in keys if key not in tables] + tables
     for key, default in keys.items():
-        if default is None and not section:
+        if (default is None and not section) or key in tables:
             assert key in shown  # a section that is off unless written
+        elif (section, key) == ("access.rule", "allow"):
+            assert default is None  # but a rule without it, and without deny, is none
         elif default is None:
             assert key not in shown
-        elif default is not dataclasses.MISSING and key not in tables:
+        elif default is not dataclasses.MISSING and default != AccessConfig():
             assert shown[key] == as_in_file(default), key
 
 
@@ -134,7 +140,7 @@ def test_full_explains_every_key() -> None:
         key for section in SECTIONS for key, default in section_keys(section).items() if default is dataclasses.MISSING
     }
     lines = [line for line in OPTIONAL_LINE.sub(r"\1", FULL).splitlines() if re.match(r"\w+ = ", line)]
-    assert len(lines) == sum(len(section_keys(section)) for section in SECTIONS if section) - 1  # [[link.selector]]
+    assert len(lines) == sum(len(section_keys(section)) for section in SECTIONS if section) - SUBSECTIONS
     for line in lines:
         key, _, rest = line.partition(" = ")
         _, mark, comment = rest.partition("  # ")
@@ -148,9 +154,14 @@ def test_full_explains_every_key() -> None:
 def test_the_optional_lines_of_full_are_right() -> None:
     """Each of them may be used as it is shown, though not all together."""
     for line in OPTIONAL_LINE.findall(FULL):
-        config = parse_config(FULL.replace(f"# {line}", line), path="full.toml", role="secondary")
-        value = getattr(config.links[0], line.partition(" = ")[0])
-        assert str(value) in line
+        key, text = line.partition(" = ")[0], FULL.replace(f"# {line}", line)
+        if key == "deny":
+            text = text.replace("\nallow = ", "\n# allow = ")
+        config = parse_config(text, path="full.toml", role="secondary")
+        places = (config.links[0], config.access, config.access.rules[0])
+        values = [str(value) for place in places if (value := getattr(place, key, None)) is not None]
+        assert len(values) == 1
+        assert values[0] in line
 
 
 def test_sections_without_keys_are_on_with_their_defaults() -> None:

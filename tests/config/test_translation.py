@@ -109,6 +109,16 @@ def test_text_without_quotes_is_told_with_its_default(text: str, key: str, probl
         (SERVER, "node", 'Add a line [node] and below it id = "edge-1", with a name of your choice.'),
         (f"[node]\n{SERVER}", "node.id", 'Add id = "edge-1", with a name of your choice.'),
         (
+            f"{NODE}{SERVER}[access.http]\n",
+            "access.http.url",
+            'Add url = "http://127.0.0.1:9000/mqtt", with the address of the service.',
+        ),
+        (
+            f'{NODE}{SERVER}[[access.rule]]\nallow = "read"\n',
+            "access.rule[0].filter",
+            'Add filter = "plant/#", with the Topic Filter of what the rule decides on.',
+        ),
+        (
             f'{NODE}{SERVER}[[link]]\nprimary = "mqtt://a"\n{SELECTOR}',
             "link[0].name",
             'Add name = "plant", with a name of your choice.',
@@ -141,6 +151,8 @@ def test_every_key_without_a_default_has_a_hint() -> None:
     assert required == [
         ("", "node"),
         ("node", "id"),
+        ("access.http", "url"),
+        ("access.rule", "filter"),
         ("link", "name"),
         ("link", "primary"),
         ("link.selector", "filter"),
@@ -227,6 +239,12 @@ def test_a_key_before_the_first_section_is_told_where_it_belongs() -> None:
             "link[0]",
             "must be a section, but is the number 5",
             "Write [[link]] on a line of its own, its keys below it.",
+        ),
+        (
+            "[access.rule]\nfilter = '#'",
+            "access.rule",
+            "must be a list of tables, but is a table",
+            "Write [[access.rule]], with two brackets.",
         ),
         (
             f"{LINK}selector = 5\n",

@@ -8,7 +8,11 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from structlog.testing import CapturingLogger
+from structlog.typing import FilteringBoundLogger
 
+from fanout.access.gate import Gate
+from fanout.access.settings import AccessConfig, HookConfig
 from fanout.config import Address, HttpConfig, IdentityConfig, LinkConfig, LogConfig, NodeConfig, ServerConfig
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
@@ -111,6 +115,7 @@ class PartsOfNode(SimpleNamespace):
             role="secondary",
             clock=SimpleNamespace(now_ns=lambda: NOW_NS, monotonic=lambda: 1000.0),
             links=tuple(SimpleNamespace(status=lambda one=one: one, config=LINK_CONFIG) for one in links),
+            gate=None,
             server=SimpleNamespace(stats=lambda: SERVER_STATS, addresses=["mqtt://127.0.0.1:1884"]),
             store=[b"a", b"b"],
             log=SimpleNamespace(stats=lambda: LOG_STATS),
@@ -288,3 +293,21 @@ def test_lag_that_is_not_known_is_null() -> None:
     silent = dataclasses.replace(LIVE, lag_ns=None, round_trip_ns=None, heartbeat_age_s=None)
     (link,) = PartsOfNode(silent).documents.lag().links
     assert (link.basis, link.lag_seconds, link.heartbeat_age_seconds) == ("unknown", None, None)
+
+
+def test_access_is_shown_with_its_limits() -> None:
+    """The gate's figures, and the bounds of what waits and what is remembered."""
+    node = PartsOfNode()
+    gate = Gate(
+        AccessConfig(), passwords=None, monotonic=lambda: 0.0, logger=cast(FilteringBoundLogger, CapturingLogger())
+    )
+    node.gate = gate
+    status = node.documents.status()
+    assert status.access is not None
+    assert status.access.admitted_total == dict.fromkeys(("anonymous", "password", "certificate", "hook"), 0)
+    assert (status.access.rules, status.access.users) == (0, 0)
+    bounds = {key: bound for key, bound in status.limits.items() if key.startswith("access.")}
+    assert bounds == {"access.decisions_max": 65_536, "access.password_queue_max": 1000}
+    http = HookConfig(url="http://127.0.0.1:1/", queue_max=7)
+    node.config = dataclasses.replace(CONFIG, access=AccessConfig(http=http))
+    assert node.documents.status().limits["access.http.queue_max"] == 7

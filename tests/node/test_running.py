@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import signal
@@ -17,12 +18,25 @@ import structlog
 from structlog.testing import capture_logs
 from structlog.typing import FilteringBoundLogger
 
+from fanout.access.passwords import update_password_file
 from fanout.api.http_server import HttpServer
 from fanout.cli.exit_codes import ExitCode
-from fanout.config import Address, HttpConfig, IdentityConfig, LinkConfig, LogConfig, NodeConfig, Role, ServerConfig
-from fanout.errors import ListenError, LogError
+from fanout.config import (
+    AccessConfig,
+    Address,
+    HttpConfig,
+    IdentityConfig,
+    LinkConfig,
+    LogConfig,
+    NodeConfig,
+    Role,
+    ServerConfig,
+    load_config,
+)
+from fanout.errors import ConfigError, ListenError, LogError
 from fanout.link.states import LinkState
 from fanout.link.status import LinkSink, LinkStatus
+from fanout.mqtt.packets import Ack, Publish
 from fanout.node import running
 from fanout.node.running import Node, run_node
 from fanout.replica.store import Replica
@@ -30,6 +44,7 @@ from fanout.replica.update import Changes, Phase, Update, content_digest
 from fanout.replog.writer import LogWriter
 from fanout.selection import Selector
 from fanout.server.server import Server
+from tests.access.pieces import cheap_hash
 from tests.support.nodes import read_events, read_updates
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
@@ -472,7 +487,9 @@ async def test_expired_values_are_removed(node: Node, monkeypatch: pytest.Monkey
 # Signals, and parts that fail.
 
 
-async def running_node(settings: NodeConfig, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Task[int], Node]:
+async def running_node(
+    settings: NodeConfig, monkeypatch: pytest.MonkeyPatch, *, role: Role = "secondary", path: Path | None = None
+) -> tuple[asyncio.Task[int], Node]:
     """Start `run_node` and return its task, and the node once it has started."""
     made: list[Node] = []
     start = Node.start
@@ -482,7 +499,7 @@ async def running_node(settings: NodeConfig, monkeypatch: pytest.MonkeyPatch) ->
         made.append(node)
 
     monkeypatch.setattr(Node, "start", noted)
-    task = asyncio.create_task(run_node(settings, role="secondary"))
+    task = asyncio.create_task(run_node(settings, role=role, path=path))
     await wait_until(lambda: made or task.done(), what="the node's start")
     return task, made[0]
 
@@ -525,3 +542,73 @@ async def test_failing_start_is_raised(tmp_path: Path, other_listener: int) -> N
     """The command turns it into a line and an exit code."""
     with pytest.raises(ListenError):
         await run_node(config(tmp_path, mqtt_port=other_listener), role="secondary")
+
+
+# Reload.
+
+
+async def test_sighup_takes_rights_away_and_keeps_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A revoked subscription ends, a removed user is disconnected, others stay; a file with faults changes nothing."""
+    file, users = tmp_path / "node.toml", tmp_path / "users"
+    update_password_file(
+        users, lambda none: none.with_user("alice", cheap_hash(b"a")).with_user("bob", cheap_hash(b"b"))
+    )
+    text = f"""[node]
+id = "edge-1"
+[server]
+listen = ["mqtt://127.0.0.1:0"]
+[access]
+password_file = "{users}"
+[[access.rule]]
+allow = "all"
+filter = "#"
+"""
+    file.write_text(text)
+    task, node = await running_node(load_config(file), monkeypatch, path=file, role="primary")
+    port = port_of(node)
+    alice = await RawClient.connect(port, "a", username="alice", password=b"a")
+    async with alice, await RawClient.connect(port, "b", username="bob", password=b"b") as bob:
+        assert (await bob.subscribe(b"t/1", b"t/2")).reason_codes == (0, 0)
+
+        async def reload(level: str, event: str) -> dict[str, Any]:
+            with capture_logs() as lines:
+                os.kill(os.getpid(), signal.SIGHUP)
+                await wait_until(lambda: any(line["event"] == event for line in lines), what=event)
+            (line,) = [line for line in lines if line["event"] == event]
+            assert line["log_level"] == level
+            return dict(line)
+
+        file.write_text(text.replace('allow = "all"', 'allow = "al"'))
+        told = await reload("error", "reload failed, what was in force stays")
+        assert "access.rule[0].allow" in told["faults"][0]
+        file.write_text(text)
+        users.write_text("alice:secret\n")
+        await reload("error", "reload failed, what was in force stays")
+        users.write_text(f"bob:{cheap_hash(b'b')}\n")
+        file.write_text(text.replace('"#"', '"t/2"') + "[http]\nlisten = '127.0.0.1:0'\n")
+        assert (await reload("warning", "changes need a restart"))["sections"] == ["http"]
+        await alice.expect_end(0x87)
+        for number in (1, 2):
+            bob.publish(b"t/%d" % number, b"v", qos=1)
+        received = [await bob.receive() for _ in range(3)]
+        assert [packet.reason_code for packet in received if isinstance(packet, Ack)] == [0x87, 0]
+        assert [packet.topic for packet in received if isinstance(packet, Publish)] == [b"t/2"]
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(task, 10) == 0
+    loop = asyncio.get_running_loop()
+    assert loop.remove_signal_handler(signal.SIGHUP)
+
+
+async def test_password_file_with_faults_prevents_the_start(tmp_path: Path) -> None:
+    """The node does not run with fewer users than the operator thinks."""
+    settings = dataclasses.replace(config(tmp_path), access=AccessConfig(password_file=tmp_path / "none"))
+    with pytest.raises(ConfigError, match="none"):
+        node_of(settings)
+
+
+async def test_tap_reloads_nothing(tmp_path: Path) -> None:
+    """It serves nobody, so it needs no password file."""
+    settings = dataclasses.replace(config(tmp_path), access=AccessConfig(password_file=tmp_path / "none"))
+    node = node_of(settings, role="tap")
+    await node.reload(settings)
+    assert node.gate is None

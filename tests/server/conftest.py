@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 import pytest
 import uvloop
 
+from fanout.access.gate import Gate
 from tests.server.node_in_memory import NodeInMemory
 
 StartNode = Callable[..., Awaitable[NodeInMemory]]
@@ -23,8 +24,8 @@ async def start_node() -> AsyncIterator[StartNode]:
     """Give a function that starts a node with some settings of `[server]`; all are stopped after the test."""
     nodes: list[NodeInMemory] = []
 
-    async def start(**settings: object) -> NodeInMemory:
-        node = NodeInMemory(**settings)
+    async def start(*, gate: Gate | None = None, **settings: object) -> NodeInMemory:
+        node = NodeInMemory(gate=gate, **settings)
         await node.server.start()
         nodes.append(node)
         return node

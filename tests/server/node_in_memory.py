@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
+from fanout.access.gate import Gate
 from fanout.config import Address, ServerConfig
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
@@ -48,7 +49,7 @@ class NodeInMemory:
         published: Every row that was published, with its client.
     """
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, *, gate: Gate | None = None, **settings: object) -> None:
         self.clock = ManualClock()
         self.replica = Replica()
         self.verdicts: dict[bytes, Callable[[], PublishVerdict]] = {}
@@ -62,6 +63,7 @@ class NodeInMemory:
             clock=self.clock,
             logger=structlog.get_logger(),
             known_topics=self.replica.values,
+            gate=gate,
         )
 
     @property
