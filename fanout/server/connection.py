@@ -98,7 +98,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Take what was read."""
         self._last_received_s = self._server.clock.monotonic()
         self._server.counters.received_bytes += nbytes
-        for item in self._decoder.feed(self._server.read_buffer[:nbytes]):
+        data = bytes(self._server.read_buffer[:nbytes])
+        session = self.session
+        if session is not None and not self._decoder.buffered_bytes:
+            taken, answer = session.acknowledge_read(data)
+            if taken:
+                self._answers.append(answer)
+                data = data[taken:]
+        for item in self._decoder.feed(data):
             self._receive(item)
             if self.is_closing():
                 return
