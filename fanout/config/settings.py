@@ -107,7 +107,7 @@ class ServerConfig:
     """Highest QoS granted to a subscription and accepted in a PUBLISH."""
     receive_maximum: PositiveUint16 = 1_000
     """QoS 1 and 2 messages that a client may send without waiting for their acknowledgement."""
-    inflight_max: PositiveUint16 = 4_096
+    inflight_max: PositiveUint16 = 16_384
     """QoS 1 and 2 messages sent to a client without waiting; its own Receive Maximum may be lower."""
     packet_bytes_max: PacketBytes = MIB
     """Largest packet accepted from a client (Maximum Packet Size)."""

@@ -56,6 +56,15 @@ class AckRun:
     reason_codes: list[int] | None
     """One Reason Code for each of `packet_ids`; None when all are 0."""
 
+    def __len__(self) -> int:
+        """Return the number of packets."""
+        return len(self.packet_ids)
+
+    def part(self, start: int, stop: int) -> AckRun:
+        """Return the packets from `start` to before `stop`."""
+        codes = self.reason_codes[start:stop] if self.reason_codes is not None else None
+        return AckRun(self.type, self.packet_ids[start:stop], codes)
+
 
 Item: TypeAlias = PublishRun | AckRun | Packet
 """What `Decoder.feed` returns."""

@@ -159,6 +159,10 @@ class Outbound(Generic[M]):
         # in which the PUBRECs came, and PUBLISHs in the order of sending [MQTT-4.6.0-1] [MQTT-4.6.0-4].
         self._in_flight: dict[int, tuple[M, SendState]] = {}
 
+    def __contains__(self, packet_id: int) -> bool:
+        """Return whether a message with `packet_id` is in flight."""
+        return packet_id in self._in_flight
+
     def __len__(self) -> int:
         """Return the number of messages in flight."""
         return len(self._in_flight)
@@ -186,6 +190,24 @@ class Outbound(Generic[M]):
         packet_id = self._packet_ids.allocate()
         self._in_flight[packet_id] = (message, SendState.AWAIT_PUBACK if qos == 1 else SendState.AWAIT_PUBREC)
         return packet_id
+
+    def adopt(self, packet_id: int, message: M, state: SendState) -> None:
+        """Note that `message` was sent as `packet_id`, which is not in use, after all that is in flight."""
+        self._packet_ids.claim(packet_id)
+        self._in_flight[packet_id] = (message, state)
+
+    @property
+    def last_packet_id(self) -> int:
+        """The Packet Identifier that was used last; 0 before the first."""
+        return self._packet_ids.last
+
+    def continue_behind(self, packet_id: int) -> None:
+        """Use next the Packet Identifier that follows `packet_id`; the first one at 0."""
+        self._packet_ids.continue_behind(packet_id)
+
+    def packet_ids(self) -> Iterator[int]:
+        """Return the Packet Identifiers in flight, in order."""
+        return iter(self._in_flight)
 
     def message(self, packet_id: int) -> M:
         """Return the message in flight with `packet_id`.

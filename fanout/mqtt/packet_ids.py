@@ -54,6 +54,20 @@ class PacketIds:
         self._last = packet_id
         return packet_id
 
+    @property
+    def last(self) -> int:
+        """The identifier that was handed out last; 0 before the first."""
+        return self._last
+
+    def continue_behind(self, packet_id: int) -> None:
+        """Hand out next what follows `packet_id`, or the first one at 0."""
+        self._last = packet_id
+
+    def claim(self, packet_id: int) -> None:
+        """Mark `packet_id`, which is not in use, as in use."""
+        assert packet_id not in self._in_use
+        self._in_use.add(packet_id)
+
     def release(self, packet_id: int) -> None:
         """Make `packet_id` available again.
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from fanout.mqtt.topics import FilterTrie
+from fanout.server.shared_log import SharedLog
 from fanout.server.wire import WireVariant
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Audience:
     Every member is in exactly one of `direct` and `held`.
     """
 
-    __slots__ = ("batch", "direct", "held", "legs", "no_local", "qos_max", "subscriptions", "wire")
+    __slots__ = ("batch", "direct", "held", "legs", "log", "no_local", "qos_max", "subscriptions", "wire")
 
     def __init__(self, *, wire: WireVariant, subscriptions: dict[bytes, SubscriptionOptions]) -> None:
         self.wire = wire
@@ -99,6 +100,8 @@ class Audience:
         """Members that are written to at once."""
         self.held: dict[Session, None] = {}
         """Members whose messages are queued: away, slow, or with older messages before."""
+        self.log = SharedLog()
+        """What was sent at QoS 1 or 2 to the direct members that are in step."""
         self.qos_max = 0
         """The highest QoS that a subscription has or had; 0 means that members need no delivery state."""
         self.no_local = False
@@ -120,7 +123,8 @@ class Audience:
             self.held[session] = None
 
     def discard(self, session: Session) -> None:
-        """Take `session` out."""
+        """Take `session` out; what it has in flight becomes its own."""
+        session.sending.follower.leave()
         self.direct.pop(session, None)
         self.held.pop(session, None)
 
@@ -290,6 +294,8 @@ class AudienceIndex:
         for topic_filter, leg in audience.legs.items():
             self._trie.remove(topic_filter, leg)
         audience.legs = {}
+        for session in (*audience.direct, *audience.held):
+            session.sending.follower.leave()
         audience.direct.clear()
         audience.held.clear()
         self.count -= 1

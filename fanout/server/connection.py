@@ -105,7 +105,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._server.counters.received_bytes += nbytes
         if self._held and self._decoder.fault is not None:
             return
-        items = self._decoder.feed(self._server.read_buffer[:nbytes])
+        data = bytes(self._server.read_buffer[:nbytes])
+        session = self.session
+        if session is not None and not self._held and not self._decoder.buffered_bytes:
+            taken, answer = session.acknowledge_read(data)
+            if taken:
+                self._answers.append(answer)
+                data = data[taken:]
+        items = self._decoder.feed(data)
         if self._held:  # a transport may still have had something
             self._kept += items
             return

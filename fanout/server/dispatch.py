@@ -8,13 +8,16 @@ join.
 
 from __future__ import annotations
 
+from itertools import chain
+from operator import itemgetter
 from typing import Final
 
 from fanout.replica.update import Update
-from fanout.server.audiences import Audience, AudienceIndex, Encoding
+from fanout.server.audiences import Audience, AudienceIndex, Encoding, Write
 from fanout.server.counters import Counters, DropReason
 from fanout.server.message_queue import Batch
 from fanout.server.sessions import Session
+from fanout.server.shared_log import packet_ids
 from fanout.server.wire import HEADERS, SHORT_MAX, TWO_BYTES, Frame, Message, WireVariant, encode_frame, encode_message
 
 __all__ = ["SLICE_BYTES", "Dispatcher"]
@@ -30,7 +33,7 @@ _UPDATE_BYTES = 32  # what an update counts towards a slice beside its payload
 class Collected:
     """What one slice brings to one audience, while it is collected."""
 
-    __slots__ = ("acknowledged", "encodes", "expiring", "frames", "keeps", "messages")
+    __slots__ = ("encodes", "expiring", "frames", "keeps", "levels", "messages")
 
     def __init__(self, audience: Audience) -> None:
         self.frames: list[Frame] = []
@@ -39,8 +42,8 @@ class Collected:
         """Whether somebody is written to at once."""
         self.keeps = bool(audience.held) or audience.qos_max > 0
         """Whether messages must be remembered: for a queue, or until they are acknowledged."""
-        self.acknowledged = False
-        """Whether a message has QoS 1 or 2."""
+        self.levels = 0
+        """Which of QoS 1 and 2 the messages have: the sum of both when both occur."""
         self.expiring = False
         """Whether a message has a Message Expiry Interval."""
 
@@ -111,8 +114,7 @@ class Dispatcher:
                     collected.frames.append(frame)
                 if collected.keeps:
                     collected.messages.append(message)
-                    if message_qos:
-                        collected.acknowledged = True
+                    collected.levels |= message_qos
                     if expires_ns:
                         collected.expiring = True
                 if audience is apart and origin is not None and own is not None:
@@ -171,7 +173,7 @@ class Dispatcher:
         counters = self._counters
         frames = collected.frames if collected.encodes else None
         data: bytes | None = None
-        if not collected.acknowledged and frames is not None:
+        if not collected.levels and frames is not None:
             data = b"".join(frames)  # type: ignore[arg-type]  # at QoS 0 a frame is bytes
         # A write may fill a socket, which moves its member; so both sets are taken as they are now.
         held = tuple(audience.held)
@@ -187,16 +189,80 @@ class Dispatcher:
             handed *= len(frames)
             counters.deliveries += handed
         elif batch is not None and frames is not None:
-            for session, write in tuple(audience.direct.items()):
-                sent = session.send(batch, now_ns=now_ns)
-                counters.sent_bytes += len(sent)
-                handed += len(batch.messages)
-                if sent:
-                    write(sent)
+            for session in held:
+                session.sending.follower.leave()  # before the log takes what they do not get now
+            handed = self._deliver_in_step(audience, batch, frames, levels=collected.levels, now_ns=now_ns)
         if batch is not None:
             for session in held:
                 handed += session.enqueue(batch)
         return handed
+
+    def _deliver_in_step(
+        self, audience: Audience, batch: Batch, frames: list[Frame], *, levels: int, now_ns: int
+    ) -> int:
+        """Deliver a slice with messages at QoS 1 or 2: the same bytes to all members that are in step.
+
+        A member is served on its own when the slice does not fit its window; it joins again as soon as nothing
+        waits for it. So is everybody while both levels occur in one slice.
+        """
+        counters = self._counters
+        log = audience.log
+        direct = audience.direct
+        messages = batch.messages
+        shared = messages if all(map(itemgetter(1), messages)) else batch.durable().messages
+        count = len(shared)
+        if levels != log.qos:
+            for session in direct:
+                session.sending.follower.leave()
+            log.qos = levels if levels in {1, 2} else log.qos
+        if not log.followers and direct:
+            log.begin_behind(next(iter(direct)).sending.outbound.last_packet_id)
+        stop = log.end + count
+        writes: list[Write] = []
+        others: list[tuple[Session, Write]] = []
+        for session, write in direct.items():
+            follower = session.sending.follower
+            if follower.limit >= stop or (levels == log.qos and follower.log is None and follower.join(log, count)):
+                writes.append(write)
+            else:
+                follower.leave()
+                others.append((session, write))
+        handed = len(messages) * (len(writes) + len(others))
+        if writes:
+            data = _join_frames(frames, log.end, count)
+            log.append(shared, oldest=lambda: _oldest(audience))
+            for write in writes:
+                write(data)
+            counters.sent_bytes += len(writes) * len(data)
+            counters.deliveries += len(writes) * len(messages)
+        for session, write in others:
+            sent = session.send(batch, now_ns=now_ns)
+            counters.sent_bytes += len(sent)
+            if sent:
+                write(sent)
+        return handed
+
+
+def _oldest(audience: Audience) -> int:
+    """Return the lowest position that a member in step has in flight."""
+    followers = (session.sending.follower for session in audience.direct)
+    return min(follower.completed for follower in followers if follower.log is not None)
+
+
+def _join_frames(frames: list[Frame], position: int, count: int) -> bytes:
+    """Join frames, of which `count` need a Packet Identifier, with those of the log from `position`."""
+    identifiers = packet_ids(position, count)
+    if count == len(frames):
+        heads, tails = zip(*frames, strict=True)
+        return b"".join(chain.from_iterable(zip(heads, identifiers, tails, strict=True)))
+    parts: list[bytes] = []
+    following = iter(identifiers)
+    for frame in frames:
+        if isinstance(frame, bytes):
+            parts.append(frame)
+        else:
+            parts += (frame[0], next(following), frame[1])
+    return b"".join(parts)
 
 
 def _own_message(update: Update, encoding: Encoding) -> Message:

@@ -17,6 +17,7 @@ from fanout.replica.update import Update
 from fanout.server.counters import Counters, DropReason
 from fanout.server.message_queue import Batch, MessageQueue
 from fanout.server.retained_delivery import RetainedDelivery
+from fanout.server.shared_log import Follower
 from fanout.server.wire import TWO_BYTES, Frame, Message, WireVariant, encode_message, split_at_packet_id
 
 __all__ = ["PINGRESP", "Sending"]
@@ -56,6 +57,7 @@ class Sending:
         "_resend",
         "_waiting",
         "blocked",
+        "follower",
         "outbound",
         "queue",
         "wire",
@@ -67,7 +69,9 @@ class Sending:
         self.queue = MessageQueue(messages_max=queue_messages_max, bytes_max=queue_bytes_max)
         """What waits, behind retained messages."""
         self.outbound: Outbound[Message] = Outbound()
-        """Messages at QoS 1 and 2 in flight."""
+        """Messages at QoS 1 and 2 in flight that were sent to this session alone."""
+        self.follower = Follower(self.outbound)
+        """Its part in what its audience sends with shared Packet Identifiers."""
         self.blocked = False
         """Whether the last `take` or `send` stopped because the client must acknowledge first."""
         self._counters = counters
@@ -109,6 +113,7 @@ class Sending:
 
     def disconnect(self) -> None:
         """Note that the Network Connection is gone; what waits and what is in flight stays."""
+        self.follower.leave()
         self._resend.clear()
         self._pings.clear()
         for delivery in self._deliveries.values():
@@ -117,7 +122,12 @@ class Sending:
     @property
     def unsent(self) -> int:
         """How many messages wait or are in flight."""
-        return self.queue.messages + len(self.outbound)
+        return self.queue.messages + self.in_flight
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages at QoS 1 and 2 are sent and not completed."""
+        return len(self.outbound) + self.follower.in_flight
 
     def add_retained(self, delivery: RetainedDelivery) -> None:
         """Give it retained messages; live ones wait until they are through.
@@ -168,6 +178,7 @@ class Sending:
         Returns:
             How many messages were queued.
         """
+        self.follower.leave()
         dropped = self.queue.append(batch, start=start)
         if self._deliveries:
             self._waiting.update((message[0][0], message[0]) for message in batch.messages[start:] if message[0][3])
@@ -180,6 +191,7 @@ class Sending:
 
     def send(self, batch: Batch, *, now_ns: int) -> bytes:
         """Return the bytes of a batch for a session that is DIRECT; what is over its window is queued."""
+        self.follower.leave()
         count = len(batch.messages)
         piece = _Piece(now_ns=now_ns, messages_left=count, bytes_left=0)
         count = self._encode(batch, 0, count, piece, frames=batch.frames)
@@ -200,6 +212,7 @@ class Sending:
             Bytes of whole packets. When `pending` is still true, either `blocked` says that an
             acknowledgement must come first, or there is more to take.
         """
+        self.follower.leave()
         piece = _Piece(now_ns=now_ns, messages_left=messages_max, bytes_left=bytes_max)
         self.blocked = False
         self._take_resend(piece)
@@ -220,6 +233,27 @@ class Sending:
 
     def acknowledge(self, run: AckRun) -> bytes:
         """Take a run of PUBACK, PUBREC or PUBCOMP and return the answers."""
+        follower = self.follower
+        if follower.log is None:
+            return self._acknowledge_own(run)
+        # What was sent to this session alone is older than what it shares.
+        own = 0
+        if len(self.outbound):
+            own = next((at for at, packet_id in enumerate(run.packet_ids) if packet_id not in self.outbound), len(run))
+        if own == len(run):
+            answer = self._acknowledge_own(run)
+            follower.refresh()
+            return answer
+        shared = follower.acknowledge(run.part(own, len(run)) if own else run)
+        if shared is None:  # out of order, unknown, refused: its own state can tell
+            follower.leave()
+            return self._acknowledge_own(run)
+        if own:
+            shared = self._acknowledge_own(run.part(0, own)) + shared
+            follower.refresh()
+        return shared
+
+    def _acknowledge_own(self, run: AckRun) -> bytes:
         if self._resend:
             for packet_id in run.packet_ids:
                 self._resend.pop(packet_id, None)

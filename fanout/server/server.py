@@ -181,7 +181,7 @@ class Server:
             audiences=self.registry.index.count,
             queued_messages=sum(session.sending.queue.messages for session in sessions),
             queued_bytes=sum(session.sending.queue.bytes for session in sessions),
-            in_flight_messages=sum(len(session.sending.outbound) for session in sessions),
+            in_flight_messages=sum(session.sending.in_flight for session in sessions),
             deliveries_total=counters.deliveries,
             sent_bytes_total=counters.sent_bytes,
             received_total=counters.received,

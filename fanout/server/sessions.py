@@ -186,6 +186,10 @@ class Session:
             return self.receiving.release(run.packet_ids)
         return self.sending.acknowledge(run)
 
+    def acknowledge_read(self, data: bytes) -> tuple[int, bytes]:
+        """Take the acknowledgements with which a read begins, if they are the expected ones; see `Follower`."""
+        return self.sending.follower.acknowledge_read(data)
+
     def _settle(self) -> None:
         """Bring `state` up to date, hence the session's place in its audience and groups."""
         if self._connection_write is None:

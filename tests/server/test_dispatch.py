@@ -120,7 +120,7 @@ def test_qos_is_the_lower_of_publisher_and_subscription() -> None:
         frame(updates[0], V5) + frame(updates[1], V5, qos=1, packet_id=2) + frame(updates[2], V5, qos=1, packet_id=3)
     )
     assert [peer.read() for peer in peers] == [expected, expected]
-    assert [len(peer.session.sending.outbound) for peer in peers] == [2, 3]
+    assert [peer.session.sending.in_flight for peer in peers] == [2, 3]
 
 
 def test_members_that_cannot_be_written_to_share_the_queued_batch() -> None:

@@ -30,7 +30,7 @@ def test_plain_mqtt_5_client_is_told_the_limits() -> None:
     """CONNACK says what differs from the specification's defaults."""
     terms = accepted(Connect("c", keep_alive=30))
     assert (terms.client_id, terms.wire, terms.clean_start, terms.bridge) == ("c", WireVariant(5), True, False)
-    assert (terms.session_expiry_s, terms.keep_alive_s, terms.window, terms.will) == (0, 30, 4096, None)
+    assert (terms.session_expiry_s, terms.keep_alive_s, terms.window, terms.will) == (0, 30, 16_384, None)
     assert terms.properties == Properties(receive_maximum=1000, maximum_packet_size=1 << 20, topic_alias_maximum=32)
 
 
