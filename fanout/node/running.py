@@ -171,6 +171,11 @@ class Node:
                 self._logger.warning("replication log not sealed in time", deadline_s=_LOG_CLOSE_S)
         self._logger.info("node stopped")
 
+    def reload(self) -> None:
+        """Read again what can change while the node runs: certificates and keys of the listeners."""
+        if self.server is not None:
+            self.server.reload_certificates()
+
     async def wait_failed(self) -> BaseException:
         """Wait until a task of the node ends, which only a bug makes it do, and return why."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -308,7 +313,7 @@ class Node:
 
 
 async def run_node(config: NodeConfig, *, role: Role) -> int:
-    """Run a node until SIGTERM or SIGINT; a second signal ends the process at once.
+    """Run a node until SIGTERM or SIGINT, of which a second one ends the process at once; SIGHUP reloads.
 
     Args:
         config: A validated configuration for this role.
@@ -337,6 +342,7 @@ async def run_node(config: NodeConfig, *, role: Role) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_asked, number)
     await node.start()
+    loop.add_signal_handler(signal.SIGHUP, node.reload)
     failure = asyncio.create_task(node.wait_failed(), name="failure")
     waiter = asyncio.create_task(asked.wait(), name="signal")
     await asyncio.wait({failure, waiter}, return_when=asyncio.FIRST_COMPLETED)

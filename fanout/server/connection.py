@@ -18,6 +18,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.counters import DropReason
 from fanout.server.deadlines import Deadline
 from fanout.server.handshake import Terms, encode_refusal
+from fanout.server.peers import Peer
 from fanout.server.sending import PINGRESP
 from fanout.server.sessions import Session
 
@@ -50,13 +51,15 @@ class ConnectionState(enum.Enum):
 class ClientConnection(asyncio.BufferedProtocol):
     """The server's end of one Network Connection."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, peer: Peer) -> None:
         self._server = server
+        self.peer = peer
+        """Who is at the other end."""
         self.state = ConnectionState.CONNECTING
         """Where it is in its life."""
         self.session: Session | None = None
         """The client's session while the state is OPEN."""
-        self.address = ""
+        self.address = peer.address
         """The client's address, for the log."""
         self._decoder = server.new_decoder()
         self._transport: asyncio.Transport
@@ -73,8 +76,6 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket; refuse it when there are too many."""
         self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
         config = self._server.config
         self._transport.set_write_buffer_limits(high=config.write_buffer_high_bytes, low=config.write_buffer_low_bytes)
         if not self._server.admit(self):
@@ -96,9 +97,13 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what was read."""
+        self.receive(self._server.read_buffer[:nbytes])
+
+    def receive(self, data: bytes | memoryview) -> None:
+        """Take a piece of the stream of packets."""
         self._last_received_s = self._server.clock.monotonic()
-        self._server.counters.received_bytes += nbytes
-        for item in self._decoder.feed(self._server.read_buffer[:nbytes]):
+        self._server.counters.received_bytes += len(data)
+        for item in self._decoder.feed(data):
             self._receive(item)
             if self.is_closing():
                 return

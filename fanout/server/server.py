@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 
 from fanout.config import ServerConfig
 from fanout.mqtt.decoder import Decoder
@@ -27,6 +27,7 @@ from fanout.server.dispatch import Dispatcher
 from fanout.server.handshake import terms_for
 from fanout.server.listeners import Listeners
 from fanout.server.pacing import Pacer
+from fanout.server.peers import Peer
 from fanout.server.registry import SessionRegistry
 from fanout.server.sessions import Session
 
@@ -101,11 +102,11 @@ class Server:
         """Open the listeners.
 
         Raises:
-            ListenError: An address cannot be bound; none is open then.
+            ListenError: An address cannot be bound, or a certificate cannot be used; no listener is open then.
         """
         self._loop = asyncio.get_running_loop()
         self.pacer = Pacer(loop=self._loop, monotonic=self.clock.monotonic)
-        await self._listeners.open(self.config.listen, lambda: ClientConnection(self))
+        await self._listeners.open(self.config.listeners, self)
 
     async def stop(self, *, reason_code: ReasonCode = ReasonCode.SERVER_SHUTTING_DOWN, deadline_s: float = 5.0) -> None:
         """Close the listeners and every connection.
@@ -133,6 +134,19 @@ class Server:
     def addresses(self) -> list[str]:
         """Where the server listens, with the real ports."""
         return self._listeners.addresses
+
+    def reload_certificates(self) -> None:
+        """Read the files for TLS again; new connections get what they say now, open ones stay as they are."""
+        errors = self._listeners.reload()
+        for error in errors:
+            self.logger.error("certificates_not_reloaded", reason=error.message, hint=error.hint)
+        if not errors:
+            self.logger.info("certificates_reloaded")
+
+    @property
+    def connections(self) -> Collection[ClientConnection]:
+        """The Network Connections that are open."""
+        return self._connections.keys()
 
     def dispatch(self, updates: list[Update], *, origin: str | None = None) -> int:
         """Deliver a batch of updates to every session with a matching subscription.
@@ -183,6 +197,24 @@ class Server:
             self._set_timer()
 
     # For connections.
+
+    @property
+    def entry_timeout_s(self) -> float:
+        """How long PROXY header and TLS handshake may take."""
+        return self.config.connect_timeout_s
+
+    def may_enter(self, entering: int) -> bool:
+        """Say whether there is room for one more connection besides `entering` that are on their way."""
+        return not self._stopping and len(self._connections) + entering < self.config.connections_max
+
+    def new_protocol(self, peer: Peer, *, websocket: bool) -> asyncio.BufferedProtocol:
+        """Make what serves a connection."""
+        return ClientConnection(self, peer)
+
+    def count_refused(self) -> None:
+        """Count a connection that ended before anything was spoken on it."""
+        self.counters.connections_opened += 1
+        self.counters.connections_refused += 1
 
     def admit(self, connection: ClientConnection) -> bool:
         """Note a new connection; return False when it is one too many."""

@@ -20,6 +20,9 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 FULL = (CONFIGS / "full.toml").read_text()
 OPTIONAL_LINE = re.compile(r"^# (\w+ = \S.*)$", re.MULTILINE)
 
+WITH_TLS = ("certificate_file", "key_file")
+"""Keys that have no default, and are needed by the listener that is shown."""
+
 # The configuration contract, word for word.
 CONTRACT = """
 [node]
@@ -52,8 +55,9 @@ def sections_of(text: str) -> dict[str, dict[str, Any]]:
     data = tomllib.loads(text)
     [link] = data["link"]
     [selector] = link["selector"]
+    [listener] = data["server"]["listener"]
     single = {name: data[name] for name in ("node", "server", "http", "log")}
-    return {"": data, **single, "link": link, "link.selector": selector}
+    return {"": data, **single, "server.listener": listener, "link": link, "link.selector": selector}
 
 
 def as_in_file(default: object) -> object:
@@ -117,13 +121,13 @@ def test_full_shows_every_key_with_its_default(section: str) -> None:
     shown = sections_of(FULL)[section]
     optional = sections_of(OPTIONAL_LINE.sub(r"\1", FULL))[section]
     keys = section_keys(section)
-    tables = [key for key in keys if key in ("link", "selector")]  # which stand last in TOML
+    tables = [key for key in keys if key in ("link", "selector", "listener")]  # which stand last in TOML
     assert list(optional) == [key for key in keys if key not in tables] + tables
     for key, default in keys.items():
         if default is None and not section:
             assert key in shown  # a section that is off unless written
         elif default is None:
-            assert key not in shown
+            assert (key in shown) is (key in WITH_TLS)
         elif default is not dataclasses.MISSING and key not in tables:
             assert shown[key] == as_in_file(default), key
 
@@ -134,7 +138,8 @@ def test_full_explains_every_key() -> None:
         key for section in SECTIONS for key, default in section_keys(section).items() if default is dataclasses.MISSING
     }
     lines = [line for line in OPTIONAL_LINE.sub(r"\1", FULL).splitlines() if re.match(r"\w+ = ", line)]
-    assert len(lines) == sum(len(section_keys(section)) for section in SECTIONS if section) - 1  # [[link.selector]]
+    # Without [[server.listener]] and [[link.selector]].
+    assert len(lines) == sum(len(section_keys(section)) for section in SECTIONS if section) - 2
     for line in lines:
         key, _, rest = line.partition(" = ")
         _, mark, comment = rest.partition("  # ")
@@ -149,7 +154,10 @@ def test_the_optional_lines_of_full_are_right() -> None:
     """Each of them may be used as it is shown, though not all together."""
     for line in OPTIONAL_LINE.findall(FULL):
         config = parse_config(FULL.replace(f"# {line}", line), path="full.toml", role="secondary")
-        value = getattr(config.links[0], line.partition(" = ")[0])
+        key = line.partition(" = ")[0]
+        assert config.server is not None
+        [listener] = config.server.listener_tables
+        value = getattr(listener if hasattr(listener, key) else config.links[0], key)
         assert str(value) in line
 
 

@@ -109,6 +109,11 @@ def test_text_without_quotes_is_told_with_its_default(text: str, key: str, probl
         (SERVER, "node", 'Add a line [node] and below it id = "edge-1", with a name of your choice.'),
         (f"[node]\n{SERVER}", "node.id", 'Add id = "edge-1", with a name of your choice.'),
         (
+            f"{NODE}{SERVER}[[server.listener]]\n",
+            "server.listener[0].address",
+            'Add address = "mqtts://0.0.0.0:8883", or where it is to listen.',
+        ),
+        (
             f'{NODE}{SERVER}[[link]]\nprimary = "mqtt://a"\n{SELECTOR}',
             "link[0].name",
             'Add name = "plant", with a name of your choice.',
@@ -141,6 +146,7 @@ def test_every_key_without_a_default_has_a_hint() -> None:
     assert required == [
         ("", "node"),
         ("node", "id"),
+        ("server.listener", "address"),
         ("link", "name"),
         ("link", "primary"),
         ("link.selector", "filter"),
