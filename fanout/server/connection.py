@@ -173,6 +173,15 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._take_acks(self.session)
             self._send_answers()
 
+    def end(self, fault: str) -> None:
+        """Close, because the transport cannot go on, for the `fault` of the client if there is any."""
+        if fault:
+            self._server.counters.protocol_errors += 1
+            self._server.logger.warning("client_broke_transport", detail=fault, address=self.address)
+        if self.state is ConnectionState.CONNECTING:
+            self._server.counters.connections_refused += 1
+        self._close()
+
     def abort(self) -> None:
         """End the connection at once, whatever was not sent."""
         self._transport.abort()

@@ -30,6 +30,7 @@ from fanout.server.pacing import Pacer
 from fanout.server.peers import Peer
 from fanout.server.registry import SessionRegistry
 from fanout.server.sessions import Session
+from fanout.server.websocket import WebSocket
 
 __all__ = ["Server"]
 
@@ -209,7 +210,10 @@ class Server:
 
     def new_protocol(self, peer: Peer, *, websocket: bool) -> asyncio.BufferedProtocol:
         """Make what serves a connection."""
-        return ClientConnection(self, peer)
+        connection = ClientConnection(self, peer)
+        if not websocket:
+            return connection
+        return WebSocket(connection, read_buffer=self.read_buffer, packet_bytes_max=self.config.packet_bytes_max)
 
     def count_refused(self) -> None:
         """Count a connection that ended before anything was spoken on it."""
