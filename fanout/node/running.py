@@ -341,8 +341,8 @@ async def run_node(config: NodeConfig, *, role: Role) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_asked, number)
-    await node.start()
     loop.add_signal_handler(signal.SIGHUP, node.reload)
+    await node.start()
     failure = asyncio.create_task(node.wait_failed(), name="failure")
     waiter = asyncio.create_task(asked.wait(), name="signal")
     await asyncio.wait({failure, waiter}, return_when=asyncio.FIRST_COMPLETED)
