@@ -53,7 +53,12 @@ def check(
 def _node_facts(config: NodeConfig) -> Iterator[tuple[str, str]]:
     yield "node", config.node.id
     yield "data", str(config.node.data_directory)
-    yield "serves", ", ".join(map(str, config.server.listen)) if config.server else "no MQTT clients"
+    yield (
+        "serves",
+        ", ".join(str(listener.address) for listener in config.server.listeners)
+        if config.server
+        else "no MQTT clients",
+    )
     yield "http", str(config.http.listen) if config.http else "off"
     yield "log", str(config.log.directory) if config.log else "off"
 

@@ -1,4 +1,4 @@
-"""Network addresses as an operator writes them: `mqtt://host:port` for MQTT, `host:port` for HTTP.
+"""Network addresses as an operator writes them: `mqtt://host:port` and its kin for MQTT, `host:port` for HTTP.
 
 Owns their syntax and which schemes exist. It resolves no names and opens nothing.
 """
@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fanout.errors import AddressInvalid
 
-__all__ = ["MQTT_PORT", "Address", "parse_http_listen", "parse_listen", "parse_primary"]
+__all__ = ["MQTT_PORT", "Address", "parse_http_listen", "parse_listen", "parse_listener", "parse_primary"]
 
 MQTT_PORT = 1883
 """The port of an `mqtt://` address that names none."""
 
+_LISTENER_PORTS = {"mqtt": MQTT_PORT, "mqtts": 8883, "ws": 80, "wss": 443}
+"""What a listener can speak, and the port that it has unless one is given; `unix` has none."""
+_TLS = frozenset({"mqtts", "wss"})
+_WEBSOCKET = frozenset({"ws", "wss"})
 _HOST_NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
 _DIGITS_AND_DOTS = re.compile(r"[0-9.]+")
 _PORT_MAX = 65_535
+_UNIX_PATH_BYTES_MAX = 107
+"""What fits into an address of Linux, with its last zero byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +33,29 @@ class Address:
     """Where to connect to, or where to listen."""
 
     scheme: str
-    """`mqtt` or `http`."""
+    """`mqtt`, `mqtts`, `ws`, `wss`, `unix` or `http`."""
     host: str
-    """A host name in lower case or an IP address; an IPv6 address in its short form, without brackets."""
+    """A host name in lower case or an IP address; an IPv6 address in its short form, without brackets.
+    For `unix` the path of the socket."""
     port: int
-    """1 to 65535; 0 where the system chooses the port of a listener."""
+    """1 to 65535; 0 where the system chooses the port of a listener, and for `unix`."""
 
     @property
     def authority(self) -> str:
-        """`host:port`, with an IPv6 address in brackets."""
+        """`host:port`, with an IPv6 address in brackets; for `unix` the path."""
+        if self.scheme == "unix":
+            return self.host
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether TLS is spoken there."""
+        return self.scheme in _TLS
+
+    @property
+    def has_websocket(self) -> bool:
+        """Whether MQTT is spoken over WebSocket there."""
+        return self.scheme in _WEBSOCKET
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.authority}"
@@ -47,7 +67,7 @@ def parse_primary(text: str) -> Address:
     Raises:
         AddressInvalid: When it is not such an address.
     """
-    address = _parse_mqtt(text)
+    address = _parse_mqtt(text, {"mqtt": MQTT_PORT})
     if address.port == 0:
         raise AddressInvalid(
             f'"{text}" has the port 0',
@@ -57,12 +77,54 @@ def parse_primary(text: str) -> Address:
 
 
 def parse_listen(text: str) -> Address:
-    """Read the address of an MQTT listener, `mqtt://host:port`; with port 0 the system chooses.
+    """Read the address of an MQTT listener that needs no other keys; with port 0 the system chooses.
+
+    Such are `mqtt://host:port`, `ws://host:port` and `unix:///path`.
 
     Raises:
         AddressInvalid: When it is not such an address.
     """
-    return _parse_mqtt(text)
+    address = parse_listener(text)
+    if address.has_tls:
+        raise AddressInvalid(
+            f"{address} needs a certificate, for which there is no place in this list",
+            hint=f'Write [[server.listener]] with address = "{address}", certificate_file and key_file.',
+        )
+    return address
+
+
+def parse_listener(text: str) -> Address:
+    """Read the address of any MQTT listener; with port 0 the system chooses.
+
+    Besides those of `parse_listen` these are `mqtts://host:port` and `wss://host:port`.
+
+    Raises:
+        AddressInvalid: When it is not such an address.
+    """
+    _refuse_credentials(text)
+    scheme, separator, rest = text.partition("://")
+    scheme = scheme.lower()
+    if separator and scheme == "unix":
+        return _parse_unix(text, rest)
+    if separator and scheme not in _LISTENER_PORTS:
+        raise AddressInvalid(
+            f'the scheme "{scheme}" is not supported',
+            hint="Use mqtt, mqtts (with TLS), ws (WebSocket), wss (WebSocket with TLS) or unix.",
+        )
+    return _parse_mqtt(text, _LISTENER_PORTS)
+
+
+def _parse_unix(text: str, path: str) -> Address:
+    if not path.startswith("/") or path.endswith("/") or "\0" in path:
+        raise AddressInvalid(
+            f'"{text}" has no absolute path of a socket', hint='Write it as in "unix:///run/fanout/mqtt.sock".'
+        )
+    if len(path.encode()) > _UNIX_PATH_BYTES_MAX:
+        raise AddressInvalid(
+            f"the path has more than {_UNIX_PATH_BYTES_MAX} bytes, which the system does not allow for a socket",
+            hint="Choose a shorter one.",
+        )
+    return Address("unix", path, 0)
 
 
 def parse_http_listen(text: str) -> Address:
@@ -79,20 +141,22 @@ def parse_http_listen(text: str) -> Address:
     return Address("http", host, port)
 
 
-def _parse_mqtt(text: str) -> Address:
+def _parse_mqtt(text: str, ports: Mapping[str, int]) -> Address:
     _refuse_credentials(text)
     scheme, separator, rest = text.partition("://")
     if not separator:
         raise AddressInvalid(f'"{text}" has no scheme', hint=f'Write "mqtt://{text or "127.0.0.1"}".')
-    if scheme.lower() != "mqtt":
+    scheme = scheme.lower()
+    if scheme not in ports:
         raise AddressInvalid(
             f'the scheme "{scheme}" is not supported; only mqtt is (MQTT over TCP, without TLS)',
             hint='Write "mqtt://host:port", with the port of a listener that has no TLS.',
         )
+    port_default = ports[scheme]
     host, port = _parse_host_and_port(
-        rest.removesuffix("/"), whole=text, port_default=MQTT_PORT, example=f"mqtt://127.0.0.1:{MQTT_PORT}"
+        rest.removesuffix("/"), whole=text, port_default=port_default, example=f"{scheme}://127.0.0.1:{port_default}"
     )
-    return Address("mqtt", host, port)
+    return Address(scheme, host, port)
 
 
 def _refuse_credentials(text: str) -> None:

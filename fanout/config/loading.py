@@ -146,6 +146,8 @@ def _make_inert(data: dict[str, Any], location: tuple[Any, ...]) -> None:
             data["link"][link] = {key: _inert_values(link)[f"link.{key}"] for key in ("name", "primary", "selector")}
         case "link", int(link), key, *_:
             _replace(data["link"][link], key, _inert_values(link).get(f"link.{key}"))
+        case "server", "listener", int(index), *_:  # its keys belong together
+            data["server"]["listener"][index] = {"address": "mqtt://127.0.0.1:0"}
         case section, key, *_:
             _replace(data[section], key, _inert_values(0).get(f"{section}.{key}"))
         case _:

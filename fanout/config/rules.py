@@ -47,6 +47,7 @@ def find_faults(config: NodeConfig, *, role: Role | None) -> list[ConfigFault]:
     return [
         *_role_faults(config, role),
         *_listener_faults(config),
+        *_listener_key_faults(config),
         *_server_faults(config),
         *find_access_faults(config.access),
         *_link_faults(config),
@@ -103,6 +104,10 @@ def _listener_faults(config: NodeConfig) -> Iterator[ConfigFault]:
     listeners: list[tuple[str, Address]] = []
     if config.server is not None:
         listeners += [(f"server.listen[{index}]", address) for index, address in enumerate(config.server.listen)]
+        listeners += [
+            (f"server.listener[{index}].address", listener.address)
+            for index, listener in enumerate(config.server.listener_tables)
+        ]
     for index, link in enumerate(config.links):
         for address in link.primaries:
             if any(_reaches(address, listener) for _, listener in listeners):
@@ -118,12 +123,14 @@ def _listener_faults(config: NodeConfig) -> Iterator[ConfigFault]:
             yield ConfigFault(
                 key,
                 f"{address.authority} cannot be opened beside {first_key}, {first.authority}",
-                "Choose another port for one of them.",
+                f"Choose another {'path' if address.scheme == 'unix' else 'port'} for one of them.",
             )
 
 
 def _clash(a: Address, b: Address) -> bool:
     """Say whether both cannot be listened on at a time."""
+    if "unix" in (a.scheme, b.scheme):
+        return a.scheme == b.scheme and a.host == b.host
     if a.port != b.port or a.port == 0:
         return False
     if _is_same_host(a.host, b.host):
@@ -152,6 +159,45 @@ def _server_faults(config: NodeConfig) -> Iterator[ConfigFault]:
             f"{server.write_buffer_low_bytes} is more than the high mark, {server.write_buffer_high_bytes}",
             "Choose a value that is at most write_buffer_high_bytes.",
         )
+
+
+def _listener_key_faults(config: NodeConfig) -> Iterator[ConfigFault]:
+    server = config.server
+    if server is None:
+        return
+    if not server.listeners:
+        yield ConfigFault("server.listen", "the list is empty", "Write at least one address.")
+    for index, listener in enumerate(server.listener_tables):
+        key = f"server.listener[{index}]"
+        scheme = listener.address.scheme
+        files = {
+            "certificate_file": listener.certificate_file,
+            "key_file": listener.key_file,
+            "client_ca_file": listener.client_ca_file,
+        }
+        for name, path in files.items():
+            if path is None and listener.address.has_tls and name != "client_ca_file":
+                yield ConfigFault(
+                    f"{key}.{name}", f"is missing, and {scheme}:// needs it", f"Add {name}, the path of a PEM file."
+                )
+            if path is not None and not listener.address.has_tls:
+                yield ConfigFault(
+                    f"{key}.{name}",
+                    f"it is for TLS, and {listener.address} has none",
+                    f"Write {'wss' if listener.address.has_websocket else 'mqtts'}:// in address, or remove the line.",
+                )
+        if listener.require_client_certificate and listener.client_ca_file is None:
+            yield ConfigFault(
+                f"{key}.require_client_certificate",
+                "nothing says which certificates are valid: client_ca_file is missing",
+                "Add client_ca_file, or remove the line.",
+            )
+        if listener.proxy_protocol_from and scheme == "unix":
+            yield ConfigFault(
+                f"{key}.proxy_protocol_from",
+                "whoever connects to a Unix socket has no address that could be trusted",
+                "Use mqtt://127.0.0.1 with a port, or remove the line.",
+            )
 
 
 def _link_faults(config: NodeConfig) -> Iterator[ConfigFault]:

@@ -30,9 +30,12 @@ from fanout.config.values import (
     Count,
     EnvironmentName,
     Exclude,
+    Flag,
     HttpAddress,
     ListenAddresses,
+    ListenerAddress,
     Name,
+    NetworkAddress,
     PacketBytes,
     PathText,
     PositiveUint16,
@@ -53,6 +56,7 @@ __all__ = [
     "HttpConfig",
     "IdentityConfig",
     "LinkConfig",
+    "ListenerConfig",
     "LogConfig",
     "NodeConfig",
     "RetainPolicy",
@@ -86,13 +90,33 @@ class IdentityConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerConfig:
+    """`[[server.listener]]`: an MQTT listener that needs more than an address."""
+
+    __pydantic_config__ = _STRICT
+
+    address: ListenerAddress
+    """Address to listen on."""
+    certificate_file: PathText | None = None
+    """PEM file with the server's certificate and those between it and the root; None without TLS."""
+    key_file: PathText | None = None
+    """PEM file with its private key; None without TLS."""
+    client_ca_file: PathText | None = None
+    """PEM file with the certificates of those who sign clients' certificates; None asks no client for one."""
+    require_client_certificate: Flag = False
+    """Whether a client without a valid certificate is refused."""
+    proxy_protocol_from: tuple[NetworkAddress, ...] = ()
+    """Addresses and networks of load balancers; if there are any, only they may connect, with a PROXY header."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """`[server]`: the MQTT listeners and what one client may use."""
 
     __pydantic_config__ = _STRICT
 
     listen: ListenAddresses = _LISTEN
-    """Addresses to listen on."""
+    """Addresses to listen on, where nothing else is to be said."""
     connect_timeout_s: Seconds = 5.0
     """How long a new connection may take to send its whole CONNECT."""
     connections_max: Count = 10_000
@@ -125,6 +149,13 @@ class ServerConfig:
     """Retained values of this node's own topics, those that clients publish here (a primary)."""
     retained_bytes_max: ByteCount = GIB
     """Bytes of the topics and payloads of these retained values."""
+    listener_tables: Annotated[tuple[ListenerConfig, ...], Field(alias="listener")] = ()
+    """Tables `[[server.listener]]`: further listeners."""
+
+    @property
+    def listeners(self) -> tuple[ListenerConfig, ...]:
+        """Every listener, those of `listen` first."""
+        return (*(ListenerConfig(address=address) for address in self.listen), *self.listener_tables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

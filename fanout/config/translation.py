@@ -24,6 +24,7 @@ from fanout.config.settings import (
     HttpConfig,
     IdentityConfig,
     LinkConfig,
+    ListenerConfig,
     LogConfig,
     NodeConfig,
     SelectorSection,
@@ -38,6 +39,7 @@ SECTIONS: Mapping[str, type] = {
     "": NodeConfig,
     "node": IdentityConfig,
     "server": ServerConfig,
+    "server.listener": ListenerConfig,
     "access": AccessConfig,
     "access.http": HookConfig,
     "access.rule": RuleSection,
@@ -48,12 +50,18 @@ SECTIONS: Mapping[str, type] = {
 }
 """The dataclass of each section; the empty name is the top level of the file."""
 
-_TITLES = {"access.rule": "[[access.rule]]", "link": "[[link]]", "link.selector": "[[link.selector]]"}
+_TITLES = {
+    "server.listener": "[[server.listener]]",
+    "access.rule": "[[access.rule]]",
+    "link": "[[link]]",
+    "link.selector": "[[link.selector]]",
+}
 _SHOWN_CHARACTERS_MAX = 60
 
 _MISSING_HINTS = {
     "node": 'Add a line [node] and below it id = "edge-1", with a name of your choice.',
     "node.id": 'Add id = "edge-1", with a name of your choice.',
+    "server.listener.address": 'Add address = "mqtts://0.0.0.0:8883", or where it is to listen.',
     "access.http.url": 'Add url = "http://127.0.0.1:9000/mqtt", with the address of the service.',
     "access.rule.filter": 'Add filter = "plant/#", with the Topic Filter of what the rule decides on.',
     "link.name": 'Add name = "plant", with a name of your choice.',
@@ -214,6 +222,10 @@ def _not_text(place: _Place) -> tuple[str, str]:
     return f"must be text in quotes, but is {_kind(place.value)}", _default_hint(place)
 
 
+def _not_flag(place: _Place) -> tuple[str, str]:
+    return f"must be true or false, but is {_kind(place.value)}", "Write true or false, without quotes."
+
+
 def _not_list(place: _Place) -> tuple[str, str]:
     if _path(place) in SECTIONS:
         title = _title(_path(place))
@@ -251,6 +263,7 @@ _SENTENCES: Mapping[str, Callable[[_Place], tuple[str, str]]] = {
     "finite_number": _not_finite,
     "greater_than_equal": _limit("small", "smallest value", "ge"),
     "less_than_equal": _limit("large", "largest value", "le"),
+    "bool_type": _not_flag,
     "string_type": _not_text,
     "literal_error": _choice,
     "tuple_type": _not_list,

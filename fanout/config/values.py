@@ -6,6 +6,7 @@ its default are in `fanout.config.settings`, rules between keys in `fanout.confi
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Annotated, TypeAlias, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, GetPydanticSchema, Strict
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
 
-from fanout.config.address import Address, parse_http_listen, parse_listen, parse_primary
+from fanout.config.address import Address, parse_http_listen, parse_listen, parse_listener, parse_primary
 from fanout.errors import FanoutError, SelectorInvalid
 from fanout.selection import check_filter, check_prefix
 
@@ -29,9 +30,13 @@ __all__ = [
     "Count",
     "EnvironmentName",
     "Exclude",
+    "Flag",
     "HttpAddress",
     "ListenAddresses",
+    "ListenerAddress",
     "Name",
+    "Network",
+    "NetworkAddress",
     "PacketBytes",
     "PathText",
     "PositiveUint16",
@@ -58,6 +63,8 @@ _DAY_S = 86_400
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MQTT_STRING_BYTES_MAX = 65_535
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -160,6 +167,16 @@ def _check_selected_filter(text: str) -> None:
         )
 
 
+def _parse_network(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as error:
+        raise _fault(
+            f'"{text}" is neither an IP address nor a network',
+            'Write it as in "10.0.0.7" or "10.0.0.0/24"; a network has no bits set behind its prefix.',
+        ) from error
+
+
 def _not_empty(addresses: tuple[Address, ...]) -> tuple[Address, ...]:
     if not addresses:
         raise _fault("the list is empty", "Write at least one address.")
@@ -181,9 +198,10 @@ SelectedFilter: TypeAlias = Annotated[str, _checked(_check_selected_filter)]
 Exclude: TypeAlias = Annotated[str, _checked(check_filter)]
 Prefix: TypeAlias = Annotated[str, _checked(check_prefix)]
 
-ListenAddresses: TypeAlias = Annotated[
-    tuple[Annotated[Address, _parsed(parse_listen)], ...], AfterValidator(_not_empty)
-]
+# It may be empty where there is [[server.listener]], which the rules look after.
+ListenAddresses: TypeAlias = tuple[Annotated[Address, _parsed(parse_listen)], ...]
+ListenerAddress: TypeAlias = Annotated[Address, _parsed(parse_listener)]
+NetworkAddress: TypeAlias = Annotated[Network, _parsed(_parse_network)]
 HttpAddress: TypeAlias = Annotated[Address, _parsed(parse_http_listen)]
 PrimaryAddresses: TypeAlias = Annotated[
     tuple[Annotated[Address, _parsed(parse_primary)], ...],
@@ -191,6 +209,7 @@ PrimaryAddresses: TypeAlias = Annotated[
     AfterValidator(_not_empty),
 ]
 
+Flag: TypeAlias = Annotated[bool, Strict()]
 Qos: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=2)]
 Uint16: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=65_535)]
 PositiveUint16: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=65_535)]

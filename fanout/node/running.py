@@ -209,6 +209,11 @@ class Node:
         stats = self.gate.stats()
         self._logger.info("access reloaded", rules=stats.rules, users=stats.users)
 
+    def reload_certificates(self) -> None:
+        """Read the certificates and keys of the listeners again; connections stay."""
+        if self.server is not None:
+            self.server.reload_certificates()
+
     async def wait_failed(self) -> BaseException:
         """Wait until a task of the node ends, which only a bug makes it do, and return why."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -373,6 +378,7 @@ class _Reloads:
         while True:
             await self._asked.wait()
             self._asked.clear()
+            self._node.reload_certificates()
             try:
                 await self._node.reload(await asyncio.to_thread(load_config, self._path, role=self._node.role))
             except ConfigError as error:
@@ -380,7 +386,7 @@ class _Reloads:
 
 
 async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) -> int:
-    """Run a node until SIGTERM or SIGINT; a second signal ends the process at once.
+    """Run a node until SIGTERM or SIGINT, of which a second one ends the process at once; SIGHUP reloads.
 
     Args:
         config: A validated configuration for this role.

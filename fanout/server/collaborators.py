@@ -41,6 +41,9 @@ class Logger(Protocol):
     def warning(self, event: str, **fields: Any) -> Any:
         """Log that something is degraded or was dropped."""
 
+    def error(self, event: str, **fields: Any) -> Any:
+        """Log what a person must act on."""
+
 
 class RetainedStore(Protocol):
     """The retained values that clients read."""

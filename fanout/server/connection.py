@@ -20,6 +20,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.counters import DropReason
 from fanout.server.deadlines import Deadline
 from fanout.server.handshake import Terms, encode_refusal
+from fanout.server.peers import Peer
 from fanout.server.sending import PINGRESP
 from fanout.server.sessions import Session
 
@@ -52,13 +53,15 @@ class ConnectionState(enum.Enum):
 class ClientConnection(asyncio.BufferedProtocol):
     """The server's end of one Network Connection."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, peer: Peer) -> None:
         self._server = server
+        self.peer = peer
+        """Who is at the other end."""
         self.state = ConnectionState.CONNECTING
         """Where it is in its life."""
         self.session: Session | None = None
         """The client's session while the state is OPEN."""
-        self.address = ""
+        self.address = peer.address
         """The client's address, for the log."""
         self._decoder = server.new_decoder()
         self._transport: asyncio.Transport
@@ -78,8 +81,6 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket; refuse it when there are too many."""
         self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
         config = self._server.config
         self._transport.set_write_buffer_limits(high=config.write_buffer_high_bytes, low=config.write_buffer_low_bytes)
         if not self._server.admit(self):
@@ -101,11 +102,15 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what was read."""
+        self.receive(self._server.read_buffer[:nbytes])
+
+    def receive(self, data: bytes | memoryview) -> None:
+        """Take a piece of the stream of packets."""
         self._last_received_s = self._server.clock.monotonic()
-        self._server.counters.received_bytes += nbytes
+        self._server.counters.received_bytes += len(data)
         if self._held and self._decoder.fault is not None:
             return
-        data = bytes(self._server.read_buffer[:nbytes])
+        data = bytes(data)
         session = self.session
         if session is not None and not self._held and not self._decoder.buffered_bytes:
             taken, answer = session.acknowledge_read(data)
@@ -181,11 +186,11 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def credentials(self, packet: Connect, *, client_id: str) -> Credentials:
         """Return what the client shows with its CONNECT and by where it comes from."""
-        peer = self._transport.get_extra_info("peername")
         return Credentials(
             client_id=client_id,
-            address=peer[0] if isinstance(peer, tuple) else "",
-            local=self._server.is_local(self._transport.get_extra_info("sockname")),
+            address=self.peer.host,
+            local=self.peer.local,
+            certificate_user=self.peer.certificate_user,
             username=packet.username,
             password=packet.password,
         )
@@ -214,6 +219,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._receive_items(kept)
         if not self.is_closing():
             self._read_on()
+
+    def end(self, fault: str) -> None:
+        """Close, because the transport cannot go on, for the `fault` of the client if there is any."""
+        if fault:
+            self._server.counters.protocol_errors += 1
+            self._server.logger.warning("client_broke_transport", detail=fault, address=self.address)
+        if self.state is ConnectionState.CONNECTING:
+            self._server.counters.connections_refused += 1
+        self._close()
 
     def abort(self) -> None:
         """End the connection at once, whatever was not sent."""

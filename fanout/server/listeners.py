@@ -1,65 +1,148 @@
 """The sockets on which the server listens.
 
-Owns opening and closing them. It must not know what is spoken on a connection.
+Owns opening and closing them, and the certificates that they show. It must not know what is spoken on a connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Final
 
-from fanout.access.gate import is_loopback
-from fanout.config import Address
+from fanout.config import Address, ListenerConfig
 from fanout.errors import ListenError
+from fanout.server.entry import Entry, Gateway, Reception
+from fanout.server.tls import ListenerTls
 
 __all__ = ["Listeners"]
 
-_BACKLOG = 1024
+_BACKLOG: Final = 1024
+_SOCKET_MODE: Final = 0o660
+_PROBE_S: Final = 1.0
 
 
 class Listeners:
     """Listening sockets, all open or none."""
 
     def __init__(self) -> None:
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[tuple[Address, asyncio.Server]] = []
+        self._tls: list[ListenerTls] = []
+        self._paths: dict[Path, int] = {}
+        self._entering: dict[Entry, None] = {}
 
-    async def open(self, addresses: Iterable[Address], new_protocol: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Listen on every one of `addresses`, and make a protocol for each connection.
+    async def open(self, listeners: Iterable[ListenerConfig], reception: Reception) -> None:
+        """Listen on every one of `listeners`, and hand each connection to `reception`.
 
         Raises:
-            ListenError: An address cannot be bound; all others are closed again.
+            ListenError: An address cannot be bound, or a certificate cannot be used; all others are closed again.
         """
-        loop = asyncio.get_running_loop()
-        for address in addresses:
-            try:
-                server = await loop.create_server(new_protocol, address.host, address.port, backlog=_BACKLOG)
-            except OSError as error:
-                self.close()
-                reason = (error.strerror or str(error)).lower()
-                raise ListenError(
-                    f"cannot listen on {address}: {reason}",
-                    hint="Correct server.listen, or stop the process that has the port.",
-                ) from error
-            self._servers.append(server)
+        try:
+            for config in listeners:
+                await self._open(config, reception)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
-        """Listen no more; connections stay."""
-        for server in self._servers:
+        """Listen no more; connections stay, but for those on their way in."""
+        for _, server in self._servers:
             server.close()
         self._servers.clear()
+        self._tls.clear()
+        for path, inode in self._paths.items():
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_ino == inode:  # else another process has put its own there
+                    path.unlink()
+        self._paths.clear()
+        for entry in list(self._entering):
+            entry.abort()
 
-    @property
-    def local_names(self) -> frozenset[tuple[str, int]]:
-        """Host and port of the listeners that only this machine reaches."""
-        names = [socket.getsockname()[:2] for server in self._servers for socket in server.sockets]
-        return frozenset((host, port) for host, port in names if is_loopback(host))
+    def reload(self) -> list[ListenError]:
+        """Read certificates, keys and certificate authorities again, for connections that come from now on.
+
+        Returns:
+            Why some stay as they were.
+        """
+        errors: list[ListenError] = []
+        for tls in self._tls:
+            try:
+                tls.reload()
+            except ListenError as error:
+                errors.append(error)
+        return errors
 
     @property
     def addresses(self) -> list[str]:
         """Where it listens, with the real ports, as the configuration writes addresses."""
         found: list[str] = []
-        for server in self._servers:
-            for socket in server.sockets:
-                host, port = socket.getsockname()[:2]
-                found.append(str(Address("mqtt", host, port)))
+        for address, server in self._servers:
+            for one in server.sockets:
+                if address.scheme == "unix":
+                    found.append(str(address))
+                else:
+                    host, port = one.getsockname()[:2]
+                    found.append(str(Address(address.scheme, host, port)))
         return found
+
+    async def _open(self, config: ListenerConfig, reception: Reception) -> None:
+        address = config.address
+        tls = ListenerTls(config) if address.has_tls else None
+        new_entry = partial(Entry, Gateway(config, tls, reception, self._entering))
+        loop = asyncio.get_running_loop()
+        try:
+            if address.scheme == "unix":
+                bound = self._bind_unix(Path(address.host))
+                server = await loop.create_unix_server(new_entry, sock=bound, backlog=_BACKLOG)
+            elif tls is not None and not config.proxy_protocol_from:
+                server = await loop.create_server(
+                    new_entry,
+                    address.host,
+                    address.port,
+                    backlog=_BACKLOG,
+                    ssl=tls.context,
+                    ssl_handshake_timeout=reception.entry_timeout_s,
+                )
+            else:  # TLS comes behind the PROXY header
+                server = await loop.create_server(new_entry, address.host, address.port, backlog=_BACKLOG)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            what = "path" if address.scheme == "unix" else "port"
+            raise ListenError(
+                f"cannot listen on {address}: {reason}",
+                hint=f"Correct server.listen or server.listener, or stop the process that has the {what}.",
+            ) from error
+        self._servers.append((address, server))
+        if tls is not None:
+            self._tls.append(tls)
+
+    def _bind_unix(self, path: Path) -> socket.socket:
+        """Return a socket bound to `path`; one that a killed process left behind is replaced."""
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            if path.is_socket():
+                _remove_stale(path)
+            bound.bind(str(path))
+            self._paths[path] = path.stat().st_ino
+            path.chmod(_SOCKET_MODE)
+        except BaseException:
+            bound.close()
+            raise
+        bound.setblocking(False)
+        return bound
+
+
+def _remove_stale(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_S)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:  # nobody listens there any more
+            path.unlink()
+            return
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))

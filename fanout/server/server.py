@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 from functools import partial
 from typing import Final
 
@@ -32,8 +32,10 @@ from fanout.server.dispatch import Dispatcher
 from fanout.server.handshake import Terms, terms_for
 from fanout.server.listeners import Listeners
 from fanout.server.pacing import Pacer
+from fanout.server.peers import Peer
 from fanout.server.registry import SessionRegistry
 from fanout.server.sessions import Session
+from fanout.server.websocket import WebSocket
 
 __all__ = ["Server"]
 
@@ -102,7 +104,6 @@ class Server:
         self.pacer: Pacer
         """Gives turns to connections with much to send; there from `start` on."""
         self._gate = gate
-        self._local_names: frozenset[tuple[str, int]] = frozenset()
         self._node_id = node_id
         self._known_topics = known_topics
         self._assign_client_id = assign_client_id
@@ -121,12 +122,11 @@ class Server:
         """Open the listeners.
 
         Raises:
-            ListenError: An address cannot be bound; none is open then.
+            ListenError: An address cannot be bound, or a certificate cannot be used; no listener is open then.
         """
         self._loop = asyncio.get_running_loop()
         self.pacer = Pacer(loop=self._loop, monotonic=self.clock.monotonic)
-        await self._listeners.open(self.config.listen, lambda: ClientConnection(self))
-        self._local_names = self._listeners.local_names
+        await self._listeners.open(self.config.listeners, self)
 
     async def stop(self, *, reason_code: ReasonCode = ReasonCode.SERVER_SHUTTING_DOWN, deadline_s: float = 5.0) -> None:
         """Close the listeners and every connection.
@@ -155,6 +155,19 @@ class Server:
     def addresses(self) -> list[str]:
         """Where the server listens, with the real ports."""
         return self._listeners.addresses
+
+    def reload_certificates(self) -> None:
+        """Read the files for TLS again; new connections get what they say now, open ones stay as they are."""
+        errors = self._listeners.reload()
+        for error in errors:
+            self.logger.error("certificates_not_reloaded", reason=error.message, hint=error.hint)
+        if not errors:
+            self.logger.info("certificates_reloaded")
+
+    @property
+    def connections(self) -> Collection[ClientConnection]:
+        """The Network Connections that are open."""
+        return self._connections.keys()
 
     def dispatch(self, updates: list[Update], *, origin: str | None = None) -> int:
         """Deliver a batch of updates to every session with a matching subscription.
@@ -231,6 +244,27 @@ class Server:
 
     # For connections.
 
+    @property
+    def entry_timeout_s(self) -> float:
+        """How long PROXY header and TLS handshake may take."""
+        return self.config.connect_timeout_s
+
+    def may_enter(self, entering: int) -> bool:
+        """Say whether there is room for one more connection besides `entering` that are on their way."""
+        return not self._stopping and len(self._connections) + entering < self.config.connections_max
+
+    def new_protocol(self, peer: Peer, *, websocket: bool) -> asyncio.BufferedProtocol:
+        """Make what serves a connection."""
+        connection = ClientConnection(self, peer)
+        if not websocket:
+            return connection
+        return WebSocket(connection, read_buffer=self.read_buffer, packet_bytes_max=self.config.packet_bytes_max)
+
+    def count_refused(self) -> None:
+        """Count a connection that ended before anything was spoken on it."""
+        self.counters.connections_opened += 1
+        self.counters.connections_refused += 1
+
     def admit(self, connection: ClientConnection) -> bool:
         """Note a new connection; return False when it is one too many."""
         self.counters.connections_opened += 1
@@ -246,10 +280,6 @@ class Server:
         self._connections.pop(connection, None)
         if not self._connections:
             self._all_gone.set()
-
-    def is_local(self, name: object) -> bool:
-        """Say whether the listener that has the address `name` can be reached only from this machine."""
-        return isinstance(name, str) or (isinstance(name, tuple) and name[:2] in self._local_names)
 
     def new_decoder(self) -> Decoder:
         """Make the decoder of a new connection."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.config.address import Address, parse_http_listen, parse_listen, parse_primary
+from fanout.config.address import Address, parse_http_listen, parse_listen, parse_listener, parse_primary
 from fanout.errors import AddressInvalid
 
 AS_IN_MQTT = 'Write it as in "mqtt://127.0.0.1:1883".'
@@ -36,11 +36,6 @@ def test_an_mqtt_address_is_read(text: str, host: str, port: int) -> None:
     [
         ("", '"" has no scheme', 'Write "mqtt://127.0.0.1".'),
         ("broker:1883", '"broker:1883" has no scheme', 'Write "mqtt://broker:1883".'),
-        (
-            "mqtts://broker:8883",
-            'the scheme "mqtts" is not supported; only mqtt is (MQTT over TCP, without TLS)',
-            'Write "mqtt://host:port", with the port of a listener that has no TLS.',
-        ),
         ("mqtt://", '"mqtt://" has no host', f"{AS_IN_MQTT} 0.0.0.0 means every IPv4 address."),
         ("mqtt://:1883", '"mqtt://:1883" has no host', f"{AS_IN_MQTT} 0.0.0.0 means every IPv4 address."),
         ("mqtt://a b", '"a b" is neither a host name nor an IP address', AS_IN_MQTT),
@@ -64,6 +59,67 @@ def test_what_is_not_an_mqtt_address_is_refused(text: str, problem: str, hint: s
         with pytest.raises(AddressInvalid) as caught:
             parse(text)
         assert (caught.value.message, caught.value.hint) == (problem, hint)
+
+
+def test_a_link_speaks_mqtt_over_tcp_only() -> None:
+    """Other schemes of a primary are refused, with what to write."""
+    with pytest.raises(AddressInvalid) as caught:
+        parse_primary("mqtts://broker:8883")
+    assert caught.value.message == 'the scheme "mqtts" is not supported; only mqtt is (MQTT over TCP, without TLS)'
+    assert caught.value.hint == 'Write "mqtt://host:port", with the port of a listener that has no TLS.'
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("mqtts://0.0.0.0", Address("mqtts", "0.0.0.0", 8883)),
+        ("WSS://[::1]:1/", Address("wss", "::1", 1)),
+        ("wss://broker", Address("wss", "broker", 443)),
+        ("ws://broker", Address("ws", "broker", 80)),
+        ("unix:///run/mqtt.sock", Address("unix", "/run/mqtt.sock", 0)),
+    ],
+)
+def test_a_listener_has_more_schemes(text: str, address: Address) -> None:
+    """Each has its own port, a Unix socket has a path; what needs a certificate is not for the plain list."""
+    assert parse_listener(text) == address
+    assert parse_listener(str(address)) == address
+    if not address.has_tls:
+        assert parse_listen(text) == address
+        return
+    with pytest.raises(AddressInvalid) as caught:
+        parse_listen(text)
+    assert caught.value.message == f"{address} needs a certificate, for which there is no place in this list"
+    assert caught.value.hint == (
+        f'Write [[server.listener]] with address = "{address}", certificate_file and key_file.'
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "hint"),
+    [
+        (
+            "http://a",
+            'the scheme "http" is not supported',
+            "Use mqtt, mqtts (with TLS), ws (WebSocket), wss (WebSocket with TLS) or unix.",
+        ),
+        ("ws://", '"ws://" has no host', 'Write it as in "ws://127.0.0.1:80". 0.0.0.0 means every IPv4 address.'),
+        (
+            "unix://mqtt.sock",
+            '"unix://mqtt.sock" has no absolute path of a socket',
+            'Write it as in "unix:///run/fanout/mqtt.sock".',
+        ),
+        (
+            "unix:///" + "x" * 107,
+            "the path has more than 107 bytes, which the system does not allow for a socket",
+            "Choose a shorter one.",
+        ),
+    ],
+)
+def test_what_is_no_address_of_a_listener_is_refused(text: str, problem: str, hint: str) -> None:
+    """The hint shows how to write it."""
+    with pytest.raises(AddressInvalid) as caught:
+        parse_listener(text)
+    assert (caught.value.message, caught.value.hint) == (problem, hint)
 
 
 def test_port_0_is_for_listeners() -> None:

@@ -71,6 +71,66 @@ class TestListeners:
     """Listeners must not take each other's port, nor a link lead back to the node."""
 
     @pytest.mark.parametrize(
+        ("listener", "faults"),
+        [
+            (
+                'address = "mqtts://127.0.0.1:8883"',
+                {
+                    "certificate_file": "is missing, and mqtts:// needs it",
+                    "key_file": "is missing, and mqtts:// needs it",
+                },
+            ),
+            (
+                'address = "ws://a:80"\ncertificate_file = "c"\nclient_ca_file = "a"',
+                {
+                    "certificate_file": "it is for TLS, and ws://a:80 has none",
+                    "client_ca_file": "it is for TLS, and ws://a:80 has none",
+                },
+            ),
+            (
+                'address = "wss://a"\ncertificate_file = "c"\nkey_file = "k"\nrequire_client_certificate = true',
+                {"require_client_certificate": "nothing says which certificates are valid: client_ca_file is missing"},
+            ),
+            (
+                'address = "unix:///a"\nproxy_protocol_from = ["10.0.0.1"]',
+                {"proxy_protocol_from": "whoever connects to a Unix socket has no address that could be trusted"},
+            ),
+            (
+                'address = "mqtt://a"\nproxy_protocol_from = ["10.0.0.1/8", "10.0.0.0/8", "::1"]',
+                {"proxy_protocol_from[0]": '"10.0.0.1/8" is neither an IP address nor a network'},
+            ),
+            (
+                'address = "mqtts://a"\nrequire_client_certificate = 1',
+                {"require_client_certificate": "must be true or false, but is the number 1"},
+            ),
+        ],
+    )
+    def test_the_keys_of_a_listener_belong_together(self, listener: str, faults: dict[str, str]) -> None:
+        """What its scheme needs is there, and nothing else; a faulty value hides what rests on it."""
+        found = faults_of(f"{NODE}[server]\n[[server.listener]]\n{listener}\n")
+        assert {key: problem for key, problem, _ in found} == {
+            f"server.listener[0].{key}": problem for key, problem in faults.items()
+        }
+        assert all(hint for _, _, hint in found)
+
+    def test_the_plain_list_may_be_empty_beside_a_table(self) -> None:
+        """One listener is enough, wherever it stands."""
+        table = '[[server.listener]]\naddress = "unix:///run/mqtt.sock"\n'
+        assert faults_of(f"{NODE}[server]\nlisten = []\n{table}") == []
+        assert [fault[0] for fault in faults_of(f"{NODE}[server]\nlisten = []\n")] == ["server.listen"]
+
+    def test_two_listeners_on_one_path_clash(self) -> None:
+        """A Unix socket is opened once."""
+        text = f'{NODE}[server]\nlisten = ["unix:///a", "unix:///b"]\n[[server.listener]]\naddress = "unix:///a"\n'
+        assert faults_of(text) == [
+            (
+                "server.listener[0].address",
+                "/a cannot be opened beside server.listen[0], /a",
+                "Choose another path for one of them.",
+            )
+        ]
+
+    @pytest.mark.parametrize(
         ("mqtt", "http", "beside"),
         [
             ("mqtt://127.0.0.1:8080", "127.0.0.1:8080", "127.0.0.1:8080"),

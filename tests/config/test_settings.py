@@ -21,6 +21,9 @@ FULL = (CONFIGS / "full.toml").read_text()
 SUBSECTIONS = sum("." in section for section in SECTIONS)
 OPTIONAL_LINE = re.compile(r"^# (\w+ = \S.*)$", re.MULTILINE)
 
+WITH_TLS = ("certificate_file", "key_file")
+"""Keys that have no default, and are needed by the listener that is shown."""
+
 # The configuration contract, word for word.
 CONTRACT = """
 [node]
@@ -53,11 +56,12 @@ def sections_of(text: str) -> dict[str, dict[str, Any]]:
     data = tomllib.loads(text)
     [link] = data["link"]
     [selector] = link["selector"]
+    [listener] = data["server"]["listener"]
     single = {name: data[name] for name in ("node", "server", "http", "log")}
     access = data["access"]
     [rule] = access["rule"]
     guarded = {"access": access, "access.http": access["http"], "access.rule": rule}
-    return {"": data, **single, **guarded, "link": link, "link.selector": selector}
+    return {"": data, **single, "server.listener": listener, **guarded, "link": link, "link.selector": selector}
 
 
 def as_in_file(default: object) -> object:
@@ -129,8 +133,8 @@ def test_full_shows_every_key_with_its_default(section: str) -> None:
         elif (section, key) == ("access.rule", "allow"):
             assert default is None  # but a rule without it, and without deny, is none
         elif default is None:
-            assert key not in shown
-        elif default is not dataclasses.MISSING and default != AccessConfig():
+            assert (key in shown) is (key in WITH_TLS)
+        elif default is not dataclasses.MISSING and key not in tables and default != AccessConfig():
             assert shown[key] == as_in_file(default), key
 
 
@@ -158,7 +162,8 @@ def test_the_optional_lines_of_full_are_right() -> None:
         if key == "deny":
             text = text.replace("\nallow = ", "\n# allow = ")
         config = parse_config(text, path="full.toml", role="secondary")
-        places = (config.links[0], config.access, config.access.rules[0])
+        assert config.server is not None
+        places = (config.links[0], config.access, config.access.rules[0], config.server.listener_tables[0])
         values = [str(value) for place in places if (value := getattr(place, key, None)) is not None]
         assert len(values) == 1
         assert values[0] in line

@@ -119,6 +119,11 @@ def test_text_without_quotes_is_told_with_its_default(text: str, key: str, probl
             'Add filter = "plant/#", with the Topic Filter of what the rule decides on.',
         ),
         (
+            f"{NODE}{SERVER}[[server.listener]]\n",
+            "server.listener[0].address",
+            'Add address = "mqtts://0.0.0.0:8883", or where it is to listen.',
+        ),
+        (
             f'{NODE}{SERVER}[[link]]\nprimary = "mqtt://a"\n{SELECTOR}',
             "link[0].name",
             'Add name = "plant", with a name of your choice.',
@@ -151,6 +156,7 @@ def test_every_key_without_a_default_has_a_hint() -> None:
     assert required == [
         ("", "node"),
         ("node", "id"),
+        ("server.listener", "address"),
         ("access.http", "url"),
         ("access.rule", "filter"),
         ("link", "name"),

@@ -54,7 +54,7 @@ class NodeInMemory:
         self.replica = Replica()
         self.verdicts: dict[bytes, Callable[[], PublishVerdict]] = {}
         self.published: list[tuple[str, PublishRow]] = []
-        self.config = ServerConfig(listen=LOOPBACK, **settings)  # type: ignore[arg-type]  # tests know the keys
+        self.config = ServerConfig(**{"listen": LOOPBACK, **settings})  # type: ignore[arg-type]  # tests know the keys
         self.server = Server(
             self.config,
             node_id="node-1",

@@ -36,7 +36,7 @@ from fanout.mqtt.packets import (
 )
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.server import listeners
+from fanout.server import entry
 from tests.access.pieces import cheap_hash
 from tests.access.service import Service, open_service
 from tests.server.conftest import StartNode
@@ -123,7 +123,7 @@ async def test_anonymous_client_is_refused_where_others_reach_the_listener(
     start_guarded: StartGuarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when it is of this machine: the listener decides; with `anonymous = "always"` it is let in."""
-    monkeypatch.setattr(listeners, "is_loopback", lambda host: False)  # tests listen on loopback only
+    monkeypatch.setattr(entry, "is_local", lambda address: False)  # tests listen on loopback only
     node = await start_guarded()
     for version, code in ((5, ReasonCode.NOT_AUTHORIZED), (4, 5)):
         async with await RawClient.connect(node.port, "c", version=version) as client:
@@ -132,15 +132,6 @@ async def test_anonymous_client_is_refused_where_others_reach_the_listener(
     node = await start_guarded(anonymous="always")
     async with await RawClient.connect(node.port, "c") as client:
         assert client.connack.reason_code == 0
-
-
-async def test_local_is_what_only_this_machine_reaches(start_guarded: StartGuarded) -> None:
-    """The listener's own address counts, not the one at which the client found it; a Unix socket is local."""
-    node = await start_guarded()
-    assert node.server.is_local(("127.0.0.1", node.port))
-    assert not node.server.is_local(("127.0.0.1", node.port + 1))  # as with a listener on every address
-    assert not node.server.is_local(None)
-    assert node.server.is_local("/run/fanout.sock")
 
 
 @pytest.mark.parametrize(("version", "code"), [(4, 4), (5, ReasonCode.BAD_USER_NAME_OR_PASSWORD)])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import aiomqtt
 import paho.mqtt.client as paho
@@ -26,12 +28,26 @@ VERSIONS = {4: paho.MQTTv311, 5: paho.MQTTv5}
 class PahoClient:
     """A paho-mqtt client whose network loop runs in a thread, with what it received."""
 
-    def __init__(self, port: int, *, version: int, client_id: str = "", clean: bool = True) -> None:
+    def __init__(
+        self,
+        port: int,
+        *,
+        version: int,
+        client_id: str = "",
+        clean: bool = True,
+        transport: Literal["tcp", "websockets", "unix"] = "tcp",
+        host: str = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.messages: list[paho.MQTTMessage] = []
         self.acknowledged: dict[int, PahoReasonCode] = {}
         self.subscribed = threading.Event()
         clean_session = None if version == 5 else clean
-        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id, clean_session, protocol=VERSIONS[version])
+        self.client = paho.Client(
+            CallbackAPIVersion.VERSION2, client_id, clean_session, protocol=VERSIONS[version], transport=transport
+        )
+        if tls is not None:
+            self.client.tls_set_context(tls)
         self.client.on_message = lambda _client, _data, message: self.messages.append(message)
         self.client.on_subscribe = lambda *_: self.subscribed.set()
         self.client.on_publish = lambda _client, _data, mid, code, _properties: self.acknowledged.update({mid: code})
@@ -40,7 +56,7 @@ class PahoClient:
             connect["clean_start"] = clean
             connect["properties"] = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             connect["properties"].SessionExpiryInterval = 0 if clean else 600  # type: ignore[attr-defined]
-        self.client.connect_async("127.0.0.1", port, **connect)  # type: ignore[arg-type]  # as paho wants them
+        self.client.connect_async(host, port, **connect)  # type: ignore[arg-type]  # as paho wants them
         self.client.loop_start()
 
     def close(self) -> None:

@@ -56,7 +56,7 @@ class RawClient:
     connack: Connack
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, version: int, deadline_s: float
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, version: int, deadline_s: float = 10.0
     ) -> None:
         self.version = version
         self._reader = reader
@@ -221,6 +221,11 @@ class RawClient:
         """Return a Packet Identifier that was not used before."""
         self._packet_id += 1
         return self._packet_id
+
+    @property
+    def transport(self) -> asyncio.WriteTransport:
+        """The transport below."""
+        return self._writer.transport
 
     def pause(self) -> None:
         """Read no more from the socket."""

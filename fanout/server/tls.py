@@ -1,0 +1,100 @@
+"""TLS of one listener: its certificate and key, whose certificates of clients are valid, and their reload.
+
+Owns reading the files and saying what is wrong with them. It must not know sockets or what is spoken inside.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from fanout.config import ListenerConfig
+from fanout.errors import ListenError
+
+__all__ = ["ListenerTls"]
+
+
+class ListenerTls:
+    """What one listener shows and asks in a TLS handshake.
+
+    Attributes:
+        context: For handshakes; it stays the same object, and always shows the newest certificate.
+    """
+
+    def __init__(self, config: ListenerConfig) -> None:
+        """Read the files.
+
+        Args:
+            config: With certificate and key.
+
+        Raises:
+            ListenError: A file cannot be used.
+        """
+        self._config = config
+        self._newest = self.context = _read(config)
+        # A listening socket keeps the context that it was opened with; OpenSSL asks here before it shows a
+        # certificate, whether the client names a host or not. Client certificates are verified by the newest too.
+        self.context.sni_callback = self._switch
+
+    def reload(self) -> None:
+        """Read the files again; connections that exist, and handshakes that have begun, are not touched.
+
+        Raises:
+            ListenError: A file cannot be used; what was read before stays in force.
+        """
+        self._newest = _read(self._config)
+
+    def _switch(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = self._newest
+
+
+def _read(config: ListenerConfig) -> ssl.SSLContext:
+    certificate, key, client_ca = config.certificate_file, config.key_file, config.client_ca_file
+    assert certificate is not None, "the configuration was validated"
+    assert key is not None, "the configuration was validated"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1" if config.address.has_websocket else "mqtt"])
+    for name, path in (("certificate_file", certificate), ("key_file", key), ("client_ca_file", client_ca)):
+        if path is not None:
+            _check_readable(config, name, path)
+    try:
+        context.load_cert_chain(certificate, key, password=_refuse_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise _error(config, f"the key in {key} does not belong to the certificate in {certificate}") from error
+        raise _error(config, f"{certificate} and {key} are not a certificate and its key in PEM") from error
+    except _Encrypted as error:
+        raise _error(config, f"the key in {key} is encrypted, and nobody is there to type its password") from error
+    if client_ca is not None:
+        try:
+            context.load_verify_locations(client_ca)
+        except ssl.SSLError as error:
+            raise _error(config, f"{client_ca} has no certificates in PEM") from error
+        context.verify_mode = ssl.CERT_REQUIRED if config.require_client_certificate else ssl.CERT_OPTIONAL
+        # A resumed TLS session would not be verified by a client_ca_file that was read since.
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
+    return context
+
+
+class _Encrypted(Exception):
+    pass
+
+
+def _refuse_password() -> str:
+    raise _Encrypted
+
+
+def _check_readable(config: ListenerConfig, name: str, path: Path) -> None:
+    try:
+        path.read_bytes()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise _error(config, f"cannot read its {name}, {path}: {reason}") from error
+
+
+def _error(config: ListenerConfig, problem: str) -> ListenError:
+    return ListenError(
+        f"no TLS for {config.address}: {problem}", hint="Correct the files or their paths in [[server.listener]]."
+    )

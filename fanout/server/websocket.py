@@ -1,0 +1,198 @@
+"""MQTT over WebSocket (MQTT 5, chapter 6; RFC 6455): frames on the network's side, a stream of packets on the other.
+
+Owns the way between a transport and a connection when WebSocket is spoken; the `websockets` package does the protocol
+itself, without input and output. It must not know MQTT.
+
+No extension is negotiated: compressing would make bytes that are the same for many clients different for each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final, Protocol, cast
+
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+__all__ = ["Connection", "WebSocket"]
+
+_SUBPROTOCOL: Final = Subprotocol("mqtt")  # [MQTT-6.0.0-4]
+_FRAME_MARGIN_BYTES: Final = 64 * 1024
+
+_LOGGER = logging.getLogger("fanout.websockets")
+_LOGGER.setLevel(logging.ERROR)  # below it, the package tells of each connection and frame
+
+
+class Connection(Protocol):
+    """What the packets go to."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport of packets."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+
+    def pause_writing(self) -> None:
+        """Note that the client reads too slowly."""
+
+    def resume_writing(self) -> None:
+        """Note that the client has caught up."""
+
+    def receive(self, data: bytes) -> None:
+        """Take a piece of the stream of packets."""
+
+    def end(self, fault: str) -> None:
+        """Close, because the transport cannot go on, for the `fault` of the client if there is any."""
+
+    def is_closing(self) -> bool:
+        """Return whether it is being closed."""
+
+
+class WebSocket(asyncio.BufferedProtocol):
+    """One WebSocket connection: a protocol to the network, and through `_Stream` a transport to a connection."""
+
+    def __init__(self, connection: Connection, *, read_buffer: memoryview, packet_bytes_max: int) -> None:
+        """Make one for a connection.
+
+        Args:
+            connection: What the packets go to.
+            read_buffer: What may be read into; it is emptied before it is used again.
+            packet_bytes_max: Largest packet: a frame may be a little larger, a message of many frames has no limit.
+        """
+        self._connection = connection
+        self._read_buffer = read_buffer
+        self._transport: asyncio.Transport
+        self._ended = False  # whether the network's transport is being closed
+        self._protocol = ServerProtocol(
+            subprotocols=[_SUBPROTOCOL],
+            max_size=(None, packet_bytes_max + _FRAME_MARGIN_BYTES),
+            logger=_LOGGER,
+        )
+
+    # The network's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the network's transport, and give the connection its own."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._connection.connection_made(_Stream(self, self._transport))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the connection."""
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Tell the connection."""
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Tell the connection."""
+        self._connection.resume_writing()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Give the buffer to read into."""
+        return self._read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what was read: all packets in it go to the connection at once, wherever frames begin and end."""
+        protocol = self._protocol
+        if self.has_ended():
+            return
+        protocol.receive_data(bytes(self._read_buffer[:nbytes]))
+        pieces: list[bytes] = []
+        for event in protocol.events_received():
+            if isinstance(event, Request):
+                protocol.send_response(protocol.accept(event))  # 400 without the subprotocol [MQTT-6.0.0-3]
+            elif isinstance(event, Frame):
+                if event.opcode is Opcode.TEXT:  # [MQTT-6.0.0-1]
+                    protocol.fail(CloseCode.UNSUPPORTED_DATA, "MQTT needs binary frames")
+                    break
+                if event.opcode in (Opcode.BINARY, Opcode.CONT):
+                    pieces.append(bytes(event.data))
+        if pieces and not self._connection.is_closing():
+            self._flush()  # what is answered comes behind
+            self._connection.receive(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        self._flush()
+        if self.has_ended() and not self._connection.is_closing():
+            self._connection.end(self._fault())
+
+    def _fault(self) -> str:
+        """Return what the client did wrong; an empty text when it closed in good order."""
+        protocol = self._protocol
+        error = protocol.handshake_exc or protocol.parser_exc
+        if error is not None:
+            return str(error)
+        return "" if protocol.close_rcvd is not None else "a text frame"
+
+    def _flush(self) -> None:
+        """Write what the protocol has to say."""
+        writes = self._protocol.data_to_send()
+        data = b"".join(writes)
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
+        if b"" in writes:  # the end of the stream
+            self._ended = True
+            self._transport.close()
+
+    # The connection's side.
+
+    def has_ended(self) -> bool:
+        """Return whether no more can be said in either direction."""
+        return self._ended
+
+    def send(self, data: bytes) -> None:
+        """Write packets as one frame."""
+        if self._protocol.state is State.OPEN:
+            self._protocol.send_binary(data)
+            self._flush()
+
+    def close(self) -> None:
+        """Close in good order; the client answers, or the connection aborts after some time."""
+        if self._protocol.state is State.OPEN:
+            self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
+            self._flush()
+        elif self._protocol.state is State.CONNECTING:
+            self._transport.close()
+
+
+class _Stream(asyncio.Transport):
+    """What a connection writes to: WebSocket below it looks like any other transport."""
+
+    def __init__(self, websocket: WebSocket, transport: asyncio.Transport) -> None:
+        super().__init__()
+        self._websocket = websocket
+        self._transport = transport
+        self._closing = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._websocket.send(bytes(data))
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            self._websocket.close()
+
+    def is_closing(self) -> bool:
+        return self._closing or self._transport.is_closing()
+
+    def abort(self) -> None:
+        self._closing = True
+        self._transport.abort()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._transport.set_write_buffer_limits(high=high, low=low)
+
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()

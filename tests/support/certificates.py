@@ -1,0 +1,66 @@
+"""Certificates for tests, made with the `openssl` command."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+from pathlib import Path
+
+__all__ = ["Authority", "client_context"]
+
+
+class Authority:
+    """A certificate authority of one test.
+
+    Attributes:
+        certificate: Path of its own certificate.
+    """
+
+    def __init__(self, directory: Path, *, name: str = "ca") -> None:
+        self._directory = directory
+        self._key = directory / f"{name}.key"
+        self.certificate = directory / f"{name}.pem"
+        _openssl(
+            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+            "-subj", f"/CN={name}", "-keyout", str(self._key), "-out", str(self.certificate),
+        )  # fmt: skip
+
+    def issue(self, name: str, *, subject: str = "") -> tuple[Path, Path]:
+        """Make a certificate for 127.0.0.1 and localhost, in files called `name`.
+
+        Args:
+            name: Of the files, and the Common Name unless `subject` is given.
+            subject: As OpenSSL writes it, such as `/O=plant/CN=sensor`.
+
+        Returns:
+            The paths of certificate and key; existing files are replaced.
+        """
+        certificate, key, request, extensions = (
+            self._directory / f"{name}.{suffix}" for suffix in ("pem", "key", "csr", "ext")
+        )
+        extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        _openssl(
+            "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+            "-subj", subject or f"/CN={name}", "-keyout", str(key), "-out", str(request),
+        )  # fmt: skip
+        _openssl(
+            "x509", "-req", "-in", str(request), "-CA", str(self.certificate), "-CAkey", str(self._key),
+            "-CAcreateserial", "-days", "2", "-extfile", str(extensions), "-out", str(certificate),
+        )  # fmt: skip
+        return certificate, key
+
+
+def client_context(authority: Authority, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
+    """Make the context of a client that trusts `authority`, and shows certificate and key if given."""
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # these certificates have no key identifiers
+    if certificate is not None:
+        context.load_cert_chain(certificate, key)
+    return context
+
+
+def _openssl(*arguments: str) -> None:
+    program = shutil.which("openssl")
+    assert program is not None, "the tests of TLS need the command openssl"
+    subprocess.run([program, *arguments], check=True, capture_output=True)
