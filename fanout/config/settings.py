@@ -94,6 +94,8 @@ class ServerConfig:
     """How long a new connection may take to send its whole CONNECT."""
     connections_max: Count = 10_000
     """Network Connections at a time; more are closed at once."""
+    sessions_max: Count = 100_000
+    """Sessions, those without a connection included; a client that would need one more is refused (0x97)."""
     subscriptions_max: Count = 1_000
     """Subscriptions of one session."""
     keep_alive_max_s: Uint16 = 0
@@ -109,7 +111,7 @@ class ServerConfig:
     packet_bytes_max: PacketBytes = MIB
     """Largest packet accepted from a client (Maximum Packet Size)."""
     topic_alias_max: Uint16 = 32
-    """Topic Aliases that a client may use (Topic Alias Maximum); 0 allows none."""
+    """Topic Aliases that a client may use (Topic Alias Maximum), and is sent if it can; 0 allows none."""
     queue_messages_max: Count = 1_000_000
     """Messages that may wait for one session."""
     queue_bytes_max: ByteCount = 64 * MIB

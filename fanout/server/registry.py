@@ -8,7 +8,6 @@ ends is decided by the shell.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from fanout.config import ServerConfig
 from fanout.errors import ProtocolError
@@ -23,10 +22,7 @@ from fanout.server.sessions import Session
 from fanout.server.shared_subscriptions import SharedSubscriptions
 from fanout.server.wire import WireVariant
 
-__all__ = ["SESSIONS_MAX", "SessionRegistry"]
-
-SESSIONS_MAX: Final = 100_000
-"""Sessions, absent ones included; a client that would need one more is refused (0x97)."""
+__all__ = ["SessionRegistry"]
 
 _SEND_ALWAYS = 0
 _SEND_IF_NEW = 1
@@ -35,18 +31,10 @@ _SEND_IF_NEW = 1
 class SessionRegistry:
     """All sessions of a server."""
 
-    def __init__(
-        self,
-        *,
-        config: ServerConfig,
-        store: RetainedStore,
-        counters: Counters,
-        sessions_max: int = SESSIONS_MAX,
-    ) -> None:
+    def __init__(self, *, config: ServerConfig, store: RetainedStore, counters: Counters) -> None:
         self._config = config
         self._store = store
         self._counters = counters
-        self._sessions_max = sessions_max
         self._sessions: dict[str, Session] = {}
         self.index = AudienceIndex()
         """The audiences."""
@@ -67,7 +55,7 @@ class SessionRegistry:
     @property
     def full(self) -> bool:
         """Whether there is no room for a new session."""
-        return len(self._sessions) >= self._sessions_max
+        return len(self._sessions) >= self._config.sessions_max
 
     def create(self, client_id: str, *, wire: WireVariant) -> Session:
         """Create the session of a client that has none."""

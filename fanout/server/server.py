@@ -15,11 +15,12 @@ import secrets
 from collections.abc import Callable, Container
 
 from fanout.config import ServerConfig
-from fanout.mqtt.decoder import Decoder
+from fanout.mqtt.decoder import Decoder, PublishRow
 from fanout.mqtt.packets import Connect
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
-from fanout.server.collaborators import Clock, Ingress, Logger, RetainedStore
+from fanout.server.audiences import NO_ROUTES
+from fanout.server.collaborators import Clock, Ingress, Logger, PublishVerdict, RetainedStore
 from fanout.server.connection import ClientConnection
 from fanout.server.counters import Counters, DropReason, ServerStats
 from fanout.server.deadlines import Deadline, Deadlines
@@ -27,6 +28,7 @@ from fanout.server.dispatch import Dispatcher
 from fanout.server.handshake import terms_for
 from fanout.server.listeners import Listeners
 from fanout.server.pacing import Pacer
+from fanout.server.payload_format import breaks_payload_format
 from fanout.server.registry import SessionRegistry
 from fanout.server.sessions import Session
 
@@ -267,6 +269,28 @@ class Server:
             self._publish_will(session)
         elif session.will.delay_s < session.expiry_s:  # else the session's end comes first [MQTT-3.1.3-9]
             session.will_deadline = self.after(session.will.delay_s, lambda: self._publish_will(session))
+
+    def publish(self, session: Session, rows: list[PublishRow]) -> list[PublishVerdict]:
+        """Hand what a client published to the node, and return one verdict for each of `rows`.
+
+        A payload that is not in the format it claims does not get there. MQTT 5 tells a client that nobody has
+        subscribed to what it published (0x10), which costs one look into the route cache for each message.
+        """
+        bad = {index for index, row in enumerate(rows) if row[4] and breaks_payload_format(row)}
+        now_ns = self.clock.now_ns()
+        if bad:
+            good = [row for index, row in enumerate(rows) if index not in bad]
+            taken = iter(self.ingress.publish(session.client_id, good, now_ns) if good else ())
+            invalid = ReasonCode.PAYLOAD_FORMAT_INVALID
+            verdicts = [invalid if index in bad else next(taken) for index in range(len(rows))]
+        else:
+            verdicts = list(self.ingress.publish(session.client_id, rows, now_ns))
+        if session.wire.version == 5:
+            routes, success = self.registry.index.routes, ReasonCode.SUCCESS
+            for index, row in enumerate(rows):
+                if row[2] & 0x06 and verdicts[index] is success and routes(row[0]) is NO_ROUTES:
+                    verdicts[index] = ReasonCode.NO_MATCHING_SUBSCRIBERS
+        return verdicts
 
     def verdict_came(self, session: Session) -> None:
         """Note that a verdict on a message of `session` came later; its connection may be another one by now."""

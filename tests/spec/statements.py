@@ -33,6 +33,10 @@ What is left to a Server, and how it is decided:
 - Overlapping subscriptions of one client bring one copy, at the highest QoS, with all Subscription Identifiers.
 - A message at QoS 0 is not kept for a client that is away.
 - A QoS 2 message is delivered when its PUBLISH comes, not when it is released.
+- A PUBLISH that nobody has subscribed to is acknowledged with 0x10 over MQTT 5.
+- A payload that is said to be UTF-8 and is not is refused with 0x99; at QoS 0 it is dropped and counted.
+- A client that tells a Topic Alias Maximum gets Topic Aliases for the first topics that it is sent, at most
+  `topic_alias_max`.
 - A refused PUBLISH at QoS 1 or 2 over MQTT 3.1.1 closes the Network Connection; at QoS 0 it is dropped and counted.
 - Enhanced authentication is not supported: CONNACK 0x8C.
 """

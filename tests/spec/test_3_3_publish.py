@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.mqtt.packets import Ack, PacketType, Pingreq, Pingresp, Publish, Subscription
+from fanout.mqtt.packets import Ack, PacketType, Pingreq, Pingresp, Publish, Subscription, Will
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from tests.server.node_in_memory import NodeInMemory
@@ -386,3 +386,65 @@ async def test_2_2_1_5_acknowledgements_have_the_identifier(node: NodeInMemory, 
         client.send(Ack(PacketType.PUBCOMP, packet_id))
         assert await client.messages_until_ping() == []
         assert node.server.stats().in_flight_messages == 0
+
+
+@statement(v5="3.4.2-1 3.5.2-1")
+async def test_3_4_2_1_no_matching_subscribers(node: NodeInMemory) -> None:
+    """A PUBLISH at QoS 1 or 2 that nobody has subscribed to is acknowledged with 0x10, retained or not."""
+    async with await connect(node) as client:
+        for qos, kind in ((1, PacketType.PUBACK), (2, PacketType.PUBREC)):
+            packet_id = client.publish(b"t/1", b"x", qos=qos, retain=True)
+            await client.expect_ack(kind, packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS)
+        client.send(Ack(PacketType.PUBREL, packet_id))
+        await client.expect_ack(PacketType.PUBCOMP, packet_id)
+        async with await connect(node) as other:
+            await other.subscribe(b"$share/g/t/+")
+            packet_id = client.publish(b"t/1", b"x", qos=1)
+            await client.expect_ack(PacketType.PUBACK, packet_id)
+
+
+@statement(v5="3.4.2-1 3.5.2-1", refused=ReasonCode.PAYLOAD_FORMAT_INVALID)
+async def test_3_4_2_1_payload_format(node: NodeInMemory) -> None:
+    """A payload that is said to be UTF-8, and is not, is refused with 0x99, and others around it are not."""
+    said = Properties(user_property=(("\x01\x01", "\x01\x01"),), payload_format_indicator=1, content_type="a")
+    binary = Properties(user_property=(("\x01\x01", "\x01\x01"),), payload_format_indicator=0, content_type="\x01\x01")
+    async with await connect(node) as client, await connect(node) as other:
+        await other.subscribe(b"t")
+        for qos in range(3):
+            client.publish(b"t", b"\xff", qos=qos, properties=binary)
+            client.publish(b"t", b"\xff", qos=qos, properties=said)
+            client.publish(b"t", "ä".encode(), qos=qos, properties=said)
+        answers = [await client.expect(Ack) for _ in range(6)]
+        assert [one.reason_code for one in answers] == [0, 0x99, 0] * 2
+        assert payloads(await other.messages_until_ping()) == [b"\xff", "ä".encode()] * 3
+
+
+@statement(v5="3.1.4-2", refused=ReasonCode.PAYLOAD_FORMAT_INVALID)
+async def test_3_1_4_2_payload_format_of_the_will(node: NodeInMemory) -> None:
+    """A Will Payload that is said to be UTF-8, and is not, is refused in CONNACK."""
+    will = Will(b"t", b"\xff", properties=Properties(payload_format_indicator=1))
+    async with await connect(node, will=will) as client:
+        assert client.connack.reason_code == ReasonCode.PAYLOAD_FORMAT_INVALID
+
+
+@statement(v5="3.1.2-26 3.3.2-10 3.3.2-11")
+async def test_3_1_2_26_topic_aliases_of_the_server(node: NodeInMemory) -> None:
+    """A client with a Topic Alias Maximum is sent so many aliases at most, each set before it is used."""
+    async with await connect(node, properties=Properties(topic_alias_maximum=2, maximum_packet_size=40)) as client:
+        await client.subscribe(b"t/#", b"s", qos=2)
+        node.set(b"s", b"x" * 34, retain=False)  # fits without its alias only
+        for qos, topic in enumerate((b"t/1", b"t/2", b"t/3")):
+            node.set(topic, b"x", qos=qos, retain=False)
+            node.set(topic, b"x" * 20, qos=qos, properties=b"\x26\x00\x01a\x00\x01b", retain=False)
+        messages = await client.messages_until_ping()
+        assert [(one.topic, one.properties.topic_alias) for one in messages] == [
+            (b"s", None),
+            (b"t/1", 1),
+            (b"", 1),
+            (b"t/2", 2),
+            (b"", 2),
+            (b"t/3", None),
+            (b"t/3", None),
+        ]
+        assert payloads(messages) == [b"x" * 34] + [b"x", b"x" * 20] * 3
+        assert [one.properties.user_property for one in messages[1:3]] == [(), (("a", "b"),)]
