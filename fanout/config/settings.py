@@ -120,6 +120,8 @@ class ServerConfig:
     """Unsent bytes of one connection above which its messages wait in the queue."""
     write_buffer_low_bytes: ByteCount = 256 * KIB
     """Unsent bytes of one connection below which it gets messages again."""
+    sys_interval_s: SecondsOrZero = 10.0
+    """Pause between new values of the `$SYS` topics; 0 has none of them."""
     retained_topics_max: Count = 1_000_000
     """Retained values of this node's own topics, those that clients publish here (a primary)."""
     retained_bytes_max: ByteCount = GIB
