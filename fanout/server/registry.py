@@ -14,13 +14,14 @@ from fanout.errors import ProtocolError
 from fanout.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.mqtt.topics import parse_shared
+from fanout.replica.update import Update
 from fanout.server.audiences import AudienceIndex, SubscriptionOptions
 from fanout.server.collaborators import RetainedStore
 from fanout.server.counters import Counters, DropReason
 from fanout.server.retained_delivery import RetainedDelivery
 from fanout.server.sessions import Session
-from fanout.server.shared_subscriptions import SharedSubscriptions
-from fanout.server.wire import WireVariant
+from fanout.server.shared_subscriptions import SharedSubscriptions, ShareGroup
+from fanout.server.wire import SharedMessage, WireVariant
 
 __all__ = ["SessionRegistry"]
 
@@ -70,12 +71,26 @@ class SessionRegistry:
         self._sessions[client_id] = session
         return session
 
-    def end(self, session: Session) -> None:
-        """End a session: its subscriptions and what waits for it are gone."""
+    def end(self, session: Session) -> list[tuple[ShareGroup, Update]]:
+        """End a session: its subscriptions and what waits for it are gone.
+
+        Returns:
+            What it had not got of shared subscriptions, for the members that are left (MQTT 5, section 4.8.2).
+        """
+        shared: list[tuple[ShareGroup, Update]] = []
+        if session.shared:
+            groups = set(session.shared.values())
+            shared = [
+                (message.group, message[0])
+                for message in session.sending.undelivered()
+                if isinstance(message, SharedMessage) and message.group in groups
+            ]
         del self._sessions[session.client_id]
         self.index.leave(session)
         self._shared.leave(session)
-        self._counters.dropped[DropReason.SESSION_ENDED] += session.sending.unsent
+        left = [(group, update) for group, update in shared if len(group)]
+        self._counters.dropped[DropReason.SESSION_ENDED] += session.sending.unsent - len(left)
+        return left
 
     def subscribe(self, session: Session, packet: Subscribe, *, bridge: bool = False) -> Suback:
         """Carry out a SUBSCRIBE.

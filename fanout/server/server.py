@@ -302,7 +302,9 @@ class Server:
 
     def _end_session(self, session: Session) -> None:
         self._cancel_deadlines(session)
-        self.registry.end(session)
+        left = self.registry.end(session)
+        if left:
+            self._dispatcher.redeliver(left, now_ns=self.clock.now_ns())
         self._publish_will(session)
 
     def _publish_will(self, session: Session) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fanout.mqtt.packets import Ack, PacketType, Subscription
+from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from tests.server.node_in_memory import NodeInMemory
 from tests.spec.peers import connect, durable, leave, payloads
@@ -283,3 +284,19 @@ async def test_4_8_2_6_refused_by_the_member(node: NodeInMemory) -> None:
         await one.messages_until_ping()
         await leave(one, node)
         assert await other.messages_until_ping() == []
+
+
+@statement(v5="4.8.2-4 4.8.2-5")
+@pytest.mark.parametrize(("qos", "expected"), [(1, [b"1", b"2"]), (2, [b"2"])])
+async def test_4_8_2_5_session_of_a_member_ends(node: NodeInMemory, qos: int, expected: list[bytes]) -> None:
+    """What a member did not acknowledge at QoS 1, or was not sent, goes to another; never what was sent at QoS 2."""
+    properties = Properties(receive_maximum=1)
+    async with await connect(node) as other:
+        one = await connect(node, properties=properties)
+        await one.subscribe(b"$share/g/t", qos=2)
+        for payload in (b"1", b"2"):
+            node.set(b"t", payload, qos=qos, retain=False)
+        await other.subscribe(b"$share/g/t", qos=2)
+        assert len(await one.messages_until_ping()) == 1
+        await leave(one, node)
+        assert payloads(await other.messages_until_ping()) == expected
