@@ -37,11 +37,7 @@ UNNAMED = ("n", "$n")
 
 def topics(levels: tuple[str, ...], depth_max: int) -> list[str]:
     """Return every Topic Name of these levels; an empty text is not one."""
-    names = (
-        "/".join(parts)
-        for depth in range(1, depth_max + 1)
-        for parts in itertools.product(levels, repeat=depth)
-    )
+    names = ("/".join(parts) for depth in range(1, depth_max + 1) for parts in itertools.product(levels, repeat=depth))
     return [name for name in names if name]
 
 
@@ -89,9 +85,7 @@ def filters(levels: tuple[str, ...], levels_max: int) -> st.SearchStrategy[str]:
     """Make legal filters of these levels and wildcards."""
     literal_or_plus = st.sampled_from([*levels, "+", "+"])
     body = st.lists(literal_or_plus, min_size=0, max_size=levels_max)
-    return st.builds(lambda parts, tail: "/".join(parts + tail), body, st.sampled_from([[], ["#"]])).filter(
-        bool
-    )
+    return st.builds(lambda parts, tail: "/".join(parts + tail), body, st.sampled_from([[], ["#"]])).filter(bool)
 
 
 def selectors(
@@ -333,16 +327,12 @@ class TestFindOverlaps:
         link = LinkSelectors(
             frozenset({"mqtt://p:1883"}), (Selector("a/+/c", prefix="s/"), Selector("b"), Selector("a/b/#"))
         )
-        assert find_overlaps([link]) == [
-            Overlap(SelectorPlace(0, 0), SelectorPlace(0, 2), "a/b/c", Namespace.PRIMARY)
-        ]
+        assert find_overlaps([link]) == [Overlap(SelectorPlace(0, 0), SelectorPlace(0, 2), "a/b/c", Namespace.PRIMARY)]
 
     def test_two_selectors_of_one_link_may_not_share_a_local_name(self) -> None:
         """Within a link prefixes may bring together what is apart at the primary."""
         link = LinkSelectors(frozenset({"mqtt://p:1883"}), (Selector("a/b"), Selector("b", prefix="a/")))
-        assert find_overlaps([link]) == [
-            Overlap(SelectorPlace(0, 0), SelectorPlace(0, 1), "a/b", Namespace.LOCAL)
-        ]
+        assert find_overlaps([link]) == [Overlap(SelectorPlace(0, 0), SelectorPlace(0, 1), "a/b", Namespace.LOCAL)]
 
     def test_links_to_different_primaries_meet_only_locally(self) -> None:
         """The same filter on two primaries is an overlap unless prefixes part it."""
@@ -350,9 +340,7 @@ class TestFindOverlaps:
         other = LinkSelectors(frozenset({"mqtt://q:1883"}), (Selector("a/#"),))
         parted = LinkSelectors(frozenset({"mqtt://q:1883"}), (Selector("a/#", prefix="q/"),))
         assert find_overlaps([one, parted]) == []
-        assert find_overlaps([one, other]) == [
-            Overlap(SelectorPlace(0, 0), SelectorPlace(1, 0), "a", Namespace.LOCAL)
-        ]
+        assert find_overlaps([one, other]) == [Overlap(SelectorPlace(0, 0), SelectorPlace(1, 0), "a", Namespace.LOCAL)]
 
     def test_links_to_one_primary_meet_there_too(self) -> None:
         """Two links that share one address have the same primary, where a prefix parts nothing."""
@@ -376,18 +364,14 @@ class TestFindOverlaps:
         one_more = Selector("+/line-399/test/#")
         assert find_overlaps([LinkSelectors(frozenset({"p"}), lines)]) == []
         assert find_overlaps([LinkSelectors(frozenset({"p"}), (*lines, one_more))]) == [
-            Overlap(
-                SelectorPlace(0, 399), SelectorPlace(0, 400), "plant/line-399/test/value", Namespace.PRIMARY
-            )
+            Overlap(SelectorPlace(0, 399), SelectorPlace(0, 400), "plant/line-399/test/value", Namespace.PRIMARY)
         ]
 
 
 class TestFilterRules:
     """Which Topic Filters and prefixes are legal."""
 
-    @pytest.mark.parametrize(
-        "topic_filter", ["a", "#", "+", "/", "//", "+/+/#", "a/+/b", "/#", "$d/#", "a b/ü", "a\n"]
-    )
+    @pytest.mark.parametrize("topic_filter", ["a", "#", "+", "/", "//", "+/+/#", "a/+/b", "/#", "$d/#", "a b/ü", "a\n"])
     def test_a_legal_filter_passes(self, topic_filter: str) -> None:
         """Wildcards that fill a level, empty levels and any characters but U+0000 are legal."""
         check_filter(topic_filter)

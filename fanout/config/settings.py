@@ -121,6 +121,8 @@ class ServerConfig:
     """How long a new connection may take to send its whole CONNECT."""
     connections_max: Count = 10_000
     """Network Connections at a time; more are closed at once."""
+    sessions_max: Count = 100_000
+    """Sessions, those without a connection included; a client that would need one more is refused (0x97)."""
     subscriptions_max: Count = 1_000
     """Subscriptions of one session."""
     keep_alive_max_s: Uint16 = 0
@@ -136,7 +138,7 @@ class ServerConfig:
     packet_bytes_max: PacketBytes = MIB
     """Largest packet accepted from a client (Maximum Packet Size)."""
     topic_alias_max: Uint16 = 32
-    """Topic Aliases that a client may use (Topic Alias Maximum); 0 allows none."""
+    """Topic Aliases that a client may use (Topic Alias Maximum), and is sent if it can; 0 allows none."""
     queue_messages_max: Count = 1_000_000
     """Messages that may wait for one session."""
     queue_bytes_max: ByteCount = 64 * MIB
@@ -145,6 +147,8 @@ class ServerConfig:
     """Unsent bytes of one connection above which its messages wait in the queue."""
     write_buffer_low_bytes: ByteCount = 256 * KIB
     """Unsent bytes of one connection below which it gets messages again."""
+    sys_interval_s: SecondsOrZero = 10.0
+    """Pause between new values of the `$SYS` topics; 0 has none of them."""
     retained_topics_max: Count = 1_000_000
     """Retained values of this node's own topics, those that clients publish here (a primary)."""
     retained_bytes_max: ByteCount = GIB

@@ -78,6 +78,11 @@ class LinkStatus:
     snapshot_topics: int
     """Topics that the newest snapshot brought so far."""
 
+    @property
+    def ready(self) -> bool:
+        """Whether it is live, with every selector proved complete."""
+        return self.state is LinkState.LIVE and all(selector.complete for selector in self.selectors)
+
 
 class Clock(Protocol):
     """The time, as the node has it."""

@@ -37,7 +37,7 @@ from fanout.mqtt.packets import (
 )
 from fanout.mqtt.properties import NO_PROPERTIES, WILL, Properties, PropertyOwner, decode_properties
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.mqtt.topics import check_topic_filter, check_topic_name, parse_shared
+from fanout.mqtt.topics import SHARE_PREFIX, check_topic_filter, check_topic_name
 
 __all__ = ["Protocol", "decode_ack", "decode_body", "decode_connect", "decode_protocol"]
 
@@ -200,7 +200,8 @@ def _decode_subscribe(body: bytes, version: int) -> Subscribe:
             subscriptions.append(Subscription(topic_filter, options))
             continue
         subscription = _decode_options(topic_filter, options)
-        if parse_shared(topic_filter) is not None and subscription.no_local:
+        # Whether the form of a Shared Subscription is right is said in SUBACK, for each filter.
+        if subscription.no_local and topic_filter.startswith(SHARE_PREFIX):
             raise protocol_error("No Local is set on a Shared Subscription")  # [MQTT-3.8.3-4]
         subscriptions.append(subscription)
     if not subscriptions:

@@ -15,12 +15,13 @@ from fanout.errors import ProtocolError
 from fanout.mqtt.data_representation import MAX_STRING_BYTES, malformed
 from fanout.mqtt.reason_codes import ReasonCode
 
-__all__ = ["MAX", "FilterTrie", "check_topic_filter", "check_topic_name", "matches", "parse_shared"]
+__all__ = ["MAX", "SHARE_PREFIX", "FilterTrie", "check_topic_filter", "check_topic_name", "matches", "parse_shared"]
 
 MAX = MAX_STRING_BYTES
 """The longest Topic Name or Topic Filter in bytes [MQTT-4.7.3-3]."""
 
-_SHARE_PREFIX = b"$share/"
+SHARE_PREFIX = b"$share/"
+"""How the Topic Filter of a Shared Subscription begins (MQTT 5, section 4.8.2)."""
 # '#' that is not a whole level or not the last [MQTT-4.7.1-1], '+' that is not a whole level [MQTT-4.7.1-2].
 _MISPLACED_WILDCARD = re.compile(rb"[^/]#|#.|[^/]\+|\+[^/]", re.DOTALL)
 _FORBIDDEN_IN_NAME = re.compile(rb"[+#\0]")
@@ -86,9 +87,9 @@ def parse_shared(topic_filter: bytes) -> tuple[bytes, bytes] | None:
         ProtocolError: The ShareName is empty [MQTT-4.8.2-1], holds a wildcard, or no filter follows
             [MQTT-4.8.2-2].
     """
-    if not topic_filter.startswith(_SHARE_PREFIX):
+    if not topic_filter.startswith(SHARE_PREFIX):
         return None
-    share_name, separator, shared_filter = topic_filter[len(_SHARE_PREFIX) :].partition(b"/")
+    share_name, separator, shared_filter = topic_filter[len(SHARE_PREFIX) :].partition(b"/")
     if not share_name:
         raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, "the ShareName is empty")
     if b"+" in share_name or b"#" in share_name:

@@ -174,7 +174,7 @@ class NodeDocuments:
 def _readiness(status: LinkStatus) -> LinkReadiness:
     return LinkReadiness(
         name=status.name,
-        ready=status.state is LinkState.LIVE and all(selector.complete for selector in status.selectors),
+        ready=status.ready,
         state=status.state.value,
         since=utc_from_ns(status.since_ns),
         epoch=status.epoch,

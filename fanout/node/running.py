@@ -30,6 +30,7 @@ from fanout.node.clock import SystemClock
 from fanout.node.documents import NodeDocuments
 from fanout.node.ingress import Forward, LocalIngress
 from fanout.node.store import JoinedStore
+from fanout.node.sys_topics import SysTopics
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes
 from fanout.replog.columns import LogSource
@@ -91,7 +92,10 @@ class Node:
             topics_max=server_config.retained_topics_max if server_config else 0,
             bytes_max=server_config.retained_bytes_max if server_config else 0,
         )
-        self.store = JoinedStore([*(record.replica for record in self._records.values()), self.own])
+        self._sys = SysTopics()
+        self.store = JoinedStore(
+            [*(record.replica for record in self._records.values()), self.own], uncounted=[self._sys.replica]
+        )
         self._own_source = self._log.source() if self._log else None
         self.ingress = LocalIngress(
             node_id=config.node.id,
@@ -346,14 +350,32 @@ class Node:
 
     async def _keep_house(self) -> None:
         """Remove the node's own values that have expired, and say in the log that the node is alive."""
-        alive_at = self.clock.monotonic()
+        alive_at = sys_at = self.clock.monotonic()
+        sys_interval_s = self.server.config.sys_interval_s if self.server is not None else 0.0
         while True:
             now_ns = self.clock.now_ns()
             self.ingress.remove_expired(now_ns)
             if self._log is not None and self.clock.monotonic() >= alive_at:
                 alive_at = self.clock.monotonic() + _ALIVE_S
                 self._log.event("heartbeat", topics=len(self.store))
+            if sys_interval_s and self.clock.monotonic() >= sys_at:
+                sys_at = self.clock.monotonic() + sys_interval_s
+                self._tell_sys_topics(now_ns)
             await asyncio.sleep(_HOUSEKEEPING_S)
+
+    def _tell_sys_topics(self, now_ns: int) -> None:
+        assert self.server is not None
+        updates = self._sys.update(
+            self.server.stats(),
+            retained_topics=len(self.store),
+            links={
+                name: (status.state.value, status.ready)
+                for name, status in ((name, link.status()) for name, link in self._links.items())
+            },
+            uptime_s=max(0, now_ns // 1000 - self.epoch) // 1_000_000,
+            now_ns=now_ns,
+        )
+        self.server.dispatch(updates)
 
 
 def _load_passwords(access: AccessConfig) -> PasswordFile | None:

@@ -13,8 +13,15 @@ __all__ = ["JoinedStore"]
 class JoinedStore:
     """Several replicas whose topics never overlap, which configuration and ingress see to."""
 
-    def __init__(self, replicas: Sequence[Replica]) -> None:
+    def __init__(self, replicas: Sequence[Replica], *, uncounted: Sequence[Replica] = ()) -> None:
+        """Join them.
+
+        Args:
+            replicas: Those that count.
+            uncounted: Those that can be read and do not count: the node's `$SYS` topics.
+        """
         self._replicas = tuple(replicas)
+        self._readable = (*replicas, *uncounted)
 
     def __len__(self) -> int:
         """Return the number of topics with a retained value."""
@@ -22,5 +29,5 @@ class JoinedStore:
 
     def match(self, topic_filter: bytes) -> Iterator[Update]:
         """Yield the retained values whose topics a Topic Filter matches, replica by replica."""
-        for replica in self._replicas:
+        for replica in self._readable:
             yield from replica.match(topic_filter)

@@ -23,6 +23,7 @@ from fanout.server.handshake import Terms, encode_refusal
 from fanout.server.peers import Peer
 from fanout.server.sending import PINGRESP
 from fanout.server.sessions import Session
+from fanout.server.topic_aliases import TopicAliases
 
 if TYPE_CHECKING:
     from fanout.server.server import Server
@@ -70,6 +71,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._last_received_s = 0.0
         self._keep_alive_s = 0
         self._bridge = False
+        self._aliases: TopicAliases | None = None
         self._writable = True
         self._reading = True
         self._held = False  # then nothing is read, and what was decoded is kept until `release`
@@ -151,6 +153,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.session = session
         self._keep_alive_s = terms.keep_alive_s
         self._bridge = terms.bridge
+        if terms.topic_alias_max:
+            self._aliases = TopicAliases(terms.topic_alias_max, packet_bytes_max=terms.wire.packet_bytes_max)
         self._cancel_deadline()
         if terms.keep_alive_s:
             self._expect_life(terms.keep_alive_s * _KEEP_ALIVE_FACTOR)
@@ -303,7 +307,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             run.rows, qos_max=server.config.qos_max, receive_maximum=server.config.receive_maximum
         )
         if fresh:
-            verdicts = server.admission.publish(session, fresh, connection=self)
+            verdicts = server.publish(session, fresh, connection=self)
             refused = sum(1 for verdict in verdicts if isinstance(verdict, int) and verdict >= 0x80)
             server.counters.dropped[DropReason.REFUSED] += refused
             for verdict in receiving.note_verdicts(fresh, verdicts):
@@ -362,7 +366,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _write(self, data: bytes) -> None:
         # A socket that failed is known as such at once, but is reported only with the next turn of the event loop.
         if not self._transport.is_closing():
-            self._transport.write(data)
+            self._transport.write(data if self._aliases is None else self._aliases.rewrite(data))
 
     def _pump_later(self) -> None:
         if self._writable and self.session is not None and self.session.sending.pending:

@@ -18,7 +18,18 @@ from fanout.server.counters import Counters, DropReason
 from fanout.server.message_queue import Batch
 from fanout.server.sessions import Session
 from fanout.server.shared_log import packet_ids
-from fanout.server.wire import HEADERS, SHORT_MAX, TWO_BYTES, Frame, Message, WireVariant, encode_frame, encode_message
+from fanout.server.shared_subscriptions import ShareGroup
+from fanout.server.wire import (
+    HEADERS,
+    SHORT_MAX,
+    TWO_BYTES,
+    Frame,
+    Message,
+    SharedMessage,
+    WireVariant,
+    encode_frame,
+    encode_message,
+)
 
 __all__ = ["SLICE_BYTES", "Dispatcher"]
 
@@ -120,14 +131,25 @@ class Dispatcher:
                 if audience is apart and origin is not None and own is not None:
                     alone.setdefault(origin, []).append(_own_message(update, own))
             for group in groups:
-                session, options = group.take_turn()
-                encoding = self._index.encoding(session.wire, [options])
-                alone.setdefault(session, []).append(_own_message(update, encoding))
+                self._give_to_group(group, update, alone)
             weight += len(payload) + _UPDATE_BYTES
             if weight > SLICE_BYTES:
                 handed += self._flush(touched, alone, now_ns, origin if apart is not None else None)
                 touched, alone, weight = [], {}, 0
         return handed + self._flush(touched, alone, now_ns, origin if apart is not None else None)
+
+    def redeliver(self, messages: list[tuple[ShareGroup, Update]], *, now_ns: int) -> None:
+        """Deliver what a member of a shared subscription did not get, to members of groups that have some."""
+        alone: dict[Session, list[Message]] = {}
+        for group, update in messages:
+            self._give_to_group(group, update, alone)
+        self._flush([], alone, now_ns, None)
+
+    def _give_to_group(self, group: ShareGroup, update: Update, alone: dict[Session, list[Message]]) -> None:
+        session, options = group.take_turn()
+        message = SharedMessage(_own_message(update, self._index.encoding(session.wire, [options])))
+        message.group = group
+        alone.setdefault(session, []).append(message)
 
     def _encode(self, message: Message, wire: WireVariant, now_ns: int) -> Frame:
         """Encode what the hot loop does not; an empty frame is over the Maximum Packet Size."""

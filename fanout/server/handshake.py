@@ -14,6 +14,7 @@ from fanout.errors import ProtocolError, UnsupportedProtocolVersion
 from fanout.mqtt.packets import Connack, Connect, encode
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode, connect_return_code
+from fanout.server.payload_format import breaks_payload_format
 from fanout.server.wills import Will, will_of
 from fanout.server.wire import WireVariant
 from fanout.stamp import ASK_FOR_STAMPS, NODE_PROPERTY
@@ -44,6 +45,8 @@ class Terms:
     """Messages at QoS 1 and 2 that may be in flight to it."""
     bridge: bool
     """Whether it is a bridge over MQTT 3.1.1: RETAIN as published, and nothing of its own back."""
+    topic_alias_max: int
+    """Topic Aliases that it may be sent."""
     will: Will | None
     """Its Will Message."""
     properties: Properties
@@ -69,6 +72,9 @@ def terms_for(
         return ReasonCode.BAD_AUTHENTICATION_METHOD  # [MQTT-4.12.0-1]
     if connect.will is not None and connect.will.qos > config.qos_max:
         return ReasonCode.QOS_NOT_SUPPORTED  # [MQTT-3.2.2-12]
+    will = will_of(connect.will) if connect.will is not None else None
+    if will is not None and breaks_payload_format(will.row):
+        return ReasonCode.PAYLOAD_FORMAT_INVALID  # section 3.1.3.2.3
     is_5 = connect.version == 5
     asked_expiry_s = _asked_expiry_s(connect)
     session_expiry_s = min(asked_expiry_s, config.session_expiry_max_s)
@@ -94,7 +100,8 @@ def terms_for(
         keep_alive_s=keep_alive_max_s if shortened and is_5 else connect.keep_alive,
         window=min(asked.receive_maximum or _RECEIVE_MAXIMUM_DEFAULT, config.inflight_max),
         bridge=connect.bridge,
-        will=will_of(connect.will) if connect.will is not None else None,
+        topic_alias_max=min(asked.topic_alias_maximum or 0, config.topic_alias_max),
+        will=will,
         properties=properties,
     )
 

@@ -9,6 +9,7 @@ than one. It must not know sessions or sockets.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 from fanout.server.wire import Frame, Message, WireVariant, encode_frame, message_bytes
 
@@ -114,6 +115,11 @@ class MessageQueue:
     def head(self) -> tuple[Batch, int]:
         """Return the oldest batch and the index of its oldest message; only when something waits."""
         return self._entries[0][0], self._start
+
+    def waiting(self) -> Iterator[Message]:
+        """Return what waits, in order; nothing may change meanwhile."""
+        for index, (batch, start) in enumerate(self._entries):
+            yield from batch.messages[start if index else self._start :]
 
     def advance(self, count: int) -> None:
         """Forget the `count` oldest messages; they must be of the batch that `head` returns."""

@@ -154,7 +154,10 @@ class Receiving:
             if plain:
                 parts.append(encode_acks(plain_type, plain))
                 plain = []
-            parts.append(encode(Ack(ack_type, one.packet_id, code), version=self.version))
+            if self.version == 5:
+                parts.append(bytes((ack_type << 4, 3, one.packet_id >> 8, one.packet_id & 0xFF, code)))
+            else:
+                parts.append(encode_acks(ack_type, (one.packet_id,)))
         if plain:
             parts.append(encode_acks(plain_type, plain))
         return b"".join(parts), must_close

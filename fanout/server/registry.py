@@ -16,18 +16,16 @@ from fanout.errors import ProtocolError
 from fanout.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.mqtt.topics import parse_shared
+from fanout.replica.update import Update
 from fanout.server.audiences import AudienceIndex, SubscriptionOptions
 from fanout.server.collaborators import RetainedStore
 from fanout.server.counters import Counters, DropReason
 from fanout.server.retained_delivery import RetainedDelivery
 from fanout.server.sessions import Session
-from fanout.server.shared_subscriptions import SharedSubscriptions
-from fanout.server.wire import WireVariant
+from fanout.server.shared_subscriptions import SharedSubscriptions, ShareGroup
+from fanout.server.wire import SharedMessage, WireVariant
 
-__all__ = ["SESSIONS_MAX", "SessionRegistry"]
-
-SESSIONS_MAX: Final = 100_000
-"""Sessions, absent ones included; a client that would need one more is refused (0x97)."""
+__all__ = ["SessionRegistry"]
 
 _NONE_REFUSED: Final[Mapping[int, ReasonCode]] = MappingProxyType({})
 _SEND_ALWAYS = 0
@@ -37,18 +35,10 @@ _SEND_IF_NEW = 1
 class SessionRegistry:
     """All sessions of a server."""
 
-    def __init__(
-        self,
-        *,
-        config: ServerConfig,
-        store: RetainedStore,
-        counters: Counters,
-        sessions_max: int = SESSIONS_MAX,
-    ) -> None:
+    def __init__(self, *, config: ServerConfig, store: RetainedStore, counters: Counters) -> None:
         self._config = config
         self._store = store
         self._counters = counters
-        self._sessions_max = sessions_max
         self._sessions: dict[str, Session] = {}
         self.index = AudienceIndex()
         """The audiences."""
@@ -69,7 +59,7 @@ class SessionRegistry:
     @property
     def full(self) -> bool:
         """Whether there is no room for a new session."""
-        return len(self._sessions) >= self._sessions_max
+        return len(self._sessions) >= self._config.sessions_max
 
     def create(self, client_id: str, *, wire: WireVariant) -> Session:
         """Create the session of a client that has none."""
@@ -84,12 +74,26 @@ class SessionRegistry:
         self._sessions[client_id] = session
         return session
 
-    def end(self, session: Session) -> None:
-        """End a session: its subscriptions and what waits for it are gone."""
+    def end(self, session: Session) -> list[tuple[ShareGroup, Update]]:
+        """End a session: its subscriptions and what waits for it are gone.
+
+        Returns:
+            What it had not got of shared subscriptions, for the members that are left (MQTT 5, section 4.8.2).
+        """
+        shared: list[tuple[ShareGroup, Update]] = []
+        if session.shared:
+            groups = set(session.shared.values())
+            shared = [
+                (message.group, message[0])
+                for message in session.sending.undelivered()
+                if isinstance(message, SharedMessage) and message.group in groups
+            ]
         del self._sessions[session.client_id]
         self.index.leave(session)
         self._shared.leave(session)
-        self._counters.dropped[DropReason.SESSION_ENDED] += session.sending.unsent
+        left = [(group, update) for group, update in shared if len(group)]
+        self._counters.dropped[DropReason.SESSION_ENDED] += session.sending.unsent - len(left)
+        return left
 
     def subscribe(
         self,

@@ -8,6 +8,7 @@ Size. It must not know sockets or clocks, nor to which audience the session belo
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.delivery import Outbound, SendState
@@ -128,6 +129,16 @@ class Sending:
     def in_flight(self) -> int:
         """How many messages at QoS 1 and 2 are sent and not completed."""
         return len(self.outbound) + self.follower.in_flight
+
+    def undelivered(self) -> Iterator[Message]:
+        """Return what the client has not got, as far as is known: unacknowledged at QoS 1, then what waits.
+
+        What is in flight at QoS 2 is not among it: nobody else may get that [MQTT-4.8.2-5].
+        """
+        for _, message, state in self.outbound.in_flight():
+            if state is SendState.AWAIT_PUBACK:
+                yield message
+        yield from self.queue.waiting()
 
     def add_retained(self, delivery: RetainedDelivery) -> None:
         """Give it retained messages; live ones wait until they are through.

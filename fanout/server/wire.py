@@ -7,11 +7,14 @@ validated again.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from fanout.mqtt.publish import encode_publish
 from fanout.replica.update import Update
 from fanout.stamp import encode_stamp
+
+if TYPE_CHECKING:
+    from fanout.server.shared_subscriptions import ShareGroup
 
 __all__ = [
     "HEADERS",
@@ -19,6 +22,7 @@ __all__ = [
     "TWO_BYTES",
     "Frame",
     "Message",
+    "SharedMessage",
     "WireVariant",
     "encode_frame",
     "encode_message",
@@ -53,6 +57,13 @@ The same tuple is shared by all members of an audience, and by audiences that wa
 `retain` are what the receiver gets (the Maximum QoS of the subscription and Retain As Published are already
 applied).
 """
+
+
+class SharedMessage(tuple[Update, int, bool, tuple[int, ...]]):
+    """A `Message` that came through a shared subscription."""
+
+    group: ShareGroup
+    """Whose it is; set once, when it is made."""
 
 
 Frame: TypeAlias = bytes | tuple[bytes, bytes]

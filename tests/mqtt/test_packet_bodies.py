@@ -261,7 +261,6 @@ ILLEGAL: list[tuple[PacketType, int, bytes, ReasonCode]] = [
     (C.SUBSCRIBE, 5, b"\x00\x0a\x00\x00\x01a\x03", PROTOCOL),  # QoS 3
     (C.SUBSCRIBE, 5, b"\x00\x0a\x00\x00\x01a\x30", PROTOCOL),  # Retain Handling 3
     (C.SUBSCRIBE, 5, b"\x00\x0a\x00\x00\x0a$share/g/a\x04", PROTOCOL),  # [MQTT-3.8.3-4]
-    (C.SUBSCRIBE, 5, b"\x00\x0a\x00\x00\x08$share/g\x00", FILTER),  # [MQTT-4.8.2-2]
     (C.SUBSCRIBE, 5, b"\x00\x0a\x00\x00\x00\x00", FILTER),  # [MQTT-4.7.3-1]
     (C.SUBSCRIBE, 5, b"\x00\x0a\x00\x00\x02a#\x00", FILTER),  # [MQTT-4.7.1-1]
     (C.SUBSCRIBE, 4, b"\x00\x0a\x00\x02+a\x00", FILTER),  # [MQTT-4.7.1-2]

@@ -36,7 +36,8 @@ from fanout.config import (
 from fanout.errors import ConfigError, ListenError, LogError
 from fanout.link.states import LinkState
 from fanout.link.status import LinkSink, LinkStatus
-from fanout.mqtt.packets import Ack, Publish
+from fanout.mqtt.packets import Ack, PacketType, Publish
+from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node import running
 from fanout.node.running import Node, run_node
 from fanout.replica.store import Replica
@@ -612,3 +613,36 @@ async def test_tap_reloads_nothing(tmp_path: Path) -> None:
     node = node_of(settings, role="tap")
     await node.reload(settings)
     assert node.gate is None
+
+
+# $SYS.
+
+
+async def test_sys_topics_are_retained_and_not_logged(node: Node, tmp_path: Path) -> None:
+    """Clients read figures of the server and of the links below `$SYS`, which `#` does not match; a report does not."""
+    await wait_until(lambda: any(True for _ in node.store.match(b"$SYS/broker/uptime")))
+    async with await RawClient.connect(port_of(node)) as client:
+        await client.subscribe(b"#")
+        assert await client.messages_until_ping() == []
+        await client.subscribe(b"$SYS/#")
+        values = {one.topic: one.payload for one in await client.messages_until_ping()}
+        assert values[b"$SYS/broker/retained messages/count"] == b"0"
+        assert values[f"$SYS/fanout/{node.links[0].status().name}/ready".encode()] in {b"true", b"false"}
+        packet_id = client.publish(b"$SYS/broker/uptime", b"x", qos=1)
+        await client.expect_ack(PacketType.PUBACK, packet_id, ReasonCode.NOT_AUTHORIZED)
+    assert len(node.store) == 0
+    await node.stop()
+    assert read_updates(tmp_path / "log") == []
+
+
+async def test_sys_topics_can_be_off(tmp_path: Path) -> None:
+    """With an interval of 0 there are none."""
+    settings = config(tmp_path)
+    assert settings.server is not None
+    node = node_of(dataclasses.replace(settings, server=dataclasses.replace(settings.server, sys_interval_s=0.0)))
+    await node.start()
+    try:
+        await asyncio.sleep(0)
+        assert list(node.store.match(b"$SYS/#")) == []
+    finally:
+        await node.stop()

@@ -44,6 +44,8 @@ def test_length_counts_the_topics_of_all() -> None:
 
 def test_no_replica_is_an_empty_store() -> None:
     """A node without links and values has nothing to give."""
+    assert len(JoinedStore([], uncounted=[replica(b"seen")])) == 0
+    assert matched(JoinedStore([], uncounted=[replica(b"seen")]), b"#") == [b"seen"]
     store = JoinedStore([])
     assert (len(store), matched(store, b"#")) == (0, [])
 

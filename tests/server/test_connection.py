@@ -26,10 +26,17 @@ from fanout.mqtt.packets import (
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server import PublishVerdict
+from fanout.server.wire import WireVariant
 from tests.server.conftest import StartNode
 from tests.server.node_in_memory import NodeInMemory, update
 from tests.support.raw_client import RawClient, ServerClosed
 from tests.support.waiting import wait_until
+
+
+def subscribe_elsewhere(node: NodeInMemory) -> None:
+    """Let a client that is away be subscribed to everything, so that no PUBLISH is without subscribers."""
+    session = node.server.registry.create("elsewhere", wire=WireVariant(5))
+    node.server.registry.subscribe(session, Subscribe(1, (Subscription(b"#"),)))
 
 
 async def test_ping_is_answered(node: NodeInMemory) -> None:
@@ -87,6 +94,7 @@ async def test_published_message_is_delivered_and_acknowledged(node: NodeInMemor
 
 async def test_qos_2_message_sent_again_is_taken_once(node: NodeInMemory) -> None:
     """A PUBLISH with a Packet Identifier that was not released is answered again, and not published again."""
+    subscribe_elsewhere(node)
     async with await RawClient.connect(node.port) as client:
         for dup in (False, True):
             client.publish(b"t", b"1", qos=2, packet_id=7, dup=dup)
@@ -96,6 +104,7 @@ async def test_qos_2_message_sent_again_is_taken_once(node: NodeInMemory) -> Non
 
 async def test_run_of_messages_is_acknowledged_in_order(node: NodeInMemory) -> None:
     """Many messages in one write are taken as whole runs, and acknowledged one by one in order."""
+    subscribe_elsewhere(node)
     async with await RawClient.connect(node.port) as client:
         client.send(*(Publish(b"t", b"%d" % number, qos=1, packet_id=number) for number in range(1, 501)))
         for number in range(1, 501):
@@ -105,6 +114,7 @@ async def test_run_of_messages_is_acknowledged_in_order(node: NodeInMemory) -> N
 
 async def test_refused_message_is_told_in_mqtt_5(node: NodeInMemory) -> None:
     """PUBACK and PUBREC carry the node's Reason Code; QoS 0 is dropped and counted; the client stays."""
+    subscribe_elsewhere(node)
     node.verdicts[b"no"] = lambda: ReasonCode.NOT_AUTHORIZED
     async with await RawClient.connect(node.port) as client:
         client.publish(b"no", b"0")
@@ -134,6 +144,7 @@ async def test_refused_message_closes_mqtt_311(node: NodeInMemory) -> None:
 
 async def test_late_verdict_acknowledges_when_it_comes(node: NodeInMemory) -> None:
     """A message that is forwarded first is acknowledged with the verdict, and later ones behind it."""
+    subscribe_elsewhere(node)
     forwarded: list[asyncio.Future[ReasonCode]] = []
 
     def forward() -> PublishVerdict:
@@ -186,6 +197,7 @@ async def test_topic_alias_stands_for_the_topic(node: NodeInMemory) -> None:
 
 async def test_stop_of_a_run_at_a_fault_keeps_what_came_before(node: NodeInMemory) -> None:
     """Messages before a malformed packet are taken and acknowledged; then comes the DISCONNECT [MQTT-4.13.1-1]."""
+    subscribe_elsewhere(node)
     async with await RawClient.connect(node.port) as client:
         client.send_bytes(encode(Publish(b"t", b"1", qos=1, packet_id=1), version=5) + b"\x36\x05\x00\x01t\x00\x01")
         await client.expect_ack(PacketType.PUBACK, 1)
@@ -232,6 +244,7 @@ async def test_fault_closes_mqtt_311(node: NodeInMemory) -> None:
 async def test_receive_maximum_is_enforced(start_node: StartNode) -> None:
     """More unanswered QoS 2 messages than the Receive Maximum end the connection with 0x93 [MQTT-3.3.4-9]."""
     node = await start_node(receive_maximum=2)
+    subscribe_elsewhere(node)
     async with await RawClient.connect(node.port) as client:
         assert client.connack.properties.receive_maximum == 2
         ids = [client.publish(b"t", b"%d" % number, qos=2) for number in range(3)]

@@ -25,8 +25,8 @@ def make_registry(*, sessions_max: int = 10, **settings: object) -> SessionRegis
     """Make a registry over a store with two retained values."""
     replica = Replica()
     replica.apply([update(b"a/1", b"one"), update(b"a/2", b"two")], phase=Phase.LIVE)
-    config = ServerConfig(**settings)  # type: ignore[arg-type]  # tests know the keys
-    return SessionRegistry(config=config, store=replica, counters=Counters(), sessions_max=sessions_max)
+    config = ServerConfig(sessions_max=sessions_max, **settings)  # type: ignore[arg-type]  # tests know the keys
+    return SessionRegistry(config=config, store=replica, counters=Counters())
 
 
 @pytest.fixture

@@ -182,9 +182,9 @@ async def test_client_without_identifier_gets_its_own_session(node: NodeInMemory
         assert node.server.stats().sessions == 2
 
 
-async def test_sessions_are_bounded(node: NodeInMemory) -> None:
+async def test_sessions_are_bounded(start_node: StartNode) -> None:
     """A client that would need one session too many is refused with 0x97; a known one is let in."""
-    node.server.registry._sessions_max = 1
+    node = await start_node(sessions_max=1)
     async with await RawClient.connect(node.port, "known", properties=DURABLE):
         pass
     async with await RawClient.connect(node.port, "new") as refused:
