@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fanout.errors import ReportError
+from fanout.reports.details import LinkConfig
 from fanout.reports.scope import NEVER_US, Group, Reference, ReferenceKind, Source
-from fanout.reports.survey import LinkConfig, Survey
+from fanout.reports.survey import Survey
 
 __all__ = ["ObservedLink", "choose_reference", "make_groups", "names", "pair_link"]
 

@@ -13,16 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from fanout.errors import ReportError
+from fanout.reports.details import parse_gap_detail
 from fanout.reports.log_files import LogFiles
 from fanout.reports.schemas import EVENTS, UPDATES
-from fanout.reports.survey import (
-    CompleteSummary,
-    EventSummary,
-    StartRecord,
-    Survey,
-    UpdateSummary,
-    parse_gap_detail,
-)
+from fanout.reports.survey import CompleteSummary, EventSummary, StartRecord, Survey, UpdateSummary
 from fanout.reports.transforms import first_look
 
 __all__ = ["ROWS_MAX", "Tables", "collect_rows", "read_tables", "take_survey"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from fanout.reports.survey import Selection
+from fanout.reports.details import Selection
 
 __all__ = ["NEVER_US", "Basis", "Group", "Reference", "ReferenceKind", "Scope", "Source", "Target"]
 

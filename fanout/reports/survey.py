@@ -1,28 +1,17 @@
 """What the first look at the logs found: a few rows for each node, link and session, as plain values.
 
-Owns the shapes of that summary, the `start` event's JSON, and what can be read off them without any rule of a
-report: roles, configurations, when a link first held everything, where a log has holes. Does not know Spark.
+Owns the shapes of that summary, and what can be read off them without any rule of a report: roles, configurations, when
+a link first held everything, where a log has holes. Does not know Spark.
 """
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-__all__ = [
-    "CompleteSummary",
-    "EventSummary",
-    "GapRecord",
-    "LinkConfig",
-    "NodeConfig",
-    "Selection",
-    "StartRecord",
-    "Survey",
-    "UpdateSummary",
-    "parse_gap_detail",
-    "parse_start_detail",
-]
+from fanout.reports.details import GapRecord, LinkConfig, Selection, parse_start_detail
+
+__all__ = ["CompleteSummary", "EventSummary", "NodeConfig", "StartRecord", "Survey", "UpdateSummary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,41 +82,6 @@ class StartRecord:
     node_epoch: int
     at_us: int
     detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class GapRecord:
-    """One `gap` event: rows that a node could not log, or lost in a crash."""
-
-    node: str
-    link: str
-    """The link whose rows were lost; "" for rows published at the node, or for all."""
-    lost_epoch: int
-    """The node epoch whose rows were lost."""
-    first_us: int | None
-    """Rows of this time and later may be missing; None when the time is not known."""
-    last_us: int
-    last_pos: int
-    """The last position that may be missing; 0 when it is not known, as after a crash."""
-    lost_positions: int
-    """How many positions are known to be missing; 0 after a crash."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Selection:
-    """A filter with its excludes: what a selector takes."""
-
-    filter: str
-    exclude: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LinkConfig:
-    """A link as its node's `start` event describes it."""
-
-    name: str
-    addresses: tuple[str, ...]
-    selections: tuple[Selection, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,68 +282,3 @@ class Survey:
 
     def _updates_of(self, node: str, link: str) -> list[UpdateSummary]:
         return self._by_link.get((node, link), [])
-
-
-def parse_gap_detail(detail: str, *, node: str, link: str, node_epoch: int, at_us: int) -> GapRecord:
-    """Return what a `gap` event's detail says; one that says nothing means that anything before may be lost.
-
-    Args:
-        detail: The JSON that `fanout.replog.schema` describes.
-        node: The node that wrote the event.
-        link: The event's link.
-        node_epoch: The epoch that wrote the event.
-        at_us: The event's time.
-    """
-    try:
-        document = json.loads(detail)
-        first_us, last_us, last_pos = (document[key] for key in ("first_us", "last_us", "last_log_pos"))
-        return GapRecord(
-            node=node,
-            link=link,
-            lost_epoch=int(document["node_epoch"]),
-            first_us=None if first_us is None else int(first_us),
-            last_us=at_us if last_us is None else int(last_us),
-            last_pos=0 if last_pos is None else int(last_pos),
-            lost_positions=0 if document["rows"] is None else int(document["rows"]) + int(document["events"]),
-        )
-    except (ValueError, TypeError, KeyError):
-        return GapRecord(node, link, node_epoch, None, at_us, 2**62, 0)
-
-
-def parse_start_detail(detail: str) -> tuple[LinkConfig, ...] | None:
-    """Return the links that a `start` event's detail describes, or None when it has another shape.
-
-    The shape, in which unknown keys are ignored::
-
-        {"format": 1, "version": "0.1.0",
-         "links": [{"name": "plant", "primary": ["mqtt://127.0.0.1:1883"],
-                    "selectors": [{"filter": "plant/#", "exclude": ["plant/debug/#"],
-                                   "qos": 1, "prefix": ""}]}]}
-    """
-    try:
-        document = json.loads(detail)
-        if document["format"] != 1:
-            return None
-        return tuple(
-            LinkConfig(
-                str(link["name"]),
-                _addresses(link["primary"]),
-                tuple(
-                    sorted(
-                        Selection(str(s["filter"]), tuple(sorted(str(e) for e in s.get("exclude", ()))))
-                        for s in link["selectors"]
-                    )
-                ),
-            )
-            for link in document["links"]
-        )
-    except (ValueError, TypeError, KeyError):
-        return None
-
-
-def _addresses(primary: object) -> tuple[str, ...]:
-    if isinstance(primary, str):
-        return (primary,)
-    if isinstance(primary, list):
-        return tuple(str(address) for address in primary)
-    raise TypeError("primary is neither an address nor a list of addresses")

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from fanout.link.forwarding import QUEUE_MAX, Forwarding
+import pytest
+
+from fanout.errors import ProtocolError
+from fanout.link.forwarding import QUEUE_MAX, UNAVAILABLE, Forwarding, verdict
 from fanout.link.outgoing import Message, Outgoing
+from fanout.mqtt.decoder import Decoder
+from fanout.mqtt.packets import Ack, PacketType, encode
+from fanout.mqtt.reason_codes import ReasonCode
 from tests.link.fake_primary import make_config
 
 
@@ -40,3 +46,16 @@ def test_the_queue_is_bounded() -> None:
         assert not queue.is_full
         queue.add(Message(b"t", b"x"), now=1.0)
     assert queue.is_full
+
+
+@pytest.mark.parametrize("reason_code", range(256))
+def test_verdicts_are_codes_that_puback_may_carry(reason_code: int) -> None:
+    """Whatever the primary answers, the publisher gets a Reason Code that its acknowledgement may have."""
+    told = verdict(reason_code)
+    assert told == reason_code or told is ReasonCode.UNSPECIFIED_ERROR
+    assert told.is_failure or reason_code < 0x80
+    for code in (told, UNAVAILABLE):
+        for ack_type in (PacketType.PUBACK, PacketType.PUBREC):
+            decoder = Decoder(version=5, packet_bytes_max=100, role="client")
+            assert decoder.feed(encode(Ack(ack_type, 1, code), version=5))
+            assert not isinstance(decoder.fault, ProtocolError)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from fanout.config import Address
+from fanout.link.forwarding import UNAVAILABLE
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
 from fanout.mqtt.decoder import PublishRow
@@ -189,7 +190,7 @@ async def test_forwarded_messages_get_a_verdict() -> None:
     primary = FakePrimary()
     config_selectors = (Selector("plant/#", prefix="site/", writes="forward"),)
     async with FakeServer(primary) as server, running(config_for(server.port, *config_selectors)) as link:
-        assert link.link.forward(row(b"site/plant/0"), prefix=b"site/") is ReasonCode.SERVER_UNAVAILABLE
+        assert link.link.forward(row(b"site/plant/0"), prefix=b"site/") is UNAVAILABLE
         await link.wait_state(LinkState.LIVE)
         verdict = link.link.forward(row(b"site/plant/0", b"1", flags=1), prefix=b"site/")
         assert isinstance(verdict, asyncio.Future)
@@ -209,7 +210,7 @@ async def test_a_forwarded_message_of_a_lost_session_is_unavailable() -> None:
         primary.has_session = False
         primary.swallow = ()
         server.cut()
-        assert await waiting is ReasonCode.SERVER_UNAVAILABLE
+        assert await waiting is UNAVAILABLE
 
 
 async def test_a_stopping_link_leaves_nobody_waiting() -> None:
@@ -224,7 +225,7 @@ async def test_a_stopping_link_leaves_nobody_waiting() -> None:
         assert isinstance(cancelled, asyncio.Future)
         cancelled.cancel()
         link.task.cancel()
-        assert await asyncio.wait_for(verdict, 5) is ReasonCode.SERVER_UNAVAILABLE
+        assert await asyncio.wait_for(verdict, 5) is UNAVAILABLE
 
 
 async def test_stopping_sends_disconnect() -> None:

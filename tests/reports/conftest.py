@@ -13,8 +13,12 @@ from fanout.reports.spark import session_settings, spark_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""For tables of a few rows, compiling a query takes far longer than running it."""
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""For tables of a few rows, compiling a query and planning it again takes far longer than running it."""
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +45,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def compiled(spark: SparkSession) -> Iterator[SparkSession]:
-    """The same session with queries compiled, as they are outside of tests."""
+    """The same session with queries compiled and adapted, as they are outside of tests."""
     for name in INTERPRETED:
         spark.conf.unset(name)
     yield spark

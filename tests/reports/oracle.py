@@ -36,6 +36,8 @@ def matches(topic_filter: str, topic: str) -> bool:
 
 def selected(selector: Row, topic: str) -> bool:
     """Return whether a selector takes a topic."""
+    if topic.startswith("fanout/control/"):
+        return False  # the links' own messages
     return matches(selector["filter"], topic) and not any(matches(e, topic) for e in selector["exclude"])
 
 

@@ -24,6 +24,8 @@ TOPICS = (
     "site/1/é.x*[y",
     "$SYS/uptime",
     "/lead",
+    "fanout/control/edge-01/up",
+    "fanout/control",
 )
 
 CONFIGURATIONS = (

@@ -7,14 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from fanout.reports.survey import (
-    CompleteSummary,
-    EventSummary,
-    StartRecord,
-    Survey,
-    UpdateSummary,
-    parse_gap_detail,
-)
+from fanout.reports.details import parse_gap_detail
+from fanout.reports.survey import CompleteSummary, EventSummary, StartRecord, Survey, UpdateSummary
 from tests.reports.logs import NodeLog, Row
 from tests.reports.oracle import micros
 

@@ -9,10 +9,11 @@ import pytest
 
 from fanout.errors import ReportError
 from fanout.reports import reading
+from fanout.reports.details import GapRecord
 from fanout.reports.log_files import LogFiles
 from fanout.reports.reading import collect_rows, read_tables, take_survey
 from fanout.reports.schemas import EVENTS, UPDATES
-from fanout.reports.survey import CompleteSummary, EventSummary, GapRecord, StartRecord, UpdateSummary
+from fanout.reports.survey import CompleteSummary, EventSummary, StartRecord, UpdateSummary
 from tests.reports.logs import NodeLog, at, write
 
 if TYPE_CHECKING:

@@ -2,69 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
-import pytest
-
-from fanout.reports.survey import LinkConfig, NodeConfig, Selection, parse_gap_detail, parse_start_detail
+from fanout.reports.details import LinkConfig, Selection
+from fanout.reports.survey import NodeConfig
 from tests.reports.logs import NodeLog, at, selector
 from tests.reports.surveys import survey_of
 
 LINK = {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("b/#"), selector("a/#", "a/y", "a/x")]}
 CONFIG = LinkConfig("up", ("mqtt://hub",), (Selection("a/#", ("a/x", "a/y")), Selection("b/#")))
-
-
-def test_start_detail_is_read_as_documented() -> None:
-    """Selectors and excludes come in order; an address alone is a list of one; unknown keys are ignored."""
-    detail = {"format": 1, "version": "0.1.0", "links": [LINK | {"new": 1}], "more": {}}
-    assert parse_start_detail(json.dumps(detail)) == (CONFIG,)
-    detail["links"] = [LINK | {"primary": "mqtt://hub"}]
-    assert parse_start_detail(json.dumps(detail)) == (CONFIG,)
-    assert parse_start_detail('{"format": 1, "links": []}') == ()
-
-
-@pytest.mark.parametrize(
-    "detail",
-    [
-        "",
-        "text",
-        "[]",
-        "{}",
-        "null",
-        '{"format": 2, "links": []}',
-        '{"format": 1, "links": [{"name": "x"}]}',
-        '{"format": 1, "links": [{"name": "x", "primary": 5, "selectors": []}]}',
-    ],
-)
-def test_start_detail_of_another_shape_is_not_guessed_at(detail: str) -> None:
-    """What is not of the documented shape says nothing."""
-    assert parse_start_detail(detail) is None
-
-
-def test_gap_detail_is_read_as_documented() -> None:
-    """Unknown times and counts of a crash stay unknown."""
-    detail = {
-        "reason": "crash",
-        "rows": None,
-        "events": 0,
-        "node_epoch": 5,
-        "first_log_pos": 8,
-        "last_log_pos": None,
-        "first_us": None,
-        "last_us": 70,
-    }
-    gap = parse_gap_detail(json.dumps(detail), node="n", link="", node_epoch=6, at_us=71)
-    assert (gap.lost_epoch, gap.first_us, gap.last_us, gap.last_pos, gap.lost_positions) == (5, None, 70, 0, 0)
-    detail |= {"rows": 3, "events": 1, "last_log_pos": 11, "first_us": 60, "last_us": None}
-    gap = parse_gap_detail(json.dumps(detail), node="n", link="", node_epoch=6, at_us=71)
-    assert (gap.first_us, gap.last_us, gap.last_pos, gap.lost_positions) == (60, 71, 11, 4)
-
-
-@pytest.mark.parametrize("detail", ["", "{}", "[1]", '{"first_us": "x"}'])
-def test_gap_detail_of_another_shape_may_mean_anything_before(detail: str) -> None:
-    """A gap that does not say what was lost makes everything up to it doubtful."""
-    gap = parse_gap_detail(detail, node="n", link="up", node_epoch=6, at_us=71)
-    assert (gap.lost_epoch, gap.first_us, gap.last_us, gap.last_pos) == (6, None, 71, 2**62)
 
 
 def test_config_is_the_latest_and_says_since_when() -> None:

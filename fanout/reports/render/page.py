@@ -20,7 +20,7 @@ from fanout.reports.render.wording import count, facts, percentage, printable
 
 __all__ = ["render_page"]
 
-_FOLDED = frozenset({"logs", "attempts", "repeated", "missing"})
+_FOLDED = frozenset({"prefixes", "logs", "attempts", "repeated", "missing"})
 """Tables that are closed until asked for."""
 
 

@@ -43,7 +43,8 @@ dt { color: var(--quiet); } dd { margin: 0; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .28rem .8rem .28rem 0; vertical-align: top; border-bottom: 1px solid var(--line); }
 th { color: var(--quiet); font-weight: 500; vertical-align: bottom; }
-td { overflow-wrap: anywhere; min-width: 4rem; }
+td { overflow-wrap: anywhere; min-width: 5.5rem; max-width: 32rem; }
+td.number { min-width: 0; }
 .number { text-align: right; white-space: nowrap; }
 th.number { white-space: normal; }
 .good { color: var(--good); } .fair { color: var(--fair); } .bad { color: var(--bad); font-weight: 600; }

@@ -25,6 +25,8 @@ __all__ = [
 NOTHING: Final = "–"
 """Stands for what there is none of, or what is not known."""
 
+_LENGTH_MAX: Final = 400
+
 NBSP: Final = "\u00a0"
 """Between a number and its unit, so that no line ends there."""
 
@@ -90,7 +92,12 @@ def span(begin: datetime, end: datetime) -> str:
 
 
 def printable(text: str) -> str:
-    """Return untrusted text with every character that could move a cursor or hide itself written as an escape."""
+    """Return untrusted text without a character that could move a cursor or hide itself, and not longer than a line.
+
+    What cannot be printed is written as an escape. A Topic Name may have 65,535 bytes; the JSON has all of them.
+    """
+    if len(text) > _LENGTH_MAX:
+        return f"{printable(text[:_LENGTH_MAX])}… ({count(len(text))} characters)"
     if text.isprintable():
         return text
     return "".join(

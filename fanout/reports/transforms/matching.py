@@ -11,7 +11,7 @@ import re
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
-from fanout.reports.survey import Selection
+from fanout.reports.details import Selection
 
 __all__ = ["filter_pattern", "matches_filter", "matches_selection"]
 
@@ -19,10 +19,12 @@ _PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
 
 
 def matches_selection(topic: Column, selection: Selection) -> Column:
-    """Return whether a topic is matched by a selection's filter and by none of its excludes."""
+    """Return whether a selection takes a topic: its filter matches, no exclude does, and it is no control topic."""
     condition = matches_filter(topic, selection.filter)
     for excluded in selection.exclude:
         condition &= ~matches_filter(topic, excluded)
+    if selection.reaches_control:
+        condition &= ~sf.startswith(topic, sf.lit(f"{selection.control_topic}/"))
     return condition
 
 

@@ -90,6 +90,12 @@ def test_printable_leaves_no_control_character(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
+def test_printable_is_not_longer_than_a_line_or_two() -> None:
+    """The longest topic that MQTT allows does not fill a screen."""
+    assert printable("x" * 400) == "x" * 400
+    assert printable("\x00" + "x" * 65_534) == "\\u0000" + "x" * 399 + "… (65,535 characters)"
+
+
 def test_counts_have_thousands_apart() -> None:
     """Large counts can be read; unknown ones are a dash."""
     assert count(1234567) == "1,234,567"

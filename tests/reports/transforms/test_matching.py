@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as sf
 
-from fanout.reports.survey import Selection
+from fanout.reports.details import Selection
 from fanout.reports.transforms.matching import filter_pattern, matches_filter, matches_selection
 from tests.reports.oracle import matches, selected
 
@@ -58,9 +58,9 @@ def test_matches_filter_agrees_with_the_rules(spark: SparkSession) -> None:
 
 
 def test_matches_selection_leaves_out_what_is_excluded(spark: SparkSession) -> None:
-    """A topic that matches any of the excludes is not selected."""
-    selection = Selection("a/#", ("a/+/debug", "a/x"))
-    topics = ["a", "a/x", "a/x/y", "a/b/debug", "a/b/debug/c", "b"]
+    """A topic that matches any of the excludes, or is a control topic, is not selected."""
+    selection = Selection("+/#", ("a/+/debug", "a/x"))
+    topics = ["a", "a/x", "a/x/y", "a/b/debug", "a/b/debug/c", "b", "fanout/control", "fanout/control/edge/up"]
     frame = spark.createDataFrame([(topic,) for topic in topics], schema="topic string")
     taken = frame.where(matches_selection(sf.col("topic"), selection)).collect()
     oracle = {"filter": selection.filter, "exclude": list(selection.exclude)}

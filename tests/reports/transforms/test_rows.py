@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as sf
 
+from fanout.reports.details import Selection
 from fanout.reports.scope import NEVER_US, Group, Reference, Scope, Source, Target
-from fanout.reports.survey import Selection
 from fanout.reports.transforms import rows
 from tests.reports.frames import assert_unique, rows_of, tables_of
 from tests.reports.logs import NodeLog, at
