@@ -333,6 +333,7 @@ class Node:
                     {
                         "name": link.name,
                         "primary": [str(address) for address in link.primaries],
+                        "control_topic": link.control_topic,
                         "selectors": [
                             {
                                 "filter": selector.filter,
