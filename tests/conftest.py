@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.mosquitto import Mosquitto, find_mosquitto
+
+
+def pytest_configure() -> None:
+    """Let SIGTERM end a run as Ctrl-C does: fixtures are torn down, so that no server stays behind."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture

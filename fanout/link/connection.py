@@ -10,6 +10,7 @@ between two of them. Otherwise a read is handed over at once: one read, one batc
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -197,7 +198,7 @@ async def connect(protocol: LinkConnection, address: Address, *, receive_buffer_
                     await loop.create_connection(lambda: protocol, sock=endpoint)
                 except OSError as error:
                     endpoint.close()
-                    reason = error.strerror or str(error)
+                    reason = _reason(error)
                 except BaseException:
                     endpoint.close()
                     raise
@@ -206,10 +207,17 @@ async def connect(protocol: LinkConnection, address: Address, *, receive_buffer_
     except TimeoutError:
         reason = f"no answer within {timeout_s:g} s"
     except OSError as error:  # the name is not known
-        reason = error.strerror or str(error)
+        reason = _reason(error)
     raise PrimaryUnreachable(
         f"cannot connect to {address}: {reason}", hint="Check that the primary runs and can be reached from here"
     )
+
+
+def _reason(error: OSError) -> str:
+    """Return why, in the system's words; asyncio puts its own, with the address again, in place of them."""
+    if isinstance(error, socket.gaierror) or error.errno is None:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
 
 
 def _make_socket(

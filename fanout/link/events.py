@@ -75,7 +75,7 @@ class Forwarded:
     token: int
     """What `LinkSession.forward` returned for it."""
     reason_code: ReasonCode
-    """The primary's Reason Code; Server unavailable when it is not known whether the message arrived."""
+    """The primary's answer; `UNAVAILABLE` when it is not known whether the message arrived."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,28 @@ from __future__ import annotations
 from collections import deque
 
 from fanout.link.outgoing import Message, Outgoing
+from fanout.mqtt.reason_codes import ReasonCode
 
-__all__ = ["QUEUE_MAX", "Forwarding"]
+__all__ = ["QUEUE_MAX", "UNAVAILABLE", "Forwarding", "verdict"]
 
 QUEUE_MAX = 10_000
 """How many messages may wait for a place in flight; more are refused."""
+UNAVAILABLE = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+"""The Reason Code for a message that the primary did not get, or did not answer: PUBACK knows no better one."""
+_OF_PUBACK = frozenset(
+    {
+        ReasonCode.SUCCESS,
+        ReasonCode.NO_MATCHING_SUBSCRIBERS,
+        ReasonCode.UNSPECIFIED_ERROR,
+        ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+        ReasonCode.NOT_AUTHORIZED,
+        ReasonCode.TOPIC_NAME_INVALID,
+        ReasonCode.PACKET_IDENTIFIER_IN_USE,
+        ReasonCode.QUOTA_EXCEEDED,
+        ReasonCode.PAYLOAD_FORMAT_INVALID,
+    }
+)
+"""Reason Codes of PUBACK and PUBREC (MQTT 5, sections 3.4.2.1 and 3.5.2.1)."""
 _RESERVED = 4
 """Places in flight that are kept for control messages, so that forwarding never looks like a stall."""
 
@@ -52,3 +69,8 @@ class Forwarding:
         dropped = list(self._waiting)
         self._waiting.clear()
         return dropped
+
+
+def verdict(reason_code: int) -> ReasonCode:
+    """Return what a local publisher is told for the primary's Reason Code: one that PUBACK and PUBREC may carry."""
+    return ReasonCode(reason_code) if reason_code in _OF_PUBACK else ReasonCode.UNSPECIFIED_ERROR

@@ -26,6 +26,7 @@ from fanout.link.events import (
     StateEntered,
     TearDown,
 )
+from fanout.link.forwarding import UNAVAILABLE
 from fanout.link.outgoing import Message
 from fanout.link.proof import Evidence
 from fanout.link.session import LinkSession
@@ -110,7 +111,7 @@ class Link:
                 self._timer.cancel()
             for verdict in self._verdicts.values():
                 if not verdict.done():
-                    verdict.set_result(ReasonCode.SERVER_UNAVAILABLE)
+                    verdict.set_result(UNAVAILABLE)
             self._verdicts.clear()
 
     def forward(self, row: PublishRow, *, prefix: bytes) -> ReasonCode | asyncio.Future[ReasonCode]:
@@ -121,9 +122,9 @@ class Link:
             prefix: The selector's prefix, which the topic at the primary does not have.
 
         Returns:
-            The primary's Reason Code, at once when the message is not sent: Server unavailable unless the link is
-            live, Quota exceeded when too many wait. When the session ends before the primary answers, the code
-            is Server unavailable, and the message may have arrived or not.
+            The primary's Reason Code, one that PUBACK may carry. At once when the message is not sent:
+            `fanout.link.forwarding.UNAVAILABLE` unless the link is live, Quota exceeded when too many wait. When the
+            session ends before the primary answers it is UNAVAILABLE, and the message may have arrived or not.
         """
         topic, payload, flags, _, properties, expiry_s = row
         message = Message(

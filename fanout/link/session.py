@@ -30,7 +30,7 @@ from fanout.link.events import (
     StateEntered,
     TearDown,
 )
-from fanout.link.forwarding import Forwarding
+from fanout.link.forwarding import UNAVAILABLE, Forwarding, verdict
 from fanout.link.handshake import disconnected, read_connack
 from fanout.link.intake import Intake
 from fanout.link.outgoing import Message, Outgoing, encode_acknowledgement
@@ -237,11 +237,11 @@ class LinkSession:
 
         Returns:
             The token by which a later `Forwarded` names it; or, when it is not taken, the Reason Code for its
-            publisher: Server unavailable while the link is not live, Quota exceeded when too many wait.
+            publisher: `UNAVAILABLE` while the link is not live, Quota exceeded when too many wait.
         """
         self._at(now_ns, now)
         if self.state is not LinkState.LIVE:
-            return ReasonCode.SERVER_UNAVAILABLE
+            return UNAVAILABLE
         if self._forwarding.is_full:
             return ReasonCode.QUOTA_EXCEEDED
         self._token += 1
@@ -389,7 +389,7 @@ class LinkSession:
             return
         for message, reason_code in self._outgoing.acknowledged(run, now=self._now):
             if message.token:
-                self._events.append(Forwarded(message.token, _known_code(reason_code)))
+                self._events.append(Forwarded(message.token, verdict(reason_code)))
                 continue
             if reason_code >= 0x80 and message.topic == self.control.topic:
                 self.control.refuse()
@@ -599,7 +599,7 @@ class LinkSession:
         """Tell that nobody will say what became of `messages`."""
         for message in messages:
             if message.token:
-                self._events.append(Forwarded(message.token, ReasonCode.SERVER_UNAVAILABLE))
+                self._events.append(Forwarded(message.token, UNAVAILABLE))
 
     def _sweep(self, topics: Sequence[bytes]) -> None:
         if topics:
@@ -609,8 +609,3 @@ class LinkSession:
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
-
-
-def _known_code(reason_code: int) -> ReasonCode:
-    known = reason_code in ReasonCode.__members__.values()
-    return ReasonCode(reason_code) if known else ReasonCode.UNSPECIFIED_ERROR

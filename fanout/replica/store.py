@@ -231,9 +231,13 @@ class Replica:
             unseen = tuple(
                 topic for topic in self.values if topic not in seen and (single or self._index(topic) == index)
             )
+        self.drop_pass()
+        return PassResult(unseen, tuple(changed))
+
+    def drop_pass(self) -> None:
+        """End the running pass, if one runs, without asking what it showed."""
         self._seen = None
         self._changed = set()
-        return PassResult(unseen, tuple(changed))
 
     def sweep(self, topics: Iterable[bytes], *, now_ns: int) -> Changes:
         """Remove `topics`, which a complete pass did not bring.
@@ -257,8 +261,7 @@ class Replica:
         Yields:
             The removals of each piece, as zero-length updates.
         """
-        self._seen = None
-        self._changed = set()
+        self.drop_pass()
         while self.values:
             yield self._remove(self._tree.take(piece), now_ns=now_ns, indexed=False)
         self._expiries.clear()

@@ -1149,3 +1149,21 @@ def test_nothing_is_due_during_a_tear_down() -> None:
     pair.now += 10
     pair.tick()
     assert pair.events == []
+
+
+def test_evidence_of_an_attempt_that_was_cut_off_does_not_count() -> None:
+    """When the snapshots are taken again, every selector is proved again."""
+    pair = Pair(make_config(Selector("plant/#"), Selector("office/#")), filled())
+    pair.connect(pump=False)
+    while not pair.of(SelectorComplete):
+        pair.primary.receive(pair.session.take_output())
+        pair.feed(pair.primary.take())
+    pair.lose()
+    assert pair.session.evidence == [Evidence.MARKER, None]
+    pair.connect(pump=False)
+    pair.primary.receive(pair.session.take_output())
+    pair.feed(pair.primary.take())
+    assert pair.session.evidence == [None, None]
+    pair.pump()
+    assert pair.session.evidence == [Evidence.MARKER, Evidence.MARKER]
+    assert pair.is_in(S.LIVE)

@@ -113,6 +113,15 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "Link", LinkStandIn)
 
 
+@pytest.fixture(autouse=True)
+def handlers_restored() -> Iterator[None]:
+    """Put the signal handlers of the test run back after a test that runs a node."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
 def taken_port() -> Iterator[int]:
     """Give a port on which something else listens."""
     with socket.socket() as other:
