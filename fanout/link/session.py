@@ -206,7 +206,7 @@ class LinkSession:
         self._decoder = None
         self._stage = None
         self._connack_by = _NEVER
-        self._replica.end_pass()
+        self._replica.drop_pass()
         if self.state not in (LinkState.DOWN, LinkState.CONNECTING):
             self._offline_since = now
         self._give_up(self._forwarding.drop_waiting())
@@ -447,6 +447,8 @@ class LinkSession:
         self._begin_stage(PendingStage(outgoing=self._outgoing, control=self.control, quiet_s=quiet_s))
 
     def _begin_sync(self, *, compare: bool) -> None:
+        if not compare:
+            self.evidence = [None] * len(self.evidence)  # of an attempt that was cut off, if there was one
         self._stamp_before = self.control.stamp
         self._begin_stage(
             RetainedSync(

@@ -7,6 +7,8 @@ import socket
 from pathlib import Path
 
 import pytest
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from fanout.link.states import LinkState
 from fanout.replica.update import ChangeKind, Phase
@@ -112,6 +114,32 @@ async def test_what_was_pending_in_the_session_is_applied(mosquitto: Mosquitto) 
         assert link.values() == expected
         assert len(link.sink.dispatched()) == 202
         assert link.sink.named("tear_down") == []
+
+
+async def test_properties_are_the_same_in_a_verification(mosquitto: Mosquitto) -> None:
+    """A copy has the properties of the live message, in the same order: a resumption finds no difference."""
+
+    def send() -> None:
+        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+        properties.UserProperty = [("b", "2"), ("a", "1")]
+        properties.ContentType = "text/plain"
+        properties.PayloadFormatIndicator = 1
+        properties.ResponseTopic = "answers"
+        properties.CorrelationData = b"c"
+        properties.MessageExpiryInterval = 1000
+        with publisher(mosquitto.port) as client:
+            publish_all(client, [("plant/a", b"1")], properties=properties)
+
+    async with Proxy(mosquitto.port) as proxy, running(config_for(proxy.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        await asyncio.to_thread(send)
+        await link.wait(lambda: len(link.replica) == 1)
+        link.sink.clear()
+        proxy.cut()
+        await link.wait(lambda: link.sink.states()[-1:] == ["live"])
+        assert link.status.epochs_total == 1
+        assert link.sink.dispatched() == []
+        assert link.replica.values[b"plant/a"][4].count(b"\x26") == 2
 
 
 @pytest.mark.parametrize("change", ["changed", "created", "removed"])

@@ -379,6 +379,16 @@ def test_a_pass_looks_at_its_own_selector_only() -> None:
     assert replica.end_pass().unseen == (b"site/plant/1/b",)
 
 
+def test_a_dropped_pass_shows_nothing() -> None:
+    """A pass that was broken off says nothing about what it did not bring."""
+    replica = Replica()
+    replica.apply([update(b"a")], phase=Phase.SNAPSHOT)
+    replica.begin_pass()
+    replica.drop_pass()
+    assert replica.unseen_count == 0
+    assert replica.end_pass().unseen == ()
+
+
 def test_ending_without_a_pass_shows_nothing() -> None:
     """Without a running pass there is nothing to report."""
     replica = Replica()
