@@ -80,9 +80,10 @@ class Replica:
         self.refused_total = 0
         self._tree = TopicTree()
         self._digest = 0
-        # One count and digest for each selector; with fewer than two selectors the totals say it all.
-        self._counts = [0] * len(self.selectors)
-        self._digests = [0] * len(self.selectors)
+        # One count and digest for each selector, and the last of each for topics outside, whose index is -1; with
+        # fewer than two selectors the totals say it all.
+        self._counts = [0] * (len(self.selectors) + 1)
+        self._digests = [0] * (len(self.selectors) + 1)
         self._last_index = 0
         self._expiries: list[tuple[int, bytes]] = []
         """A heap of (expires_ns, topic); an entry is valid while the topic's value has this expiry."""
@@ -117,6 +118,8 @@ class Replica:
         added: list[bytes] = []
         copies = phase is not Phase.LIVE
         several = len(self.selectors) > 1
+        selector_of = self.selector_of
+        digests = self._digests
         topics_max = self.topics_max
         bytes_max = self.bytes_max
         payload_bytes = self.payload_bytes
@@ -144,7 +147,10 @@ class Replica:
                 topic_bytes += len(topic)
                 digest_change += digest
                 if several:
-                    self._account(topic, digest, 1)
+                    index = self._find_index(topic)
+                    selector_of[topic] = index
+                    self._counts[index] += 1
+                    digests[index] += digest
                 if expires_ns:
                     self._expire_later(expires_ns, topic)
                 mark(_NEW)
@@ -158,7 +164,7 @@ class Replica:
                 payload_bytes = grown
                 digest_change += digest - held[7]
                 if several:
-                    self._account(topic, digest - held[7], 0)
+                    digests[selector_of[topic]] += digest - held[7]
                 if expires_ns or held[6]:
                     self._expiring -= held[6] != 0
                     if expires_ns:
@@ -181,6 +187,8 @@ class Replica:
         self.payload_bytes = payload_bytes
         self.topic_bytes = topic_bytes
         self._digest = (self._digest + digest_change) & _DIGEST_MASK
+        if several:
+            self._digests = [each & _DIGEST_MASK for each in digests]
         self._tree.add_new(added)
         if self._seen is not None:
             self._note_pass(updates, kinds, copies=copies)
@@ -288,7 +296,7 @@ class Replica:
         """
         if selector_index is None or len(self.selectors) <= 1:
             return self._digest
-        return self._digests[selector_index] & _DIGEST_MASK
+        return self._digests[selector_index]
 
     def count(self, selector_index: int | None = None) -> int:
         """Return the number of topics.
@@ -325,26 +333,18 @@ class Replica:
         if held[6]:
             self._expiring -= 1
         if len(self.selectors) > 1:
-            self._account(topic, -held[7], -1)
-            del self.selector_of[topic]
-
-    def _account(self, topic: bytes, digest_change: int, count_change: int) -> None:
-        """Keep the count and digest of a topic's selector; the topic's value is in place."""
-        index = self.selector_of.get(topic)
-        if index is None:
-            index = self._index(topic)
-            self.selector_of[topic] = index
-        if index >= 0:
-            self._counts[index] += count_change
-            self._digests[index] = (self._digests[index] + digest_change) & _DIGEST_MASK
+            index = self.selector_of.pop(topic)
+            self._counts[index] -= 1
+            self._digests[index] = (self._digests[index] - held[7]) & _DIGEST_MASK
 
     def _index(self, topic: bytes) -> int:
         """Return the position of the selector that covers a local topic; -1 when none does."""
         if len(self.selectors) <= 1:
             return 0
         known = self.selector_of.get(topic)
-        if known is not None:
-            return known
+        return self._find_index(topic) if known is None else known
+
+    def _find_index(self, topic: bytes) -> int:
         # Topics arrive branch by branch: the selector of the last one is the best guess.
         if self.selectors[self._last_index].covers_local(topic):
             return self._last_index

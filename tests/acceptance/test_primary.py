@@ -8,7 +8,7 @@ from fanout.mqtt.packets import Ack, Connack, PacketType, Publish, Will
 from fanout.mqtt.properties import Properties
 from tests.support.clients import mosquitto_sub, publish_properties, subscriber
 from tests.support.mosquitto import publish_all, publisher
-from tests.support.nodes import LiveNode, Nodes, read_events, read_updates
+from tests.support.nodes import LiveNode
 from tests.support.raw_client import RawClient, ServerClosed
 
 
@@ -95,22 +95,6 @@ async def test_unknown_pubrel_is_never_a_success(hub: LiveNode) -> None:
             fresh.publish(b"pubrel", b"end")
         messages = [await watcher.expect(Publish) for _ in range(2)]
         assert [message.payload for message in messages] == [b"once", b"end"]
-
-
-def test_everything_published_is_stamped_in_the_log(nodes: Nodes) -> None:
-    """Done when: a `fanout primary` stamps sequences: from 1, without gaps, over publishers, QoS and topics."""
-    hub = nodes.primary().started()
-    with publisher(hub.port) as first, publisher(hub.port, version=4) as second:
-        for client, qos in ((first, 0), (second, 1), (first, 2)):
-            publish_all(client, [(f"t/{number}", b"%d" % number) for number in range(20)], qos=qos)
-    hub.stop()
-    rows = read_updates(hub.log_directory)
-    assert len(rows) == 60
-    assert [row["sequence"] for row in rows] == list(range(1, 61))
-    assert {row["stamp_primary"] for row in rows} == {"hub"}
-    assert len({row["stamp_epoch"] for row in rows}) == 1
-    assert all(row["origin"] <= row["applied"] for row in rows)
-    assert [event["event"] for event in read_events(hub.log_directory)][-1] == "stop"
 
 
 def test_properties_travel_and_stamps_do_not(hub: LiveNode) -> None:

@@ -11,18 +11,10 @@ import pytest
 from tests.acceptance.conftest import Mirror
 from tests.cli.processes import run_fanout
 from tests.support.mosquitto import Mosquitto, free_port
-from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector, watched
+from tests.support.nodes import QUICK, Nodes, link, selector, watched
 from tests.support.waiting import wait_until_blocking
 
 pytestmark = pytest.mark.mosquitto
-
-
-@pytest.fixture
-def waiting_node(nodes: Nodes) -> LiveNode:
-    """Return a running secondary whose primary is not there."""
-    node = nodes.secondary(link(free_port(), selector("plant/#"), settings=QUICK), log=False)
-    node.start()
-    return node
 
 
 def test_ready_node_is_ready_everywhere(mirror: Mirror) -> None:
@@ -36,25 +28,11 @@ def test_ready_node_is_ready_everywhere(mirror: Mirror) -> None:
     assert {one["evidence"] for one in document["links"][0]["selectors"]} == {"marker"}
 
 
-def test_node_without_its_primary_is_not_ready(waiting_node: LiveNode) -> None:
-    """T8: 503 with the reason, and `fanout ready` ends with 1; the node is live, so nobody restarts it."""
-    wait_until_blocking(lambda: waiting_node.link_status()["last_error"], what="the first attempt")
-    status, document = waiting_node.probe()
-    assert status == 503
-    (reason,) = document["reasons"]
-    assert reason.startswith("link primary is ")
-    assert "refused" in reason.lower()
-    assert waiting_node.get("/livez").status_code == 200
-    answer = run_fanout("ready", waiting_node.url)
-    assert answer.returncode == 1
-    assert "not ready" in answer.stdout
-    assert run_fanout("ready", "--wait", "1", waiting_node.url).returncode == 1
+def test_node_waits_for_its_primary(mosquitto: Mosquitto, nodes: Nodes) -> None:
+    """T8: without its primary a node answers 503 with the reason, `fanout ready` ends with 1, and `--wait` waits.
 
-
-def test_wait_ends_when_the_node_becomes_ready(mosquitto: Mosquitto, nodes: Nodes) -> None:
-    """`fanout ready --wait` bridges a node that is not up yet and a primary that is not up yet.
-
-    T8: once the node is told to stop, a probe gets 503 or no connection, never 200.
+    `--wait` also bridges a node that is not up yet. Once the node is told to stop, a probe gets 503 or no
+    connection, never 200.
     """
     mosquitto.stop()
     node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=QUICK), log=False)
@@ -62,6 +40,16 @@ def test_wait_ends_when_the_node_becomes_ready(mosquitto: Mosquitto, nodes: Node
         waiting = pool.submit(run_fanout, "ready", "--wait", "50", node.url)
         node.start()
         wait_until_blocking(lambda: node.link_status()["last_error"], what="the first attempt")
+        status, document = node.probe()
+        assert status == 503
+        (reason,) = document["reasons"]
+        assert reason.startswith("link primary is ")
+        assert "refused" in reason.lower()
+        assert node.get("/livez").status_code == 200  # nobody is to restart it
+        answer = run_fanout("ready", node.url)
+        assert answer.returncode == 1
+        assert "not ready" in answer.stdout
+        assert run_fanout("ready", "--wait", "0.6", node.url).returncode == 1
         assert not waiting.done()
         mosquitto.start()
         answer = waiting.result(60)
