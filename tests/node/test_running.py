@@ -303,6 +303,7 @@ async def test_start_event_tells_what_is_replicated(tmp_path: Path) -> None:
     assert detail["links"][0] == {
         "name": "plant-1",
         "primary": ["mqtt://127.0.0.1:1883"],
+        "control_topic": "fanout/control",
         "selectors": [{"filter": "plant-1/#", "exclude": [], "qos": 1, "prefix": "hq/"}],
     }
 
