@@ -91,6 +91,8 @@ class Link:
         """Token of a forwarded message to who waits for the primary's answer."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
+        self._planned_expiry_ns: int | None = None
+        """The replica's next expiry when the timer was last planned."""
 
     async def run(self) -> None:
         """Connect, replicate and connect again, until cancelled; then the session at the primary is ended."""
@@ -277,8 +279,10 @@ class Link:
     def _on_data(self, data: bytes) -> None:
         clock = self._clock
         try:
-            self._act(self._session.receive(data, now_ns=clock.now_ns(), now=clock.monotonic()))
-            self._write_and_plan()
+            events = self._session.receive(data, now_ns=clock.now_ns(), now=clock.monotonic())
+            self._act(events)
+            if not self._plan_stands(events):
+                self._write_and_plan()
         except Exception as error:  # a bug, here or in the sink: `run` ends with it
             self._crash = error
             self._attention.set()
@@ -294,12 +298,23 @@ class Link:
             self._crash = error
             self._attention.set()
 
+    def _plan_stands(self, events: list[Event]) -> bool:
+        """Return whether a read changed values only, as nearly all do: nothing is then due any sooner than before."""
+        return (
+            self._timer is not None
+            and not self._session.has_output
+            and len(events) == 1
+            and type(events[0]) is Applied
+            and self._replica.next_expiry_ns == self._planned_expiry_ns
+        )
+
     def _write_and_plan(self) -> None:
         """Write what the session wants to send, and set the timer for what it waits for."""
         output = self._session.take_output() if self._connection is not None else b""
         if output and self._connection is not None:
             self._connection.write(output)
         now = self._clock.monotonic()
+        self._planned_expiry_ns = self._replica.next_expiry_ns
         deadline = self._session.deadline(now_ns=self._clock.now_ns(), now=now)
         if deadline < self._timer_at:
             # A timer that is too early does no harm, so it is moved only when it is too late.

@@ -255,6 +255,11 @@ class LinkSession:
                 self._outgoing.publish(Message(self.control.fence_topic, b"", retain=True), now=now)
             self._outgoing.disconnect(ReasonCode.SUCCESS, end_session=True, now=now)
 
+    @property
+    def has_output(self) -> bool:
+        """Whether `take_output` has something."""
+        return self._outgoing.has_output
+
     def take_output(self) -> bytes:
         """Return the bytes to write; they are not returned again."""
         return self._outgoing.take()
