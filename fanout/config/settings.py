@@ -125,6 +125,8 @@ class ServerConfig:
     """Sessions, those without a connection included; a client that would need one more is refused (0x97)."""
     subscriptions_max: Count = 1_000
     """Subscriptions of one session."""
+    filter_levels_max: Count = 128
+    """Levels of a Topic Filter that a client subscribes to; one with more is refused (0x97)."""
     keep_alive_max_s: Uint16 = 0
     """Longest Keep Alive a client gets (Server Keep Alive in MQTT 5); 0 leaves it to the client."""
     session_expiry_max_s: SessionExpiry = 3_600

@@ -134,7 +134,8 @@ class SessionRegistry:
                 new = shared not in session.shared
             else:
                 new = topic_filter not in session.subscriptions and topic_filter not in added
-            if new and room <= 0:
+            levels = (shared[1] if shared is not None else topic_filter).count(b"/") + 1
+            if (new and room <= 0) or levels > self._config.filter_levels_max:
                 codes.append(ReasonCode.QUOTA_EXCEEDED)
                 continue
             room -= new

@@ -105,7 +105,8 @@ class WebSocket(asyncio.BufferedProtocol):
         pieces: list[bytes] = []
         for event in protocol.events_received():
             if isinstance(event, Request):
-                protocol.send_response(protocol.accept(event))  # 400 without the subprotocol [MQTT-6.0.0-3]
+                if not protocol.eof_sent:  # else what came right behind it was no frame, and there is no answer
+                    protocol.send_response(protocol.accept(event))  # 400 without the subprotocol [MQTT-6.0.0-3]
             elif isinstance(event, Frame):
                 if event.opcode is Opcode.TEXT:  # [MQTT-6.0.0-1]
                     protocol.fail(CloseCode.UNSUPPORTED_DATA, "MQTT needs binary frames")
