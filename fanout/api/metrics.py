@@ -118,6 +118,10 @@ METRICS = (
     MetricSpec("fanout_server_dropped_total", "counter", "Messages dropped, by reason.", ("reason",)),
     MetricSpec("fanout_server_queued_messages", "gauge", "Messages queued for sessions."),
     MetricSpec("fanout_server_queued_bytes", "gauge", "Bytes queued for sessions."),
+    MetricSpec("fanout_server_conflated_topics", "gauge", "Newest values that wait for slow QoS 0 readers."),
+    MetricSpec(
+        "fanout_server_conflated_total", "counter", "Messages in whose place a slow QoS 0 reader got a newer one."
+    ),
     MetricSpec("fanout_server_in_flight_messages", "gauge", "QoS 1 and 2 messages sent and not completed."),
     MetricSpec("fanout_server_connections_opened_total", "counter", "Network Connections accepted."),
     MetricSpec("fanout_server_connections_refused_total", "counter", "Of these, ended before a successful CONNACK."),

@@ -10,16 +10,28 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from fanout.server.wire import Frame, Message, WireVariant, encode_frame, message_bytes
+from fanout.server.wire import Frame, Message, SharedMessage, WireVariant, encode_frame, message_bytes
 
-__all__ = ["Batch", "MessageQueue"]
+__all__ = ["Batch", "Conflated", "MessageQueue"]
+
+
+class Conflated(NamedTuple):
+    """A batch for a session that gets only the newest value of a topic."""
+
+    newest: dict[bytes, Message]
+    """The newest messages by Topic Name: retained values, and removals of some, at QoS 0."""
+    conflatable: int
+    """How many messages these stand for."""
+    rest: Batch | None
+    """What is delivered message by message, to be queued before `newest`; None when there is nothing."""
 
 
 class Batch:
     """The messages that one dispatch brings to one audience: the same for every member of it."""
 
-    __slots__ = ("_bytes", "_durable", "data", "expiring", "frames", "messages", "wire")
+    __slots__ = ("_bytes", "_conflated", "_durable", "data", "expiring", "frames", "messages", "wire")
 
     def __init__(
         self,
@@ -42,12 +54,45 @@ class Batch:
         """Whether a message has a Message Expiry Interval, so that the frames go stale."""
         self._bytes = -1
         self._durable: Batch | None = None
+        self._conflated: Conflated | None = None
 
     def durable(self) -> Batch:
         """Return what a session without a Network Connection keeps: only the messages at QoS 1 and 2."""
         if self._durable is None:
             self._durable = Batch([m for m in self.messages if m[1]], wire=self.wire, expiring=self.expiring)
         return self._durable
+
+    def conflated(self) -> Conflated:
+        """Return what a slow session gets of it, the same for all of them.
+
+        What has QoS 1 or 2, is not retained, or came through a shared subscription is delivered as it is, and so
+        is a value before such a message for the same topic.
+        """
+        if self._conflated is None:
+            newest: list[tuple[bytes, Message]] = []
+            rest: list[Message] = []
+            kept: set[bytes] = set()
+            followed: set[bytes] = set()
+            for message in reversed(self.messages):
+                topic, retained = message[0][0], message[0][3]
+                if message[1] or not retained or isinstance(message, SharedMessage):
+                    followed.add(topic)
+                    rest.append(message)
+                elif topic not in kept:
+                    kept.add(topic)
+                    if topic in followed:
+                        rest.append(message)
+                    else:
+                        newest.append((topic, message))
+            newest.reverse()
+            rest.reverse()
+            others: Batch | None = None
+            if len(rest) == len(self.messages):
+                others = self  # with its frames
+            elif rest:
+                others = Batch(rest, wire=self.wire, expiring=self.expiring)
+            self._conflated = Conflated(dict(newest), len(self.messages) - len(rest), others)
+        return self._conflated
 
     def shared_frames(self, wire: WireVariant, *, now_ns: int) -> list[Frame] | None:
         """Return the frames, encoded now if need be; None when they do not fit a receiver of kind `wire`.
@@ -134,9 +179,7 @@ class MessageQueue:
         self._start = self._entries[0][1] if self._entries else 0
 
     def _make_room(self) -> list[Message]:
-        # Drop oldest: for replicated state the newest value is the one that matters. Conflation (the newest
-        # value of each retained topic instead of the whole sequence) belongs here, where messages are given
-        # up.
+        # Drop oldest: the newest is the one that matters. Retained values of slow readers do not come here.
         dropped: list[Message] = []
         while self.messages > self._messages_max:
             batch, start = self.head()

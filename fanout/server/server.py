@@ -196,6 +196,7 @@ class Server:
             audiences=self.registry.index.count,
             queued_messages=sum(session.sending.queue.messages for session in sessions),
             queued_bytes=sum(session.sending.queue.bytes for session in sessions),
+            conflated_topics=sum(len(session.sending.conflation) for session in sessions),
             in_flight_messages=sum(session.sending.in_flight for session in sessions),
             deliveries_total=counters.deliveries,
             sent_bytes_total=counters.sent_bytes,
@@ -207,6 +208,7 @@ class Server:
             keep_alive_timeouts_total=counters.keep_alive_timeouts,
             protocol_errors_total=counters.protocol_errors,
             wills_total=counters.wills,
+            conflated_total=counters.conflated,
             dropped_total={reason.value: count for reason, count in counters.dropped.items()},
         )
 

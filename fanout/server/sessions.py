@@ -38,7 +38,8 @@ class SessionState(enum.Enum):
     DIRECT = "direct"
     """Nothing waits and its socket takes more: its audience writes to it."""
     QUEUED = "queued"
-    """Something older is before them, or its socket is full: they are queued."""
+    """Something older is before them, or its socket is full: they wait, retained values at QoS 0 as the newest
+    of each topic."""
 
 
 class Session:
@@ -162,9 +163,12 @@ class Session:
         """Queue a batch; without a Network Connection only what has QoS 1 or 2.
 
         Returns:
-            How many messages were queued.
+            How many messages were taken.
         """
-        queued = self.sending.enqueue(batch if self._connection_write is not None else batch.durable())
+        if self._connection_write is None:
+            queued = self.sending.enqueue(batch.durable())
+        else:
+            queued = self.sending.enqueue(batch, conflate=self._paused)
         self._settle()
         return queued
 

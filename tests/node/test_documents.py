@@ -67,6 +67,8 @@ SERVER_STATS = ServerStats(
     keep_alive_timeouts_total=15,
     protocol_errors_total=16,
     wills_total=17,
+    conflated_topics=19,
+    conflated_total=20,
     dropped_total={"refused": 18},
 )
 LOG_STATS = LogStats(

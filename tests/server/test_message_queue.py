@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fanout.server.message_queue import Batch, MessageQueue
-from fanout.server.wire import Message, WireVariant, message_bytes
+from fanout.server.wire import Message, SharedMessage, WireVariant, message_bytes
 from tests.server.node_in_memory import update
 
 WIRE = WireVariant(4)
@@ -108,3 +108,45 @@ def test_batch_is_not_shared_with_other_receivers_or_when_it_ages() -> None:
     assert batch(1, expires_ns=5).shared_frames(WIRE, now_ns=0) is None
     limited = WireVariant(4, packet_bytes_max=10)
     assert Batch(messages(1), wire=limited).shared_frames(limited, now_ns=0) is None
+
+
+def one(number: int, *, topic: bytes = b"t", qos: int = 0, retain: bool = True) -> Message:
+    """Make a message."""
+    return (update(topic, b"%d" % number, retain=retain), qos, False, ())
+
+
+def test_slow_session_gets_the_newest_retained_values_of_a_batch() -> None:
+    """Of retained values at QoS 0 the newest of each topic is left; removals are values too."""
+    removal: Message = (update(b"u", b""), 0, False, ())
+    whole = Batch([one(1), one(2, topic=b"u"), one(3), removal], wire=WIRE)
+    newest, count, rest = whole.conflated()
+    assert (newest, count, rest) == ({b"t": one(3), b"u": removal}, 4, None)
+    assert list(newest) == [b"t", b"u"]
+    assert whole.conflated() is whole.conflated()
+
+
+def test_slow_session_gets_everything_else_message_by_message() -> None:
+    """What is not retained, has QoS 1 or came through a shared subscription stays, as does a value before it."""
+    shared = SharedMessage(one(7, topic=b"s"))
+    whole = Batch(
+        [
+            one(0),
+            one(1),
+            one(2, retain=False),
+            one(3, topic=b"u", qos=1),
+            one(4, topic=b"u"),
+            shared,
+            one(5, topic=b"v"),
+        ],
+        wire=WIRE,
+    )
+    newest, count, rest = whole.conflated()
+    assert rest is not None
+    assert rest.messages == [one(1), one(2, retain=False), one(3, topic=b"u", qos=1), shared]
+    assert (newest, count) == ({b"u": one(4, topic=b"u"), b"v": one(5, topic=b"v")}, 3)
+
+
+def test_slow_session_shares_a_batch_of_which_nothing_is_conflated() -> None:
+    """Such a batch is queued itself, so that its frames are used by all."""
+    whole = Batch([one(1, retain=False), one(2, retain=False)], wire=WIRE)
+    assert whole.conflated() == ({}, 0, whole)
