@@ -128,6 +128,9 @@ METRICS = (
     MetricSpec("fanout_server_takeovers_total", "counter", "Sessions taken over while their connection was open."),
     MetricSpec("fanout_server_keep_alive_timeouts_total", "counter", "Network Connections ended for silence."),
     MetricSpec("fanout_server_protocol_errors_total", "counter", "Network Connections ended because of broken MQTT."),
+    MetricSpec(
+        "fanout_server_sessions_overflowed_total", "counter", "Sessions ended because too much waited for them."
+    ),
     MetricSpec("fanout_server_wills_total", "counter", "Will Messages published."),
     MetricSpec("fanout_access_admitted_total", "counter", "Clients let in, by what they showed.", ("means",)),
     MetricSpec("fanout_access_refused_total", "counter", "Clients refused, by Reason Code.", ("reason",)),

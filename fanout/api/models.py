@@ -192,6 +192,9 @@ class ServerStatus(_Document):
     protocol_errors_total: NonNegativeInt = Field(
         description="Network Connections ended because the client broke MQTT."
     )
+    sessions_overflowed_total: NonNegativeInt = Field(
+        description="Sessions ended because more messages at QoS 1 and 2 waited for them than may."
+    )
     wills_total: NonNegativeInt = Field(description="Will Messages published.")
 
 

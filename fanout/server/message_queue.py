@@ -1,7 +1,7 @@
 """Batches of messages, and the bounded queue in which they wait for a session that cannot be written to now.
 
 Owns what a batch is, the order of the queue, its two bounds (messages and bytes) and the policy when one is
-reached: the oldest messages go, and are handed back so that they can be counted. A queue holds references to
+reached: what goes is handed back so that it can be counted. A queue holds references to
 batches that all members of an audience share, so a thousand slow members of one audience cost little more
 than one. It must not know sessions or sockets.
 """
@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from fanout.config import QueueOverflow
 from fanout.server.wire import Frame, Message, SharedMessage, WireVariant, encode_frame, message_bytes
 
 __all__ = ["Batch", "Conflated", "MessageQueue"]
@@ -119,11 +120,30 @@ class Batch:
 class MessageQueue:
     """Messages of one session in order, by reference to their batches; never more than its bounds."""
 
-    __slots__ = ("_bytes_max", "_entries", "_messages_max", "_start", "appended_total", "bytes", "messages")
+    __slots__ = (
+        "_bytes_max",
+        "_drops_durable",
+        "_entries",
+        "_messages_max",
+        "_start",
+        "appended_total",
+        "bytes",
+        "messages",
+        "overflowed",
+    )
 
-    def __init__(self, *, messages_max: int, bytes_max: int) -> None:
+    def __init__(self, *, messages_max: int, bytes_max: int, overflow: QueueOverflow) -> None:
+        """Make an empty queue.
+
+        Args:
+            messages_max: How many messages may wait.
+            bytes_max: How many bytes, as `message_bytes` counts them.
+            overflow: What happens to messages at QoS 1 and 2 when there are more. With `disconnect` none of them
+                is dropped: `overflowed` says that the session must end.
+        """
         self._messages_max = messages_max
         self._bytes_max = bytes_max
+        self._drops_durable = overflow == "drop_oldest"
         self._entries: deque[tuple[Batch, int]] = deque()
         self._start = 0
         self.messages = 0
@@ -132,6 +152,8 @@ class MessageQueue:
         """Bytes waiting, as `message_bytes` counts them."""
         self.appended_total = 0
         """Messages ever appended; less `messages` it is the position of the oldest one waiting."""
+        self.overflowed = False
+        """Whether more had to be kept than fits; then nothing may be appended any more."""
 
     def __bool__(self) -> bool:
         """Return whether anything waits."""
@@ -141,8 +163,7 @@ class MessageQueue:
         """Append the messages of `batch` from index `start`.
 
         Returns:
-            The messages that had to go for it, oldest first. A message that alone is over the bounds goes
-            itself.
+            The messages that had to go for it, or of it. A message that alone is over the bounds goes itself.
         """
         count = len(batch.messages) - start
         if count <= 0:
@@ -153,9 +174,13 @@ class MessageQueue:
         self.messages += count
         self.appended_total += count
         self.bytes += batch.bytes_between(start, len(batch.messages))
-        if self.messages <= self._messages_max and self.bytes <= self._bytes_max:
+        if not self._full:
             return []
-        return self._make_room()
+        dropped = self._drop_oldest()
+        if self._full:
+            dropped += self._drop_qos_0_of_newest()
+            self.overflowed = self._full
+        return dropped
 
     def head(self) -> tuple[Batch, int]:
         """Return the oldest batch and the index of its oldest message; only when something waits."""
@@ -178,16 +203,40 @@ class MessageQueue:
         self._entries.popleft()
         self._start = self._entries[0][1] if self._entries else 0
 
-    def _make_room(self) -> list[Message]:
-        # Drop oldest: the newest is the one that matters. Retained values of slow readers do not come here.
+    @property
+    def _full(self) -> bool:
+        return self.messages > self._messages_max or self.bytes > self._bytes_max
+
+    def _drop_qos_0_of_newest(self) -> list[Message]:
+        # Behind messages at QoS 1 or 2 nothing is looked for: that would take time by what waits, for each message.
+        batch, start = self._entries.pop()
+        if not self._entries:
+            start = self._start
+        stop = len(batch.messages)
+        self.bytes -= batch.bytes_between(start, stop)
+        messages = batch.messages[start:stop]
+        rest = Batch([message for message in messages if message[1]], wire=batch.wire, expiring=batch.expiring)
+        dropped = len(messages) - len(rest.messages)
+        self.messages -= dropped
+        self.appended_total -= dropped
+        self.bytes += rest.bytes_between(0, len(rest.messages))
+        if rest.messages:
+            if not self._entries:
+                self._start = 0
+            self._entries.append((rest, 0))
+        return [message for message in messages if not message[1]]
+
+    def _drop_oldest(self) -> list[Message]:
+        # The newest is the one that matters. Retained values of slow readers do not come here.
         dropped: list[Message] = []
-        while self.messages > self._messages_max:
+        while self._full:
             batch, start = self.head()
-            stop = min(len(batch.messages), start + self.messages - self._messages_max)
-            dropped += batch.messages[start:stop]
+            messages = batch.messages
+            stop = min(len(messages), start + max(1, self.messages - self._messages_max))
+            if not self._drops_durable:
+                stop = next((index for index in range(start, stop) if messages[index][1]), stop)
+            if stop == start:
+                break
+            dropped += messages[start:stop]
             self.advance(stop - start)
-        while self.bytes > self._bytes_max:
-            batch, start = self.head()
-            dropped.append(batch.messages[start])
-            self.advance(1)
         return dropped

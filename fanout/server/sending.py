@@ -70,10 +70,10 @@ class Sending:
         "wire",
     )
 
-    def __init__(self, *, wire: WireVariant, queue_messages_max: int, queue_bytes_max: int, counters: Counters) -> None:
+    def __init__(self, *, wire: WireVariant, queue: MessageQueue, counters: Counters) -> None:
         self.wire = wire
         """The kind of receiver it was at its last Network Connection."""
-        self.queue = MessageQueue(messages_max=queue_messages_max, bytes_max=queue_bytes_max)
+        self.queue = queue
         """What waits, message by message."""
         self.conflation = Conflation(counters=counters)
         """What waits as the newest values of topics."""
@@ -299,6 +299,9 @@ class Sending:
         return self.queue.appended_total - self.queue.messages
 
     def _append(self, batch: Batch, start: int = 0) -> None:
+        if self.queue.overflowed:  # the session ends as soon as this dispatch is done
+            self._counters.dropped[DropReason.SESSION_ENDED] += len(batch.messages) - start
+            return
         dropped = self.queue.append(batch, start=start)
         if self._deliveries:
             self._waiting.update((message[0][0], message[0]) for message in batch.messages[start:] if message[0][3])

@@ -108,6 +108,7 @@ class StandInNode:
             keep_alive_timeouts_total=3,
             protocol_errors_total=0,
             wills_total=1,
+            sessions_overflowed_total=5,
             conflated_topics=8,
             conflated_total=21,
             dropped_total={"queue_full": 4, "expired": 1},
