@@ -178,6 +178,12 @@ class ServerStatus(_Document):
     in_flight_messages: NonNegativeInt = Field(
         description="QoS 1 and 2 messages sent and not completed by the client now."
     )
+    conflated_topics: NonNegativeInt = Field(
+        description="Newest values of topics that wait for slow QoS 0 readers now, for each session."
+    )
+    conflated_total: NonNegativeInt = Field(
+        description="Messages that slow QoS 0 readers did not get because a newer value took their place."
+    )
     dropped_total: dict[str, NonNegativeInt] = Field(description="Messages dropped, by reason.")
     connections_opened_total: NonNegativeInt = Field(description="Network Connections accepted.")
     connections_refused_total: NonNegativeInt = Field(description="Of these, ended before a successful CONNACK.")
@@ -185,6 +191,9 @@ class ServerStatus(_Document):
     keep_alive_timeouts_total: NonNegativeInt = Field(description="Network Connections ended for silence.")
     protocol_errors_total: NonNegativeInt = Field(
         description="Network Connections ended because the client broke MQTT."
+    )
+    sessions_overflowed_total: NonNegativeInt = Field(
+        description="Sessions ended because more messages at QoS 1 and 2 waited for them than may."
     )
     wills_total: NonNegativeInt = Field(description="Will Messages published.")
 

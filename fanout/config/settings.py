@@ -59,6 +59,7 @@ __all__ = [
     "ListenerConfig",
     "LogConfig",
     "NodeConfig",
+    "QueueOverflow",
     "RetainPolicy",
     "SelectorSection",
     "ServerConfig",
@@ -69,6 +70,13 @@ RetainPolicy: TypeAlias = Literal["bridge", "keep"]
 
 bridge: the link asks for the flag with the bridge bit of the protocol level, which Mosquitto and others know.
 keep:   every live update is taken for a retained one.
+"""
+
+QueueOverflow: TypeAlias = Literal["disconnect", "drop_oldest"]
+"""What becomes of a session for which more messages at QoS 1 and 2 wait than may.
+
+disconnect:  it ends, so that its client knows that something is missing.
+drop_oldest: it goes on without the oldest of what was not sent yet.
 """
 
 _STRICT = ConfigDict(extra="forbid")
@@ -145,6 +153,8 @@ class ServerConfig:
     """Messages that may wait for one session."""
     queue_bytes_max: ByteCount = 64 * MIB
     """Bytes of the messages that may wait for one session."""
+    queue_overflow: QueueOverflow = "disconnect"
+    """What becomes of a session with more messages at QoS 1 and 2; at QoS 0 the oldest are dropped in any case."""
     write_buffer_high_bytes: ByteCount = MIB
     """Unsent bytes of one connection above which its messages wait in the queue."""
     write_buffer_low_bytes: ByteCount = 256 * KIB

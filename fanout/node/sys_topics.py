@@ -56,6 +56,7 @@ class SysTopics:
             "broker/messages/received": stats.received_total,
             "broker/messages/sent": stats.deliveries_total,
             "broker/publish/messages/dropped": sum(stats.dropped_total.values()),
+            "broker/publish/messages/conflated": stats.conflated_total,
             "broker/bytes/received": stats.received_bytes_total,
             "broker/bytes/sent": stats.sent_bytes_total,
             "broker/subscriptions/count": stats.subscriptions,

@@ -183,7 +183,10 @@ class Server:
             How many messages were handed to sessions or queued for them, counting each session.
         """
         session = self.registry.get(origin) if origin is not None else None
-        return self._dispatcher.dispatch(updates, now_ns=self.clock.now_ns(), origin=session)
+        handed = self._dispatcher.dispatch(updates, now_ns=self.clock.now_ns(), origin=session)
+        if self.registry.overflowed:
+            self._end_overflowed()
+        return handed
 
     def stats(self) -> ServerStats:
         """Return the server's figures at this moment."""
@@ -196,6 +199,7 @@ class Server:
             audiences=self.registry.index.count,
             queued_messages=sum(session.sending.queue.messages for session in sessions),
             queued_bytes=sum(session.sending.queue.bytes for session in sessions),
+            conflated_topics=sum(len(session.sending.conflation) for session in sessions),
             in_flight_messages=sum(session.sending.in_flight for session in sessions),
             deliveries_total=counters.deliveries,
             sent_bytes_total=counters.sent_bytes,
@@ -207,6 +211,8 @@ class Server:
             keep_alive_timeouts_total=counters.keep_alive_timeouts,
             protocol_errors_total=counters.protocol_errors,
             wills_total=counters.wills,
+            conflated_total=counters.conflated,
+            sessions_overflowed_total=counters.sessions_overflowed,
             dropped_total={reason.value: count for reason, count in counters.dropped.items()},
         )
 
@@ -393,12 +399,30 @@ class Server:
 
     def _expel(self, session: Session, access: Access) -> None:
         self.logger.warning("client_expelled", client_id=session.client_id, user=access.identity.user)
+        self._end_client(session, ReasonCode.NOT_AUTHORIZED)
+
+    def _end_overflowed(self) -> None:
+        while self.registry.overflowed:
+            session, _ = self.registry.overflowed.popitem()
+            queue = session.sending.queue
+            self.counters.sessions_overflowed += 1
+            self.logger.warning(
+                "session_queue_overflowed",
+                client_id=session.client_id,
+                connected=session in self._connection_of,
+                messages=queue.messages,
+                bytes=queue.bytes,
+            )
+            self._end_client(session, ReasonCode.QUOTA_EXCEEDED)
+
+    def _end_client(self, session: Session, reason_code: ReasonCode) -> None:
+        """End a session, and its connection if there is one."""
         connection = self._connection_of.get(session)
         if connection is None:
             self._end_session(session)
             return
         session.expiry_s = 0
-        connection.disconnect(ReasonCode.NOT_AUTHORIZED)
+        connection.disconnect(reason_code)
 
     def _take_away(self, session: Session, access: Access, lost: list[bytes]) -> None:
         self.logger.warning(
@@ -415,6 +439,7 @@ class Server:
         left = self.registry.end(session)
         if left:
             self._dispatcher.redeliver(left, now_ns=self.clock.now_ns())
+            self._end_overflowed()
         self._publish_will(session)
 
     def _publish_will(self, session: Session) -> None:

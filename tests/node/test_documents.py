@@ -67,6 +67,9 @@ SERVER_STATS = ServerStats(
     keep_alive_timeouts_total=15,
     protocol_errors_total=16,
     wills_total=17,
+    sessions_overflowed_total=21,
+    conflated_topics=19,
+    conflated_total=20,
     dropped_total={"refused": 18},
 )
 LOG_STATS = LogStats(
