@@ -45,6 +45,7 @@ from fanout.config.values import (
     Seconds,
     SecondsOrZero,
     SelectedFilter,
+    ServerReference,
     SessionExpiry,
     Uint16,
     UserName,
@@ -95,6 +96,8 @@ class IdentityConfig:
     """Its identifier; no other node that talks to the same primary or stands in the same report has it."""
     data_directory: PathText = Path("var/lib")
     """Where the node keeps what it must find again after a restart."""
+    drain_s: SecondsOrZero = 5.0
+    """How long clients are still served once the node is told to go, and is not ready any more; 0 has none of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +138,8 @@ class ServerConfig:
     """Subscriptions of one session."""
     filter_levels_max: Count = 128
     """Levels of a Topic Filter that a client subscribes to; one with more is refused (0x97)."""
+    server_reference: ServerReference | None = None
+    """Where clients are sent when they are told to leave (Server Reference, with 0x9C); None names no server."""
     keep_alive_max_s: Uint16 = 0
     """Longest Keep Alive a client gets (Server Keep Alive in MQTT 5); 0 leaves it to the client."""
     session_expiry_max_s: SessionExpiry = 3_600

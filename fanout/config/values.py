@@ -46,6 +46,7 @@ __all__ = [
     "Seconds",
     "SecondsOrZero",
     "SelectedFilter",
+    "ServerReference",
     "SessionExpiry",
     "Uint16",
     "UserName",
@@ -62,6 +63,8 @@ GIB = 1024 * MIB
 _DAY_S = 86_400
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SERVER_REFERENCE = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+"""A server in a Server Reference (MQTT 5, section 4.11)."""
 _MQTT_STRING_BYTES_MAX = 65_535
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -129,6 +132,14 @@ def _check_client_id(text: str) -> None:
         )
 
 
+def _check_server_reference(text: str) -> None:
+    if not text or any(not _SERVER_REFERENCE.fullmatch(each) for each in text.split(" ")):
+        raise _fault(
+            f'"{text}" does not name servers as clients read them',
+            'Write host or host:port, several with one blank between, as in "edge-2:1883 edge-3:1883".',
+        )
+
+
 def _check_environment_name(text: str) -> None:
     if not _ENVIRONMENT_NAME.fullmatch(text):  # said without the text: it may be the password itself
         raise _fault(
@@ -190,6 +201,7 @@ def _one_or_several(value: object) -> object:
 Name: TypeAlias = Annotated[str, _checked(_check_name)]
 UserName: TypeAlias = Annotated[str, _checked(_check_user_name)]
 ClientId: TypeAlias = Annotated[str, _checked(_check_client_id)]
+ServerReference: TypeAlias = Annotated[str, _checked(_check_server_reference)]
 EnvironmentName: TypeAlias = Annotated[str, _checked(_check_environment_name)]
 PathText: TypeAlias = Annotated[Path, _checked(_check_path)]
 

@@ -144,6 +144,11 @@ class Link:
         verdict = self._verdicts[token] = asyncio.get_running_loop().create_future()
         return verdict
 
+    async def wait_forwarded(self) -> None:
+        """Wait until the primary has answered what was forwarded, or nobody can any more."""
+        if self._verdicts:
+            await asyncio.wait(self._verdicts.values())
+
     def status(self) -> LinkStatus:
         """Return how the link is at the moment."""
         session, replica = self._session, self._replica

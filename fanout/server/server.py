@@ -21,6 +21,7 @@ from fanout.access.gate import Gate
 from fanout.config import ServerConfig
 from fanout.mqtt.decoder import Decoder, PublishRow
 from fanout.mqtt.packets import Connect, Unsubscribe
+from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
 from fanout.server.admission import Admission, Claim, claim_of
@@ -45,6 +46,8 @@ _READ_BYTES = 256 * 1024
 _CLIENT_ID_BYTES = 10
 _CHECKED_MAX: Final = 256
 """Sessions and subscriptions that are checked again in one turn of the event loop."""
+_SETTLE_POLL_S: Final = 0.02
+"""Pause between looks for clients that have got everything, when the server stops."""
 
 
 def _random_client_id() -> str:
@@ -130,17 +133,27 @@ class Server:
         self.pacer = Pacer(loop=self._loop, monotonic=self.clock.monotonic)
         await self._listeners.open(self.config.listeners, self)
 
-    async def stop(self, *, reason_code: ReasonCode = ReasonCode.SERVER_SHUTTING_DOWN, deadline_s: float = 5.0) -> None:
-        """Close the listeners and every connection.
+    async def stop(self, *, deadline_s: float = 5.0) -> None:
+        """Close the listeners and every connection: each once nothing is under way on it, or at the deadline.
 
         Args:
-            reason_code: What MQTT 5 clients are told.
-            deadline_s: How long clients may take to read what was written to them, in seconds.
+            deadline_s: How long messages and their answers may be under way, and then, how long clients may take to
+                read what was written to them, in seconds.
         """
         self._stopping = True
         self._listeners.close()
+        reason_code, properties = self._farewell(ReasonCode.SERVER_SHUTTING_DOWN)
+        until_s = self._loop.time() + deadline_s
+        while waiting := [one for one in self._connections if one.session is not None]:
+            in_time = self._loop.time() < until_s
+            for connection in waiting:
+                session = connection.session
+                if session is not None and (session.settled or not in_time):
+                    connection.disconnect(reason_code, properties=properties)
+            if in_time and any(one.session is not None for one in waiting):
+                await asyncio.sleep(_SETTLE_POLL_S)
         for connection in list(self._connections):
-            connection.disconnect(reason_code)
+            connection.disconnect(reason_code, properties=properties)
         try:
             async with asyncio.timeout(deadline_s):
                 await self._wait_all_gone()
@@ -396,6 +409,13 @@ class Server:
             connection.send_acks()
 
     # Its own.
+
+    def _farewell(self, reason_code: ReasonCode) -> tuple[ReasonCode, Properties]:
+        """Return what clients are told that have to leave: where to go, if the configuration knows it."""
+        reference = self.config.server_reference
+        if reference is None:
+            return reason_code, NO_PROPERTIES
+        return ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference=reference)
 
     def _expel(self, session: Session, access: Access) -> None:
         self.logger.warning("client_expelled", client_id=session.client_id, user=access.identity.user)

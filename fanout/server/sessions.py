@@ -124,6 +124,11 @@ class Session:
         shared = (b"$share/%b/%b" % (group, topic_filter) for group, topic_filter in self.shared)
         return [*self.subscriptions, *shared]
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing waits for its client, nor for the answer of either side."""
+        return not (self.sending.pending or self.sending.in_flight or self.receiving.unanswered)
+
     def connect(self, write: Write, *, window: int) -> bytes:
         """Attach a Network Connection; the wire variant is set by `AudienceIndex.join`, before.
 

@@ -654,6 +654,50 @@ async def test_stop_tells_clients(start_node: StartNode) -> None:
         await client.close()
 
 
+async def test_stop_names_another_server(start_node: StartNode) -> None:
+    """With `server_reference` clients are told 0x9C and where to go, those that have not sent CONNECT included."""
+    node = await start_node(server_reference="edge-2:1883 edge-3")
+    client = await RawClient.connect(node.port, "m")
+    old = await RawClient.connect(node.port, version=4)
+    await wait_until(lambda: node.server.stats().connections == 2)
+    await node.server.stop()
+    told = await client.expect(Disconnect)
+    assert told == Disconnect(ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference="edge-2:1883 edge-3"))
+    await old.expect_end()
+    for each in (client, old):
+        await each.close()
+
+
+async def test_stop_waits_for_what_is_under_way(start_node: StartNode) -> None:
+    """Messages in flight to a client are acknowledged before it is told to leave; nobody waits for it meanwhile."""
+    node = await start_node()
+    slow = await RawClient.connect(node.port, "slow")
+    quick = await RawClient.connect(node.port, "quick")
+    await slow.subscribe(b"t", qos=1)
+    node.take([update(b"t", b"v", qos=1)])
+    (message,) = await slow.messages(1)
+    stopping = asyncio.create_task(node.server.stop(deadline_s=30))
+    await quick.expect_end(ReasonCode.SERVER_SHUTTING_DOWN)
+    assert not stopping.done()
+    assert message.packet_id is not None
+    slow.send(Ack(PacketType.PUBACK, message.packet_id))
+    await slow.expect_end(ReasonCode.SERVER_SHUTTING_DOWN)
+    await stopping
+    for client in (slow, quick):
+        await client.close()
+
+
+async def test_stop_gives_up_what_is_under_way(start_node: StartNode) -> None:
+    """A client that never acknowledges is told to leave at the deadline."""
+    node = await start_node()
+    async with await RawClient.connect(node.port, "mute") as mute:
+        await mute.subscribe(b"t", qos=1)
+        node.take([update(b"t", b"v", qos=1)])
+        await mute.messages(1)
+        await node.server.stop(deadline_s=0.05)
+        await mute.expect_end(ReasonCode.SERVER_SHUTTING_DOWN)
+
+
 async def test_stop_does_not_wait_for_ever(start_node: StartNode) -> None:
     """A client that does not read what was written is given up at the deadline."""
     node = await start_node()
