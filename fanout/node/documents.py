@@ -22,6 +22,7 @@ from fanout.api.models import (
 )
 from fanout.link.states import LinkState
 from fanout.link.status import LinkStatus
+from fanout.standing import Standing, join
 
 if TYPE_CHECKING:
     from fanout.node.running import Node
@@ -88,8 +89,16 @@ class NodeDocuments:
             )
         return LagDocument(node=self._node.config.node.id, role=self._node.role, links=tuple(links))
 
+    def standing(self) -> Standing:
+        """Return how the node stands, for those below it: what it holds counts, not whether it serves on."""
+        paths_above = [path for link in self._node.links for path in link.status().paths_above]
+        return Standing("; ".join(self._link_reasons()), join(self._node.config.node.id, paths_above))
+
     def _reasons(self) -> tuple[str, ...]:
-        reasons = ["the node is stopping"] if self._node.stopping else []
+        return (*(["the node is stopping"] if self._node.stopping else []), *self._link_reasons())
+
+    def _link_reasons(self) -> tuple[str, ...]:
+        reasons = []
         for link in self._node.links:
             status = link.status()
             if status.state is not LinkState.LIVE:
@@ -97,6 +106,8 @@ class NodeDocuments:
                 reasons.append(f"link {status.name} is {status.state.value.replace('_', ' ')}{error}")
             elif not all(selector.complete for selector in status.selectors):
                 reasons.append(f"link {status.name} refused {status.refused_total} values over its limits")
+            elif status.withheld is not None:
+                reasons.append(f"link {status.name} is live, but {status.withheld}")
         return tuple(reasons)
 
     @staticmethod
@@ -125,6 +136,7 @@ class NodeDocuments:
             truncated_total=status.truncated_total,
             snapshot_seconds=status.snapshot_seconds,
             snapshot_topics=status.snapshot_topics,
+            paths_above=tuple(" > ".join(path) for path in status.paths_above),
         )
 
     def _server(self) -> ServerStatus | None:
