@@ -176,6 +176,9 @@ class LinkDetail(LinkReadiness):
         description="Time from SUBSCRIBE to proof of the newest complete snapshot; null before the first."
     )
     snapshot_topics: NonNegativeInt = Field(description="Topics that the newest snapshot brought so far.")
+    paths_above: tuple[str, ...] = Field(
+        default=(), description="Fanout nodes above this one, from the top to the primary, one text for each way."
+    )
 
 
 class ServerStatus(_Document):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 
 from structlog.typing import FilteringBoundLogger
 
@@ -23,6 +24,7 @@ from fanout.link.events import (
     Forwarded,
     HeartbeatReturned,
     SelectorComplete,
+    StandingTold,
     StateEntered,
     TearDown,
 )
@@ -35,6 +37,7 @@ from fanout.link.status import Clock, LinkSink, LinkStatus, SelectorStatus
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
+from fanout.standing import NO_NODE, UNTOLD, Standing
 
 __all__ = ["Link"]
 
@@ -73,6 +76,9 @@ class Link:
         self._clock = clock
         self._logger = logger.bind(link=config.name)
         self._session = LinkSession(config, node_id=node_id, replica=replica, nonce=clock.now_ns())
+        # What the status shows is what was acted on, in order: the session may be ahead by the rest of a read.
+        self._state = LinkState.DOWN
+        self._standing = NO_NODE
         self._since_ns = clock.now_ns()
         self._address_index = 0
         self._backoff = Backoff(min_s=config.retry_min_s, max_s=config.retry_max_s)
@@ -166,7 +172,7 @@ class Link:
         return LinkStatus(
             name=self.config.name,
             primary=str(self.config.primaries[self._address_index]),
-            state=session.state,
+            state=self._state,
             since_ns=self._since_ns,
             epoch=session.epoch,
             epochs_total=session.epochs_total,
@@ -186,6 +192,8 @@ class Link:
             reconnects_total=max(0, session.connections_total - 1),
             snapshot_seconds=session.snapshot_seconds,
             snapshot_topics=session.snapshot_topics,
+            withheld=self._withheld(),
+            paths_above=self._standing.paths,
         )
 
     # --- one connection ---
@@ -342,6 +350,8 @@ class Link:
                     self._enter(state, detail)
                 case SelectorComplete(index, evidence):
                     self._tell_complete(index, evidence)
+                case StandingTold(standing):
+                    self._take_standing(standing)
                 case HeartbeatReturned(round_trip_ns):
                     lag_us = round_trip_ns // 1000
                     self._tell("heartbeat", lag_us=lag_us)
@@ -363,7 +373,21 @@ class Link:
             )
             self._logger.error("replica is full", topics=len(self._replica))
 
+    def _take_standing(self, standing: Standing) -> None:
+        if standing is UNTOLD:  # until the document comes, the paths stay as they were: a cycle is still one
+            standing = replace(standing, paths=self._standing.paths)
+        changed, self._standing = standing != self._standing, standing
+        if changed:
+            self._sink.standing_changed()
+            self._logger.info("primary told how it stands", reason=standing.reason, hops=standing.hops)
+
+    def _withheld(self) -> str | None:
+        if self._standing.reason:
+            return f"its primary is not ready: {self._standing.reason}"
+        return None
+
     def _enter(self, state: LinkState, detail: str) -> None:
+        self._state = state
         self._since_ns = self._clock.now_ns()
         if self._connection is not None:
             self._connection.read_ahead = state in _READ_AHEAD_STATES

@@ -22,7 +22,8 @@ from fanout.api.models import (
     utc_from_ns,
 )
 from fanout.link.status import LinkStatus
-from fanout.node.readiness import Verdict, judge, reason_against
+from fanout.node.readiness import Verdict, judge, link_reasons, reason_against
+from fanout.standing import Standing, join
 
 if TYPE_CHECKING:
     from fanout.node.running import Node
@@ -91,6 +92,13 @@ class NodeDocuments:
             )
         return LagDocument(node=self._node.config.node.id, role=self._node.role, links=tuple(links))
 
+    def standing(self) -> Standing:
+        """Return how the node stands, for those below it: what it holds counts, not whether it serves on."""
+        statuses = [link.status() for link in self._node.links]
+        reasons = link_reasons(statuses)
+        paths_above = [path for status in statuses for path in status.paths_above]
+        return Standing("; ".join(reasons), join(self._node.config.node.id, paths_above))
+
     def drain(self) -> Draining:
         """Begin to drain, unless that has begun, and return how it goes on."""
         drain = self._node.drain
@@ -126,6 +134,7 @@ class NodeDocuments:
             truncated_total=status.truncated_total,
             snapshot_seconds=status.snapshot_seconds,
             snapshot_topics=status.snapshot_topics,
+            paths_above=tuple(" > ".join(path) for path in status.paths_above),
         )
 
     def _server(self) -> ServerStatus | None:

@@ -17,7 +17,7 @@ from fanout.link.states import LinkState
 from fanout.link.status import LinkStatus
 from fanout.node.drain import NodePhase
 
-__all__ = ["WAITS_FOR", "Verdict", "judge", "reason_against"]
+__all__ = ["WAITS_FOR", "Verdict", "judge", "link_reasons", "reason_against"]
 
 WAITS_FOR: Final[Mapping[LinkState, str | None]] = MappingProxyType(
     {
@@ -53,7 +53,15 @@ def reason_against(status: LinkStatus) -> str | None:
         return f"{status.state.value.replace('_', ' ')}, waits for {waits_for}{error}"
     if not all(selector.complete for selector in status.selectors):
         return f"incomplete: limits kept {status.refused_total} values out"
+    if status.withheld is not None:
+        return f"live, but {status.withheld}"
     return None
+
+
+def link_reasons(links: Iterable[LinkStatus]) -> tuple[str, ...]:
+    """Return what is against the links of a node, each with its name; empty when all are ready."""
+    reasons = ((status.name, reason_against(status)) for status in links)
+    return tuple(f"link {name} is {reason}" for name, reason in reasons if reason is not None)
 
 
 def judge(phase: NodePhase, links: Iterable[LinkStatus]) -> Verdict:
@@ -63,13 +71,10 @@ def judge(phase: NodePhase, links: Iterable[LinkStatus]) -> Verdict:
         phase: Where the node is in its life.
         links: Its links.
     """
-    reasons = [] if phase is NodePhase.SERVING else [f"the node is {phase.value}"]
-    for status in links:
-        reason = reason_against(status)
-        if reason is not None:
-            reasons.append(f"link {status.name} is {reason}")
+    own = () if phase is NodePhase.SERVING else (f"the node is {phase.value}",)
+    reasons = (*own, *link_reasons(links))
     if phase is NodePhase.DRAINING:
-        return Verdict("draining", tuple(reasons))
+        return Verdict("draining", reasons)
     if phase is NodePhase.STOPPING:
-        return Verdict("stopping", tuple(reasons))
-    return Verdict("not_ready" if reasons else "ready", tuple(reasons))
+        return Verdict("stopping", reasons)
+    return Verdict("not_ready" if reasons else "ready", reasons)

@@ -154,6 +154,7 @@ class Node:
         if self._log is not None:
             await asyncio.to_thread(self._log.open)
             self._log.event("start", detail=self._describe())
+        self.standing_changed()
         try:
             if self.server is not None:
                 await self.server.start()
@@ -267,7 +268,9 @@ class Node:
         lag_us: int | None = None,
         detail: str = "",
     ) -> None:
-        """Log an event of a link."""
+        """Log an event of a link, and tell the nodes below how this one stands then."""
+        if event == "state":
+            self.standing_changed()
         if self._log is not None:
             self._log.event(
                 event,
@@ -281,6 +284,13 @@ class Node:
                 lag_us=lag_us,
                 detail=detail,
             )
+
+    def standing_changed(self) -> None:
+        """Tell the nodes below how this one stands, if that has changed."""
+        if self.server is not None:
+            updates = self._sys.set_standing(self.documents.standing(), now_ns=self.clock.now_ns())
+            if updates:
+                self.server.dispatch(updates)
 
     # Its own.
 
@@ -368,6 +378,7 @@ class Node:
         while True:
             now_ns = self.clock.now_ns()
             self.ingress.remove_expired(now_ns)
+            self.standing_changed()  # a limit that keeps values out changes it without a word of the link
             if self._log is not None and self.clock.monotonic() >= alive_at:
                 alive_at = self.clock.monotonic() + _ALIVE_S
                 self._log.event("heartbeat", topics=len(self.store))
