@@ -274,19 +274,21 @@ class Replica:
             yield self._remove(self._tree.take(piece), now_ns=now_ns, indexed=False)
         self._expiries.clear()
 
-    def match(self, topic_filter: bytes) -> Iterator[Update]:
-        """Yield the retained values whose topics a Topic Filter matches.
+    def match(self, topic_filter: bytes) -> Iterator[list[Update]]:
+        """Yield the retained values whose topics a Topic Filter matches, in pieces, of which some may be empty.
 
-        The replica may change between two of them; a value removed meanwhile is not yielded.
+        The replica may change between two pieces, whose values are those of the moment.
 
         Args:
             topic_filter: A valid Topic Filter without `$share/{ShareName}/`.
         """
         get = self.values.get
-        for topic in self._tree.match(topic_filter):
-            update = get(topic)
-            if update is not None:
-                yield update
+        for topics in self._tree.match(topic_filter):
+            yield list(filter(None, map(get, topics)))
+
+    def get(self, topic: bytes) -> Update | None:
+        """Return the retained value of a topic, or None when it has none."""
+        return self.values.get(topic)
 
     def digest(self, selector_index: int | None = None) -> int:
         """Return the sum of the content digests of the values modulo 2**64: equal sets have equal digests.
