@@ -175,6 +175,8 @@ class HttpConfig:
 
     listen: HttpAddress = _HTTP_LISTEN
     """Address to listen on."""
+    agent_listen: HttpAddress | None = None
+    """Address at which HAProxy's agent check is answered; None answers none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from fanout import __version__
+from fanout.api.agent import agent_line
 from fanout.api.lag import link_lag
 from fanout.api.models import (
     AccessStatus,
@@ -96,6 +97,15 @@ class NodeDocuments:
         drain = self._node.drain
         drain.begin()
         return Draining(node=self._node.config.node.id, state=self._verdict().state, left_seconds=drain.seconds_left)
+
+    def agent_line(self) -> str:
+        """Return what HAProxy's agent check is told."""
+        server = self._node.server
+        return agent_line(
+            self.readiness(),
+            connections=len(server.connections) if server else 0,
+            connections_max=server.config.connections_max if server else 0,
+        )
 
     def _verdict(self) -> Verdict:
         return judge(self._node.drain.phase, (link.status() for link in self._node.links))

@@ -21,6 +21,7 @@ from structlog.typing import FilteringBoundLogger
 from fanout import __version__
 from fanout.access.gate import Gate
 from fanout.access.passwords import PasswordFile, load_password_file
+from fanout.api.agent import AgentListener
 from fanout.api.app import create_app
 from fanout.api.http_server import HttpServer
 from fanout.config import AccessConfig, LinkConfig, NodeConfig, Role, load_config
@@ -130,6 +131,9 @@ class Node:
             if config.http
             else None
         )
+        agent = config.http.agent_listen if config.http else None
+        self.agent = AgentListener(self.documents.agent_line, host=agent.host, port=agent.port) if agent else None
+        """Answers load balancers of the kind HAProxy; None when the configuration has no such port."""
         self.drain = Drain(seconds=config.node.drain_s if self.server is not None else 0.0, logger=self._logger)
         """Whether the node serves, and how it ends."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -159,6 +163,8 @@ class Node:
                 await self.server.start()
             if self.http is not None:
                 await self.http.start()
+            if self.agent is not None:
+                await self.agent.start()
         except BaseException:
             await self.stop()
             raise
@@ -192,6 +198,8 @@ class Node:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.agent is not None:
+            await self.agent.stop()
         if self.http is not None:
             await self.http.stop()
         if self._log is not None:

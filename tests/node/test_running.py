@@ -733,3 +733,38 @@ async def test_sys_topics_can_be_off(tmp_path: Path) -> None:
         assert list(node.store.match(b"$SYS/#")) == []
     finally:
         await node.stop()
+
+
+# HAProxy's agent check.
+
+
+async def test_agent_check_follows_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weight falls with each connection; while the node drains the line says so, and then the port is gone."""
+    settings = config(tmp_path, drain_s=3600)
+    assert settings.http is not None
+    assert settings.server is not None
+    settings = dataclasses.replace(
+        settings,
+        http=dataclasses.replace(settings.http, agent_listen=Address("http", "127.0.0.1", 0)),
+        server=dataclasses.replace(settings.server, connections_max=4),
+    )
+    task, node = await running_node(settings, monkeypatch)
+    assert node.agent is not None
+    port = node.agent.port
+
+    async def told() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        line = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        return line
+
+    assert await told() == b"ready up 100%\n"
+    async with await RawClient.connect(port_of(node), "c"):
+        assert await told() == b"ready up 75%\n"
+    os.kill(os.getpid(), signal.SIGTERM)
+    await wait_until(lambda: not node.documents.readiness().ready, what="the drain")
+    assert await told() == b"drain #the node is draining\n"
+    node.drain.end()
+    assert await asyncio.wait_for(task, 10) == 0
+    assert is_free(port)
