@@ -25,6 +25,7 @@ __all__ = [
     "SelectorComplete",
     "StateEntered",
     "TearDown",
+    "WentStale",
 ]
 
 
@@ -87,6 +88,14 @@ class TearDown:
 
 
 @dataclass(frozen=True, slots=True)
+class WentStale:
+    """The session is lost, and the replica is served on for the time of grace."""
+
+    reason: str
+    """Why, for a person."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The Network Connection must be closed, after what is to be sent was written."""
 
@@ -94,5 +103,7 @@ class Failed:
     """What went wrong."""
 
 
-Event: TypeAlias = Applied | Forwarded | StateEntered | SelectorComplete | HeartbeatReturned | TearDown | Failed
+Event: TypeAlias = (
+    Applied | Forwarded | StateEntered | SelectorComplete | HeartbeatReturned | TearDown | WentStale | Failed
+)
 """Anything that the machine tells."""

@@ -6,13 +6,16 @@ Owns the types at the link's edge. It must not know how a link works.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
 from fanout.replica.update import Changes
 
-__all__ = ["Clock", "LinkSink", "LinkStatus", "SelectorStatus"]
+__all__ = ["STALE", "Clock", "LinkSink", "LinkStatus", "SelectorStatus"]
+
+STALE: Final = "stale"
+"""What a link is called, whatever its state, while it serves the replica of a lost session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,15 @@ class LinkStatus:
     """Time from the first SUBSCRIBE to proof of the newest complete snapshot; None before the first."""
     snapshot_topics: int
     """Topics that the newest snapshot brought so far."""
+    stale_reason: str | None = None
+    """Why its replica is that of a lost session; None while it is not."""
+    stale_left_s: float | None = None
+    """How long such a replica is served at most, in seconds; None while it is not stale."""
+
+    @property
+    def called(self) -> str:
+        """Its state in one word, as documents and metrics have it."""
+        return self.state.value if self.stale_reason is None else STALE
 
     @property
     def ready(self) -> bool:
@@ -102,6 +114,12 @@ class LinkSink(Protocol):
 
     def dispatch(self, changes: Changes) -> None:
         """Deliver a batch to local clients; called after it was recorded and acknowledged."""
+
+    async def prepare_tear_down(self, link: str) -> int:
+        """Make ready for the removal of a replica, and return how many clients may be told of each topic.
+
+        The one method that may wait: clients are told to go where the configuration wants that.
+        """
 
     def event(
         self,

@@ -82,7 +82,7 @@ class NodeDocuments:
             links.append(
                 link_lag(
                     status.name,
-                    state=status.state.value,
+                    state=status.called,
                     lag_seconds=None if status.lag_ns is None else status.lag_ns / _NS_PER_S,
                     heartbeat_age_seconds=status.heartbeat_age_s,
                     heartbeat_interval_seconds=link.config.heartbeat_s,
@@ -127,6 +127,7 @@ class NodeDocuments:
             primary=status.primary,
             last_error=status.last_error,
             hint=status.last_error_hint,
+            stale_left_seconds=status.stale_left_s,
             payload_bytes=status.payload_bytes,
             refused_total=status.refused_total,
             received_total=status.received_total,
@@ -186,7 +187,7 @@ def _readiness(status: LinkStatus) -> LinkReadiness:
     return LinkReadiness(
         name=status.name,
         ready=status.ready,
-        state=status.state.value,
+        state=status.called,
         reason=reason_against(status),
         since=utc_from_ns(status.since_ns),
         epoch=status.epoch,

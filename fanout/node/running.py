@@ -28,6 +28,7 @@ from fanout.config import AccessConfig, LinkConfig, NodeConfig, Role, load_confi
 from fanout.errors import ConfigError
 from fanout.link.link import Link
 from fanout.node.clock import SystemClock
+from fanout.node.concerned import Concerned
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
@@ -261,6 +262,16 @@ class Node:
         if self.server is not None and changes.dispatch:
             self.server.dispatch(changes.dispatch)
 
+    async def prepare_tear_down(self, link: str) -> int:
+        """Send clients of a link's topics away where that is configured; return how many connections there are."""
+        if self.server is None:
+            return 0
+        record = self._records[link]
+        if record.config.disconnect_clients:
+            gone = await self.server.send_away(Concerned(record.config.selectors))
+            self._logger.warning("clients sent away before a tear-down", link=link, clients=gone)
+        return len(self.server.connections)
+
     def event(
         self,
         link: str,
@@ -390,7 +401,7 @@ class Node:
             self.server.stats(),
             retained_topics=len(self.store),
             links={
-                name: (status.state.value, status.ready)
+                name: (status.called, status.ready)
                 for name, status in ((name, link.status()) for name, link in self._links.items())
             },
             uptime_s=max(0, now_ns // 1000 - self.epoch) // 1_000_000,

@@ -768,3 +768,32 @@ async def test_agent_check_follows_the_node(tmp_path: Path, monkeypatch: pytest.
     node.drain.end()
     assert await asyncio.wait_for(task, 10) == 0
     assert is_free(port)
+
+
+# Tear-downs.
+
+
+async def test_clients_are_sent_away_before_a_tear_down(tmp_path: Path) -> None:
+    """Where the link says so: those that have subscribed to its topics, by their local names."""
+    settings = config(tmp_path, links=2)
+    first, second = settings.links
+    settings = dataclasses.replace(settings, links=(dataclasses.replace(first, disconnect_clients=True), second))
+    node = node_of(settings)
+    await node.start()
+    async with (
+        await RawClient.connect(port_of(node), "concerned") as concerned,
+        await RawClient.connect(port_of(node), "other") as other,
+    ):
+        await concerned.subscribe(b"hq/plant-1/#")
+        await other.subscribe(b"hq/plant-2/#")
+        assert await node.prepare_tear_down("plant-2") == 2
+        await node.prepare_tear_down("plant-1")
+        await concerned.expect_end(0x9C)
+        assert await other.messages_until_ping() == []
+    await node.stop()
+
+
+async def test_tap_prepares_nothing(tmp_path: Path) -> None:
+    """Nobody is told of a removal."""
+    node = node_of(dataclasses.replace(config(tmp_path), server=None), role="tap")
+    assert await node.prepare_tear_down("plant-1") == 0
