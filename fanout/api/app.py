@@ -7,11 +7,12 @@ runs plain functions in threads, and the node's state belongs to its event loop.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import FastAPI, Header, Request, Response
+from fastapi import FastAPI, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client.exposition import choose_encoder
+from pydantic import BeforeValidator
 from starlette.exceptions import HTTPException
 
 from fanout import __version__
@@ -25,6 +26,14 @@ ENDPOINTS = ("/livez", "/readyz", "/v1/status", "/v1/lag", "/metrics", "/openapi
 """Every path that answers GET."""
 ACTIONS = ("/v1/drain",)
 """Every path that takes POST."""
+
+DrainingCode = Annotated[
+    Literal[404, 503],
+    BeforeValidator(int),
+    Query(
+        description="Status code while the node drains; with 404 and `disable-on-404` HAProxy leaves its clients alone."
+    ),
+]
 
 
 def create_app(node: NodeView) -> FastAPI:
@@ -51,10 +60,11 @@ def create_app(node: NodeView) -> FastAPI:
         operation_id="readyz",
         responses={503: {"model": Readiness, "description": "Not ready; `reasons` says why."}},
     )
-    async def readyz(response: Response) -> Readiness:
+    async def readyz(response: Response, draining: DrainingCode = 503) -> Readiness:
         """Answer 200 when the node holds everything it replicates, by proof; else 503."""
         readiness = node.readiness()
-        response.status_code = 200 if readiness.ready else 503
+        goes = readiness.state in ("draining", "stopping")
+        response.status_code = 200 if readiness.ready else draining if goes else 503
         return readiness
 
     @app.get("/v1/status", operation_id="status")

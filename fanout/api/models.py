@@ -59,9 +59,11 @@ LINK_STATES = (
     "resuming",
     "verifying",
     "stalled",
+    "stale",
     "tearing_down",
 )
-"""The states of a link, in the order of its life (`docs/architecture.md`, "A link's life")."""
+"""The states of a link, in the order of its life (`docs/architecture.md`, "A link's life"); while it serves the replica
+of a lost session it is called `stale`, whatever it does besides."""
 
 EVIDENCE = ("manifest", "count", "marker", "barrier", "two-pass", "quiet")
 """Why a snapshot is believed complete, strongest first."""
@@ -165,6 +167,9 @@ class LinkDetail(LinkReadiness):
     primary: str = Field(description="The primary's address in use, or the one to be tried next.")
     last_error: str | None = Field(description="What went wrong last, if anything did since the node started.")
     hint: str | None = Field(description="What an operator can do about `last_error`.")
+    stale_left_seconds: NonNegativeFloat | None = Field(
+        default=None, description="How long the replica of a lost session is served at most; null while it is not."
+    )
     payload_bytes: NonNegativeInt = Field(description="Payload bytes held by the replica.")
     refused_total: NonNegativeInt = Field(description="Retained values not stored because of a limit of the replica.")
     received_total: NonNegativeInt = Field(description="PUBLISH packets received from the primary.")

@@ -27,6 +27,7 @@ __all__ = [
     "StandingTold",
     "StateEntered",
     "TearDown",
+    "WentStale",
 ]
 
 
@@ -97,6 +98,14 @@ class TearDown:
 
 
 @dataclass(frozen=True, slots=True)
+class WentStale:
+    """The session is lost, and the replica is served on for the time of grace."""
+
+    reason: str
+    """Why, for a person."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The Network Connection must be closed, after what is to be sent was written."""
 
@@ -105,6 +114,14 @@ class Failed:
 
 
 Event: TypeAlias = (
-    Applied | Forwarded | StateEntered | SelectorComplete | StandingTold | HeartbeatReturned | TearDown | Failed
+    Applied
+    | Forwarded
+    | StateEntered
+    | SelectorComplete
+    | StandingTold
+    | HeartbeatReturned
+    | TearDown
+    | WentStale
+    | Failed
 )
 """Anything that the machine tells."""

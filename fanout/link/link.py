@@ -27,13 +27,15 @@ from fanout.link.events import (
     StandingTold,
     StateEntered,
     TearDown,
+    WentStale,
 )
 from fanout.link.forwarding import UNAVAILABLE
 from fanout.link.outgoing import Message
 from fanout.link.proof import Evidence
 from fanout.link.session import LinkSession
 from fanout.link.states import LinkState
-from fanout.link.status import Clock, LinkSink, LinkStatus, SelectorStatus
+from fanout.link.status import STALE, Clock, LinkSink, LinkStatus, SelectorStatus
+from fanout.link.teardown import piece_topics
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
@@ -41,8 +43,6 @@ from fanout.standing import NO_NODE, UNTOLD, Standing
 
 __all__ = ["Link"]
 
-_TEAR_DOWN_PIECE = 2_000
-"""Topics removed before other work gets its turn: some milliseconds, with their delivery."""
 _READ_AHEAD_STATES = (LinkState.SNAPSHOT, LinkState.PROVING, LinkState.RESUMING, LinkState.VERIFYING)
 _NEVER = float("inf")
 
@@ -194,6 +194,8 @@ class Link:
             snapshot_topics=session.snapshot_topics,
             withheld=self._withheld(),
             paths_above=self._standing.paths,
+            stale_reason=session.staleness.reason,
+            stale_left_s=session.staleness.left_s(now),
         )
 
     # --- one connection ---
@@ -276,7 +278,8 @@ class Link:
         clock = self._clock
         reason, self._tear_down_reason = self._tear_down_reason or "", None
         topics = len(self._replica)
-        for changes in self._replica.tear_down(_TEAR_DOWN_PIECE, now_ns=clock.now_ns()):
+        clients = await self._sink.prepare_tear_down(self.config.name)
+        for changes in self._replica.tear_down(piece_topics(clients), now_ns=clock.now_ns()):
             self._sink.dispatch(changes)
             await asyncio.sleep(0)
         epoch = self._session.epoch
@@ -362,6 +365,11 @@ class Link:
                 case TearDown(reason):
                     self._tear_down_reason = reason
                     self._attention.set()
+                case WentStale(reason):
+                    self._tell("state", state=STALE, detail=reason)
+                    self._logger.warning(
+                        "session lost, serving stale values", reason=reason, grace_s=self.config.grace_s
+                    )
                 case Failed(error):
                     self._failure = error
                     self._attention.set()

@@ -30,6 +30,7 @@ from fanout.link.events import (
     StandingTold,
     StateEntered,
     TearDown,
+    WentStale,
 )
 from fanout.link.forwarding import UNAVAILABLE, Forwarding, verdict
 from fanout.link.handshake import check_cycle, disconnected, read_connack, refused_subscription
@@ -38,6 +39,7 @@ from fanout.link.outgoing import Message, Outgoing, encode_acknowledgement
 from fanout.link.proof import Evidence
 from fanout.link.rehearsal import SERVER_FENCE, Rehearsal
 from fanout.link.stage import PendingStage, Stage
+from fanout.link.staleness import Staleness
 from fanout.link.states import LinkState, Trigger, next_state
 from fanout.link.sync import RetainedSync, Step
 from fanout.link.verification import find_losses
@@ -76,6 +78,7 @@ class LinkSession:
         snapshot_seconds: How long the newest complete snapshot took; None before the first.
         control: The control channel, for the lag.
         fence: Topic of the fence that snapshots of this epoch use; None for none.
+        staleness: Whether the replica is that of a lost session, served on.
         primary_node: Node identifier of the primary, when the newest CONNACK told that it is a fanout node.
     """
 
@@ -106,6 +109,7 @@ class LinkSession:
         )
         self.fence: bytes | None = None
         self.primary_node: str | None = None
+        self.staleness = Staleness(config)
         self._config = config
         self._node_id = node_id
         self._replica = replica
@@ -183,9 +187,11 @@ class LinkSession:
         """Do what is due by time; to be called at `deadline`."""
         self._at(now_ns, now)
         self._remove_expired()
-        if self.state is LinkState.DOWN:
+        if now >= self.staleness.deadline and self.state is not LinkState.TEARING_DOWN:
+            self._end_grace()
+        elif self.state is LinkState.DOWN:
             if len(self._replica) and now >= self._abandoned_at():
-                self._tear_down(Trigger.ABANDONED, "the session at the primary has expired by now")
+                self._lose_session(Trigger.ABANDONED, "the session at the primary has expired by now")
         elif self._decoder is not None:
             self._tick_connected()
         return self._take_events()
@@ -194,6 +200,8 @@ class LinkSession:
         """Return when to call `tick`, monotonic seconds; infinity when only bytes change anything."""
         expiry_ns = None if self.state is LinkState.TEARING_DOWN else self._replica.next_expiry_ns
         deadline = _NEVER if expiry_ns is None else now + max(0, expiry_ns - now_ns) / 1e9
+        if self.state is not LinkState.TEARING_DOWN:
+            deadline = min(deadline, self.staleness.deadline)
         if self.state is LinkState.DOWN:
             return min(deadline, self._abandoned_at() if len(self._replica) else _NEVER)
         if self._decoder is None:
@@ -223,6 +231,7 @@ class LinkSession:
         """Note that the replica was removed, as `TearDown` asked."""
         self._at(now_ns, now)
         assert not len(self._replica)
+        self.staleness.end()
         self.evidence = [None] * len(self.evidence)
         if self._decoder is None:
             self._trigger(Trigger.TORN_DOWN_OFFLINE)
@@ -329,7 +338,7 @@ class LinkSession:
             else:
                 self._trigger(Trigger.SESSION_UNFINISHED)
                 self._begin_snapshot()
-        elif len(self._replica):
+        elif len(self._replica) and not self._keep_stale("the primary has no session for this link any more"):
             self._tear_down(Trigger.SESSION_LOST, "the primary has no session for this link any more")
         else:
             self._begin_epoch()
@@ -542,6 +551,8 @@ class LinkSession:
             self.evidence[index] = evidence
             self._events.append(SelectorComplete(index, evidence))
         self._sweep(result.unseen)
+        if all(self.evidence):
+            self.staleness.end()
         sync.begin_next(self._now)
         if self.state is LinkState.PROVING and sync.index < len(self._config.selectors):
             self._trigger(Trigger.PROVED)
@@ -557,8 +568,34 @@ class LinkSession:
         self._trigger(Trigger.COMPLETED)
 
     def _end_session(self, trigger: Trigger, reason: str, error: FanoutError) -> None:
-        self._tear_down(trigger, reason)
+        self._lose_session(trigger, reason)
         self._fail(error)
+
+    def _lose_session(self, trigger: Trigger, reason: str) -> None:
+        """Give the session up; its replica is torn down, or served on as the policy says."""
+        if self._keep_stale(reason):
+            self._stage = None
+            self._has_session = False
+        else:
+            self._tear_down(trigger, reason)
+
+    def _keep_stale(self, reason: str) -> bool:
+        """Say whether the replica of a lost session is served on."""
+        was_stale = self.staleness.reason is not None
+        if not self.staleness.begin(reason, complete=all(self.evidence), now=self._now):
+            return False
+        if not was_stale:
+            self.evidence = [None] * len(self.evidence)
+            self._events.append(WentStale(reason))
+        return True
+
+    def _end_grace(self) -> None:
+        """Tear the stale replica down, and give up the snapshot that would have replaced it, if one is under way."""
+        reason = f"{self.staleness.reason}; the grace of {self._config.grace_s:g} s is over"
+        self.staleness.end()
+        self._tear_down(Trigger.GRACE_OVER, reason)
+        if self._decoder is not None:
+            self._fail(LinkLost(reason))
 
     def _tear_down(self, trigger: Trigger, reason: str) -> None:
         self._stage = None
@@ -616,7 +653,7 @@ class LinkSession:
         return since + PING_SHARE * self._keep_alive_s
 
     def _abandoned_at(self) -> float:
-        if self._session_expiry_s == _SESSION_NEVER_EXPIRES:
+        if self._session_expiry_s == _SESSION_NEVER_EXPIRES or self.staleness.reason is not None:
             return _NEVER
         return self._offline_since + self._session_expiry_s
 

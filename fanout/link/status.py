@@ -6,13 +6,16 @@ Owns the types at the link's edge. It must not know how a link works.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
 from fanout.replica.update import Changes
 
-__all__ = ["Clock", "LinkSink", "LinkStatus", "SelectorStatus"]
+__all__ = ["STALE", "Clock", "LinkSink", "LinkStatus", "SelectorStatus"]
+
+STALE: Final = "stale"
+"""What a link is called, whatever its state, while it serves the replica of a lost session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,15 @@ class LinkStatus:
     """Why the link is not ready although it is live with everything proved; None when nothing is in the way."""
     paths_above: tuple[tuple[str, ...], ...] = ()
     """Fanout nodes above this one, from the top to the primary, for each way there is; empty without any."""
+    stale_reason: str | None = None
+    """Why its replica is that of a lost session; None while it is not."""
+    stale_left_s: float | None = None
+    """How long such a replica is served at most, in seconds; None while it is not stale."""
+
+    @property
+    def called(self) -> str:
+        """Its state in one word, as documents and metrics have it."""
+        return self.state.value if self.stale_reason is None else STALE
 
     @property
     def ready(self) -> bool:
@@ -110,6 +122,12 @@ class LinkSink(Protocol):
 
     def standing_changed(self) -> None:
         """Note that `withheld` or `paths_above` of a link's status may have changed."""
+
+    async def prepare_tear_down(self, link: str) -> int:
+        """Make ready for the removal of a replica, and return how many clients may be told of each topic.
+
+        The one method that may wait: clients are told to go where the configuration wants that.
+        """
 
     def event(
         self,

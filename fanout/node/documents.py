@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from fanout import __version__
+from fanout.api.agent import agent_line
 from fanout.api.lag import link_lag
 from fanout.api.models import (
     AccessStatus,
@@ -82,7 +83,7 @@ class NodeDocuments:
             links.append(
                 link_lag(
                     status.name,
-                    state=status.state.value,
+                    state=status.called,
                     lag_seconds=None if status.lag_ns is None else status.lag_ns / _NS_PER_S,
                     heartbeat_age_seconds=status.heartbeat_age_s,
                     heartbeat_interval_seconds=link.config.heartbeat_s,
@@ -105,6 +106,15 @@ class NodeDocuments:
         drain.begin()
         return Draining(node=self._node.config.node.id, state=self._verdict().state, left_seconds=drain.seconds_left)
 
+    def agent_line(self) -> str:
+        """Return what HAProxy's agent check is told."""
+        server = self._node.server
+        return agent_line(
+            self.readiness(),
+            connections=len(server.connections) if server else 0,
+            connections_max=server.config.connections_max if server else 0,
+        )
+
     def _verdict(self) -> Verdict:
         return judge(self._node.drain.phase, (link.status() for link in self._node.links))
 
@@ -125,6 +135,7 @@ class NodeDocuments:
             primary=status.primary,
             last_error=status.last_error,
             hint=status.last_error_hint,
+            stale_left_seconds=status.stale_left_s,
             payload_bytes=status.payload_bytes,
             refused_total=status.refused_total,
             received_total=status.received_total,
@@ -185,7 +196,7 @@ def _readiness(status: LinkStatus) -> LinkReadiness:
     return LinkReadiness(
         name=status.name,
         ready=status.ready,
-        state=status.state.value,
+        state=status.called,
         reason=reason_against(status),
         since=utc_from_ns(status.since_ns),
         epoch=status.epoch,

@@ -68,6 +68,19 @@ async def test_drain_takes_the_node_out_of_its_pool(http: httpx.AsyncClient) -> 
     assert (answer.status_code, answer.json()["state"]) == (503, "draining")
 
 
+async def test_readyz_can_tell_haproxy_that_it_drains(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """404 where `disable-on-404` asks for it, and while it drains only; other codes are not to be had."""
+    path = "/readyz?draining=404"
+    assert (await http.get(path)).status_code == 200
+    node.reasons = ("link plant is down",)
+    assert (await http.get(path)).status_code == 503
+    node.drain()
+    answer = await http.get(path)
+    assert (answer.status_code, answer.json()["state"]) == (404, "draining")
+    assert (await http.get("/readyz")).status_code == 503
+    assert (await http.get("/readyz?draining=200")).status_code == 422
+
+
 async def test_drain_is_not_for_pages_in_a_browser(node: StandInNode, http: httpx.AsyncClient) -> None:
     """A page of a stranger can post to loopback; its browser says where the page is from, and gets a 403."""
     answer = await http.post("/v1/drain", headers={"Origin": "https://example.com"})

@@ -10,6 +10,7 @@ from fanout.config import Address
 from fanout.link.forwarding import UNAVAILABLE
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
+from fanout.link.teardown import DELIVERIES_MAX, TOPICS_MAX
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Ack, Connack, Disconnect
 from fanout.mqtt.reason_codes import ReasonCode
@@ -145,6 +146,62 @@ async def test_the_session_is_lost_while_the_connection_stays() -> None:
         assert link.sink.states() == ["down", "connecting", "tearing_down", "snapshot", "proving", "live"]
         assert len(primary.connects) == 2
         assert [event["name"] for event in link.sink.events if event["name"] == "tear_down"] == ["tear_down"]
+
+
+@pytest.mark.parametrize("clients", [0, 1_000])
+async def test_a_tear_down_gives_turns_to_others(clients: int) -> None:
+    """Between two turns of the event loop no more is removed than clients can be told of in a few milliseconds."""
+    count = 5_000
+    primary = FakePrimary(retained={b"plant/%d" % number: b"x" for number in range(count)})
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        link.sink.clear()
+        link.sink.clients = clients
+        turn, removed = 0, dict[int, int]()
+        dispatch = link.sink.dispatch
+
+        def count_removals(changes: Changes) -> None:
+            removed[turn] = removed.get(turn, 0) + sum(not update[1] for update in changes.dispatch)
+            dispatch(changes)
+
+        link.sink.dispatch = count_removals  # type: ignore[method-assign]
+        primary.has_session = False
+        primary.retained.clear()
+        server.cut()
+        while link.sink.states()[-1:] != ["live"]:
+            turn += 1
+            await asyncio.sleep(0)
+        assert sum(removed.values()) == count
+        assert max(removed.values()) <= TOPICS_MAX
+        assert max(removed.values()) * clients <= DELIVERIES_MAX
+        names = [event["name"] for event in link.sink.events]
+        assert names.index("prepare_tear_down") < names.index("tear_down")
+
+
+async def test_stale_values_are_served_and_told() -> None:
+    """The status, the log line and the event say `stale`; a resync that brings nothing new dispatches nothing."""
+    primary = FakePrimary(retained=dict(VALUES))
+    lines: list[dict[str, object]] = []
+    async with FakeServer(primary) as server:
+        config = config_for(server.port, on_session_loss="serve_stale", grace_s=600.0)
+        async with running(config, logger=logging_to(lines)) as link:
+            await link.wait_state(LinkState.LIVE)
+            link.sink.clear()
+            primary.has_session = False
+            primary.truncate_after = 3
+            server.cut()
+            await link.wait(lambda: link.status.called == "stale")
+            assert not link.status.ready
+            assert 0 < (link.status.stale_left_s or 0) <= 600
+            assert len(link.replica) == len(VALUES)
+            primary.truncate_after = None
+            primary.has_session = False
+            server.cut()
+            await link.wait_state(LinkState.LIVE)
+            assert link.status.called == "live"
+            assert link.sink.dispatched() == []
+            assert "stale" in link.sink.states()
+            assert "session lost, serving stale values" in [line["event"] for line in lines]
 
 
 async def test_a_connection_lost_during_the_tear_down() -> None:

@@ -36,8 +36,12 @@ class RawReader:
         self._answers: list[int] = []
         self._connection = socket.create_connection(("127.0.0.1", port), 10)
         name = client_id.encode()
-        self._connection.sendall(_CONNECT % (12 + len(name), len(name), name))
-        self._await(2, deadline_s=10)
+        try:
+            self._connection.sendall(_CONNECT % (12 + len(name), len(name), name))
+            self._await(2, deadline_s=10)
+        except BaseException:
+            self._connection.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
