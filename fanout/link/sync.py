@@ -105,8 +105,15 @@ class RetainedSync(Stage):
 
     def begin_next(self, now: float) -> None:
         """Go on behind a proved set: its subscription gets its own QoS, the next selector follows."""
-        selector = self._selectors[self.index]
         self.topics_total += self._replica.count(self.index)
+        self._settle(now)
+        self.index += 1
+        self._proof = None
+        if self.index < len(self._selectors):
+            self._subscribe(now)
+
+    def _settle(self, now: float) -> None:
+        selector = self._selectors[self.index]
         if selector.qos and self._outgoing.version == 5:
             packet_id = self._outgoing.subscribe(
                 selector.filter.encode(),
@@ -117,10 +124,12 @@ class RetainedSync(Stage):
             )
             self._settling[packet_id] = self.index
             self._settled_by_s = now + self._quiet_s
-        self.index += 1
-        self._proof = None
+
+    def give_up(self, now: float) -> None:
+        """Leave the set under way without its evidence; its subscription gets its own QoS again."""
         if self.index < len(self._selectors):
-            self._subscribe(now)
+            self._settle(now)
+        self._intake.fixed_qos[:] = [None if self._outgoing.version == 5 else each for each in self._intake.fixed_qos]
 
     def advance(self) -> Step | None:
         """Return the next thing that happened; None when there is nothing new."""
