@@ -255,6 +255,8 @@ class LinkConfig:
     """First pause before connecting again; it doubles, with jitter, up to `retry_max_s`."""
     retry_max_s: Seconds = 30.0
     """Longest pause before connecting again."""
+    min_evidence: Literal["marker", "barrier"] = "barrier"
+    """Weakest evidence for a snapshot with which the node may be ready."""
     snapshot_quiet_s: Seconds = 5.0
     """How long a snapshot may bring no byte before it counts as truncated."""
     heartbeat_s: SecondsOrZero = 5.0

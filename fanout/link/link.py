@@ -397,7 +397,18 @@ class Link:
     def _withheld(self) -> str | None:
         if self._standing.reason:
             return f"its primary is not ready: {self._standing.reason}"
-        return self._doubt or None
+        return self._doubt or self._too_weak()
+
+    def _too_weak(self) -> str | None:
+        """Return which selector's evidence is weaker than the configuration asks for."""
+        wanted = Evidence(self.config.min_evidence)
+        for selector, evidence in zip(self.config.selectors, self._session.evidence, strict=True):
+            if evidence is not None and not evidence.is_at_least(wanted):
+                return (
+                    f"the evidence for {selector.filter} is {evidence}, weaker than min_evidence = {wanted}:"
+                    f" the primary does not let the link publish below {self.config.control_topic}"
+                )
+        return None
 
     def _take_audit(self, report: AuditReport) -> None:
         self._audits = self._audits.with_report(report, now_ns=self._clock.now_ns())
@@ -421,6 +432,8 @@ class Link:
         if state is LinkState.LIVE:
             self._was_live = True
             self._doubt = ""
+            if self._too_weak() is not None:
+                self._logger.warning("evidence is too weak to be ready", reason=self._too_weak())
         if state in (LinkState.CONNECTING, LinkState.DOWN):
             if self._unanswered > 1:
                 return  # a repeated attempt is no change of state

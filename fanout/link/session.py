@@ -38,7 +38,7 @@ from fanout.link.handshake import check_cycle, disconnected, read_connack, refus
 from fanout.link.intake import Intake
 from fanout.link.outgoing import Message, Outgoing, encode_acknowledgement
 from fanout.link.proof import Evidence
-from fanout.link.rehearsal import SERVER_FENCE, Rehearsal
+from fanout.link.rehearsal import RETAINED_COUNT, SERVER_FENCE, Rehearsal
 from fanout.link.stage import PendingStage, Stage
 from fanout.link.states import LinkState, Trigger, next_state
 from fanout.link.sync import RetainedSync, Step
@@ -122,6 +122,8 @@ class LinkSession:
         self._audit: Audit | None = None
         """The audit of the live link that is under way."""
         self._schedule = AuditSchedule(config.audit_interval_s, seed=nonce)
+        self._retained_count: int | None = None
+        """How many retained messages the primary says it has in all."""
         self._standing_id = 0
         """Packet Identifier of the SUBSCRIBE for the standing of a fanout primary while it awaits SUBACK, else 0."""
         self._decoder: Decoder | None = None
@@ -428,6 +430,8 @@ class LinkSession:
         elif flags & 1 and topic in (SERVER_FENCE, self.control.fence_topic):
             if self._stage is not None:
                 self._stage.receive_retained(topic, self._now)
+        elif topic == RETAINED_COUNT:
+            self._retained_count = int(payload) if payload.isdigit() and len(payload) < 16 else None
         elif topic == STANDING_TOPIC and self.primary_node is not None:
             self._on_standing(payload)
         else:
@@ -536,6 +540,7 @@ class LinkSession:
                 fence=self.fence,
                 quiet_s=self._config.snapshot_quiet_s,
                 compare=compare,
+                retained_count=lambda: self._retained_count,
             )
         )
 

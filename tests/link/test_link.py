@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Literal
 
 import pytest
 
@@ -314,3 +315,24 @@ async def test_a_stop_ends_the_wait_for_an_audit() -> None:
         waiting = asyncio.create_task(link.link.audit())
         await asyncio.sleep(0)
     assert (await waiting).failure
+
+
+@pytest.mark.parametrize(
+    ("allowed", "wanted", "ready"), [(True, "marker", True), (False, "marker", False), (False, "barrier", True)]
+)
+async def test_evidence_weaker_than_wanted_is_not_ready(
+    allowed: bool, wanted: Literal["marker", "barrier"], ready: bool
+) -> None:
+    """A primary that takes no marker: the link is live with the barrier, and ready only if that is enough."""
+    lines: list[dict[str, object]] = []
+    primary = FakePrimary(retained=dict(VALUES), allow_control=allowed)
+    async with (
+        FakeServer(primary) as server,
+        running(config_for(server.port, min_evidence=wanted), logger=logging_to(lines)) as link,
+    ):
+        await link.wait_state(LinkState.LIVE)
+        assert link.status.ready is ready
+        withheld = link.status.withheld or ""
+        assert ("evidence for plant/# is barrier, weaker than min_evidence = marker" in withheld) is not ready
+        told = [line for line in lines if line["event"] == "evidence is too weak to be ready"]
+        assert len(told) == (0 if ready else 1)
