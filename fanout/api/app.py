@@ -7,6 +7,7 @@ runs plain functions in threads, and the node's state belongs to its event loop.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Annotated, Literal
 
 from fastapi import FastAPI, Header, Query, Request, Response
@@ -17,15 +18,26 @@ from starlette.exceptions import HTTPException
 
 from fanout import __version__
 from fanout.api.metrics import node_registry
-from fanout.api.models import Draining, Fault, LagDocument, Liveness, NodeStatus, Readiness
+from fanout.api.models import (
+    AuditDetail,
+    AuditRequest,
+    Draining,
+    Fault,
+    LagDocument,
+    Liveness,
+    NodeStatus,
+    Readiness,
+)
 from fanout.api.node_view import NodeView
+from fanout.errors import AuditRefused
 
 __all__ = ["ACTIONS", "ENDPOINTS", "create_app"]
 
 ENDPOINTS = ("/livez", "/readyz", "/v1/status", "/v1/lag", "/metrics", "/openapi.json")
 """Every path that answers GET."""
-ACTIONS = ("/v1/drain",)
+ACTIONS = ("/v1/drain", "/v1/links/{link}/audit")
 """Every path that takes POST."""
+_NO_REQUEST = AuditRequest()
 
 DrainingCode = Annotated[
     Literal[404, 503],
@@ -99,6 +111,28 @@ def create_app(node: NodeView) -> FastAPI:
         _refuse_browsers(origin)
         return node.drain()
 
+    @app.post(
+        "/v1/links/{link}/audit",
+        operation_id="audit",
+        responses={
+            403: {"model": Fault, "description": "A page in a browser asked."},
+            404: {"model": Fault, "description": "There is no such link."},
+            409: {"model": Fault, "description": "No audit can begin now."},
+        },
+    )
+    async def audit(
+        link: str, request: AuditRequest = _NO_REQUEST, origin: Annotated[str | None, Header()] = None
+    ) -> AuditDetail:
+        """Compare a live link's replica with its primary, repair it, and answer what was found."""
+        _refuse_browsers(origin)
+        try:
+            detail = await node.audit(link, confirmed=request.confirmed)
+        except AuditRefused as error:
+            raise HTTPException(409, error.message) from error
+        if detail is None:
+            raise HTTPException(404, f"there is no link {link}")
+        return detail
+
     app.add_exception_handler(HTTPException, _http_fault)
     app.add_exception_handler(Exception, _bug)
     return app
@@ -112,14 +146,14 @@ def _refuse_browsers(origin: str | None) -> None:
 
 async def _http_fault(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    told = {
-        404: Fault(error=f"no such path: {request.url.path}", hint="Use one of " + ", ".join([*ENDPOINTS, *ACTIONS])),
-        405: Fault(
-            error=f"{request.method} is not possible here",
-            hint="Use POST" if request.url.path in ACTIONS else "Use GET",
-        ),
-    }
-    fault = told.get(error.status_code) or Fault(error=str(error.detail), hint="")
+    if error.detail != HTTPStatus(error.status_code).phrase:  # a handler said more than the router does
+        fault = Fault(error=str(error.detail), hint="")
+    elif error.status_code == 404:
+        paths = ", ".join([*ENDPOINTS, *(f"POST {path}" for path in ACTIONS)])
+        fault = Fault(error=f"no such path: {request.url.path}", hint=f"Use one of {paths}")
+    else:
+        allowed = "POST" if (error.headers or {}).get("Allow") == "POST" else "GET"
+        fault = Fault(error=f"{request.method} is not possible here", hint=f"Use {allowed}")
     return JSONResponse(fault.model_dump(), status_code=error.status_code, headers=error.headers)
 
 

@@ -26,6 +26,8 @@ __all__ = [
     "EVIDENCE",
     "LINK_STATES",
     "AccessStatus",
+    "AuditDetail",
+    "AuditRequest",
     "Draining",
     "Fault",
     "LagDocument",
@@ -160,6 +162,29 @@ class SelectorDetail(SelectorReadiness):
     )
 
 
+class AuditRequest(_Document):
+    """What may be said when an audit is asked for."""
+
+    confirmed: bool = Field(
+        default=False, description="Whether more topics may be removed than `max_removed_percent` of the link allows."
+    )
+
+
+class AuditDetail(_Document):
+    """One audit that has ended."""
+
+    ended: AwareDatetime
+    confirmed: bool = Field(description="Whether any number of removals was confirmed.")
+    checked_topics: NonNegativeInt = Field(description="Topics compared.")
+    changed_topics: NonNegativeInt = Field(description="Topics that were wrong or missing here, and are repaired.")
+    removed_topics: NonNegativeInt = Field(description="Topics that the primary did not have any more, removed here.")
+    kept_topics: NonNegativeInt = Field(
+        description="Such topics left in place: more than may be removed unasked, or their absence is not proved."
+    )
+    took_seconds: NonNegativeFloat
+    failure: str | None = Field(description="Why it did not come to its end; null when it did.")
+
+
 class LinkDetail(LinkReadiness):
     """One link, in full."""
 
@@ -181,6 +206,12 @@ class LinkDetail(LinkReadiness):
         description="Time from SUBSCRIBE to proof of the newest complete snapshot; null before the first."
     )
     snapshot_topics: NonNegativeInt = Field(description="Topics that the newest snapshot brought so far.")
+    audit: AuditDetail | None = Field(default=None, description="The newest audit that has ended; null before one.")
+    alarm: str | None = Field(default=None, description="What a person must decide; null for nothing.")
+    audits_total: NonNegativeInt = Field(default=0, description="Audits that have ended.")
+    audits_failed_total: NonNegativeInt = Field(default=0, description="Of these, audits that were broken off.")
+    audit_changed_total: NonNegativeInt = Field(default=0, description="Topics that audits repaired.")
+    audit_removed_total: NonNegativeInt = Field(default=0, description="Topics that audits removed.")
     paths_above: tuple[str, ...] = Field(
         default=(), description="Fanout nodes above this one, from the top to the primary, one text for each way."
     )

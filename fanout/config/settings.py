@@ -38,6 +38,7 @@ from fanout.config.values import (
     NetworkAddress,
     PacketBytes,
     PathText,
+    Percent,
     PositiveUint16,
     Prefix,
     PrimaryAddresses,
@@ -287,10 +288,16 @@ class LinkConfig:
     """First pause before connecting again; it doubles, with jitter, up to `retry_max_s`."""
     retry_max_s: Seconds = 30.0
     """Longest pause before connecting again."""
+    min_evidence: Literal["marker", "barrier"] = "barrier"
+    """Weakest evidence for a snapshot with which the node may be ready."""
     snapshot_quiet_s: Seconds = 5.0
     """How long a snapshot may bring no byte before it counts as truncated."""
     heartbeat_s: SecondsOrZero = 5.0
     """Pause between heartbeats through the primary; 0 sends none, and then lag is unknown."""
+    audit_interval_s: SecondsOrZero = 3_600.0
+    """Pause between audits while live, give or take a tenth; 0 makes none but those that are asked for."""
+    max_removed_percent: Percent = 20
+    """Share of a selector's topics that an audit may remove unless somebody confirms it."""
     control_topic: ControlTopic = "fanout/control"
     """Topic at the primary below which the node publishes markers and heartbeats."""
     receive_buffer_bytes: ByteCount = 4 * MIB

@@ -39,6 +39,7 @@ __all__ = [
     "NetworkAddress",
     "PacketBytes",
     "PathText",
+    "Percent",
     "PositiveUint16",
     "Prefix",
     "PrimaryAddresses",
@@ -222,6 +223,7 @@ PrimaryAddresses: TypeAlias = Annotated[
 ]
 
 Flag: TypeAlias = Annotated[bool, Strict()]
+Percent: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=100)]
 Qos: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=2)]
 Uint16: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=65_535)]
 PositiveUint16: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=65_535)]

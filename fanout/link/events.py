@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fanout.errors import FanoutError
+from fanout.link.audit import AuditReport
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
 from fanout.mqtt.reason_codes import ReasonCode
@@ -19,6 +20,7 @@ from fanout.standing import Standing
 
 __all__ = [
     "Applied",
+    "AuditEnded",
     "Event",
     "Failed",
     "Forwarded",
@@ -41,6 +43,14 @@ class Applied:
     """To be written once the changes are recorded, in one write; empty for nothing."""
     epoch: int
     """The epoch it belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEnded:
+    """An audit of the live link has come to its end."""
+
+    report: AuditReport
+    """What it found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +125,7 @@ class Failed:
 
 Event: TypeAlias = (
     Applied
+    | AuditEnded
     | Forwarded
     | StateEntered
     | SelectorComplete

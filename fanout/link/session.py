@@ -19,9 +19,11 @@ from itertools import groupby
 
 from fanout.config import LinkConfig
 from fanout.errors import FanoutError, LinkLost, ProtocolError, SnapshotUnproved
+from fanout.link.audit import Audit, AuditSchedule
 from fanout.link.control import STALL_INTERVALS, ControlChannel
 from fanout.link.events import (
     Applied,
+    AuditEnded,
     Event,
     Failed,
     Forwarded,
@@ -37,7 +39,7 @@ from fanout.link.handshake import check_cycle, disconnected, read_connack, refus
 from fanout.link.intake import Intake
 from fanout.link.outgoing import Message, Outgoing, encode_acknowledgement
 from fanout.link.proof import Evidence
-from fanout.link.rehearsal import SERVER_FENCE, Rehearsal
+from fanout.link.rehearsal import RETAINED_COUNT, SERVER_FENCE, Rehearsal
 from fanout.link.stage import PendingStage, Stage
 from fanout.link.staleness import Staleness
 from fanout.link.states import LinkState, Trigger, next_state
@@ -121,6 +123,11 @@ class LinkSession:
         self._outgoing = Outgoing(config, node_id=node_id)
         self._forwarding = Forwarding(self._outgoing)
         self._token = 0
+        self._audit: Audit | None = None
+        """The audit of the live link that is under way."""
+        self._schedule = AuditSchedule(config.audit_interval_s, seed=nonce)
+        self._retained_count: int | None = None
+        """How many retained messages the primary says it has in all."""
         self._standing_id = 0
         """Packet Identifier of the SUBSCRIBE for the standing of a fanout primary while it awaits SUBACK, else 0."""
         self._decoder: Decoder | None = None
@@ -211,12 +218,15 @@ class LinkSession:
             deadline = min(deadline, self._stage.deadline)
         if self.state in (LinkState.LIVE, LinkState.STALLED):
             deadline = min(deadline, self.control.deadline(now))
+        if self.state is LinkState.LIVE and self._stage is None:
+            deadline = min(deadline, self._schedule.due_s)
         return deadline
 
     def lost(self, *, now_ns: int, now: float) -> list[Event]:
         """Note that the Network Connection is gone."""
         self._at(now_ns, now)
         self._decoder = None
+        self._end_audit("the connection was lost")
         self._stage = None
         self._connack_by = _NEVER
         self._replica.drop_pass()
@@ -262,6 +272,25 @@ class LinkSession:
         self._forwarding.add(replace(message, token=self._token), now=now)
         return self._token
 
+    def audit(self, *, confirmed: bool, now_ns: int, now: float) -> list[Event] | str:
+        """Begin an audit now; `AuditEnded` follows.
+
+        Args:
+            confirmed: Whether any number of topics may be removed.
+            now_ns: Unix time in nanoseconds.
+            now: Monotonic seconds.
+
+        Returns:
+            What happened, or why no audit can begin.
+        """
+        self._at(now_ns, now)
+        if self.state is not LinkState.LIVE:
+            return f"the link is {self.state.value.replace('_', ' ')}"
+        if self._stage is not None:
+            return "an audit is under way"
+        self._begin_audit(confirmed=confirmed)
+        return self._take_events()
+
     def close(self, *, now: float) -> None:
         """Send DISCONNECT, which ends the session, for the node stops and the replica goes with it."""
         if self._decoder is not None and self.state is not LinkState.CONNECTING:
@@ -286,6 +315,11 @@ class LinkSession:
         if isinstance(self._stage, RetainedSync) and self.state in (LinkState.SNAPSHOT, LinkState.PROVING):
             return self._stage.topics_total + self._stage.topics_now
         return self._snapshot_topics
+
+    @property
+    def auditing(self) -> bool:
+        """Whether an audit of the live link is under way."""
+        return self._audit is not None
 
     @property
     def refused_in_epoch(self) -> int:
@@ -364,6 +398,10 @@ class LinkSession:
     def _take_rows(self, rows: list[PublishRow]) -> None:
         for phase, part in self._phases(rows):
             batch = self._intake.convert(part, now_ns=self._now_ns)
+            if self._audit is not None and not part[0][2] & 6:
+                for each, updates in self._replica.split_pass(batch.updates):
+                    self._events.append(Applied(self._replica.apply(updates, phase=each), b"", self.epoch))
+                batch.updates = []
             open_count = len(batch.to_puback) + self._inbound.open_count
             if open_count > self._config.receive_maximum and self._config.version == 5:
                 raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"{open_count} messages at a time")
@@ -376,7 +414,11 @@ class LinkSession:
 
     def _phases(self, rows: list[PublishRow]) -> Iterator[tuple[Phase, Sequence[PublishRow]]]:
         """Split rows, in order, by why they came."""
-        if self.state in (LinkState.LIVE, LinkState.STALLED):
+        if self._audit is not None:
+            # The copies come at QoS 0; which of these rows they are is for the replica to say.
+            for _, part in groupby(rows, lambda row: row[2] & 6):
+                yield Phase.LIVE, list(part)
+        elif self.state in (LinkState.LIVE, LinkState.STALLED):
             yield Phase.LIVE, rows
         elif self.state is LinkState.RESUMING:
             # What is sent again may have been applied before the connection was lost: not delivered twice.
@@ -402,6 +444,8 @@ class LinkSession:
         elif flags & 1 and topic in (SERVER_FENCE, self.control.fence_topic):
             if self._stage is not None:
                 self._stage.receive_retained(topic, self._now)
+        elif topic == RETAINED_COUNT:
+            self._retained_count = int(payload) if payload.isdigit() and len(payload) < 16 else None
         elif topic == STANDING_TOPIC and self.primary_node is not None:
             self._on_standing(payload)
         else:
@@ -510,8 +554,26 @@ class LinkSession:
                 fence=self.fence,
                 quiet_s=self._config.snapshot_quiet_s,
                 compare=compare,
+                retained_count=lambda: self._retained_count,
             )
         )
+
+    def _begin_audit(self, *, confirmed: bool) -> None:
+        self._audit = Audit(confirmed=confirmed, removed_percent_max=self._config.max_removed_percent, now=self._now)
+        self._begin_sync(compare=True)
+
+    def _end_audit(self, failure: str = "") -> None:
+        """Tell how the audit ended, if one is under way."""
+        audit, self._audit = self._audit, None
+        if audit is None:
+            return
+        if failure:
+            self._schedule.plan_retry(self._now)
+        else:
+            self._schedule.plan(self._now)
+        self._stage = None
+        self._replica.drop_pass()
+        self._events.append(AuditEnded(audit.end(now=self._now, failure=failure)))
 
     def _begin_stage(self, stage: Stage) -> None:
         self._stage = stage
@@ -547,10 +609,21 @@ class LinkSession:
                 self._end_session(Trigger.LOSS, str(losses), LinkLost(str(losses)))
                 return
             self.evidence[index] = evidence
+            self._sweep(result.unseen)
+        elif self._audit is not None:
+            vanished = self._audit.judge(
+                result,
+                self._replica.values,
+                topics=self._replica.count(index),
+                proves_absence=self.fence is not None or self.primary_node is not None,
+                before=self._stamp_before,
+                now_ns=self._now_ns,
+            )
+            self._sweep(vanished)
         else:
             self.evidence[index] = evidence
             self._events.append(SelectorComplete(index, evidence))
-        self._sweep(result.unseen)
+            self._sweep(result.unseen)
         if all(self.evidence):
             self.staleness.end()
         sync.begin_next(self._now)
@@ -559,6 +632,10 @@ class LinkSession:
 
     def _finish(self, sync: RetainedSync) -> None:
         self._stage = None
+        if self._audit is not None:
+            self._end_audit()
+            return
+        self._schedule.plan(self._now)
         if self.state is LinkState.VERIFYING:
             self._trigger(Trigger.VERIFIED)
             return
@@ -620,6 +697,8 @@ class LinkSession:
             if self._stage is not None:
                 self._stage.tick(now)
                 self._advance()
+            elif self.state is LinkState.LIVE and now >= self._schedule.due_s:
+                self._begin_audit(confirmed=False)
             elif now >= self._ping_deadline():
                 if self._outgoing.ping_sent_s is not None:
                     raise LinkLost("the primary does not answer PINGREQ")
@@ -628,11 +707,18 @@ class LinkSession:
                 self._tick_heartbeat()
         except SnapshotUnproved as error:
             self.truncated_total += 1
+            if self._audit is not None:
+                assert isinstance(self._stage, RetainedSync)
+                self._stage.give_up(now)
+                self._end_audit(str(error))
+                return
             self._end_session(Trigger.UNPROVED, error.message, error)
         except FanoutError as error:
             self._fail(error)
 
     def _tick_heartbeat(self) -> None:
+        if self._audit is not None:
+            return  # the control messages wait behind the retained set, and the audit has a limit for silence itself
         if self.control.is_stalled(self._now, intervals=2 * STALL_INTERVALS):
             raise LinkLost("heartbeats do not come back")
         if self.control.is_stalled(self._now) and self.state is LinkState.LIVE:

@@ -10,6 +10,7 @@ from fanout.api.agent import agent_line
 from fanout.api.lag import link_lag
 from fanout.api.models import (
     AccessStatus,
+    AuditDetail,
     Draining,
     LagDocument,
     LinkDetail,
@@ -22,6 +23,7 @@ from fanout.api.models import (
     ServerStatus,
     utc_from_ns,
 )
+from fanout.link.audit import AuditReport
 from fanout.link.status import LinkStatus
 from fanout.node.readiness import Verdict, judge, link_reasons, reason_against
 from fanout.standing import Standing, join
@@ -93,6 +95,18 @@ class NodeDocuments:
             )
         return LagDocument(node=self._node.config.node.id, role=self._node.role, links=tuple(links))
 
+    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail | None:
+        """Audit a link now and return what was found; None when there is no such link.
+
+        Raises:
+            AuditRefused: No audit can begin now.
+        """
+        audited = next((one for one in self._node.links if one.config.name == link), None)
+        if audited is None:
+            return None
+        report = await audited.audit(confirmed=confirmed)
+        return _audit_detail_of(report, ended_ns=self._node.clock.now_ns())
+
     def standing(self) -> Standing:
         """Return how the node stands, for those below it: what it holds counts, not whether it serves on."""
         statuses = [link.status() for link in self._node.links]
@@ -145,6 +159,12 @@ class NodeDocuments:
             truncated_total=status.truncated_total,
             snapshot_seconds=status.snapshot_seconds,
             snapshot_topics=status.snapshot_topics,
+            audit=_audit_detail(status),
+            alarm=status.alarm,
+            audits_total=status.audits.ended_total,
+            audits_failed_total=status.audits.failed_total,
+            audit_changed_total=status.audits.changed_total,
+            audit_removed_total=status.audits.removed_total,
             paths_above=tuple(" > ".join(path) for path in status.paths_above),
         )
 
@@ -190,6 +210,24 @@ class NodeDocuments:
             limits[f"link[{index}].topics_max"] = link.topics_max
             limits[f"link[{index}].bytes_max"] = link.bytes_max
         return limits
+
+
+def _audit_detail(status: LinkStatus) -> AuditDetail | None:
+    last = status.audits.last
+    return None if last is None else _audit_detail_of(last, ended_ns=status.audits.last_ended_ns)
+
+
+def _audit_detail_of(report: AuditReport, *, ended_ns: int) -> AuditDetail:
+    return AuditDetail(
+        ended=utc_from_ns(ended_ns),
+        confirmed=report.confirmed,
+        checked_topics=report.checked,
+        changed_topics=report.changed,
+        removed_topics=report.removed,
+        kept_topics=report.kept,
+        took_seconds=report.seconds,
+        failure=report.failure or None,
+    )
 
 
 def _readiness(status: LinkStatus) -> LinkReadiness:

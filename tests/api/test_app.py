@@ -160,6 +160,32 @@ async def test_wrong_method_is_a_json_405(http: httpx.AsyncClient) -> None:
     assert answer.json() == {"error": "POST is not possible here", "hint": "Use GET"}
 
 
+async def test_audit_answers_what_was_found(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """The answer comes when the audit has ended; nothing is confirmed unless that is said."""
+    answer = await http.post("/v1/links/plant/audit")
+    assert answer.status_code == 200
+    assert (answer.json()["checked_topics"], answer.json()["removed_topics"], answer.json()["kept_topics"]) == (
+        200_000,
+        0,
+        70_000,
+    )
+    answer = await http.post("/v1/links/plant/audit", json={"confirmed": True})
+    assert (answer.json()["removed_topics"], answer.json()["kept_topics"]) == (70_000, 0)
+
+
+async def test_audit_that_is_not_possible_is_refused(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """An unknown link, a link that is not live, a page in a browser, a question in place of an order."""
+    answer = await http.post("/v1/links/planet/audit")
+    assert (answer.status_code, answer.json()["error"]) == (404, "there is no link planet")
+    node.links = (snapshot_link(),)
+    answer = await http.post("/v1/links/plant/audit")
+    assert (answer.status_code, answer.json()["error"]) == (409, "the link is snapshot")
+    answer = await http.post("/v1/links/plant/audit", headers={"Origin": "http://example.org"})
+    assert answer.status_code == 403
+    answer = await http.get("/v1/links/plant/audit")
+    assert (answer.status_code, answer.json()["hint"]) == (405, "Use POST")
+
+
 async def test_answers_are_not_cached(http: httpx.AsyncClient) -> None:
     """No cache on the way may answer in the node's place."""
     for path in (*ENDPOINTS, "/no-such-path"):
