@@ -21,6 +21,10 @@ BENCHES = {
     "fanout": "bench.fan_out",
     "steady": "bench.steady",
     "light": "bench.light",
+    "snapshot": "bench.snapshot",
+    "join": "bench.join",
+    "slow": "bench.slow",
+    "scale": "bench.scale",
 }
 """By name: the module with `add_arguments(parser)` and `run(arguments) -> Report`; its docstring's first line says what
 it measures."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from functools import partial
 
-from bench.report import Ask, Report, Row, alternate, medians, ratio
+from bench.report import Ask, Report, Row, alternate, medians, ratio, rows
 from bench.stage import BARE, BRIDGE, LABELS, OURS, RELAY, Run, Side, Stage, burst
 
 __all__ = ["add_arguments", "run"]
@@ -32,16 +31,16 @@ def run(arguments: argparse.Namespace) -> Report:
     """Measure ours and the bridge alternately, for each QoS and number of subscribers."""
     names = [{"on": OURS, "off": BARE}[one] for one in arguments.log.split(",")]
     names += [BRIDGE, *([RELAY] if arguments.self_test else [])]
-    rows: list[Row] = []
+    results: list[Row] = []
     for qos in map(int, arguments.qos.split(",")):
         with Stage(qos=qos) as stage, stage.sides(*names) as sides:
             for subscribers in map(int, arguments.subscribers.split(",")):
-                rows += _rows(sides, subscribers, qos, arguments)
+                results += _compare(sides, subscribers, qos, arguments)
     title = f"one burst, until every subscriber has all of it; medians of {arguments.runs} alternating runs"
-    return Report("fanout", title, tuple(rows))
+    return Report("fanout", title, tuple(results))
 
 
-def _rows(sides: dict[str, Side], subscribers: int, qos: int, arguments: argparse.Namespace) -> list[Row]:
+def _compare(sides: dict[str, Side], subscribers: int, qos: int, arguments: argparse.Namespace) -> list[Row]:
     messages = max(arguments.messages_min, min(100_000, arguments.deliveries // subscribers))
 
     def one(side: Side) -> Run:
@@ -50,15 +49,12 @@ def _rows(sides: dict[str, Side], subscribers: int, qos: int, arguments: argpars
     runs = alternate(arguments.runs, {name: partial(one, side) for name, side in sides.items()})
     speeds = {name: medians(results).delivered_per_s for name, results in runs.items()}
     peer, limit = speeds[BRIDGE], speeds.pop(RELAY, None)
-    rows = []
-    for name, results in runs.items():
-        middle = medians(results)
-        asked = []
-        if name in (OURS, BARE) and subscribers in _ASKED[qos]:
+    asked = {}
+    if subscribers in _ASKED[qos]:
+        for name in {OURS, BARE} & set(sides):
             at_least = _ASKED[qos][subscribers]
-            asked.append(Ask("times the bridge", ratio(middle.delivered_per_s, peer), at_least=at_least))
-        if name == RELAY and limit is not None:
-            asked.append(Ask("times the fastest", ratio(limit, max(speeds.values())), at_least=1.0))
-        figures = {"QoS": qos, "subscribers": subscribers, "messages": messages, "server": LABELS[name]}
-        rows.append(Row({**figures, **middle.figures()}, tuple(asked), [asdict(run) for run in results]))
-    return rows
+            asked[name] = (Ask("times the bridge", ratio(speeds[name], peer), at_least=at_least),)
+    if limit is not None:
+        asked[RELAY] = (Ask("times the fastest", ratio(limit, max(speeds.values())), at_least=1.0),)
+    case = {"QoS": qos, "subscribers": subscribers, "messages": messages}
+    return rows(case, runs, labels=LABELS, asked=asked)

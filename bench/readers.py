@@ -99,6 +99,11 @@ class Readers:
         """
         return self._answer(deadline_s)
 
+    @property
+    def done(self) -> bool:
+        """Whether `wait` returns, or fails, at once."""
+        return self._pipe.poll(0)
+
     def close(self) -> None:
         """End the process."""
         self._pipe.close()
@@ -172,6 +177,7 @@ class _Clients:
         ]
         self._half_speed, self._fast = everyone[audience.stalled : slow], everyone[slow:]
         self._everyone = everyone
+        self._subscribed = audience.subscribed
         if audience.subscribed:
             self._subscribe()
             for client in everyone:
@@ -190,12 +196,13 @@ class _Clients:
         """Read until every fast subscriber has `messages` more, and no byte beyond them."""
         audience = self._audience
         # The SUBACK of those that subscribe only now comes before, among or behind the retained messages.
-        wanted = messages * self._size + (0 if audience.subscribed else _SUBACK_BYTES)
+        wanted = messages * self._size + (0 if self._subscribed else _SUBACK_BYTES)
         for client in self._everyone:
             client.read_bytes = 0
         self._latencies.clear()
-        if not audience.subscribed:
+        if not self._subscribed:
             self._subscribe()
+            self._subscribed = True
         pause_s = 0.0 if audience.latencies else _PAUSE_S
         waiting = len(self._fast)
         with selectors.DefaultSelector() as selector:
@@ -207,7 +214,8 @@ class _Clients:
                     raise TimeoutError(f"no byte for {_SILENCE_S} s; {waiting} of {len(self._fast)} subscribers wait")
                 for key, _ in ready:
                     client = key.data
-                    self._take(client, _READ_BYTES)
+                    # Updates at an even rate go on behind those that are expected: they are left in the socket.
+                    self._take(client, wanted - client.read_bytes if audience.latencies else _READ_BYTES)
                     if client.read_bytes >= wanted:
                         selector.unregister(client.socket)
                         waiting -= 1

@@ -6,16 +6,27 @@ Owns the layout and the medians. It knows no server and no benchmark.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import Field, asdict, dataclass, fields
 from math import ceil
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from rich.table import Table
 
-__all__ = ["Ask", "Report", "Row", "alternate", "medians", "percentile", "ratio"]
+__all__ = ["Ask", "Report", "Row", "alternate", "medians", "percentile", "ratio", "rows"]
 
 R = TypeVar("R")
+Figures = Mapping[str, float | int | str]
+Asks = tuple["Ask", ...]
+
+
+class Measured(Protocol):
+    """What one run gave: a dataclass of numbers."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+
+    def figures(self) -> Figures:
+        """Return what a table shows of it, by column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +61,7 @@ class Ask:
 class Row:
     """One line of the table: what one server reached in one case."""
 
-    figures: Mapping[str, float | int | str]
+    figures: Figures
     """By column, in order; the columns of all rows of a report are the same."""
     asked: tuple[Ask, ...] = ()
     """What the targets say about this line."""
@@ -117,6 +128,27 @@ def medians(runs: list[R]) -> R:
     """Return a run, a dataclass of numbers, whose every field is the median of that field."""
     kind = type(runs[0])
     return kind(*(median(getattr(run, field.name) for run in runs) for field in fields(kind)))  # type: ignore[arg-type]
+
+
+def rows(
+    case: Figures, runs: Mapping[str, Sequence[Measured]], *, labels: Mapping[str, str], asked: Mapping[str, Asks]
+) -> list[Row]:
+    """Return a row for each server: its medians in one case.
+
+    Args:
+        case: Columns in front that are the same for all.
+        runs: What `alternate` returned.
+        labels: What the table calls each server.
+        asked: What the targets say about a server, for those that have any.
+    """
+    return [
+        Row(
+            {**case, "server": labels[name], **medians(list(results)).figures()},
+            asked.get(name, ()),
+            [asdict(one) for one in results],
+        )
+        for name, results in runs.items()
+    ]
 
 
 def percentile(values: list[float], share: float) -> float:

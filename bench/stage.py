@@ -210,6 +210,7 @@ def burst(
     messages: int,
     payload_bytes: int,
     topics: int = 1000,
+    retained: int = 0,
     stalled: int = 0,
     half_speed: int = 0,
 ) -> Run:
@@ -222,6 +223,7 @@ def burst(
         messages: How many.
         payload_bytes: Size of each payload.
         topics: How many topics they are spread over.
+        retained: How many topics have a retained value already, which the subscribers get before.
         stalled: How many subscribers more that never read.
         half_speed: How many subscribers more that read half as fast as the others.
     """
@@ -234,10 +236,14 @@ def burst(
         qos=qos,
         stalled=stalled,
         half_speed=half_speed,
+        subscribed=not retained,
     )
     with Readers(audience) as readers:
         publisher = connect(side.publish_port, "bench-publisher")
         try:
+            if retained:
+                readers.expect(retained)
+                readers.wait()
             time.sleep(_SETTLE_S)  # the subscribers of the run before are still being forgotten
             before = side.server.usage()
             readers.expect(messages)

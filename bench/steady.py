@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from functools import partial
 
 from bench.paced import PacedRun, paced
-from bench.report import Ask, Report, Row, alternate, medians, ratio
+from bench.report import Ask, Report, Row, alternate, medians, ratio, rows
 from bench.stage import BRIDGE, LABELS, OURS, Side, Stage
 
 __all__ = ["add_arguments", "run"]
@@ -24,18 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Report:
     """Measure ours and the bridge alternately, for each number of subscribers."""
-    rows: list[Row] = []
+    results: list[Row] = []
     with Stage() as stage, stage.sides(OURS, BRIDGE) as sides:
         for subscribers in map(int, arguments.subscribers.split(",")):
-            rows += _rows(sides, subscribers, arguments)
+            results += _compare(sides, subscribers, arguments)
     title = (
         f"{arguments.rate:g} updates/s for {arguments.seconds:g} s at QoS 0; "
         f"medians of {arguments.runs} alternating runs"
     )
-    return Report("steady", title, tuple(rows))
+    return Report("steady", title, tuple(results))
 
 
-def _rows(sides: dict[str, Side], subscribers: int, arguments: argparse.Namespace) -> list[Row]:
+def _compare(sides: dict[str, Side], subscribers: int, arguments: argparse.Namespace) -> list[Row]:
     def one(side: Side) -> PacedRun:
         return paced(
             side,
@@ -47,17 +46,9 @@ def _rows(sides: dict[str, Side], subscribers: int, arguments: argparse.Namespac
         )
 
     runs = alternate(arguments.runs, {name: partial(one, side) for name, side in sides.items()})
-    middle = {name: medians(results) for name, results in runs.items()}
-    ours, peer = middle[OURS], middle[BRIDGE]
+    ours, peer = medians(runs[OURS]), medians(runs[BRIDGE])
     asked = (
         Ask("p99, times the bridge's", ratio(ours.p99_ms, peer.p99_ms), at_most=1.0),
         Ask("CPU, times the bridge's", ratio(ours.cpu_s, peer.cpu_s), at_most=0.333),
     )
-    return [
-        Row(
-            {"subscribers": subscribers, "server": LABELS[name], **middle[name].figures()},
-            asked if name == OURS else (),
-            [asdict(one) for one in results],
-        )
-        for name, results in runs.items()
-    ]
+    return rows({"subscribers": subscribers}, runs, labels=LABELS, asked={OURS: asked})

@@ -70,11 +70,65 @@ def test_steady_takes_latencies_and_cpu(tmp_path: Path) -> None:
     assert [ask["what"] for ask in results[0]["asked"]] == ["p99, times the bridge's", "CPU, times the bridge's"]
 
 
-def test_light_adds_the_hop_to_the_primary(tmp_path: Path) -> None:
-    """What a hop adds is its median without that of the primary."""
+def test_light_compares_what_the_hop_adds(tmp_path: Path) -> None:
+    """The primary itself is measured too, and what it takes is no part of the ratio."""
     results = measure(tmp_path, "light", "--rate", "50", "--seconds", "0.4")
 
     assert servers(results) == ["primary", "ours", "bridge"]
+    primary, ours, bridge = (result["p50 ms"] for result in results)
+    (ask,) = results[1]["asked"]
+    if ours > primary < bridge:
+        assert ask["reached"] == pytest.approx((ours - primary) / (bridge - primary))
+    else:
+        assert ask["reached"] is None
+    assert all(result["runs"][0]["delivered"] == 20 for result in results)
+
+
+def test_snapshot_counts_time_and_memory(tmp_path: Path) -> None:
+    """Each size is started afresh, and a later subscriber gets every topic."""
+    results = measure(tmp_path, "snapshot", "--topics", "1000,3000")
+
+    assert servers(results) == ["ours", "bridge"] * 2
+    assert [result["runs"][0]["delivered"] for result in results] == [1000, 1000, 3000, 3000]
     for result in results:
-        assert result["added p50 ms"] == pytest.approx(result["p50 ms"] - results[0]["p50 ms"])
-        assert result["runs"][0]["delivered"] == 20
+        assert 0 < result["listens after s"] < result["ready after s"]
+
+
+def test_join_lets_a_crowd_in_while_updates_go_on(tmp_path: Path) -> None:
+    """Every subscriber that joins gets every retained message, and live updates were timed meanwhile."""
+    results = measure(tmp_path, "join", "--subscribers", "4", "--topics", "500")
+
+    assert servers(results) == ["ours", "bridge"]
+    for result in results:
+        assert result["runs"][0]["delivered"] == 2000
+        assert result["delivered/s"] == pytest.approx(2000 / result["all have all after s"])
+        assert 0 < result["live p50 ms"] <= result["live p99 ms"]
+    assert results[0]["asked"][0]["reached"] == pytest.approx(
+        results[1]["all have all after s"] / results[0]["all have all after s"]
+    )
+
+
+def test_slow_subscribers_are_left_out_of_the_count(tmp_path: Path) -> None:
+    """The quick ones get everything, with slow ones beside them and without."""
+    options = ["--subscribers", "6", "--stalled", "1", "--half-speed", "2", "--messages", "200"]
+    results = measure(tmp_path, "slow", *options)
+
+    assert servers(results) == ["ours", "ours with slow ones", "bridge", "bridge with slow ones"]
+    assert [result["runs"][0]["delivered"] for result in results] == [600] * 4
+    others, memory = results[1]["asked"]
+    assert others["reached"] == pytest.approx(results[1]["delivered/s"] / results[0]["delivered/s"])
+    assert memory["at_most"] == 3 * 3
+
+
+def test_scale_grows_topics_and_then_subscribers(tmp_path: Path) -> None:
+    """Each series has its own first line, and every line says what was counted."""
+    options = ["--topics", "10,100", "--subscribers", "1,3", "--deliveries", "600", "--messages-min", "100"]
+    results = measure(tmp_path, "scale", *options, "--subscribers-beside", "2", "--topics-beside", "20")
+
+    cases = [(result["grows"], result["topics"], result["subscribers"], result["messages"]) for result in results]
+    assert cases == [
+        ("topics", 10, 2, 300),
+        ("topics", 100, 2, 300),
+        ("subscribers", 20, 1, 600),
+        ("subscribers", 20, 3, 200),
+    ]
