@@ -1,4 +1,4 @@
-"""What an idle connection, a durable session and a message that waits for one cost a node: memory and CPU.
+"""Idle connections, durable sessions and messages that wait for them: memory and CPU of each, ours only.
 
 Each figure is the difference of the node's resident memory (VmRSS) before and after, over the number of things added,
 on a node that was started for it and warmed up. The clients live in this process and are not counted.
@@ -6,8 +6,7 @@ on a node that was started for it and warmed up. The clients live in this proces
 
 from __future__ import annotations
 
-import gc
-import resource
+import argparse
 import socket
 import tempfile
 import time
@@ -16,15 +15,15 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench.load import burst, connect, publish_burst
+from bench.load import connect, publish, publishes
 from bench.processes import Node, wait_for
+from bench.report import Figures, Report, Row, medians
 from fanout.mqtt.packets import Connect, Disconnect, Subscribe, Subscription, encode
 from fanout.mqtt.publish import encode_publish
 
-__all__ = ["Cost", "measure"]
+__all__ = ["add_arguments", "run"]
 
 _VERSION = 4
-_SPARE_FILES = 200
 _WARM_UP = 200
 _IDLE_S = 5.0
 _DEADLINE_S = 120.0
@@ -35,26 +34,22 @@ _SETTINGS = "sys_interval_s = 0\nconnections_max = 100000\nsession_expiry_max_s 
 class Cost:
     """What some number of things cost a node."""
 
-    what: str
     count: int
+    """How many."""
     resident_bytes: int
     """How much more memory the node had with them, all together."""
     cpu_s: float
     """CPU time that it took to add them, all together."""
 
-    @property
-    def bytes_each(self) -> float:
-        """Memory of one."""
-        return self.resident_bytes / self.count
-
-    @property
-    def cpu_us_each(self) -> float:
-        """CPU time of one in microseconds."""
-        return self.cpu_s / self.count * 1e6
-
-    def as_dict(self) -> dict[str, object]:
-        """Return what a JSON document says about it."""
-        return {**asdict(self), "bytes_each": self.bytes_each, "cpu_us_each": self.cpu_us_each}
+    def figures(self) -> Figures:
+        """Return what a table shows of it, by column."""
+        return {
+            "count": self.count,
+            "bytes each": self.resident_bytes / self.count,
+            "MiB": self.resident_bytes / 2**20,
+            "CPU us each": self.cpu_s / self.count * 1e6,
+            "CPU s": self.cpu_s,
+        }
 
 
 class _Gauge:
@@ -62,18 +57,15 @@ class _Gauge:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self.look()
+        self._last = self._look()
 
-    def look(self) -> tuple[int, float]:
-        """Return how much memory and CPU time have grown since the last look."""
-        resident, cpu_s = self._resident(), self._node.usage().cpu_s
-        before = getattr(self, "_last", (resident, cpu_s))
-        self._last = (resident, cpu_s)
-        return resident - before[0], cpu_s - before[1]
+    def cost(self, count: int) -> Cost:
+        """Return what so many things have cost since the last call, or since the gauge was made."""
+        before, self._last = self._last, self._look()
+        return Cost(count, self._last[0] - before[0], self._last[1] - before[1])
 
-    def cost(self, what: str, count: int) -> Cost:
-        """Return what so many things have cost since the last look."""
-        return Cost(what, count, *self.look())
+    def _look(self) -> tuple[int, float]:
+        return self._resident(), self._node.usage().cpu_s
 
     def _resident(self) -> int:
         assert self._node.process is not None
@@ -81,33 +73,30 @@ class _Gauge:
         return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) * 1024
 
 
-def measure(*, connections: int, sessions: int, queued: int, payload_bytes: int) -> list[Cost]:
-    """Measure, and return the costs in the order of the report.
-
-    Args:
-        connections: Idle connections.
-        sessions: Durable sessions without a connection.
-        queued: Messages that wait for each of these.
-        payload_bytes: Size of their payloads.
-
-    Raises:
-        RuntimeError: The system does not give this process as many open files as it needs.
-    """
-    _allow_files(connections + _SPARE_FILES)
-    return [
-        *_idle_connections(connections),
-        *_durable_sessions(sessions, queued, payload_bytes, shared=False),
-        *_durable_sessions(sessions, queued, payload_bytes, shared=True),
-    ]
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("--connections", type=int, default=5_000, help="idle connections (5000)")
+    parser.add_argument("--sessions", type=int, default=2_000, help="durable sessions without a connection (2000)")
+    parser.add_argument("--queued", type=int, default=100, help="messages that wait for each session (100)")
+    parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
 
 
-def _allow_files(wanted: int) -> None:
-    """Let this process, and the nodes that it starts, open so many files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < wanted:
-        raise RuntimeError(f"the system allows {hard} open files, {wanted} are needed: raise `ulimit -Hn`")
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+def run(arguments: argparse.Namespace) -> Report:
+    """Measure nodes that are started for it, `runs` times."""
+    queued, payload_bytes = arguments.queued, arguments.payload_bytes
+    costs: dict[str, list[Cost]] = {}
+    for _ in range(arguments.runs):
+        for what, cost in (
+            *_idle_connections(arguments.connections),
+            *_durable_sessions(arguments.sessions, queued, payload_bytes, shared=False),
+            *_durable_sessions(arguments.sessions, queued, payload_bytes, shared=True),
+        ):
+            costs.setdefault(what, []).append(cost)
+    lines = (
+        Row({"what": what, **medians(runs).figures()}, runs=[asdict(each) for each in runs])
+        for what, runs in costs.items()
+    )
+    return Report("capacity", f"what one costs a node; medians of {arguments.runs} runs", tuple(lines))
 
 
 @contextmanager
@@ -123,25 +112,24 @@ def _node() -> Iterator[tuple[Node, _Gauge]]:
             yield node, _Gauge(node)
 
 
-def _idle_connections(count: int) -> Iterator[Cost]:
+def _idle_connections(count: int) -> Iterator[tuple[str, Cost]]:
     with _node() as (node, gauge):
         clients: list[socket.socket] = []
         try:
             clients += [connect(node.port, f"c-{number}") for number in range(count)]
             _wait(node, connections=count)
-            yield gauge.cost("idle connection", count)
+            yield "idle connection", gauge.cost(count)
             for number, client in enumerate(clients):
                 _subscribe(client, b"own/%d" % number, qos=0)
-            yield gauge.cost("its subscription, on top", count)
+            yield "its subscription, on top", gauge.cost(count)
             time.sleep(_IDLE_S)
-            _, cpu_s = gauge.look()
-            yield Cost(f"{_IDLE_S:g} s idle with all connections", 1, 0, cpu_s)
+            yield f"{_IDLE_S:g} s idle with all connections", gauge.cost(1)
         finally:
             for client in clients:
                 client.close()
 
 
-def _durable_sessions(count: int, queued: int, payload_bytes: int, *, shared: bool) -> Iterator[Cost]:
+def _durable_sessions(count: int, queued: int, payload_bytes: int, *, shared: bool) -> Iterator[tuple[str, Cost]]:
     """Measure sessions that are away: each with a topic of its own, or all with the same subscription."""
     kind = "common filter" if shared else "own filter"
     with _node() as (node, gauge):
@@ -151,18 +139,16 @@ def _durable_sessions(count: int, queued: int, payload_bytes: int, *, shared: bo
             client.sendall(encode(Disconnect(), version=_VERSION))
             client.close()
         _wait(node, connections=0, sessions=count)
-        yield gauge.cost(f"durable session, {kind}", count)
+        yield f"durable session, {kind}", gauge.cost(count)
         with connect(node.port, "publisher") as publisher:
             if shared:
-                packets = burst(queued, topics=queued, payload_bytes=payload_bytes, qos=1)
-                publish_burst(publisher, packets, messages=queued, qos=1)
+                packets = publishes(queued, root="bench", topics=queued, payload_bytes=payload_bytes, qos=1)
+                publish(publisher, packets, messages=queued, qos=1)
             else:
                 for start in range(0, count, 100):
                     packets = _to_each(range(start, min(start + 100, count)), queued, payload_bytes)
-                    publish_burst(publisher, packets, messages=queued * (min(start + 100, count) - start), qos=1)
-                    publisher.setblocking(True)
-        gc.collect()
-        yield gauge.cost(f"waiting message, {kind}", count * queued)
+                    publish(publisher, packets, messages=queued * (min(start + 100, count) - start), qos=1)
+        yield f"waiting message, {kind}", gauge.cost(count * queued)
 
 
 def _to_each(sessions: range, queued: int, payload_bytes: int) -> bytes:

@@ -82,6 +82,8 @@ class Usage:
 
     cpu_s: float
     """User and system time, in seconds."""
+    resident_bytes: int
+    """The resident set size now."""
     resident_bytes_max: int
     """The highest resident set size so far."""
 
@@ -183,9 +185,11 @@ class Server:
         """Return what the process has used so far."""
         assert self.process is not None
         stat = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-        return Usage((int(stat[11]) + int(stat[12])) / _TICKS_PER_SECOND, int(peak.split()[1]) * 1024)
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        now, peak = (
+            next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key)) for key in ("VmRSS", "VmHWM")
+        )
+        return Usage((int(stat[11]) + int(stat[12])) / _TICKS_PER_SECOND, now, peak)
 
     def __enter__(self) -> Self:
         self.start()
