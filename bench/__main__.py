@@ -10,6 +10,7 @@ import platform
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from rich.console import Console
@@ -60,7 +61,12 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: every process is ended
     allow_connections()
     machine = _machine()
-    report = arguments.run(arguments)
+    with tempfile.TemporaryDirectory(prefix="fanout-bytecode-") as bytecode:
+        # As installed programs do, a node starts from compiled code, whatever this environment says; its first start
+        # compiles.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = bytecode
+        report = arguments.run(arguments)
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(report.table())
     console.print(
@@ -73,4 +79,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
