@@ -86,7 +86,7 @@ def _capacity(arguments: argparse.Namespace) -> None:
         payload_bytes=arguments.payload_bytes,
     )
     table = Table(title="fanout: what one costs a node")
-    for column in ("what", "count", "bytes each", "MiB", "CPU us each", "CPU s"):
+    for column in ("what", "count", "bytes each", "MiB", "CPU us each"):
         table.add_column(column, justify="left" if column == "what" else "right", no_wrap=True)
     for cost in costs:
         table.add_row(
@@ -95,7 +95,6 @@ def _capacity(arguments: argparse.Namespace) -> None:
             f"{cost.bytes_each:,.0f}",
             f"{cost.resident_bytes / 2**20:.1f}",
             f"{cost.cpu_us_each:,.1f}",
-            f"{cost.cpu_s:.2f}",
         )
     Console().print(table)
     if arguments.json:

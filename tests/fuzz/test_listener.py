@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.fuzz.listener import fuzzed_node
 
-CONVERSATIONS = 1_500
+CONVERSATIONS = 1_000
 SEED = 20_240_607
 
 
