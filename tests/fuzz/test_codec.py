@@ -14,7 +14,7 @@ from tests.fuzz.codec import Target, check_proxy_header, check_stream, targets
 from tests.fuzz.mutation import cuts, spoil
 from tests.mqtt.strategies import packets_from_client, packets_from_server
 
-INPUTS = 4_000
+INPUTS = 3_000
 SEED = 20_240_607
 
 sides = st.sampled_from([("server", None), ("server", 4), ("server", 5), ("client", 4), ("client", 5)])
@@ -28,7 +28,7 @@ def test_any_bytes(side: tuple[Role, int | None], data: bytes, rng: random.Rando
     check_stream(data, cuts(data, rng), role=role, version=version)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data(), st.sampled_from([4, 5]), st.sampled_from(["server", "client"]), st.randoms(use_true_random=False))
 def test_spoilt_packets(data: st.DataObject, version: int, role: Role, rng: random.Random) -> None:
     """Any valid packets, one of them with faults."""

@@ -26,7 +26,7 @@ _TITLE = """# Which statements of MQTT are supported
 Made by `scripts/mqtt_support` from the tests in `tests/spec`; a test sees to it that it is up to date. Every row is a
 normative statement that binds a Server, and the test over a real socket that shows it. "Refused" says what a client is
 told that breaks the statement: the Reason Code of MQTT 5; over MQTT 3.1.1, which has no DISCONNECT from a Server, its
-Network Connection is closed.
+Network Connection is closed. [conformance.md](conformance.md) has what other people's suites find.
 
 What is left to a Server, and how it is decided:
 
