@@ -34,6 +34,7 @@ class RetainedDelivery:
         "_pieces",
         "_store",
         "_values",
+        "_whole",
         "pings",
         "qos_max",
         "topic_filter",
@@ -63,6 +64,7 @@ class RetainedDelivery:
         self._values: Iterator[list[Update]] | None = None
         self._left: list[bytes] = []  # topics of a piece that was not sent whole, from the index `_left_from`
         self._left_from = 0
+        self._whole = False  # whether a whole piece was taken, as others take it
 
     def take(self, count: int) -> list[Update] | None:
         """Take the next values; None when there are none left.
@@ -77,9 +79,11 @@ class RetainedDelivery:
             topics = self._left[self._left_from : self._left_from + count]
             self._left_from += len(topics)
             if values := list(filter(None, map(self._store.get, topics))):
+                self._whole = False
                 return values
         if self._values is None:
             self._values = self._store.match(self.topic_filter)
+        self._whole = True
         return next(self._values, None)
 
     def put_back(self, values: Sequence[Update]) -> None:
@@ -93,5 +97,11 @@ class RetainedDelivery:
         return (value, qos if qos < self.qos_max else self.qos_max, True, self._identifiers)  # [MQTT-3.3.1-8]
 
     def batch(self, values: Sequence[Update], *, wire: WireVariant) -> Batch | None:
-        """Return the messages with `values`, shared with other deliveries; None when each must be encoded alone."""
+        """Return the messages with `values`, which were just taken, shared with other deliveries.
+
+        Returns:
+            A batch; None when each must be encoded alone: for a part of a piece nobody else has a use.
+        """
+        if not self._whole or len(values) == 1:
+            return None
         return self._pieces.batch(values, wire=wire, qos_max=self.qos_max, identifiers=self._identifiers)

@@ -208,3 +208,13 @@ def test_batch_that_alone_is_too_much_keeps_what_must_stay() -> None:
     dropped = queue.append(Batch(messages(3) + messages(4, 5, qos=1), wire=WIRE))
     assert ([int(message[0][1]) for message in dropped], queue.overflowed) == ([3], True)
     assert drain(queue) == [4, 5]
+
+
+def test_message_at_qos_0_for_a_queue_full_of_others_goes_itself() -> None:
+    """Nothing of it is left, and what waited is untouched."""
+    queue = overflowing()
+    queue.append(batch(1, 2, 3, qos=1))
+    dropped = queue.append(batch(4, 5))
+    assert ([int(message[0][1]) for message in dropped], queue.overflowed) == ([4, 5], False)
+    assert queue.appended_total == 3
+    assert drain(queue) == [1, 2, 3]

@@ -21,6 +21,7 @@ def values() -> Values:
 def test_messages_have_retain_and_the_lower_qos() -> None:
     """Retained messages carry RETAIN 1 [MQTT-3.3.1-8], the lower QoS, and the subscription's identifier."""
     delivery = values().delivery(b"t/#", options(1, identifier=6))
+    delivery.take(1)
     expected = [(value, min(value[2], 1), True, (6,)) for value in VALUES]
     assert [delivery.message(value) for value in VALUES] == expected
     batch = delivery.batch(VALUES, wire=WireVariant(5))
@@ -64,3 +65,21 @@ def test_values_put_back_may_all_be_gone() -> None:
     delivery.put_back(VALUES[:2])
     del store.values[b"t/1"], store.values[b"t/2"]
     assert delivery.take(1) == [VALUES[2]]
+
+
+def test_only_whole_pieces_are_shared() -> None:
+    """A part of a piece, and a single value, are for one session alone."""
+    store = values()
+    delivery = store.delivery(b"t/#", options())
+    taken = delivery.take(1)
+    assert taken is not None
+    assert delivery.batch(taken, wire=WireVariant(5)) is not None
+    delivery.put_back(taken[1:])
+    taken = delivery.take(2)
+    assert taken == VALUES[1:]
+    assert delivery.batch(taken, wire=WireVariant(5)) is None
+    store.piece = 1
+    single = store.delivery(b"t/#", options())
+    taken = single.take(1)
+    assert taken == VALUES[:1]
+    assert single.batch(taken, wire=WireVariant(5)) is None

@@ -12,6 +12,7 @@ from fanout.server.audiences import SubscriptionOptions
 from fanout.server.counters import Counters, DropReason
 from fanout.server.message_queue import Batch
 from fanout.server.sending import PINGRESP
+from fanout.server.sessions import Session
 from fanout.server.wire import Message, WireVariant
 from tests.server.core_pieces import Peer, Values, make_session, options
 from tests.server.node_in_memory import update
@@ -661,3 +662,33 @@ def test_search_that_finds_nothing_comes_in_pieces() -> None:
     assert 1 <= len(searched) < 10
     peer.take(messages_max=256)
     assert (len(searched), peer.read()) == (100, b"")
+
+
+def test_session_that_overflowed_takes_nothing_more() -> None:
+    """It enters itself where the shell finds it, and what still comes counts as lost with its end."""
+    counters = Counters()
+    overflowed: dict[Session, None] = {}
+    session = make_session(counters=counters, queue_messages_max=2, overflowed=overflowed)
+    for number in range(3):
+        assert not overflowed
+        session.enqueue(batch(message(b"%d" % number, qos=1)))
+    assert list(overflowed) == [session]
+    session.enqueue(batch(message(b"4", qos=1), message(b"5", qos=2)))
+    assert session.sending.queue.messages == 3
+    assert counters.dropped[DropReason.SESSION_ENDED] == 2
+
+
+def test_retained_messages_wait_for_what_the_window_holds_back() -> None:
+    """A SUBSCRIBE behind messages that wait for acknowledgements is served in its turn."""
+    peer = Peer(make_session(), window=1)
+    session = peer.session
+    session.send(batch(*(message(b"%d" % number, qos=1, topic=b"a") for number in range(3))), now_ns=0)
+    deliver(peer, update(b"a", b"2"))
+    for number in (1, 2):
+        peer.take()
+        assert peer.read() == b""
+        session.acknowledge(ack(PacketType.PUBACK, number))
+        peer.take_piece(messages_max=1)
+        assert peer.read() == publish(b"%d" % number, 1, number + 1, topic=b"a")
+    peer.take()
+    assert peer.read() == publish(b"2", flags=1, topic=b"a")
