@@ -94,6 +94,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the socket."""
+        if self.state is ConnectionState.CONNECTING:  # the client left
+            self._server.counters.connections_refused += 1
         self._end()
         self.state = ConnectionState.CLOSING
         self._cancel_deadline()
@@ -291,7 +293,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self._pump_later()
             case Disconnect():
                 self._receive_disconnect(session, item)
-            case _:  # AUTH, without an Authentication Method in CONNECT [MQTT-4.12.0-6]
+            case _:  # AUTH, without an Authentication Method in CONNECT [MQTT-4.12.0-7]
                 self._fail(_protocol_error("AUTH without an Authentication Method"))
 
     def _receive_subscribe(self, session: Session, packet: Subscribe) -> None:

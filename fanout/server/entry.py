@@ -180,7 +180,7 @@ class Entry(asyncio.BufferedProtocol):
 
     async def _wrap(self, tls: ListenerTls) -> None:
         loop = asyncio.get_running_loop()
-        timeout_s = self._reception.entry_timeout_s
+        timeout_s = 2 * self._reception.entry_timeout_s  # the deadline comes first
         problem = "the client left"
         try:
             wrapped = await loop.start_tls(
