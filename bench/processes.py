@@ -248,7 +248,16 @@ class Node(Server):
     """One fanout node, with the address of its HTTP interface."""
 
     def __init__(
-        self, scratch: Path, *, role: str, name: str, links: str = "", settings: str = "", log: bool | str = True
+        self,
+        scratch: Path,
+        *,
+        role: str,
+        name: str,
+        links: str = "",
+        settings: str = "",
+        log: bool | str = True,
+        drain_s: float = 0.0,
+        sections: str = "",
     ) -> None:
         """Describe a node.
 
@@ -259,6 +268,8 @@ class Node(Server):
             links: The part of its configuration that `link` returns, once or more often.
             settings: Further lines for `[server]`; must be empty for a tap.
             log: Whether it writes a replication log; a text has further lines for `[log]`.
+            drain_s: How long it drains before it stops.
+            sections: Further sections.
         """
         self.name = name
         """The node's identifier."""
@@ -272,6 +283,8 @@ class Node(Server):
         """The links of its configuration; read at every start."""
         self._settings = settings
         self._log = log
+        self._drain_s = drain_s
+        self._further = sections
         self._data_directory = scratch / name
         self._config = scratch / f"{name}.toml"
         command = [sys.executable, "-m", "fanout", role, "--config", str(self._config)]
@@ -297,14 +310,16 @@ class Node(Server):
         wait_for(lambda: self.readiness()["ready"] is True, what=f"{self.name} being ready", deadline_s=deadline_s)
 
     def _prepare(self) -> None:
-        sections = [f'[node]\nid = "{self.name}"\ndata_directory = "{self._data_directory}"\n']
+        sections = [
+            f'[node]\nid = "{self.name}"\ndata_directory = "{self._data_directory}"\ndrain_s = {self._drain_s}\n'
+        ]
         if self.port:
             sections.append(f'[server]\nlisten = ["{self.address}"]\n{self._settings}')
         sections.append(f'[http]\nlisten = "{self.host}:{self.http_port}"\n')
         if self._log:
             further = self._log if isinstance(self._log, str) else ""
             sections.append(f'[log]\ndirectory = "{self.log_directory}"\n{further}')
-        self._config.write_text("\n".join([*sections, self.links]))
+        self._config.write_text("\n".join([*sections, self._further, self.links]))
 
     def _listens(self) -> bool:
         return super()._listens() and _accepts(self.http_port)

@@ -254,7 +254,7 @@ def common_filter(filter_a: str, filter_b: str) -> str | None:
         return None
     levels = ["+" if level in (_ANY, _ANY_PLAIN) else level for level in met.levels]
     if not met.open:
-        return "/".join(levels)
+        return "/".join(levels) or None  # a Topic Name has at least one character [MQTT-4.7.3-1]
     return "#" if levels == ["+"] else "/".join([*levels, "#"])
 
 

@@ -48,3 +48,17 @@ install_system() { # installs the system packages "$@" with apt-get where this u
   export DEBIAN_FRONTEND=noninteractive
   $sudo apt-get update -qq >/dev/null && $sudo apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
+
+install_clients() { # installs the clients of tests/clients, and Node.js for them, unless that was done before
+  local clients=tests/clients mark
+  mark="$clients/node_modules/.installed-$(sha256sum <"$clients/package-lock.json" | cut -c1-16)"
+  [ -e "$mark" ] && return
+  if ! command -v npm >/dev/null 2>&1 && ! install_system nodejs npm; then
+    fail "the tests need Node.js with npm, which could not be installed from here.
+  On Debian or Ubuntu: sudo apt-get install nodejs npm
+  On macOS: brew install node"
+  fi
+  say "Installing the packages of $clients/package-lock.json"
+  (cd "$clients" && npm ci --ignore-scripts --silent) || fail "npm could not install $clients"
+  touch "$mark"
+}

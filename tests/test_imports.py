@@ -19,10 +19,11 @@ LAYERS: dict[str, set[str]] = {
     "selection": {"errors", "mqtt"},
     "replica": {"errors", "mqtt", "selection"},
     "stamp": {"replica"},
+    "standing": set(),
     "config": {"errors", "mqtt", "selection", "access.settings"},
     "logging_setup": set(),
     "replog": {"errors", "replica", "config"},
-    "link": {"errors", "mqtt", "selection", "replica", "stamp", "config"},
+    "link": {"errors", "mqtt", "selection", "replica", "stamp", "standing", "config"},
     "server": {"errors", "mqtt", "replica", "stamp", "config", "access"},
     "access": {"errors", "mqtt", "selection"},
     "api": {"errors"},
@@ -32,7 +33,7 @@ LAYERS: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
-CORE = ("mqtt", "selection", "replica", "stamp", "errors")
+CORE = ("mqtt", "selection", "replica", "stamp", "standing", "errors")
 NOT_IN_CORE = {
     "asyncio",
     "socket",

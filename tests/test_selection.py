@@ -6,7 +6,7 @@ import functools
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fanout.errors import ProtocolError, SelectorInvalid
@@ -123,6 +123,7 @@ class TestAgainstEnumeration:
             assert depth(witness) == min(map(depth, shared))
 
     @given(FILTERS, FILTERS)
+    @example("/#", "+")
     @settings(deadline=None)
     def test_the_common_filter_matches_what_both_match(self, a: str, b: str) -> None:
         """The topics of two filters are the topics of one filter, or none."""

@@ -16,13 +16,15 @@ from starlette.exceptions import HTTPException
 
 from fanout import __version__
 from fanout.api.metrics import node_registry
-from fanout.api.models import Fault, LagDocument, Liveness, NodeStatus, Readiness
+from fanout.api.models import Draining, Fault, LagDocument, Liveness, NodeStatus, Readiness
 from fanout.api.node_view import NodeView
 
-__all__ = ["ENDPOINTS", "create_app"]
+__all__ = ["ACTIONS", "ENDPOINTS", "create_app"]
 
 ENDPOINTS = ("/livez", "/readyz", "/v1/status", "/v1/lag", "/metrics", "/openapi.json")
-"""Every path that answers."""
+"""Every path that answers GET."""
+ACTIONS = ("/v1/drain",)
+"""Every path that takes POST."""
 
 
 def create_app(node: NodeView) -> FastAPI:
@@ -76,16 +78,36 @@ def create_app(node: NodeView) -> FastAPI:
         encode, content_type = choose_encoder(accept)
         return Response(encode(registry), headers={"Content-Type": content_type})
 
+    @app.post(
+        "/v1/drain",
+        operation_id="drain",
+        status_code=202,
+        responses={403: {"model": Fault, "description": "A page in a browser asked."}},
+    )
+    async def drain(origin: Annotated[str | None, Header()] = None) -> Draining:
+        """Begin to drain: not ready from now on, and after `node.drain_s` the clients leave and the process ends."""
+        _refuse_browsers(origin)
+        return node.drain()
+
     app.add_exception_handler(HTTPException, _http_fault)
     app.add_exception_handler(Exception, _bug)
     return app
 
 
+def _refuse_browsers(origin: str | None) -> None:
+    # Any page that somebody on this machine opens can post to loopback, and its browser then names the page's origin.
+    if origin is not None:
+        raise HTTPException(403, "a page in a browser may not ask for this")
+
+
 async def _http_fault(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     told = {
-        404: Fault(error=f"no such path: {request.url.path}", hint="Use one of " + ", ".join(ENDPOINTS)),
-        405: Fault(error=f"{request.method} is not possible here", hint="Use GET"),
+        404: Fault(error=f"no such path: {request.url.path}", hint="Use one of " + ", ".join([*ENDPOINTS, *ACTIONS])),
+        405: Fault(
+            error=f"{request.method} is not possible here",
+            hint="Use POST" if request.url.path in ACTIONS else "Use GET",
+        ),
     }
     fault = told.get(error.status_code) or Fault(error=str(error.detail), hint="")
     return JSONResponse(fault.model_dump(), status_code=error.status_code, headers=error.headers)

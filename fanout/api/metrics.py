@@ -118,12 +118,19 @@ METRICS = (
     MetricSpec("fanout_server_dropped_total", "counter", "Messages dropped, by reason.", ("reason",)),
     MetricSpec("fanout_server_queued_messages", "gauge", "Messages queued for sessions."),
     MetricSpec("fanout_server_queued_bytes", "gauge", "Bytes queued for sessions."),
+    MetricSpec("fanout_server_conflated_topics", "gauge", "Newest values that wait for slow QoS 0 readers."),
+    MetricSpec(
+        "fanout_server_conflated_total", "counter", "Messages in whose place a slow QoS 0 reader got a newer one."
+    ),
     MetricSpec("fanout_server_in_flight_messages", "gauge", "QoS 1 and 2 messages sent and not completed."),
     MetricSpec("fanout_server_connections_opened_total", "counter", "Network Connections accepted."),
     MetricSpec("fanout_server_connections_refused_total", "counter", "Of these, ended before a successful CONNACK."),
     MetricSpec("fanout_server_takeovers_total", "counter", "Sessions taken over while their connection was open."),
     MetricSpec("fanout_server_keep_alive_timeouts_total", "counter", "Network Connections ended for silence."),
     MetricSpec("fanout_server_protocol_errors_total", "counter", "Network Connections ended because of broken MQTT."),
+    MetricSpec(
+        "fanout_server_sessions_overflowed_total", "counter", "Sessions ended because too much waited for them."
+    ),
     MetricSpec("fanout_server_wills_total", "counter", "Will Messages published."),
     MetricSpec("fanout_server_limits_reached_total", "counter", "How often clients reached a limit.", ("limit",)),
     MetricSpec(

@@ -26,6 +26,7 @@ __all__ = [
     "EVIDENCE",
     "LINK_STATES",
     "AccessStatus",
+    "Draining",
     "Fault",
     "LagDocument",
     "LinkDetail",
@@ -33,6 +34,7 @@ __all__ = [
     "LinkReadiness",
     "Liveness",
     "LogStatus",
+    "NodeState",
     "NodeStatus",
     "Readiness",
     "Role",
@@ -44,6 +46,9 @@ __all__ = [
 
 Role = Literal["primary", "secondary", "tap"]
 """What a node does: serve without links, serve what its links bring, or only log what its links bring."""
+
+NodeState = Literal["ready", "not_ready", "draining", "stopping"]
+"""A node in one word: whether it may join a pool, and if it never will again, how far it has gone."""
 
 LINK_STATES = (
     "down",
@@ -106,6 +111,7 @@ class LinkReadiness(_Document):
     name: str
     ready: bool = Field(description="Whether this link's replica is proved complete and its session is up.")
     state: LinkState
+    reason: str | None = Field(default=None, description="Why it is not ready, and what it waits for; null when it is.")
     since: AwareDatetime = Field(description="When the link entered this state.")
     epoch: NonNegativeInt = Field(
         description="Identity of the link's current MQTT session: when it began, Unix time in microseconds."
@@ -120,6 +126,7 @@ class Readiness(_Document):
     """`/readyz`: whether this node may join a pool, and if not, why not."""
 
     ready: bool
+    state: NodeState
     reasons: tuple[str, ...] = Field(description="Every reason why the node is not ready; empty when it is.")
     node: str
     role: Role
@@ -127,9 +134,19 @@ class Readiness(_Document):
 
     @model_validator(mode="after")
     def _reasons_agree(self) -> Self:
-        if self.ready == bool(self.reasons):
+        if self.ready == bool(self.reasons) or self.ready != (self.state == "ready"):
             raise ValueError("a node is ready exactly when there is no reason against it")
         return self
+
+
+class Draining(_Document):
+    """The answer to `POST /v1/drain`: the node has begun to go."""
+
+    node: str
+    state: NodeState
+    left_seconds: NonNegativeFloat = Field(
+        description="How long clients are still served, before they are told to leave and the process ends."
+    )
 
 
 class SelectorDetail(SelectorReadiness):
@@ -159,6 +176,9 @@ class LinkDetail(LinkReadiness):
         description="Time from SUBSCRIBE to proof of the newest complete snapshot; null before the first."
     )
     snapshot_topics: NonNegativeInt = Field(description="Topics that the newest snapshot brought so far.")
+    paths_above: tuple[str, ...] = Field(
+        default=(), description="Fanout nodes above this one, from the top to the primary, one text for each way."
+    )
 
 
 class ServerStatus(_Document):
@@ -178,6 +198,12 @@ class ServerStatus(_Document):
     in_flight_messages: NonNegativeInt = Field(
         description="QoS 1 and 2 messages sent and not completed by the client now."
     )
+    conflated_topics: NonNegativeInt = Field(
+        description="Newest values of topics that wait for slow QoS 0 readers now, for each session."
+    )
+    conflated_total: NonNegativeInt = Field(
+        description="Messages that slow QoS 0 readers did not get because a newer value took their place."
+    )
     dropped_total: dict[str, NonNegativeInt] = Field(description="Messages dropped, by reason.")
     connections_opened_total: NonNegativeInt = Field(description="Network Connections accepted.")
     connections_refused_total: NonNegativeInt = Field(description="Of these, ended before a successful CONNACK.")
@@ -185,6 +211,9 @@ class ServerStatus(_Document):
     keep_alive_timeouts_total: NonNegativeInt = Field(description="Network Connections ended for silence.")
     protocol_errors_total: NonNegativeInt = Field(
         description="Network Connections ended because the client broke MQTT."
+    )
+    sessions_overflowed_total: NonNegativeInt = Field(
+        description="Sessions ended because more messages at QoS 1 and 2 waited for them than may."
     )
     wills_total: NonNegativeInt = Field(description="Will Messages published.")
     limits_reached_total: dict[str, NonNegativeInt] = Field(
@@ -253,6 +282,7 @@ class NodeStatus(_Document):
     started: AwareDatetime
     uptime_seconds: NonNegativeFloat
     ready: bool
+    state: NodeState
     reasons: tuple[str, ...]
     listeners: tuple[str, ...] = Field(description="Addresses at which MQTT clients are served, with their real ports.")
     links: tuple[LinkDetail, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fanout.api.models import LagDocument, NodeStatus, Readiness
+from fanout.api.models import Draining, LagDocument, NodeStatus, Readiness
 
 __all__ = ["NodeView"]
 
@@ -24,3 +24,6 @@ class NodeView(Protocol):
 
     def lag(self) -> LagDocument:
         """Return how far each link is behind."""
+
+    def drain(self) -> Draining:
+        """Begin to leave the pool, and then end; harmless when that has begun."""

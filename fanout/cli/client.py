@@ -15,7 +15,7 @@ from typing import Any, Final, Self, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from fanout.api.models import LagDocument, NodeStatus, Readiness
+from fanout.api.models import Draining, LagDocument, NodeStatus, Readiness
 from fanout.errors import NodeUnreachable
 
 __all__ = ["NodeClient", "node_url"]
@@ -69,14 +69,21 @@ class NodeClient:
         """Return `/v1/lag`."""
         return self._parse(LagDocument, self.document("/v1/lag"))
 
+    def drain(self) -> Draining:
+        """Make the node drain, and return its answer."""
+        return self._parse(Draining, self._ask("POST", "/v1/drain"))
+
     def document(self, path: str) -> Any:
         """Return the JSON document at `path` as the node sent it.
 
         Raises:
             NodeUnreachable: Nothing answered in time, or what answered is not a node.
         """
+        return self._ask("GET", path)
+
+    def _ask(self, method: str, path: str) -> Any:
         try:
-            answer = self._http.get(self.url + path)
+            answer = self._http.request(method, self.url + path)
         except httpx.TimeoutException as error:
             raise NodeUnreachable(
                 f"no answer from {self.url} within {self._http.timeout.read:g} s",
@@ -89,8 +96,8 @@ class NodeClient:
                 f"what listens at {self.url} does not speak HTTP",
                 hint="Give the address of http.listen, not that of an MQTT listener",
             ) from error
-        # Only `/readyz` answers 503 with a document.
-        if answer.status_code not in {200, 503}:
+        # Only `/readyz` answers 503 with a document, and only an action 202.
+        if answer.status_code not in {200, 202, 503}:
             raise self._stranger(f"status {answer.status_code} for {path}")
         try:
             return answer.json()

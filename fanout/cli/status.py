@@ -144,6 +144,9 @@ def _server_facts(server: ServerStatus) -> Iterator[tuple[str, str]]:
     yield "delivered", f"{counted(server.deliveries_total, 'message')}, {as_bytes(server.sent_bytes_total)}"
     yield "received", counted(server.received_total, "message")
     yield "queued", f"{counted(server.queued_messages, 'message')}, {as_bytes(server.queued_bytes)}"
+    if server.conflated_total:
+        waiting = counted(server.conflated_topics, "value")
+        yield "conflated", f"{counted(server.conflated_total, 'message')}, {waiting} waiting"
     dropped = [f"{reason} {as_count(count)}" for reason, count in sorted(server.dropped_total.items()) if count]
     yield "dropped", ", ".join(dropped) or "nothing"
 

@@ -46,6 +46,7 @@ from fanout.config.values import (
     Seconds,
     SecondsOrZero,
     SelectedFilter,
+    ServerReference,
     SessionExpiry,
     Uint16,
     UserName,
@@ -60,6 +61,7 @@ __all__ = [
     "ListenerConfig",
     "LogConfig",
     "NodeConfig",
+    "QueueOverflow",
     "RetainPolicy",
     "SelectorSection",
     "ServerConfig",
@@ -70,6 +72,13 @@ RetainPolicy: TypeAlias = Literal["bridge", "keep"]
 
 bridge: the link asks for the flag with the bridge bit of the protocol level, which Mosquitto and others know.
 keep:   every live update is taken for a retained one.
+"""
+
+QueueOverflow: TypeAlias = Literal["disconnect", "drop_oldest"]
+"""What becomes of a session for which more messages at QoS 1 and 2 wait than may.
+
+disconnect:  it ends, so that its client knows that something is missing.
+drop_oldest: it goes on without the oldest of what was not sent yet.
 """
 
 _STRICT = ConfigDict(extra="forbid")
@@ -88,6 +97,8 @@ class IdentityConfig:
     """Its identifier; no other node that talks to the same primary or stands in the same report has it."""
     data_directory: PathText = Path("var/lib")
     """Where the node keeps what it must find again after a restart."""
+    drain_s: SecondsOrZero = 5.0
+    """How long clients are still served once the node is told to go, and is not ready any more; 0 has none of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +143,10 @@ class ServerConfig:
     """Sessions, those without a connection included; a client that would need one more is refused (0x97)."""
     subscriptions_max: Count = 1_000
     """Subscriptions of one session."""
+    filter_levels_max: Count = 128
+    """Levels of a Topic Filter that a client subscribes to; one with more is refused (0x97)."""
+    server_reference: ServerReference | None = None
+    """Where clients are sent when they are told to leave (Server Reference, with 0x9C); None names no server."""
     keep_alive_max_s: Uint16 = 0
     """Longest Keep Alive a client gets (Server Keep Alive in MQTT 5); 0 leaves it to the client."""
     session_expiry_max_s: SessionExpiry = 3_600
@@ -150,6 +165,8 @@ class ServerConfig:
     """Messages that may wait for one session."""
     queue_bytes_max: ByteCount = 64 * MIB
     """Bytes of the messages that may wait for one session."""
+    queue_overflow: QueueOverflow = "disconnect"
+    """What becomes of a session with more messages at QoS 1 and 2; at QoS 0 the oldest are dropped in any case."""
     write_buffer_high_bytes: ByteCount = MIB
     """Unsent bytes of one connection above which its messages wait in the queue."""
     write_buffer_low_bytes: ByteCount = 256 * KIB

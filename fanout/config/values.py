@@ -47,6 +47,7 @@ __all__ = [
     "Seconds",
     "SecondsOrZero",
     "SelectedFilter",
+    "ServerReference",
     "SessionExpiry",
     "Uint16",
     "UserName",
@@ -63,6 +64,8 @@ GIB = 1024 * MIB
 _DAY_S = 86_400
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SERVER_REFERENCE = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+"""A server in a Server Reference (MQTT 5, section 4.11)."""
 _MQTT_STRING_BYTES_MAX = 65_535
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
 
@@ -128,6 +131,14 @@ def _check_client_id(text: str) -> None:
         raise _fault(
             "it is too long for MQTT, or contains the character U+0000",
             f"Use at most {_MQTT_STRING_BYTES_MAX} bytes, without that character.",
+        )
+
+
+def _check_server_reference(text: str) -> None:
+    if not text or any(not _SERVER_REFERENCE.fullmatch(each) for each in text.split(" ")):
+        raise _fault(
+            f'"{text}" does not name servers as clients read them',
+            'Write host or host:port, several with one blank between, as in "edge-2:1883 edge-3:1883".',
         )
 
 
@@ -201,6 +212,7 @@ def _one_or_several(value: object) -> object:
 Name: TypeAlias = Annotated[str, _checked(_check_name)]
 UserName: TypeAlias = Annotated[str, _checked(_check_user_name)]
 ClientId: TypeAlias = Annotated[str, _checked(_check_client_id)]
+ServerReference: TypeAlias = Annotated[str, _checked(_check_server_reference)]
 EnvironmentName: TypeAlias = Annotated[str, _checked(_check_environment_name)]
 PathText: TypeAlias = Annotated[Path, _checked(_check_path)]
 

@@ -15,6 +15,7 @@ from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Changes
+from fanout.standing import Standing
 
 __all__ = [
     "Applied",
@@ -23,6 +24,7 @@ __all__ = [
     "Forwarded",
     "HeartbeatReturned",
     "SelectorComplete",
+    "StandingTold",
     "StateEntered",
     "TearDown",
 ]
@@ -61,6 +63,14 @@ class SelectorComplete:
 
 
 @dataclass(frozen=True, slots=True)
+class StandingTold:
+    """The primary is another than before, or said how it stands to those above it."""
+
+    standing: Standing
+    """How it stands; `NO_NODE` for a primary that is no fanout node."""
+
+
+@dataclass(frozen=True, slots=True)
 class HeartbeatReturned:
     """A message of the link came back through the data path."""
 
@@ -94,5 +104,7 @@ class Failed:
     """What went wrong."""
 
 
-Event: TypeAlias = Applied | Forwarded | StateEntered | SelectorComplete | HeartbeatReturned | TearDown | Failed
+Event: TypeAlias = (
+    Applied | Forwarded | StateEntered | SelectorComplete | StandingTold | HeartbeatReturned | TearDown | Failed
+)
 """Anything that the machine tells."""

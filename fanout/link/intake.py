@@ -21,6 +21,9 @@ from fanout.stamp import split_stamp
 __all__ = ["Batch", "Intake"]
 
 _NS = 1_000_000_000
+_PLACES_MAX = 65_536
+_PLACE_BYTES_MAX = 256
+"""So many topics without a retained value are remembered with their selector, if they are no longer than this."""
 _QOS = tuple((flags >> 1) & 3 for flags in range(16))
 _RETAIN = tuple(bool(flags & 1) for flags in range(16))
 
@@ -70,6 +73,8 @@ class Intake:
         self._replica = replica
         self._control_prefix = control_prefix
         self._last_index = 0
+        # The selectors of topics without a retained value; those with one are found in the replica.
+        self._places: dict[bytes, int] = {}
 
     @property
     def known_topics(self) -> Container[bytes]:
@@ -93,8 +98,7 @@ class Intake:
         batch = Batch()
         append = batch.updates.append
         get = self._replica.values.get
-        matches = self._selectors[0].matches
-        control_prefix = self._control_prefix
+        places = self._places
         fixed_qos = self.fixed_qos[0]
         retain_all = self.retain_all
         digest = xxh3_64_intdigest
@@ -105,7 +109,7 @@ class Intake:
             held = get(topic)
             if held is not None:
                 topic = held[0]  # the name is held once, not once by the dictionary and once by the value
-            elif topic.startswith(control_prefix) or not matches(topic):
+            elif topic not in places and self._find_selector(topic) < 0:
                 batch.others.append(row)
                 continue
             append(
@@ -128,6 +132,7 @@ class Intake:
         append = batch.updates.append
         get = self._replica.values.get
         index_of = self._replica.selector_of.get
+        place_of = self._places.get
         prefixes = self._distinct_prefixes
         of_selector = self._prefixes
         fixed_qos = self.fixed_qos
@@ -146,7 +151,8 @@ class Intake:
                     if of_selector[index] == prefix:
                         break  # otherwise it only looks like the local name of another topic
             else:
-                index = self._find_selector(topic)
+                known = place_of(topic)
+                index = self._find_selector(topic) if known is None else known
                 if index < 0:
                     batch.others.append(row)
                     continue
@@ -182,10 +188,14 @@ class Intake:
         if topic.startswith(self._control_prefix):
             return -1
         selectors = self._selectors
-        if selectors[self._last_index].matches(topic):  # topics arrive branch by branch
-            return self._last_index
-        for index, selector in enumerate(selectors):
-            if selector.matches(topic):
-                self._last_index = index
-                return index
-        return -1
+        index = self._last_index  # topics arrive branch by branch
+        if not selectors[index].matches(topic):
+            index = next((index for index, selector in enumerate(selectors) if selector.matches(topic)), -1)
+            if index < 0:
+                return -1
+            self._last_index = index
+        if len(topic) <= _PLACE_BYTES_MAX:
+            if len(self._places) >= _PLACES_MAX:
+                self._places.clear()
+            self._places[topic] = index
+        return index

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 
 from structlog.typing import FilteringBoundLogger
 
@@ -23,6 +24,7 @@ from fanout.link.events import (
     Forwarded,
     HeartbeatReturned,
     SelectorComplete,
+    StandingTold,
     StateEntered,
     TearDown,
 )
@@ -35,6 +37,7 @@ from fanout.link.status import Clock, LinkSink, LinkStatus, SelectorStatus
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
+from fanout.standing import NO_NODE, UNTOLD, Standing
 
 __all__ = ["Link"]
 
@@ -73,6 +76,9 @@ class Link:
         self._clock = clock
         self._logger = logger.bind(link=config.name)
         self._session = LinkSession(config, node_id=node_id, replica=replica, nonce=clock.now_ns())
+        # What the status shows is what was acted on, in order: the session may be ahead by the rest of a read.
+        self._state = LinkState.DOWN
+        self._standing = NO_NODE
         self._since_ns = clock.now_ns()
         self._address_index = 0
         self._backoff = Backoff(min_s=config.retry_min_s, max_s=config.retry_max_s)
@@ -91,6 +97,8 @@ class Link:
         """Token of a forwarded message to who waits for the primary's answer."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
+        self._planned_expiry_ns: int | None = None
+        """The replica's next expiry when the timer was last planned."""
 
     async def run(self) -> None:
         """Connect, replicate and connect again, until cancelled; then the session at the primary is ended."""
@@ -142,6 +150,11 @@ class Link:
         verdict = self._verdicts[token] = asyncio.get_running_loop().create_future()
         return verdict
 
+    async def wait_forwarded(self) -> None:
+        """Wait until the primary has answered what was forwarded, or nobody can any more."""
+        if self._verdicts:
+            await asyncio.wait(self._verdicts.values())
+
     def status(self) -> LinkStatus:
         """Return how the link is at the moment."""
         session, replica = self._session, self._replica
@@ -159,7 +172,7 @@ class Link:
         return LinkStatus(
             name=self.config.name,
             primary=str(self.config.primaries[self._address_index]),
-            state=session.state,
+            state=self._state,
             since_ns=self._since_ns,
             epoch=session.epoch,
             epochs_total=session.epochs_total,
@@ -179,6 +192,8 @@ class Link:
             reconnects_total=max(0, session.connections_total - 1),
             snapshot_seconds=session.snapshot_seconds,
             snapshot_topics=session.snapshot_topics,
+            withheld=self._withheld(),
+            paths_above=self._standing.paths,
         )
 
     # --- one connection ---
@@ -277,8 +292,10 @@ class Link:
     def _on_data(self, data: bytes) -> None:
         clock = self._clock
         try:
-            self._act(self._session.receive(data, now_ns=clock.now_ns(), now=clock.monotonic()))
-            self._write_and_plan()
+            events = self._session.receive(data, now_ns=clock.now_ns(), now=clock.monotonic())
+            self._act(events)
+            if not self._plan_stands(events):
+                self._write_and_plan()
         except Exception as error:  # a bug, here or in the sink: `run` ends with it
             self._crash = error
             self._attention.set()
@@ -294,12 +311,23 @@ class Link:
             self._crash = error
             self._attention.set()
 
+    def _plan_stands(self, events: list[Event]) -> bool:
+        """Return whether a read changed values only, as nearly all do: nothing is then due any sooner than before."""
+        return (
+            self._timer is not None
+            and not self._session.has_output
+            and len(events) == 1
+            and type(events[0]) is Applied
+            and self._replica.next_expiry_ns == self._planned_expiry_ns
+        )
+
     def _write_and_plan(self) -> None:
         """Write what the session wants to send, and set the timer for what it waits for."""
         output = self._session.take_output() if self._connection is not None else b""
         if output and self._connection is not None:
             self._connection.write(output)
         now = self._clock.monotonic()
+        self._planned_expiry_ns = self._replica.next_expiry_ns
         deadline = self._session.deadline(now_ns=self._clock.now_ns(), now=now)
         if deadline < self._timer_at:
             # A timer that is too early does no harm, so it is moved only when it is too late.
@@ -322,6 +350,8 @@ class Link:
                     self._enter(state, detail)
                 case SelectorComplete(index, evidence):
                     self._tell_complete(index, evidence)
+                case StandingTold(standing):
+                    self._take_standing(standing)
                 case HeartbeatReturned(round_trip_ns):
                     lag_us = round_trip_ns // 1000
                     self._tell("heartbeat", lag_us=lag_us)
@@ -343,7 +373,21 @@ class Link:
             )
             self._logger.error("replica is full", topics=len(self._replica))
 
+    def _take_standing(self, standing: Standing) -> None:
+        if standing is UNTOLD:  # until the document comes, the paths stay as they were: a cycle is still one
+            standing = replace(standing, paths=self._standing.paths)
+        changed, self._standing = standing != self._standing, standing
+        if changed:
+            self._sink.standing_changed()
+            self._logger.info("primary told how it stands", reason=standing.reason, hops=standing.hops)
+
+    def _withheld(self) -> str | None:
+        if self._standing.reason:
+            return f"its primary is not ready: {self._standing.reason}"
+        return None
+
     def _enter(self, state: LinkState, detail: str) -> None:
+        self._state = state
         self._since_ns = self._clock.now_ns()
         if self._connection is not None:
             self._connection.read_ahead = state in _READ_AHEAD_STATES

@@ -27,11 +27,12 @@ from fanout.link.events import (
     Forwarded,
     HeartbeatReturned,
     SelectorComplete,
+    StandingTold,
     StateEntered,
     TearDown,
 )
 from fanout.link.forwarding import UNAVAILABLE, Forwarding, verdict
-from fanout.link.handshake import disconnected, read_connack
+from fanout.link.handshake import check_cycle, disconnected, read_connack, refused_subscription
 from fanout.link.intake import Intake
 from fanout.link.outgoing import Message, Outgoing, encode_acknowledgement
 from fanout.link.proof import Evidence
@@ -47,6 +48,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Stamp
 from fanout.stamp import split_stamp
+from fanout.standing import NO_NODE, STANDING_TOPIC, UNTOLD, decode_standing
 
 __all__ = ["PING_SHARE", "LinkSession"]
 
@@ -105,6 +107,7 @@ class LinkSession:
         self.fence: bytes | None = None
         self.primary_node: str | None = None
         self._config = config
+        self._node_id = node_id
         self._replica = replica
         self._inbound = Inbound()
         self._intake = Intake(
@@ -114,6 +117,8 @@ class LinkSession:
         self._outgoing = Outgoing(config, node_id=node_id)
         self._forwarding = Forwarding(self._outgoing)
         self._token = 0
+        self._standing_id = 0
+        """Packet Identifier of the SUBSCRIBE for the standing of a fanout primary while it awaits SUBACK, else 0."""
         self._decoder: Decoder | None = None
         """None without a Network Connection, and from `Failed` on."""
         self._has_session = False
@@ -255,6 +260,11 @@ class LinkSession:
                 self._outgoing.publish(Message(self.control.fence_topic, b"", retain=True), now=now)
             self._outgoing.disconnect(ReasonCode.SUCCESS, end_session=True, now=now)
 
+    @property
+    def has_output(self) -> bool:
+        """Whether `take_output` has something."""
+        return self._outgoing.has_output
+
     def take_output(self) -> bytes:
         """Return the bytes to write; they are not returned again."""
         return self._outgoing.take()
@@ -309,6 +319,7 @@ class LinkSession:
         self._intake.stamped = handshake.stamped
         self.primary_node = handshake.primary_node
         self._outgoing.allow_in_flight(handshake.receive_maximum)
+        self._ask_standing()
         if handshake.session_present:
             self._inbound.new_connection()
             self._outgoing.publish_again(self._now)
@@ -330,8 +341,18 @@ class LinkSession:
         if self._stage is not None:
             self._stage.receive_messages(len(rows))
         if self.state is LinkState.TEARING_DOWN:
-            self.outside_total += len(rows)  # a new session has no subscriptions yet: nothing of ours
-            return
+            # A new session has no subscriptions to the selectors yet: nothing else is ours.
+            ours = [row for row in rows if row[0] == STANDING_TOPIC]
+            self.outside_total += len(rows) - len(ours)
+            rows = ours
+        if self.primary_node is not None and any(row[0] == STANDING_TOPIC for row in rows):
+            # What is told of the data has its place among it.
+            for _, part in groupby(rows, lambda row: row[0] == STANDING_TOPIC):
+                self._take_rows(list(part))
+        else:
+            self._take_rows(rows)
+
+    def _take_rows(self, rows: list[PublishRow]) -> None:
         for phase, part in self._phases(rows):
             batch = self._intake.convert(part, now_ns=self._now_ns)
             open_count = len(batch.to_puback) + self._inbound.open_count
@@ -372,8 +393,24 @@ class LinkSession:
         elif flags & 1 and topic in (SERVER_FENCE, self.control.fence_topic):
             if self._stage is not None:
                 self._stage.receive_retained(topic, self._now)
+        elif topic == STANDING_TOPIC and self.primary_node is not None:
+            self._on_standing(payload)
         else:
             self.outside_total += 1
+
+    def _ask_standing(self) -> None:
+        """Ask a fanout node how it stands; what it says comes in order with the data (`fanout.standing`)."""
+        self._standing_id = 0
+        if self.primary_node is not None:
+            self._standing_id = self._outgoing.subscribe(
+                STANDING_TOPIC, qos=1, no_local=False, retain_handling=0, now=self._now
+            )
+        self._events.append(StandingTold(NO_NODE if self.primary_node is None else UNTOLD))
+
+    def _on_standing(self, payload: bytes) -> None:
+        standing = decode_standing(payload) or UNTOLD
+        check_cycle(standing, self._node_id)
+        self._events.append(StandingTold(standing))
 
     def _on_control_returned(self, payload: bytes) -> None:
         if self._stage is not None:
@@ -400,6 +437,10 @@ class LinkSession:
     def _on_suback(self, packet: Suback) -> None:
         if not self._outgoing.answered(packet.packet_id):
             return
+        if packet.packet_id == self._standing_id:
+            self._standing_id = 0
+            if packet.reason_codes[0] >= 0x80:
+                raise refused_subscription(STANDING_TOPIC.decode(), packet.reason_codes[0])
         if self._stage is not None:
             self._stage.receive_suback(packet, self._now)
 

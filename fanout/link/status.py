@@ -77,11 +77,16 @@ class LinkStatus:
     """Time from the first SUBSCRIBE to proof of the newest complete snapshot; None before the first."""
     snapshot_topics: int
     """Topics that the newest snapshot brought so far."""
+    withheld: str | None = None
+    """Why the link is not ready although it is live with everything proved; None when nothing is in the way."""
+    paths_above: tuple[tuple[str, ...], ...] = ()
+    """Fanout nodes above this one, from the top to the primary, for each way there is; empty without any."""
 
     @property
     def ready(self) -> bool:
-        """Whether it is live, with every selector proved complete."""
-        return self.state is LinkState.LIVE and all(selector.complete for selector in self.selectors)
+        """Whether it is live, with every selector proved complete, and nothing in the way."""
+        proved = self.state is LinkState.LIVE and all(selector.complete for selector in self.selectors)
+        return proved and self.withheld is None
 
 
 class Clock(Protocol):
@@ -102,6 +107,9 @@ class LinkSink(Protocol):
 
     def dispatch(self, changes: Changes) -> None:
         """Deliver a batch to local clients; called after it was recorded and acknowledged."""
+
+    def standing_changed(self) -> None:
+        """Note that `withheld` or `paths_above` of a link's status may have changed."""
 
     def event(
         self,

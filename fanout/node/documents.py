@@ -9,6 +9,7 @@ from fanout import __version__
 from fanout.api.lag import link_lag
 from fanout.api.models import (
     AccessStatus,
+    Draining,
     LagDocument,
     LinkDetail,
     LinkReadiness,
@@ -20,8 +21,9 @@ from fanout.api.models import (
     ServerStatus,
     utc_from_ns,
 )
-from fanout.link.states import LinkState
 from fanout.link.status import LinkStatus
+from fanout.node.readiness import Verdict, judge, link_reasons, reason_against
+from fanout.standing import Standing, join
 
 if TYPE_CHECKING:
     from fanout.node.running import Node
@@ -37,6 +39,7 @@ _SERVER_LIMITS: Final = (
     "connect_timeout_s",
     "sessions_max",
     "subscriptions_max",
+    "filter_levels_max",
     "packet_bytes_max",
     "receive_maximum",
     "inflight_max",
@@ -57,10 +60,11 @@ class NodeDocuments:
 
     def readiness(self) -> Readiness:
         """Return whether the node may join a pool, and why not."""
-        reasons = self._reasons()
+        verdict = self._verdict()
         return Readiness(
-            ready=not reasons,
-            reasons=reasons,
+            ready=not verdict.reasons,
+            state=verdict.state,
+            reasons=verdict.reasons,
             node=self._node.config.node.id,
             role=self._node.role,
             links=tuple(_readiness(link.status()) for link in self._node.links),
@@ -69,15 +73,16 @@ class NodeDocuments:
     def status(self) -> NodeStatus:
         """Return everything about the node."""
         node = self._node
-        reasons = self._reasons()
+        verdict = self._verdict()
         return NodeStatus(
             node=node.config.node.id,
             version=__version__,
             role=node.role,
             started=utc_from_ns(self._started_ns),
             uptime_seconds=node.clock.monotonic() - self._started_s,
-            ready=not reasons,
-            reasons=reasons,
+            ready=not verdict.reasons,
+            state=verdict.state,
+            reasons=verdict.reasons,
             listeners=tuple(node.server.addresses) if node.server else (),
             links=tuple(self._detail(link.status()) for link in node.links),
             server=self._server(),
@@ -104,16 +109,21 @@ class NodeDocuments:
             )
         return LagDocument(node=self._node.config.node.id, role=self._node.role, links=tuple(links))
 
-    def _reasons(self) -> tuple[str, ...]:
-        reasons = ["the node is stopping"] if self._node.stopping else []
-        for link in self._node.links:
-            status = link.status()
-            if status.state is not LinkState.LIVE:
-                error = f": {status.last_error}" if status.last_error else ""
-                reasons.append(f"link {status.name} is {status.state.value.replace('_', ' ')}{error}")
-            elif not all(selector.complete for selector in status.selectors):
-                reasons.append(f"link {status.name} refused {status.refused_total} values over its limits")
-        return tuple(reasons)
+    def standing(self) -> Standing:
+        """Return how the node stands, for those below it: what it holds counts, not whether it serves on."""
+        statuses = [link.status() for link in self._node.links]
+        reasons = link_reasons(statuses)
+        paths_above = [path for status in statuses for path in status.paths_above]
+        return Standing("; ".join(reasons), join(self._node.config.node.id, paths_above))
+
+    def drain(self) -> Draining:
+        """Begin to drain, unless that has begun, and return how it goes on."""
+        drain = self._node.drain
+        drain.begin()
+        return Draining(node=self._node.config.node.id, state=self._verdict().state, left_seconds=drain.seconds_left)
+
+    def _verdict(self) -> Verdict:
+        return judge(self._node.drain.phase, (link.status() for link in self._node.links))
 
     @staticmethod
     def _detail(status: LinkStatus) -> LinkDetail:
@@ -141,6 +151,7 @@ class NodeDocuments:
             truncated_total=status.truncated_total,
             snapshot_seconds=status.snapshot_seconds,
             snapshot_topics=status.snapshot_topics,
+            paths_above=tuple(" > ".join(path) for path in status.paths_above),
         )
 
     def _server(self) -> ServerStatus | None:
@@ -192,6 +203,7 @@ def _readiness(status: LinkStatus) -> LinkReadiness:
         name=status.name,
         ready=status.ready,
         state=status.state.value,
+        reason=reason_against(status),
         since=utc_from_ns(status.since_ns),
         epoch=status.epoch,
         topics=status.topics,

@@ -29,6 +29,7 @@ from fanout.link.link import Link
 from fanout.node.cautions import find_cautions
 from fanout.node.clock import SystemClock
 from fanout.node.documents import NodeDocuments
+from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
 from fanout.node.store import JoinedStore
 from fanout.node.sys_topics import SysTopics
@@ -48,6 +49,8 @@ _ALIVE_S: Final = 10.0
 """Pause between the node's own heartbeat events in the replication log: "nothing to do" is not "dead"."""
 _CLIENTS_LEAVE_S: Final = 5.0
 """How long clients may take to read what was written to them when the node stops."""
+_FORWARDED_S: Final = 5.0
+"""How long the primary may take to answer what links forwarded for clients that have left."""
 _FAILED: Final = 70
 """Exit code when a part of the node failed: a bug, as `fanout.cli` has it."""
 _LOG_CLOSE_S: Final = 30.0
@@ -128,8 +131,8 @@ class Node:
             if config.http
             else None
         )
-        self.stopping = False
-        """Whether the node is going away: not ready from now on."""
+        self.drain = Drain(seconds=config.node.drain_s if self.server is not None else 0.0, logger=self._logger)
+        """Whether the node serves, and how it ends."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -152,6 +155,7 @@ class Node:
         if self._log is not None:
             await asyncio.to_thread(self._log.open)
             self._log.event("start", detail=self._describe())
+        self.standing_changed()
         try:
             if self.server is not None:
                 await self.server.start()
@@ -176,10 +180,19 @@ class Node:
             )
 
     async def stop(self) -> None:
-        """Stop every part: clients leave first, while everything still works; the replication log is last."""
-        self.stopping = True
+        """Stop every part: clients leave first, while everything still works; the replication log is last.
+
+        What clients published and links are to forward has its answer from the primary before the links go, unless
+        that takes too long.
+        """
+        self.drain.end()
         if self.server is not None:
             await self.server.stop(deadline_s=_CLIENTS_LEAVE_S)
+        try:
+            async with asyncio.timeout(_FORWARDED_S):
+                await asyncio.gather(*(link.wait_forwarded() for link in self._links.values()))
+        except TimeoutError:
+            self._logger.warning("messages of clients may not have reached the primary", deadline_s=_FORWARDED_S)
         if self.gate is not None:
             await self.gate.close()
         for task in self._tasks:
@@ -260,7 +273,9 @@ class Node:
         lag_us: int | None = None,
         detail: str = "",
     ) -> None:
-        """Log an event of a link."""
+        """Log an event of a link, and tell the nodes below how this one stands then."""
+        if event == "state":
+            self.standing_changed()
         if self._log is not None:
             self._log.event(
                 event,
@@ -274,6 +289,13 @@ class Node:
                 lag_us=lag_us,
                 detail=detail,
             )
+
+    def standing_changed(self) -> None:
+        """Tell the nodes below how this one stands, if that has changed."""
+        if self.server is not None:
+            updates = self._sys.set_standing(self.documents.standing(), now_ns=self.clock.now_ns())
+            if updates:
+                self.server.dispatch(updates)
 
     # Its own.
 
@@ -361,6 +383,7 @@ class Node:
         while True:
             now_ns = self.clock.now_ns()
             self.ingress.remove_expired(now_ns)
+            self.standing_changed()  # a limit that keeps values out changes it without a word of the link
             if self._log is not None and self.clock.monotonic() >= alive_at:
                 alive_at = self.clock.monotonic() + _ALIVE_S
                 self._log.event("heartbeat", topics=len(self.store))
@@ -414,7 +437,9 @@ class _Reloads:
 
 
 async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) -> int:
-    """Run a node until SIGTERM or SIGINT, of which a second one ends the process at once; SIGHUP reloads.
+    """Run a node until it is told to go: by SIGTERM or HTTP, which drain it first, or by SIGINT, which does not.
+
+    A second signal ends the process at once. SIGHUP reloads.
 
     Args:
         config: A validated configuration for this role.
@@ -432,15 +457,18 @@ async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) 
     logger: FilteringBoundLogger = structlog.get_logger("fanout.node")
     node = Node(config, role=role, logger=logger)
     loop = asyncio.get_running_loop()
-    asked = asyncio.Event()
+    signals: list[signal.Signals] = []
 
     def stop_asked(number: signal.Signals) -> None:
-        if asked.is_set():
+        if signals:
             logger.warning("second signal, ending at once", signal=number.name)
             os._exit(128 + number)
+        signals.append(number)
         logger.info("stopping", signal=number.name)
-        node.stopping = True
-        asked.set()
+        if number is signal.SIGINT:  # somebody waits at a terminal
+            node.drain.end()
+        else:
+            node.drain.begin()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_asked, number)
@@ -451,7 +479,7 @@ async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) 
     if reloads is not None:
         node.spawn("reloads", reloads.run)
     failure = asyncio.create_task(node.wait_failed(), name="failure")
-    waiter = asyncio.create_task(asked.wait(), name="signal")
+    waiter = asyncio.create_task(node.drain.wait_over(), name="drain")
     await asyncio.wait({failure, waiter}, return_when=asyncio.FIRST_COMPLETED)
     code = 0
     if failure.done():

@@ -27,7 +27,6 @@ __all__ = [
     "CHANGE_REPLACED",
     "CHANGE_UNCHANGED",
     "EVENTS",
-    "FLAG_CONFLATED",
     "PHASE_LIVE",
     "STATE_CONNECTING",
     "STATE_LIVE",
@@ -42,10 +41,6 @@ CHANGE_REPLACED: Final = 2
 CHANGE_REMOVED: Final = 3
 CHANGE_UNCHANGED: Final = 5
 CHANGE_REFUSED: Final = 6
-
-FLAG_CONFLATED: Final = 8
-"""The node folded this update into a newer one of its topic: received, deliberately not applied, not
-missing."""
 
 STATE_CONNECTING: Final = "connecting"
 """The link's state from which the time to ready is counted."""

@@ -28,7 +28,6 @@ from fanout.server.wire import (
     SharedMessage,
     WireVariant,
     encode_frame,
-    encode_message,
 )
 
 __all__ = ["SLICE_BYTES", "Dispatcher"]
@@ -111,12 +110,20 @@ class Dispatcher:
                 if collected.encodes:
                     if not frame:
                         length = len(topic) + len(payload) + 2
-                        if message_qos or length >= SHORT_MAX - 1 or wire.packet_bytes_max:
+                        version, stamped, packet_bytes_max = wire
+                        if length >= SHORT_MAX - 3 or packet_bytes_max:
                             frame = self._encode(message, wire, now_ns)
-                        elif wire.version == 4:
-                            frame = b"".join((HEADERS[flag][length], TWO_BYTES[len(topic)], topic, payload))
-                        elif properties or expires_ns or identifiers or (stamp is not None and wire.stamped):
-                            frame = encode_message(message, wire=wire, now_ns=now_ns)
+                        elif version == 4:
+                            if message_qos:
+                                header = HEADERS[message_qos << 1 | flag][length + 2]
+                                frame = (header + TWO_BYTES[len(topic)] + topic, payload)
+                            else:
+                                frame = b"".join((HEADERS[flag][length], TWO_BYTES[len(topic)], topic, payload))
+                        elif properties or expires_ns or identifiers or (stamped and stamp is not None):
+                            frame = encode_frame(message, wire=wire, now_ns=now_ns)
+                        elif message_qos:
+                            header = HEADERS[message_qos << 1 | flag][length + 3]
+                            frame = (header + TWO_BYTES[len(topic)] + topic, b"\0" + payload)
                         else:
                             frame = b"".join((HEADERS[flag][length + 1], TWO_BYTES[len(topic)], topic, b"\0", payload))
                     if not frame:  # over the Maximum Packet Size [MQTT-3.1.2-25]

@@ -21,6 +21,7 @@ from fanout.access.gate import Gate
 from fanout.config import ServerConfig
 from fanout.mqtt.decoder import Decoder, PublishRow
 from fanout.mqtt.packets import Connect, Unsubscribe
+from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
 from fanout.server.admission import Admission, Claim, claim_of
@@ -46,6 +47,8 @@ _READ_BYTES = 256 * 1024
 _CLIENT_ID_BYTES = 10
 _CHECKED_MAX: Final = 256
 """Sessions and subscriptions that are checked again in one turn of the event loop."""
+_SETTLE_POLL_S: Final = 0.02
+"""Pause between looks for clients that have got everything, when the server stops."""
 
 
 def _random_client_id() -> str:
@@ -132,17 +135,27 @@ class Server:
         self.pacer = Pacer(loop=self._loop, monotonic=self.clock.monotonic)
         await self._listeners.open(self.config.listeners, self)
 
-    async def stop(self, *, reason_code: ReasonCode = ReasonCode.SERVER_SHUTTING_DOWN, deadline_s: float = 5.0) -> None:
-        """Close the listeners and every connection.
+    async def stop(self, *, deadline_s: float = 5.0) -> None:
+        """Close the listeners and every connection: each once nothing is under way on it, or at the deadline.
 
         Args:
-            reason_code: What MQTT 5 clients are told.
-            deadline_s: How long clients may take to read what was written to them, in seconds.
+            deadline_s: How long messages and their answers may be under way, and then, how long clients may take to
+                read what was written to them, in seconds.
         """
         self._stopping = True
         self._listeners.close()
+        reason_code, properties = self._farewell(ReasonCode.SERVER_SHUTTING_DOWN)
+        until_s = self._loop.time() + deadline_s
+        while waiting := [one for one in self._connections if one.session is not None]:
+            in_time = self._loop.time() < until_s
+            for connection in waiting:
+                session = connection.session
+                if session is not None and (session.settled or not in_time):
+                    connection.disconnect(reason_code, properties=properties)
+            if in_time and any(one.session is not None for one in waiting):
+                await asyncio.sleep(_SETTLE_POLL_S)
         for connection in list(self._connections):
-            connection.disconnect(reason_code)
+            connection.disconnect(reason_code, properties=properties)
         try:
             async with asyncio.timeout(deadline_s):
                 await self._wait_all_gone()
@@ -185,7 +198,10 @@ class Server:
             How many messages were handed to sessions or queued for them, counting each session.
         """
         session = self.registry.get(origin) if origin is not None else None
-        return self._dispatcher.dispatch(updates, now_ns=self.clock.now_ns(), origin=session)
+        handed = self._dispatcher.dispatch(updates, now_ns=self.clock.now_ns(), origin=session)
+        if self.registry.overflowed:
+            self._end_overflowed()
+        return handed
 
     def stats(self) -> ServerStats:
         """Return the server's figures at this moment."""
@@ -198,6 +214,7 @@ class Server:
             audiences=self.registry.index.count,
             queued_messages=sum(session.sending.queue.messages for session in sessions),
             queued_bytes=sum(session.sending.queue.bytes for session in sessions),
+            conflated_topics=sum(len(session.sending.conflation) for session in sessions),
             in_flight_messages=sum(session.sending.in_flight for session in sessions),
             deliveries_total=counters.deliveries,
             sent_bytes_total=counters.sent_bytes,
@@ -209,6 +226,8 @@ class Server:
             keep_alive_timeouts_total=counters.keep_alive_timeouts,
             protocol_errors_total=counters.protocol_errors,
             wills_total=counters.wills,
+            conflated_total=counters.conflated,
+            sessions_overflowed_total=counters.sessions_overflowed,
             dropped_total={reason.value: count for reason, count in counters.dropped.items()},
             limits_reached_total={limit.value: count for limit, count in counters.limits.items()},
             entry_faults_total={fault.value: count for fault, count in counters.entry_faults.items()},
@@ -426,14 +445,39 @@ class Server:
 
     # Its own.
 
+    def _farewell(self, reason_code: ReasonCode) -> tuple[ReasonCode, Properties]:
+        """Return what clients are told that have to leave: where to go, if the configuration knows it."""
+        reference = self.config.server_reference
+        if reference is None:
+            return reason_code, NO_PROPERTIES
+        return ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference=reference)
+
     def _expel(self, session: Session, access: Access) -> None:
         self.logger.warning("client_expelled", client_id=session.client_id, user=access.identity.user)
+        self._end_client(session, ReasonCode.NOT_AUTHORIZED)
+
+    def _end_overflowed(self) -> None:
+        while self.registry.overflowed:
+            session, _ = self.registry.overflowed.popitem()
+            queue = session.sending.queue
+            self.counters.sessions_overflowed += 1
+            self.logger.warning(
+                "session_queue_overflowed",
+                client_id=session.client_id,
+                connected=session in self._connection_of,
+                messages=queue.messages,
+                bytes=queue.bytes,
+            )
+            self._end_client(session, ReasonCode.QUOTA_EXCEEDED)
+
+    def _end_client(self, session: Session, reason_code: ReasonCode) -> None:
+        """End a session, and its connection if there is one."""
         connection = self._connection_of.get(session)
         if connection is None:
             self._end_session(session)
             return
         session.expiry_s = 0
-        connection.disconnect(ReasonCode.NOT_AUTHORIZED)
+        connection.disconnect(reason_code)
 
     def _take_away(self, session: Session, access: Access, lost: list[bytes]) -> None:
         self.logger.warning(
@@ -450,6 +494,7 @@ class Server:
         left = self.registry.end(session)
         if left:
             self._dispatcher.redeliver(left, now_ns=self.clock.now_ns())
+            self._end_overflowed()
         self._publish_will(session)
 
     def _publish_will(self, session: Session) -> None:

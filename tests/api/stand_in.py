@@ -13,11 +13,13 @@ from fanout.api.http_server import HttpServer
 from fanout.api.lag import link_lag
 from fanout.api.models import (
     AccessStatus,
+    Draining,
     LagDocument,
     LinkDetail,
     LinkLag,
     LinkReadiness,
     LogStatus,
+    NodeState,
     NodeStatus,
     Readiness,
     Role,
@@ -67,6 +69,7 @@ def snapshot_link(name: str = "plant", *, topics: int = 12_040) -> LinkDetail:
         update={
             "ready": False,
             "state": "snapshot",
+            "reason": "snapshot, waits for the retained set",
             "evidence": None,
             "snapshot_seconds": None,
             "selectors": (
@@ -108,6 +111,9 @@ class StandInNode:
             keep_alive_timeouts_total=3,
             protocol_errors_total=0,
             wills_total=1,
+            sessions_overflowed_total=5,
+            conflated_topics=8,
+            conflated_total=21,
             dropped_total={"queue_full": 4, "expired": 1},
             limits_reached_total={"connections_max": 5, "connect_timeout_s": 6},
             entry_faults_total={"tls": 7},
@@ -150,12 +156,24 @@ class StandInNode:
             alarm=None,
         )
         self.error: Exception | None = None
+        self.draining = False
+
+    @property
+    def state(self) -> NodeState:
+        if self.draining:
+            return "draining"
+        return "not_ready" if self.reasons else "ready"
+
+    def drain(self) -> Draining:
+        self.draining, self.reasons = True, ("the node is draining",)
+        return Draining(node=self.node, state="draining", left_seconds=2.5)
 
     def readiness(self) -> Readiness:
         if self.error is not None:
             raise self.error
         return Readiness(
             ready=not self.reasons,
+            state=self.state,
             reasons=self.reasons,
             node=self.node,
             role=self.role,
@@ -164,6 +182,7 @@ class StandInNode:
                     name=link.name,
                     ready=link.ready,
                     state=link.state,
+                    reason=link.reason,
                     since=link.since,
                     epoch=link.epoch,
                     topics=link.topics,
@@ -187,6 +206,7 @@ class StandInNode:
             started=SINCE,
             uptime_seconds=11_520.5,
             ready=not self.reasons,
+            state=self.state,
             reasons=self.reasons,
             listeners=("mqtt://127.0.0.1:1884",),
             links=self.links,

@@ -11,7 +11,7 @@ from fanout.cli.app import app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 COMMANDS = (
-    *(["secondary"], ["primary"], ["tap"], ["check"], ["ready"], ["status"], ["lag"], ["passwd"]),
+    *(["secondary"], ["primary"], ["tap"], ["check"], ["ready"], ["drain"], ["status"], ["lag"], ["passwd"]),
     *(["report", "completeness"], ["report", "lag"], ["log", "stat"], ["log", "verify"]),
 )
 

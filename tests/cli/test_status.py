@@ -40,6 +40,7 @@ retained   200,000 topics
 delivered  12,345,678 messages, 942 MiB
 received   55 messages
 queued     6 messages, 700 B
+conflated  21 messages, 8 values waiting
 dropped    expired 1, queue_full 4
 
 log      var/replication-log

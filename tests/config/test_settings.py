@@ -163,7 +163,13 @@ def test_the_optional_lines_of_full_are_right() -> None:
             text = text.replace("\nallow = ", "\n# allow = ")
         config = parse_config(text, path="full.toml", role="secondary")
         assert config.server is not None
-        places = (config.links[0], config.access, config.access.rules[0], config.server.listener_tables[0])
+        places = (
+            config.server,
+            config.links[0],
+            config.access,
+            config.access.rules[0],
+            config.server.listener_tables[0],
+        )
         values = [str(value) for place in places if (value := getattr(place, key, None)) is not None]
         assert len(values) == 1
         assert values[0] in line

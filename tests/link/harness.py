@@ -60,6 +60,10 @@ class RecordingSink:
         """Remember an event."""
         self.events.append({"name": event, **fields})
 
+    def standing_changed(self) -> None:
+        """Remember that the standing may have changed."""
+        self.events.append({"name": "standing"})
+
     def dispatched(self) -> list[Update]:
         """Return every update dispatched, in order."""
         return [update for step, changes in self.steps if step == "dispatch" for update in changes.dispatch]

@@ -48,6 +48,19 @@ def test_a_row_becomes_an_update() -> None:
     ]
 
 
+@pytest.mark.parametrize("selectors", [PLAIN, SEVERAL])
+def test_any_number_of_topics_without_a_value(selectors: tuple[Selector, ...]) -> None:
+    """Topics that come again without a value are sorted as the first time, however many there are."""
+    taken, _ = intake(selectors)
+    topics = [b"plant/%d/a" % number for number in range(70_000)] + [b"plant/" + b"x" * 1000]
+    rows = [row(topic, flags=0) for topic in topics]
+    outside = [row(b"plant/debug/%d" % number, flags=0) for number in range(10)]
+    for _ in range(2):
+        batch = taken.convert(rows + outside, now_ns=NOW)
+        assert [update[0].removeprefix(b"site/") for update in batch.updates] == topics
+        assert batch.others == outside
+
+
 @pytest.mark.parametrize("selectors", [PLAIN, PREFIXED])
 @pytest.mark.parametrize(
     ("flags", "qos", "retain"), [(0, 0, False), (1, 0, True), (2, 1, False), (3, 1, True), (5, 2, True), (11, 1, True)]

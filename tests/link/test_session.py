@@ -11,6 +11,7 @@ from fanout.link.events import Applied, Failed, Forwarded, HeartbeatReturned, Se
 from fanout.link.forwarding import UNAVAILABLE
 from fanout.link.outgoing import Message
 from fanout.link.proof import Evidence
+from fanout.link.rehearsal import SERVER_FENCE
 from fanout.link.states import LinkState
 from fanout.mqtt.packets import Ack, Auth, Connack, Disconnect, PacketType, Pingresp, Suback, encode
 from fanout.mqtt.properties import Properties
@@ -284,7 +285,7 @@ def test_a_fanout_primary_needs_no_fence() -> None:
     assert pair.is_in(S.LIVE)
     assert pair.session.fence is None
     assert pair.session.primary_node == "root"
-    assert all(b"$SYS" not in each.subscriptions[0].topic_filter for each in pair.primary.subscribes)
+    assert all(each.subscriptions[0].topic_filter != SERVER_FENCE for each in pair.primary.subscribes)
 
 
 @pytest.mark.parametrize("packets", range(3, 56))

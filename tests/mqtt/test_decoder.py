@@ -548,6 +548,19 @@ def test_known_topics_are_not_validated() -> None:
     expect_fault(decoder, v5(b"b/#"), ReasonCode.TOPIC_NAME_INVALID)
 
 
+@pytest.mark.parametrize("role", ["client", "server"])
+def test_any_number_of_topics_that_come_again(role: Role) -> None:
+    """Topic Names are remembered in bounded number, and each is told apart from one that is not valid."""
+    topics = [b"t/%d" % number for number in range(70_000)] + [b"long/" + b"x" * 1000]
+    decoder = Decoder(version=5, packet_bytes_max=MAX, role=role)
+    data = b"".join(encode_publish(topic, b"1", version=5) for topic in topics)
+    for _ in range(2):
+        (run,) = decoder.feed(data)
+        assert isinstance(run, PublishRun)
+        assert [each[0] for each in run.rows] == topics
+    expect_fault(decoder, encode_publish(b"t/#", b"1", version=5), ReasonCode.TOPIC_NAME_INVALID)
+
+
 def test_known_topics_may_be_replaced() -> None:
     """The decoder asks the container that it has now."""
     decoder = client()

@@ -18,6 +18,8 @@ from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
 from fanout.link.status import LinkStatus, SelectorStatus
 from fanout.node.documents import NodeDocuments
+from fanout.node.drain import NodePhase
+from fanout.node.readiness import WAITS_FOR
 from fanout.node.running import Node
 from fanout.replog.settings import LogStats
 from fanout.selection import Selector
@@ -67,6 +69,9 @@ SERVER_STATS = ServerStats(
     keep_alive_timeouts_total=15,
     protocol_errors_total=16,
     wills_total=17,
+    sessions_overflowed_total=21,
+    conflated_topics=19,
+    conflated_total=20,
     dropped_total={"refused": 18},
     limits_reached_total={"sessions_max": 19},
     entry_faults_total={"tls": 20},
@@ -123,7 +128,7 @@ class PartsOfNode(SimpleNamespace):
             store=[b"a", b"b"],
             ingress=SimpleNamespace(limits_reached={"retained_topics_max": 3}),
             log=SimpleNamespace(stats=lambda: LOG_STATS),
-            stopping=False,
+            drain=SimpleNamespace(phase=NodePhase.SERVING),
         )
 
     @property
@@ -152,13 +157,14 @@ def test_node_without_links_is_ready() -> None:
 @pytest.mark.parametrize("state", [state for state in LinkState if state is not LinkState.LIVE])
 def test_every_other_state_is_a_reason(state: LinkState) -> None:
     """Readiness is false in each of them, also when the snapshot was proved before."""
-    assert reasons(dataclasses.replace(LIVE, state=state)) == (f"link plant is {state.value.replace('_', ' ')}",)
+    told = f"link plant is {state.value.replace('_', ' ')}, waits for {WAITS_FOR[state]}"
+    assert reasons(dataclasses.replace(LIVE, state=state)) == (told,)
 
 
 def test_reason_tells_the_last_error() -> None:
     """An operator reads why a link is down where readiness is asked."""
     down = dataclasses.replace(LIVE, state=LinkState.DOWN, last_error="connection refused")
-    assert reasons(down) == ("link plant is down: connection refused",)
+    assert reasons(down) == ("link plant is down, waits for a connection to the primary: connection refused",)
 
 
 def test_error_of_the_past_is_no_reason() -> None:
@@ -170,7 +176,7 @@ def test_values_refused_by_a_limit_are_a_reason() -> None:
     """A replica that a limit kept values out of does not hold everything."""
     incomplete = dataclasses.replace(PLANT, complete=False)
     assert reasons(dataclasses.replace(LIVE, selectors=(incomplete,), refused_total=3)) == (
-        "link plant refused 3 values over its limits",
+        "link plant is incomplete: limits kept 3 values out",
     )
 
 
@@ -181,9 +187,19 @@ def test_all_reasons_are_given() -> None:
         dataclasses.replace(LIVE, name="b"),
         dataclasses.replace(LIVE, name="c", state=LinkState.TEARING_DOWN),
     )
-    node.stopping = True
+    node.drain.phase = NodePhase.STOPPING
     readiness = node.documents.readiness()
-    assert readiness.reasons == ("the node is stopping", "link a is snapshot", "link c is tearing down")
+    assert readiness.state == "stopping"
+    assert readiness.reasons == (
+        "the node is stopping",
+        "link a is snapshot, waits for the retained set",
+        "link c is tearing down, waits for the end of the tear-down",
+    )
+    assert [link.reason for link in readiness.links] == [
+        "snapshot, waits for the retained set",
+        None,
+        "tearing down, waits for the end of the tear-down",
+    ]
     assert [link.ready for link in readiness.links] == [False, True, False]
 
 
@@ -194,6 +210,7 @@ def test_readiness_names_epoch_topics_and_evidence() -> None:
         "name": "plant",
         "ready": True,
         "state": "live",
+        "reason": None,
         "since": "2023-11-14T22:13:15Z",
         "epoch": 1_699_999_990_000_000,
         "topics": 2,
@@ -231,6 +248,7 @@ def test_status_has_every_part() -> None:
         "server.connect_timeout_s": 5.0,
         "server.sessions_max": 100_000,
         "server.subscriptions_max": 1_000,
+        "server.filter_levels_max": 128,
         "server.packet_bytes_max": 2**20,
         "server.receive_maximum": 1_000,
         "server.inflight_max": 16_384,

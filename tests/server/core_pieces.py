@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fanout.config import QueueOverflow
 from fanout.server.audiences import SubscriptionOptions
 from fanout.server.counters import Counters
+from fanout.server.message_queue import MessageQueue
 from fanout.server.sessions import Session
 from fanout.server.wire import WireVariant
 
@@ -17,13 +19,15 @@ def make_session(
     counters: Counters | None = None,
     queue_messages_max: int = 1000,
     queue_bytes_max: int = 1_000_000,
+    queue_overflow: QueueOverflow = "disconnect",
+    overflowed: dict[Session, None] | None = None,
 ) -> Session:
     """Make a session without a connection, for MQTT 5 unless `wire` says otherwise."""
     return Session(
         client_id,
         wire=WireVariant(5) if wire is None else wire,
-        queue_messages_max=queue_messages_max,
-        queue_bytes_max=queue_bytes_max,
+        queue=MessageQueue(messages_max=queue_messages_max, bytes_max=queue_bytes_max, overflow=queue_overflow),
+        overflowed={} if overflowed is None else overflowed,
         counters=Counters() if counters is None else counters,
     )
 

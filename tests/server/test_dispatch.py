@@ -129,7 +129,7 @@ def test_members_that_cannot_be_written_to_share_the_queued_batch() -> None:
     ready, slow, absent = (bench.peer({b"#": options(1)}) for _ in range(3))
     slow.session.pause()
     absent.session.disconnect()
-    updates = [update(b"a", b"1", qos=1), update(b"a", b"2", qos=0)]
+    updates = [update(b"a", b"1", qos=1, retain=False), update(b"a", b"2", qos=0, retain=False)]
     assert bench.dispatch(*updates) == 5
     assert ready.read() == frame(updates[0], V5, qos=1, packet_id=1) + frame(updates[1], V5)
     assert (slow.session.sending.queue.messages, absent.session.sending.queue.messages) == (2, 1)
@@ -145,7 +145,7 @@ def test_batch_for_slow_members_alone_is_not_encoded_at_once() -> None:
     slow = [bench.peer({b"#": options()}) for _ in range(2)]
     for peer in slow:
         peer.session.pause()
-    one = update(b"a", b"1")
+    one = update(b"a", b"1", retain=False)
     assert bench.dispatch(one) == 2
     assert slow[0].session.sending.queue.head()[0].frames is None
     for peer in slow:
@@ -188,7 +188,7 @@ def test_socket_that_fills_during_a_batch_stops_after_its_slice() -> None:
 
     slow.session.disconnect()
     slow.session.connect(write, window=100)
-    updates = [update(b"a", b"%06d" % number + b"x" * 10_000) for number in range(100)]
+    updates = [update(b"a", b"%06d" % number + b"x" * 10_000, retain=False) for number in range(100)]
     bench.dispatch(*updates)
     expected = b"".join(frame(one, V5) for one in updates)
     assert len(slow_writes) == 1

@@ -364,20 +364,33 @@ async def test_inflight_max(start_node: StartNode, version: int) -> None:
         assert [one.payload for one in await client.messages(3)] == [b"3", b"4", b"5"]
 
 
+@pytest.mark.parametrize("version", [5, 4])
+async def test_filter_levels_max(start_node: StartNode, version: int) -> None:
+    """A Topic Filter with too many levels is refused for itself; those of a group do not count."""
+    node = await start_node(filter_levels_max=2)
+    code = ReasonCode.QUOTA_EXCEEDED if version == 5 else 0x80
+    async with await RawClient.connect(node.port, version=version) as client:
+        assert (await client.subscribe(b"a/b", b"a/b/c", b"$share/g/a/b")).reason_codes == (0, code, 0)
+    assert (reached(node, Limit.FILTER_LEVELS), reached(node, Limit.SUBSCRIPTIONS)) == (1, 0)
+
+
+@pytest.mark.parametrize("version", [5, 4])
 @pytest.mark.parametrize("settings", [{"queue_messages_max": 3}, {"queue_bytes_max": 1024}])
-async def test_queue_of_a_session_is_bounded(start_node: StartNode, settings: dict[str, int]) -> None:
-    """In messages and in bytes; what goes is counted, and the newest message stays."""
-    node = await start_node(**settings)
-    async with await RawClient.connect(node.port, "c", properties=DURABLE) as client:
+async def test_queue_of_a_session_is_bounded(start_node: StartNode, settings: dict[str, int], version: int) -> None:
+    """In messages and in bytes: a session for which more waits ends, and its client is told."""
+    node = await start_node(**settings, inflight_max=1)
+    async with await RawClient.connect(node.port, version=version) as client:
         await client.subscribe(b"t", qos=1)
-    await wait_until(lambda: node.server.stats().connections == 0)
-    node.take([update(b"t", b"%04d" % number + b"x" * 296, qos=1, retain=False) for number in range(10)])
+        for number in range(4):
+            node.take([update(b"t", b"%04d" % number + b"x" * 296, qos=1, retain=False)])
+        await client.messages(1)
+        assert await client.messages_until_ping() == []
+        stats = node.server.stats()
+        assert (stats.queued_messages, stats.sessions_overflowed_total) == (3, 0)
+        node.take([update(b"t", b"0004" + b"x" * 296, qos=1, retain=False)])
+        await client.expect_end(ReasonCode.QUOTA_EXCEEDED if version == 5 else None)
     stats = node.server.stats()
-    assert stats.queued_messages == 3
-    assert stats.queued_bytes <= 1024
-    assert stats.dropped_total["queue_full"] == 7
-    async with await RawClient.connect(node.port, "c", clean_start=False) as client:
-        assert (await client.messages(3))[-1].payload[:4] == b"0009"
+    assert (stats.sessions, stats.sessions_overflowed_total, stats.ended_total) == (0, 1, {"quota_exceeded": 1})
 
 
 # Rubbish.

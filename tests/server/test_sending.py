@@ -20,9 +20,9 @@ from tests.server.node_in_memory import update
 V5 = WireVariant(5)
 
 
-def message(payload: bytes, *, qos: int = 0, topic: bytes = b"t", expires_ns: int = 0) -> Message:
+def message(payload: bytes, *, qos: int = 0, topic: bytes = b"t", expires_ns: int = 0, retain: bool = True) -> Message:
     """Make a message."""
-    return (update(topic, payload, qos=qos, expires_ns=expires_ns), qos, False, ())
+    return (update(topic, payload, qos=qos, expires_ns=expires_ns, retain=retain), qos, False, ())
 
 
 def batch(*messages: Message, wire: WireVariant = V5) -> Batch:
@@ -62,8 +62,8 @@ def test_batch_at_qos_0_is_written_from_shared_frames() -> None:
     counters = Counters()
     peer = Peer(make_session(counters=counters))
     peer.session.pause()
-    peer.session.enqueue(batch(message(b"1"), message(b"2")))
-    peer.session.enqueue(batch(message(b"3")))
+    peer.session.enqueue(batch(message(b"1", retain=False), message(b"2", retain=False)))
+    peer.session.enqueue(batch(message(b"3", retain=False)))
     peer.session.resume()
     peer.take()
     assert peer.read() == publish(b"1") + publish(b"2") + publish(b"3")
@@ -415,7 +415,7 @@ def test_expired_message_is_dropped_from_the_queue() -> None:
     peer = Peer(make_session(counters=counters))
     peer.session.pause()
     second_ns = 1_000_000_000
-    one = batch(message(b"1", expires_ns=second_ns), message(b"2", expires_ns=9 * second_ns))
+    one = batch(*(message(b"%d" % n, expires_ns=at * second_ns, retain=False) for n, at in ((1, 1), (2, 9))))
     peer.session.enqueue(one)
     peer.session.resume()
     peer.take(now_ns=4 * second_ns)
@@ -480,3 +480,99 @@ def test_refused_message_frees_the_window() -> None:
     assert session.acknowledge(ack(PacketType.PUBREC, 1, codes=[ReasonCode.QUOTA_EXCEEDED])) == b""
     peer.take()
     assert peer.read() == publish(b"2", 1, 2)
+
+
+def test_slow_reader_gets_the_newest_value_of_each_topic() -> None:
+    """While its socket is full values pile up as one for each topic, removals too, and follow what was queued."""
+    counters = Counters()
+    peer = Peer(make_session(counters=counters))
+    peer.session.pause()
+    assert (
+        peer.session.enqueue(batch(message(b"1", topic=b"a"), message(b"2", topic=b"b"), message(b"e", retain=False)))
+        == 3
+    )
+    flags: Message = (update(b"a", b"3"), 0, True, (7,))
+    peer.session.enqueue(batch(flags, message(b"", topic=b"b")))
+    assert len(peer.session.sending.conflation) == 2
+    peer.session.resume()
+    peer.take()
+    expected = b"\x31\x07\x00\x01a\x02\x0b\x073"  # with its own flag and Subscription Identifier
+    assert peer.read() == publish(b"e") + expected + publish(b"", topic=b"b")
+    assert peer.session.write is not None
+    assert (counters.conflated, counters.deliveries) == (2, 3)
+
+
+def test_order_of_one_topic_is_kept_where_not_all_is_conflated() -> None:
+    """A value stays before a message for its topic that is delivered as it is."""
+    peer = Peer(make_session())
+    peer.session.pause()
+    peer.session.enqueue(batch(message(b"1"), message(b"other", topic=b"o")))
+    peer.session.enqueue(batch(message(b"2", retain=False), message(b"3", qos=1)))
+    peer.session.enqueue(batch(message(b"4")))
+    peer.session.resume()
+    peer.take()
+    expected = publish(b"1") + publish(b"2") + publish(b"3", 1, 1)
+    assert peer.read() == expected + publish(b"other", topic=b"o") + publish(b"4")
+
+
+def test_values_are_conflated_until_the_last_has_gone() -> None:
+    """While newest values wait, a newer one takes its topic's place there, not a place in the queue before it."""
+    peer = Peer(make_session())
+    peer.session.pause()
+    peer.session.enqueue(batch(message(b"1", topic=b"a"), message(b"1", topic=b"b")))
+    peer.session.resume()
+    peer.take_piece(messages_max=1)
+    peer.session.enqueue(batch(message(b"2", topic=b"a"), message(b"2", topic=b"b")))
+    peer.take()
+    assert peer.read() == b"".join(publish(n, topic=t) for n, t in ((b"1", b"a"), (b"2", b"b"), (b"2", b"a")))
+
+
+def test_message_behind_values_that_are_being_sent_stays_behind_them() -> None:
+    """What is queued while newest values are on their way is sent after those, and before newer ones."""
+    peer = Peer(make_session())
+    peer.session.pause()
+    peer.session.enqueue(batch(message(b"0", topic=b"o"), message(b"1")))
+    peer.session.resume()
+    peer.take_piece(messages_max=1)
+    peer.session.enqueue(batch(message(b"2", retain=False), message(b"3")))
+    peer.take()
+    assert peer.read() == publish(b"0", topic=b"o") + publish(b"1") + publish(b"2") + publish(b"3")
+
+
+def test_what_waited_at_a_subscribe_goes_before_its_retained_messages() -> None:
+    """Neither a queued message nor a conflated one, older than the retained value, comes behind it."""
+    peer = Peer(make_session())
+    peer.session.pause()
+    peer.session.enqueue(batch(message(b"1", qos=1, topic=b"a"), message(b"1", topic=b"b")))
+    deliver(peer, update(b"a", b"2"), update(b"b", b"2"), update(b"c", b"2"))
+    peer.session.enqueue(batch(message(b"3", topic=b"d")))
+    peer.session.resume()
+    peer.take(messages_max=1)
+    expected = publish(b"1", 1, 1, topic=b"a") + publish(b"1", topic=b"b")
+    expected += b"".join(publish(b"2", flags=1, topic=topic) for topic in (b"a", b"b", b"c"))
+    assert peer.read() == expected + publish(b"3", topic=b"d")
+
+
+def test_value_that_is_sent_as_retained_does_not_wait_too() -> None:
+    """A slow reader that is given retained messages gets a value set meanwhile once."""
+    peer = Peer(make_session())
+    new = message(b"2", topic=b"b")
+    deliver(peer, update(b"a", b"1"), new[0])
+    peer.session.pause()
+    peer.session.enqueue(batch(new))
+    peer.session.resume()
+    peer.take()
+    assert peer.read() == publish(b"1", flags=1, topic=b"a") + publish(b"2", flags=1, topic=b"b")
+
+
+def test_newest_values_do_not_outlive_the_connection() -> None:
+    """A value that waited at QoS 0 is dropped with the connection, and counted: a newer one may be missed."""
+    counters = Counters()
+    peer = Peer(make_session(counters=counters))
+    peer.session.pause()
+    peer.session.enqueue(batch(message(b"1", topic=b"a"), message(b"1", topic=b"b"), message(b"2", qos=1)))
+    peer.session.disconnect()
+    peer.connect()
+    peer.take()
+    assert peer.read() == publish(b"2", 1, 1)
+    assert counters.dropped[DropReason.DISCONNECTED] == 2

@@ -357,6 +357,27 @@ async def test_broken_frames_close(web: NodeInMemory, data: bytes, code: int) ->
     await wait_until(lambda: web.server.stats().connections == 0)
 
 
+@pytest.mark.parametrize("subprotocol", ["mqtt", ""])
+async def test_rubbish_right_behind_the_handshake(web: NodeInMemory, subprotocol: str) -> None:
+    """A request and rubbish in one piece are a fault of the client, whether the request was good or not."""
+    lines = [
+        "GET /mqtt HTTP/1.1",
+        "Host: localhost",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        f"Sec-WebSocket-Key: {base64.b64encode(bytes(16)).decode()}",
+        "Sec-WebSocket-Version: 13",
+        *([f"Sec-WebSocket-Protocol: {subprotocol}"] if subprotocol else []),
+    ]
+    reader, writer = await asyncio.open_connection("127.0.0.1", web.port)
+    writer.write("\r\n".join([*lines, "", ""]).encode() + b"\xff\xff\xff")
+    async with asyncio.timeout(10):
+        assert await reader.read() == b""
+    writer.close()
+    await wait_until(lambda: web.server.stats().connections == 0)
+    assert web.server.stats().protocol_errors_total == 1
+
+
 async def test_silent_client_is_closed_in_time(web: NodeInMemory) -> None:
     """The limit of time until CONNECT counts from the first byte of the network, handshake included."""
     async with await Browser.open(web) as client:

@@ -15,8 +15,9 @@ from operator import or_
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from fanout.replog.schema import FLAG_CONFLATED
 from fanout.reports.details import Selection
-from fanout.reports.schemas import FLAG_CONFLATED, PHASE_LIVE
+from fanout.reports.schemas import PHASE_LIVE
 from fanout.reports.scope import NEVER_US, Scope, Target
 from fanout.reports.transforms.matching import matches_selection
 
