@@ -11,10 +11,13 @@ import gc
 import io
 import json
 import logging
+import random
 import re
 from collections.abc import Iterator
 from dataclasses import fields
+from ipaddress import ip_network
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -29,7 +32,7 @@ from fanout.server.connection import ClientConnection
 from fanout.server.counters import Limit
 from tests.server.conftest import StartNode
 from tests.server.node_in_memory import NodeInMemory, update
-from tests.server.test_entry import V1, behind_proxy, closed
+from tests.server.test_entry import V1, V2, behind_proxy, closed
 from tests.server.test_websocket import LISTEN as WEBSOCKET
 from tests.support.certificates import Authority, client_context
 from tests.support.raw_client import RawClient
@@ -460,6 +463,52 @@ async def test_rubbish_costs_few_lines_and_leaves_nothing(log: io.StringIO, star
     broken = [line for line in lines if line["event"] == "client_broke_protocol"]
     assert 5 <= len(broken) < 200  # 5 of a kind in ten seconds, however long the machine takes
     assert all(re.fullmatch(r"127\.0\.0\.1:\d+", line["address"]) for line in broken)
+
+
+async def test_rubbish_on_every_transport(log: io.StringIO, start_node: StartNode, tmp_path: Path) -> None:
+    """What comes in place of TLS, WebSocket and PROXY headers is as harmless, also when the client leaves half-way."""
+    certificate, key = Authority(tmp_path).issue("server")
+    files: dict[str, Any] = {"certificate_file": certificate, "key_file": key}
+    loopback = (ip_network("127.0.0.0/8"),)
+    node = await start_node(
+        listen=(*WEBSOCKET,),
+        listener_tables=(
+            ListenerConfig(address=Address("mqtts", "127.0.0.1", 0), **files),
+            ListenerConfig(address=Address("wss", "127.0.0.1", 0), **files),
+            ListenerConfig(address=Address("mqtt", "127.0.0.1", 0), proxy_protocol_from=loopback),
+            ListenerConfig(address=Address("mqtts", "127.0.0.1", 0), proxy_protocol_from=loopback, **files),
+        ),
+    )
+    ports = [int(address.rpartition(":")[2]) for address in node.server.addresses]
+    tasks = len(asyncio.all_tasks())
+    source = random.Random(1)
+    heads = (b"", CLIENT_HELLO, UPGRADE, V1, V2[:20], encode(Connect("r"), version=5))
+
+    async def send_rubbish() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", source.choice(ports))
+        writer.write(source.choice(heads) + source.randbytes(source.choice((3, 400, 4000))))
+        match source.randrange(3):
+            case 0:
+                writer.write_eof()
+            case 1:
+                writer.close()
+        with contextlib.suppress(TimeoutError, ConnectionError):  # where more is awaited nothing comes
+            async with asyncio.timeout(0.1):
+                await reader.read()
+        writer.transport.abort()
+
+    for _ in range(10):
+        await asyncio.gather(*(send_rubbish() for _ in range(50)))
+    await wait_until(lambda: node.server.stats().connections_refused_total == 500)
+    await wait_until(lambda: len(asyncio.all_tasks()) == tasks)
+    stats = node.server.stats()
+    assert (stats.connections, stats.connections_opened_total) == (0, 500)
+    assert all(count > 20 for count in stats.entry_faults_total.values())
+    assert (connections_in_memory(node), node.server._listeners._entering, len(node.server._deadlines)) == (0, {}, 0)
+    assert "Traceback" not in log.getvalue()
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert 5 <= len(lines) < 250
+    assert all("address" in line for line in lines)
 
 
 # The table of the operations page.
