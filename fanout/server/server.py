@@ -298,7 +298,15 @@ class Server:
         """Free the place of a connection that is gone."""
         self._places.give_back(place)
 
-    def turn_away(self, reason: str, *, address: str, why: EntryFault | Limit | None = None, **more: object) -> None:
+    def turn_away(
+        self,
+        reason: str,
+        *,
+        address: str,
+        why: EntryFault | Limit | None = None,
+        left: bool = False,
+        **more: object,
+    ) -> None:
         """Count and log a connection that ended before anything of MQTT was spoken on it."""
         counters = self.counters
         counters.connections_refused += 1
@@ -306,7 +314,8 @@ class Server:
             counters.entry_faults[why] += 1
         elif why is not None:
             counters.limits[why] += 1
-        self.logger.warning("connection_refused", reason=reason, address=address, **more)
+        log = self.logger.debug if left else self.logger.warning
+        log("connection_refused", reason=reason, address=address, **more)
 
     def new_protocol(self, peer: Peer, place: Place, *, websocket: bool) -> asyncio.BufferedProtocol:
         """Make what serves a connection."""

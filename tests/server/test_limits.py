@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from fanout.api.metrics import METRICS
 from fanout.config import Address, ListenerConfig, ServerConfig
@@ -290,6 +291,25 @@ async def test_proxy_headers_that_are_wrong_are_counted(start_node: StartNode) -
     writer.close()
     await wait_until(lambda: node.server.stats().connections == 0)
     assert node.server.stats().entry_faults_total == {"proxy_header": 2, "tls": 0, "websocket": 0}
+
+
+@pytest.mark.parametrize("listener", ["tls", "proxy", "proxy-tls"])
+async def test_health_checks_are_no_warning(
+    start_node: StartNode, tls: tuple[Authority, dict[str, object]], tmp_path: Path, listener: str
+) -> None:
+    """Who only connects and leaves is counted, and told at the level DEBUG."""
+    files = {"certificate_file": tmp_path / "server.pem", "key_file": tmp_path / "server.key"}
+    settings = {"tls": tls[1], "proxy": behind_proxy(), "proxy-tls": behind_proxy("mqtts", **files)}[listener]
+    node = await start_node(**settings)
+    with capture_logs() as lines:
+        _, writer = await asyncio.open_connection("127.0.0.1", node.port)
+        if listener == "proxy-tls":
+            writer.write(b"PROXY UNKNOWN\r\n")
+        writer.close()
+        await wait_until(lambda: node.server.stats().connections_refused_total == 1)
+    layer = "proxy_header" if listener == "proxy" else "tls"
+    assert [(line["log_level"], line["reason"]) for line in lines] == [("debug", f"{layer}_failed")]
+    assert node.server.stats().entry_faults_total[layer] == 1
 
 
 # What one client may have.
