@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from bench.capacity import measure
 from bench.fan_out import compare
 from bench.processes import find_mosquitto
 
@@ -77,6 +78,31 @@ def _fan_out(arguments: argparse.Namespace) -> None:
         arguments.json.write_text(json.dumps(document, indent=2) + "\n")
 
 
+def _capacity(arguments: argparse.Namespace) -> None:
+    costs = measure(
+        connections=arguments.connections,
+        sessions=arguments.sessions,
+        queued=arguments.queued,
+        payload_bytes=arguments.payload_bytes,
+    )
+    table = Table(title="fanout: what one costs a node")
+    for column in ("what", "count", "bytes each", "MiB", "CPU us each", "CPU s"):
+        table.add_column(column, justify="left" if column == "what" else "right", no_wrap=True)
+    for cost in costs:
+        table.add_row(
+            cost.what,
+            f"{cost.count:,}",
+            f"{cost.bytes_each:,.0f}",
+            f"{cost.resident_bytes / 2**20:.1f}",
+            f"{cost.cpu_us_each:,.1f}",
+            f"{cost.cpu_s:.2f}",
+        )
+    Console().print(table)
+    if arguments.json:
+        document = {"bench": "capacity", "machine": _machine(), "results": [cost.as_dict() for cost in costs]}
+        arguments.json.write_text(json.dumps(document, indent=2) + "\n")
+
+
 def main() -> None:
     """Run the benchmark that the command line names."""
     parser = argparse.ArgumentParser(
@@ -91,6 +117,13 @@ def main() -> None:
     fan_out.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
     fan_out.add_argument("--json", type=Path, help="also write the results to this file")
     fan_out.set_defaults(run=_fan_out)
+    capacity = benches.add_parser("capacity", help="memory of connections, durable sessions and waiting messages")
+    capacity.add_argument("--connections", type=int, default=5_000, help="idle connections (5000)")
+    capacity.add_argument("--sessions", type=int, default=2_000, help="durable sessions without a connection (2000)")
+    capacity.add_argument("--queued", type=int, default=100, help="messages that wait for each session (100)")
+    capacity.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
+    capacity.add_argument("--json", type=Path, help="also write the results to this file")
+    capacity.set_defaults(run=_capacity)
     arguments = parser.parse_args()
     arguments.run(arguments)
 

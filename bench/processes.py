@@ -257,7 +257,7 @@ class Node(Server):
         settings: str = "",
         log: bool | str = True,
         drain_s: float = 0.0,
-        sections: str = "",
+        http: str = "",
     ) -> None:
         """Describe a node.
 
@@ -269,7 +269,7 @@ class Node(Server):
             settings: Further lines for `[server]`; must be empty for a tap.
             log: Whether it writes a replication log; a text has further lines for `[log]`.
             drain_s: How long it drains before it stops.
-            sections: Further sections.
+            http: Further lines for `[http]`.
         """
         self.name = name
         """The node's identifier."""
@@ -284,7 +284,7 @@ class Node(Server):
         self._settings = settings
         self._log = log
         self._drain_s = drain_s
-        self._further = sections
+        self._http = http
         self._data_directory = scratch / name
         self._config = scratch / f"{name}.toml"
         command = [sys.executable, "-m", "fanout", role, "--config", str(self._config)]
@@ -315,11 +315,11 @@ class Node(Server):
         ]
         if self.port:
             sections.append(f'[server]\nlisten = ["{self.address}"]\n{self._settings}')
-        sections.append(f'[http]\nlisten = "{self.host}:{self.http_port}"\n')
+        sections.append(f'[http]\nlisten = "{self.host}:{self.http_port}"\n{self._http}')
         if self._log:
             further = self._log if isinstance(self._log, str) else ""
             sections.append(f'[log]\ndirectory = "{self.log_directory}"\n{further}')
-        self._config.write_text("\n".join([*sections, self._further, self.links]))
+        self._config.write_text("\n".join([*sections, self.links]))
 
     def _listens(self) -> bool:
         return super()._listens() and _accepts(self.http_port)

@@ -87,6 +87,13 @@ METRICS = (
         ("link",),
     ),
     MetricSpec("fanout_link_snapshot_topics", "gauge", "Topics that the newest snapshot brought so far.", ("link",)),
+    MetricSpec("fanout_link_audits_total", "counter", "Audits that have ended.", ("link",)),
+    MetricSpec("fanout_link_audits_failed_total", "counter", "Of these, audits that were broken off.", ("link",)),
+    MetricSpec("fanout_link_audit_changed_total", "counter", "Topics that audits repaired.", ("link",)),
+    MetricSpec("fanout_link_audit_removed_total", "counter", "Topics that audits removed.", ("link",)),
+    MetricSpec(
+        "fanout_link_alarm", "gauge", "1 while a person must decide on what an audit left in place, else 0.", ("link",)
+    ),
     MetricSpec(
         "fanout_link_lag_seconds",
         "gauge",
@@ -239,6 +246,11 @@ def _link_samples(link: LinkDetail) -> Iterator[Sample]:
     if link.snapshot_seconds is not None:
         yield "fanout_link_snapshot_seconds", label, link.snapshot_seconds
     yield "fanout_link_snapshot_topics", label, link.snapshot_topics
+    yield "fanout_link_audits_total", label, link.audits_total
+    yield "fanout_link_audits_failed_total", label, link.audits_failed_total
+    yield "fanout_link_audit_changed_total", label, link.audit_changed_total
+    yield "fanout_link_audit_removed_total", label, link.audit_removed_total
+    yield "fanout_link_alarm", label, link.alarm is not None
     for selector in link.selectors:
         yield "fanout_selector_topics", (link.name, selector.filter), selector.topics
         complete = (link.name, selector.filter, selector.evidence or "")

@@ -26,6 +26,8 @@ __all__ = [
     "EVIDENCE",
     "LINK_STATES",
     "AccessStatus",
+    "AuditDetail",
+    "AuditRequest",
     "Draining",
     "Fault",
     "LagDocument",
@@ -59,9 +61,11 @@ LINK_STATES = (
     "resuming",
     "verifying",
     "stalled",
+    "stale",
     "tearing_down",
 )
-"""The states of a link, in the order of its life (`docs/architecture.md`, "A link's life")."""
+"""The states of a link, in the order of its life (`docs/architecture.md`, "A link's life"); while it serves the replica
+of a lost session it is called `stale`, whatever it does besides."""
 
 EVIDENCE = ("manifest", "count", "marker", "barrier", "two-pass", "quiet")
 """Why a snapshot is believed complete, strongest first."""
@@ -158,6 +162,29 @@ class SelectorDetail(SelectorReadiness):
     )
 
 
+class AuditRequest(_Document):
+    """What may be said when an audit is asked for."""
+
+    confirmed: bool = Field(
+        default=False, description="Whether more topics may be removed than `max_removed_percent` of the link allows."
+    )
+
+
+class AuditDetail(_Document):
+    """One audit that has ended."""
+
+    ended: AwareDatetime
+    confirmed: bool = Field(description="Whether any number of removals was confirmed.")
+    checked_topics: NonNegativeInt = Field(description="Topics compared.")
+    changed_topics: NonNegativeInt = Field(description="Topics that were wrong or missing here, and are repaired.")
+    removed_topics: NonNegativeInt = Field(description="Topics that the primary did not have any more, removed here.")
+    kept_topics: NonNegativeInt = Field(
+        description="Such topics left in place: more than may be removed unasked, or their absence is not proved."
+    )
+    took_seconds: NonNegativeFloat
+    failure: str | None = Field(description="Why it did not come to its end; null when it did.")
+
+
 class LinkDetail(LinkReadiness):
     """One link, in full."""
 
@@ -165,6 +192,9 @@ class LinkDetail(LinkReadiness):
     primary: str = Field(description="The primary's address in use, or the one to be tried next.")
     last_error: str | None = Field(description="What went wrong last, if anything did since the node started.")
     hint: str | None = Field(description="What an operator can do about `last_error`.")
+    stale_left_seconds: NonNegativeFloat | None = Field(
+        default=None, description="How long the replica of a lost session is served at most; null while it is not."
+    )
     payload_bytes: NonNegativeInt = Field(description="Payload bytes held by the replica.")
     refused_total: NonNegativeInt = Field(description="Retained values not stored because of a limit of the replica.")
     received_total: NonNegativeInt = Field(description="PUBLISH packets received from the primary.")
@@ -176,6 +206,12 @@ class LinkDetail(LinkReadiness):
         description="Time from SUBSCRIBE to proof of the newest complete snapshot; null before the first."
     )
     snapshot_topics: NonNegativeInt = Field(description="Topics that the newest snapshot brought so far.")
+    audit: AuditDetail | None = Field(default=None, description="The newest audit that has ended; null before one.")
+    alarm: str | None = Field(default=None, description="What a person must decide; null for nothing.")
+    audits_total: NonNegativeInt = Field(default=0, description="Audits that have ended.")
+    audits_failed_total: NonNegativeInt = Field(default=0, description="Of these, audits that were broken off.")
+    audit_changed_total: NonNegativeInt = Field(default=0, description="Topics that audits repaired.")
+    audit_removed_total: NonNegativeInt = Field(default=0, description="Topics that audits removed.")
     paths_above: tuple[str, ...] = Field(
         default=(), description="Fanout nodes above this one, from the top to the primary, one text for each way."
     )

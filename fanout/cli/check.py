@@ -69,6 +69,8 @@ def _node_facts(config: NodeConfig) -> Iterator[tuple[str, str]]:
         else "no MQTT clients",
     )
     yield "http", str(config.http.listen) if config.http else "off"
+    if config.http is not None and config.http.agent_listen is not None:
+        yield "agent check", config.http.agent_listen.authority
     yield "log", str(config.log.directory) if config.log else "off"
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from fanout.api.models import LagDocument, LinkDetail, LogStatus, NodeStatus, ServerStatus
+    from fanout.api.models import AuditDetail, LagDocument, LinkDetail, LogStatus, NodeStatus, ServerStatus
 
 __all__ = ["register"]
 
@@ -121,6 +121,10 @@ def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
     yield "primary", link.primary
     if link.snapshot_seconds is not None:
         yield "snapshot", f"{counted(link.snapshot_topics, 'topic')} in {as_duration(link.snapshot_seconds)}"
+    if link.audit is not None:
+        yield "audit", link.audit.failure or _audit_figures(link.audit)
+    if link.alarm is not None:
+        yield "alarm", link.alarm
     troubles = (
         (link.reconnects_total, "reconnects"),
         (link.truncated_total, "truncated snapshots"),
@@ -133,6 +137,14 @@ def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
     if link.last_error is not None:
         yield "error", link.last_error
         yield "", link.hint or ""
+
+
+def _audit_figures(audit: AuditDetail) -> str:
+    from fanout.cli.quantities import as_count, counted
+
+    changed, removed = as_count(audit.changed_topics), as_count(audit.removed_topics)
+    figures = f"{counted(audit.checked_topics, 'topic')}, {changed} repaired, {removed} removed"
+    return f"{figures}, at {audit.ended:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _server_facts(server: ServerStatus) -> Iterator[tuple[str, str]]:

@@ -118,6 +118,8 @@ def _listener_faults(config: NodeConfig) -> Iterator[ConfigFault]:
                 )
     if config.http is not None:
         listeners.append(("http.listen", config.http.listen))
+        if config.http.agent_listen is not None:
+            listeners.append(("http.agent_listen", config.http.agent_listen))
     for (first_key, first), (key, address) in itertools.combinations(listeners, 2):
         if _clash(first, address):
             yield ConfigFault(

@@ -39,6 +39,7 @@ from fanout.config.values import (
     Origin,
     PacketBytes,
     PathText,
+    Percent,
     PositiveUint16,
     Prefix,
     PrimaryAddresses,
@@ -60,12 +61,20 @@ __all__ = [
     "LinkConfig",
     "ListenerConfig",
     "LogConfig",
+    "LossPolicy",
     "NodeConfig",
     "QueueOverflow",
     "RetainPolicy",
     "SelectorSection",
     "ServerConfig",
 ]
+
+LossPolicy: TypeAlias = Literal["tear_down", "serve_stale"]
+"""What becomes of the replica of a session that is lost.
+
+tear_down:   it is removed at once.
+serve_stale: it is served on, not ready, until the next snapshot is proved, or the grace is over.
+"""
 
 RetainPolicy: TypeAlias = Literal["bridge", "keep"]
 """How a link over MQTT 3.1.1 learns that a live update is retained; ordinary clients get it without RETAIN.
@@ -196,6 +205,8 @@ class HttpConfig:
 
     listen: HttpAddress = _HTTP_LISTEN
     """Address to listen on."""
+    agent_listen: HttpAddress | None = None
+    """Address at which HAProxy's agent check is answered; None answers none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +281,12 @@ class LinkConfig:
     """Keep Alive."""
     session_expiry_s: SessionExpiry = 300
     """How long the primary keeps the session, and this node the replica, without a connection."""
+    on_session_loss: LossPolicy = "tear_down"
+    """What becomes of the replica when the session is lost; see `LossPolicy`."""
+    grace_s: Seconds = 300.0
+    """Used with `serve_stale` only: how long a replica without a session is served at most."""
+    disconnect_clients: Flag = False
+    """Whether clients that have subscribed to the link's topics are told to go (0x9C) before a tear-down."""
     receive_maximum: PositiveUint16 = 65_535
     """QoS 1 and 2 messages that the primary may send without waiting for their acknowledgement."""
     packet_bytes_max: PacketBytes = 16 * MIB
@@ -280,10 +297,16 @@ class LinkConfig:
     """First pause before connecting again; it doubles, with jitter, up to `retry_max_s`."""
     retry_max_s: Seconds = 30.0
     """Longest pause before connecting again."""
+    min_evidence: Literal["marker", "barrier"] = "barrier"
+    """Weakest evidence for a snapshot with which the node may be ready."""
     snapshot_quiet_s: Seconds = 5.0
     """How long a snapshot may bring no byte before it counts as truncated."""
     heartbeat_s: SecondsOrZero = 5.0
     """Pause between heartbeats through the primary; 0 sends none, and then lag is unknown."""
+    audit_interval_s: SecondsOrZero = 3_600.0
+    """Pause between audits while live, give or take a tenth; 0 makes none but those that are asked for."""
+    max_removed_percent: Percent = 20
+    """Share of a selector's topics that an audit may remove unless somebody confirms it."""
     control_topic: ControlTopic = "fanout/control"
     """Topic at the primary below which the node publishes markers and heartbeats."""
     receive_buffer_bytes: ByteCount = 4 * MIB

@@ -40,6 +40,7 @@ __all__ = [
     "Origin",
     "PacketBytes",
     "PathText",
+    "Percent",
     "PositiveUint16",
     "Prefix",
     "PrimaryAddresses",
@@ -234,6 +235,7 @@ PrimaryAddresses: TypeAlias = Annotated[
 ]
 
 Flag: TypeAlias = Annotated[bool, Strict()]
+Percent: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=100)]
 Qos: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=2)]
 Uint16: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=65_535)]
 PositiveUint16: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=65_535)]

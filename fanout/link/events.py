@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fanout.errors import FanoutError
+from fanout.link.audit import AuditReport
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
 from fanout.mqtt.reason_codes import ReasonCode
@@ -19,6 +20,7 @@ from fanout.standing import Standing
 
 __all__ = [
     "Applied",
+    "AuditEnded",
     "Event",
     "Failed",
     "Forwarded",
@@ -27,6 +29,7 @@ __all__ = [
     "StandingTold",
     "StateEntered",
     "TearDown",
+    "WentStale",
 ]
 
 
@@ -40,6 +43,14 @@ class Applied:
     """To be written once the changes are recorded, in one write; empty for nothing."""
     epoch: int
     """The epoch it belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEnded:
+    """An audit of the live link has come to its end."""
+
+    report: AuditReport
+    """What it found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +108,14 @@ class TearDown:
 
 
 @dataclass(frozen=True, slots=True)
+class WentStale:
+    """The session is lost, and the replica is served on for the time of grace."""
+
+    reason: str
+    """Why, for a person."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The Network Connection must be closed, after what is to be sent was written."""
 
@@ -105,6 +124,15 @@ class Failed:
 
 
 Event: TypeAlias = (
-    Applied | Forwarded | StateEntered | SelectorComplete | StandingTold | HeartbeatReturned | TearDown | Failed
+    Applied
+    | AuditEnded
+    | Forwarded
+    | StateEntered
+    | SelectorComplete
+    | StandingTold
+    | HeartbeatReturned
+    | TearDown
+    | WentStale
+    | Failed
 )
 """Anything that the machine tells."""

@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from structlog.typing import FilteringBoundLogger
 
 from fanout.config import LinkConfig, read_password
-from fanout.errors import FanoutError, LinkLost
+from fanout.errors import AuditRefused, FanoutError, LinkLost
+from fanout.link.audit import AuditReport
 from fanout.link.backoff import Backoff
 from fanout.link.connection import READ_AHEAD_FACTOR, LinkConnection, connect
 from fanout.link.events import (
     Applied,
+    AuditEnded,
     Event,
     Failed,
     Forwarded,
@@ -27,13 +29,15 @@ from fanout.link.events import (
     StandingTold,
     StateEntered,
     TearDown,
+    WentStale,
 )
 from fanout.link.forwarding import UNAVAILABLE
 from fanout.link.outgoing import Message
 from fanout.link.proof import Evidence
 from fanout.link.session import LinkSession
 from fanout.link.states import LinkState
-from fanout.link.status import Clock, LinkSink, LinkStatus, SelectorStatus
+from fanout.link.status import STALE, AuditTotals, Clock, LinkSink, LinkStatus, SelectorStatus
+from fanout.link.teardown import piece_topics
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
@@ -41,8 +45,6 @@ from fanout.standing import NO_NODE, UNTOLD, Standing
 
 __all__ = ["Link"]
 
-_TEAR_DOWN_PIECE = 2_000
-"""Topics removed before other work gets its turn: some milliseconds, with their delivery."""
 _READ_AHEAD_STATES = (LinkState.SNAPSHOT, LinkState.PROVING, LinkState.RESUMING, LinkState.VERIFYING)
 _NEVER = float("inf")
 
@@ -79,6 +81,10 @@ class Link:
         # What the status shows is what was acted on, in order: the session may be ahead by the rest of a read.
         self._state = LinkState.DOWN
         self._standing = NO_NODE
+        self._audits = AuditTotals()
+        self._audit_waiters: list[asyncio.Future[AuditReport]] = []
+        self._doubt = ""
+        """Why updates may be missing; empty when nothing says so."""
         self._since_ns = clock.now_ns()
         self._address_index = 0
         self._backoff = Backoff(min_s=config.retry_min_s, max_s=config.retry_max_s)
@@ -121,6 +127,7 @@ class Link:
                 if not verdict.done():
                     verdict.set_result(UNAVAILABLE)
             self._verdicts.clear()
+            self._answer_audit(AuditReport(False, failure="the node is stopping"))
 
     def forward(self, row: PublishRow, *, prefix: bytes) -> ReasonCode | asyncio.Future[ReasonCode]:
         """Publish a local client's message at the primary; it comes back as an update like any other.
@@ -154,6 +161,27 @@ class Link:
         """Wait until the primary has answered what was forwarded, or nobody can any more."""
         if self._verdicts:
             await asyncio.wait(self._verdicts.values())
+
+    async def audit(self, *, confirmed: bool = False) -> AuditReport:
+        """Compare the replica with the primary now, repair it, and return what was found.
+
+        Cancelling does not stop the audit.
+
+        Args:
+            confirmed: Whether any number of topics may be removed.
+
+        Raises:
+            AuditRefused: None can begin now.
+        """
+        clock = self._clock
+        begun = self._session.audit(confirmed=confirmed, now_ns=clock.now_ns(), now=clock.monotonic())
+        if isinstance(begun, str):
+            raise AuditRefused(f"no audit of link {self.config.name} can begin: {begun}", hint="Try again later")
+        waiter: asyncio.Future[AuditReport] = asyncio.get_running_loop().create_future()
+        self._audit_waiters.append(waiter)
+        self._act(begun)
+        self._write_and_plan()
+        return await waiter
 
     def status(self) -> LinkStatus:
         """Return how the link is at the moment."""
@@ -194,6 +222,9 @@ class Link:
             snapshot_topics=session.snapshot_topics,
             withheld=self._withheld(),
             paths_above=self._standing.paths,
+            stale_reason=session.staleness.reason,
+            stale_left_s=session.staleness.left_s(now),
+            audits=self._audits,
         )
 
     # --- one connection ---
@@ -276,7 +307,8 @@ class Link:
         clock = self._clock
         reason, self._tear_down_reason = self._tear_down_reason or "", None
         topics = len(self._replica)
-        for changes in self._replica.tear_down(_TEAR_DOWN_PIECE, now_ns=clock.now_ns()):
+        clients = await self._sink.prepare_tear_down(self.config.name)
+        for changes in self._replica.tear_down(piece_topics(clients), now_ns=clock.now_ns()):
             self._sink.dispatch(changes)
             await asyncio.sleep(0)
         epoch = self._session.epoch
@@ -326,6 +358,8 @@ class Link:
         output = self._session.take_output() if self._connection is not None else b""
         if output and self._connection is not None:
             self._connection.write(output)
+        if self._connection is not None:
+            self._connection.read_ahead = self._state in _READ_AHEAD_STATES or self._session.auditing
         now = self._clock.monotonic()
         self._planned_expiry_ns = self._replica.next_expiry_ns
         deadline = self._session.deadline(now_ns=self._clock.now_ns(), now=now)
@@ -350,6 +384,8 @@ class Link:
                     self._enter(state, detail)
                 case SelectorComplete(index, evidence):
                     self._tell_complete(index, evidence)
+                case AuditEnded(report):
+                    self._take_audit(report)
                 case StandingTold(standing):
                     self._take_standing(standing)
                 case HeartbeatReturned(round_trip_ns):
@@ -362,6 +398,11 @@ class Link:
                 case TearDown(reason):
                     self._tear_down_reason = reason
                     self._attention.set()
+                case WentStale(reason):
+                    self._tell("state", state=STALE, detail=reason)
+                    self._logger.warning(
+                        "session lost, serving stale values", reason=reason, grace_s=self.config.grace_s
+                    )
                 case Failed(error):
                     self._failure = error
                     self._attention.set()
@@ -384,15 +425,43 @@ class Link:
     def _withheld(self) -> str | None:
         if self._standing.reason:
             return f"its primary is not ready: {self._standing.reason}"
+        return self._doubt or self._too_weak()
+
+    def _too_weak(self) -> str | None:
+        """Return which selector's evidence is weaker than the configuration asks for."""
+        wanted = Evidence(self.config.min_evidence)
+        for selector, evidence in zip(self.config.selectors, self._session.evidence, strict=True):
+            if evidence is not None and not evidence.is_at_least(wanted):
+                return (
+                    f"the evidence for {selector.filter} is {evidence}, weaker than min_evidence = {wanted}:"
+                    f" the primary does not let the link publish below {self.config.control_topic}"
+                )
         return None
+
+    def _take_audit(self, report: AuditReport) -> None:
+        self._audits = self._audits.with_report(report, now_ns=self._clock.now_ns())
+        # While it ran, updates came at QoS 0, which a primary drops when it is cut short, as it does with copies.
+        self._doubt = f"updates may be missing since an audit failed: {report.failure}" if report.failure else ""
+        self._tell("audit", detail=json.dumps(asdict(report)))
+        log = self._logger.warning if report.failure or report.kept or report.changed else self._logger.info
+        log("audit ended", **asdict(report))
+        self._answer_audit(report)
+        self._sink.standing_changed()
+
+    def _answer_audit(self, report: AuditReport) -> None:
+        waiters, self._audit_waiters = self._audit_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(report)
 
     def _enter(self, state: LinkState, detail: str) -> None:
         self._state = state
         self._since_ns = self._clock.now_ns()
-        if self._connection is not None:
-            self._connection.read_ahead = state in _READ_AHEAD_STATES
         if state is LinkState.LIVE:
             self._was_live = True
+            self._doubt = ""
+            if self._too_weak() is not None:
+                self._logger.warning("evidence is too weak to be ready", reason=self._too_weak())
         if state in (LinkState.CONNECTING, LinkState.DOWN):
             if self._unanswered > 1:
                 return  # a repeated attempt is no change of state

@@ -17,10 +17,12 @@ from fanout.link.outgoing import Message, Outgoing
 from fanout.link.stage import Stage
 from fanout.mqtt.packets import Suback
 
-__all__ = ["SERVER_FENCE", "Rehearsal"]
+__all__ = ["RETAINED_COUNT", "SERVER_FENCE", "Rehearsal"]
 
 SERVER_FENCE = b"$SYS/broker/version"
 """A topic whose retained value Mosquitto sets once, when it starts."""
+RETAINED_COUNT = b"$SYS/broker/retained messages/count"
+"""How many retained messages the primary has in all, as most servers tell; asked so that a shortfall has a measure."""
 CONTROL_PATIENCE_S = 1.0
 """How long the control message may take after its PUBACK before it counts as not permitted."""
 _OWN_FENCE_EXPIRY_S = 86_400
@@ -63,6 +65,7 @@ class Rehearsal(Stage):
         outgoing.publish(Message(control.topic, control.send(now)), now=now)
         if self._wants_fence:
             outgoing.subscribe(SERVER_FENCE, qos=0, no_local=False, retain_handling=0, now=now)
+            outgoing.subscribe(RETAINED_COUNT, qos=0, no_local=False, retain_handling=0, now=now)
         self._ping(now)
 
     def receive_suback(self, packet: Suback, now: float) -> None:

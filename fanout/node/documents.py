@@ -6,9 +6,11 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from fanout import __version__
+from fanout.api.agent import agent_line
 from fanout.api.lag import link_lag
 from fanout.api.models import (
     AccessStatus,
+    AuditDetail,
     Draining,
     LagDocument,
     LinkDetail,
@@ -21,6 +23,7 @@ from fanout.api.models import (
     ServerStatus,
     utc_from_ns,
 )
+from fanout.link.audit import AuditReport
 from fanout.link.status import LinkStatus
 from fanout.node.readiness import Verdict, judge, link_reasons, reason_against
 from fanout.standing import Standing, join
@@ -99,7 +102,7 @@ class NodeDocuments:
             links.append(
                 link_lag(
                     status.name,
-                    state=status.state.value,
+                    state=status.called,
                     lag_seconds=None if status.lag_ns is None else status.lag_ns / _NS_PER_S,
                     heartbeat_age_seconds=status.heartbeat_age_s,
                     heartbeat_interval_seconds=link.config.heartbeat_s,
@@ -108,6 +111,18 @@ class NodeDocuments:
                 )
             )
         return LagDocument(node=self._node.config.node.id, role=self._node.role, links=tuple(links))
+
+    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail | None:
+        """Audit a link now and return what was found; None when there is no such link.
+
+        Raises:
+            AuditRefused: No audit can begin now.
+        """
+        audited = next((one for one in self._node.links if one.config.name == link), None)
+        if audited is None:
+            return None
+        report = await audited.audit(confirmed=confirmed)
+        return _audit_detail_of(report, ended_ns=self._node.clock.now_ns())
 
     def standing(self) -> Standing:
         """Return how the node stands, for those below it: what it holds counts, not whether it serves on."""
@@ -121,6 +136,15 @@ class NodeDocuments:
         drain = self._node.drain
         drain.begin()
         return Draining(node=self._node.config.node.id, state=self._verdict().state, left_seconds=drain.seconds_left)
+
+    def agent_line(self) -> str:
+        """Return what HAProxy's agent check is told."""
+        server = self._node.server
+        return agent_line(
+            self.readiness(),
+            connections=len(server.connections) if server else 0,
+            connections_max=server.config.connections_max if server else 0,
+        )
 
     def _verdict(self) -> Verdict:
         return judge(self._node.drain.phase, (link.status() for link in self._node.links))
@@ -142,6 +166,7 @@ class NodeDocuments:
             primary=status.primary,
             last_error=status.last_error,
             hint=status.last_error_hint,
+            stale_left_seconds=status.stale_left_s,
             payload_bytes=status.payload_bytes,
             refused_total=status.refused_total,
             received_total=status.received_total,
@@ -151,6 +176,12 @@ class NodeDocuments:
             truncated_total=status.truncated_total,
             snapshot_seconds=status.snapshot_seconds,
             snapshot_topics=status.snapshot_topics,
+            audit=_audit_detail(status),
+            alarm=status.alarm,
+            audits_total=status.audits.ended_total,
+            audits_failed_total=status.audits.failed_total,
+            audit_changed_total=status.audits.changed_total,
+            audit_removed_total=status.audits.removed_total,
             paths_above=tuple(" > ".join(path) for path in status.paths_above),
         )
 
@@ -198,11 +229,29 @@ class NodeDocuments:
         return limits
 
 
+def _audit_detail(status: LinkStatus) -> AuditDetail | None:
+    last = status.audits.last
+    return None if last is None else _audit_detail_of(last, ended_ns=status.audits.last_ended_ns)
+
+
+def _audit_detail_of(report: AuditReport, *, ended_ns: int) -> AuditDetail:
+    return AuditDetail(
+        ended=utc_from_ns(ended_ns),
+        confirmed=report.confirmed,
+        checked_topics=report.checked,
+        changed_topics=report.changed,
+        removed_topics=report.removed,
+        kept_topics=report.kept,
+        took_seconds=report.seconds,
+        failure=report.failure or None,
+    )
+
+
 def _readiness(status: LinkStatus) -> LinkReadiness:
     return LinkReadiness(
         name=status.name,
         ready=status.ready,
-        state=status.state.value,
+        state=status.called,
         reason=reason_against(status),
         since=utc_from_ns(status.since_ns),
         epoch=status.epoch,

@@ -50,7 +50,10 @@ def reason_against(status: LinkStatus) -> str | None:
     waits_for = WAITS_FOR[status.state]
     if waits_for is not None:
         error = f": {status.last_error}" if status.last_error else ""
-        return f"{status.state.value.replace('_', ' ')}, waits for {waits_for}{error}"
+        state = status.state.value.replace("_", " ")
+        if status.stale_reason is not None:
+            return f"stale for at most {status.stale_left_s:.0f} s more ({status.stale_reason}), {state}{error}"
+        return f"{state}, waits for {waits_for}{error}"
     if not all(selector.complete for selector in status.selectors):
         return f"incomplete: limits kept {status.refused_total} values out"
     if status.withheld is not None:

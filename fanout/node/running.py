@@ -21,6 +21,7 @@ from structlog.typing import FilteringBoundLogger
 from fanout import __version__
 from fanout.access.gate import Gate
 from fanout.access.passwords import PasswordFile, load_password_file
+from fanout.api.agent import AgentListener
 from fanout.api.app import create_app
 from fanout.api.http_server import HttpServer
 from fanout.config import AccessConfig, LinkConfig, NodeConfig, Role, load_config
@@ -28,6 +29,7 @@ from fanout.errors import ConfigError
 from fanout.link.link import Link
 from fanout.node.cautions import find_cautions
 from fanout.node.clock import SystemClock
+from fanout.node.concerned import Concerned
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
@@ -131,6 +133,9 @@ class Node:
             if config.http
             else None
         )
+        agent = config.http.agent_listen if config.http else None
+        self.agent = AgentListener(self.documents.agent_line, host=agent.host, port=agent.port) if agent else None
+        """Answers load balancers of the kind HAProxy; None when the configuration has no such port."""
         self.drain = Drain(seconds=config.node.drain_s if self.server is not None else 0.0, logger=self._logger)
         """Whether the node serves, and how it ends."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -161,6 +166,8 @@ class Node:
                 await self.server.start()
             if self.http is not None:
                 await self.http.start()
+            if self.agent is not None:
+                await self.agent.start()
         except BaseException:
             await self.stop()
             raise
@@ -198,6 +205,8 @@ class Node:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.agent is not None:
+            await self.agent.stop()
         if self.http is not None:
             await self.http.stop()
         if self._log is not None:
@@ -258,6 +267,16 @@ class Node:
         """Deliver what a batch changed to this node's clients."""
         if self.server is not None and changes.dispatch:
             self.server.dispatch(changes.dispatch)
+
+    async def prepare_tear_down(self, link: str) -> int:
+        """Send clients of a link's topics away where that is configured; return how many connections there are."""
+        if self.server is None:
+            return 0
+        record = self._records[link]
+        if record.config.disconnect_clients:
+            gone = await self.server.send_away(Concerned(record.config.selectors))
+            self._logger.warning("clients sent away before a tear-down", link=link, clients=gone)
+        return len(self.server.connections)
 
     def event(
         self,
@@ -398,7 +417,7 @@ class Node:
             self.server.stats(),
             retained_topics=len(self.store),
             links={
-                name: (status.state.value, status.ready)
+                name: (status.called, status.ready)
                 for name, status in ((name, link.status()) for name, link in self._links.items())
             },
             uptime_s=max(0, now_ns // 1000 - self.epoch) // 1_000_000,

@@ -29,6 +29,7 @@ __all__ = [
     "EVENTS",
     "PHASE_LIVE",
     "STATE_CONNECTING",
+    "STATE_DOWN",
     "STATE_LIVE",
     "UPDATES",
 ]
@@ -44,6 +45,8 @@ CHANGE_REFUSED: Final = 6
 
 STATE_CONNECTING: Final = "connecting"
 """The link's state from which the time to ready is counted."""
+STATE_DOWN: Final = "down"
+"""The link's state without a connection."""
 STATE_LIVE: Final = "live"
 """The link's state in which it holds everything."""
 

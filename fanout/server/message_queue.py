@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from fanout.config import QueueOverflow
-from fanout.server.wire import Frame, Message, SharedMessage, WireVariant, encode_frame, message_bytes
+from fanout.server.wire import Frame, Message, SharedMessage, WireVariant, encode_frame, encode_message, message_bytes
 
 __all__ = ["Batch", "Conflated", "MessageQueue"]
 
@@ -103,9 +103,11 @@ class Batch:
         if self.expiring or wire != self.wire:
             return None
         if self.frames is None and not wire.packet_bytes_max:
-            self.frames = [encode_frame(message, wire=wire, now_ns=now_ns) for message in self.messages]
-            if not any(message[1] for message in self.messages):
-                self.data = b"".join(self.frames)  # type: ignore[arg-type]  # at QoS 0 a frame is bytes
+            if any(message[1] for message in self.messages):
+                self.frames = [encode_frame(message, wire=wire, now_ns=now_ns) for message in self.messages]
+            else:
+                frames = [encode_message(message, wire=wire, now_ns=now_ns) for message in self.messages]
+                self.frames, self.data = list(frames), b"".join(frames)
         return self.frames
 
     def bytes_between(self, start: int, stop: int) -> int:

@@ -22,6 +22,7 @@ from fanout.server.collaborators import RetainedStore
 from fanout.server.counters import Counters, DropReason, Limit
 from fanout.server.message_queue import MessageQueue
 from fanout.server.retained_delivery import RetainedDelivery
+from fanout.server.retained_pieces import RetainedPieces
 from fanout.server.sessions import Session
 from fanout.server.shared_subscriptions import SharedSubscriptions, ShareGroup
 from fanout.server.wire import SharedMessage, WireVariant
@@ -45,6 +46,7 @@ class SessionRegistry:
         """The audiences."""
         self.overflowed: dict[Session, None] = {}
         """Sessions that must end because more waits for them than may; the shell looks after each dispatch."""
+        self._pieces = RetainedPieces()
         self._shared = SharedSubscriptions(self.index)
 
     def __len__(self) -> int:
@@ -161,7 +163,9 @@ class SessionRegistry:
                 continue
             added[topic_filter] = options
             if _wants_retained(subscription, new):
-                retained[topic_filter] = RetainedDelivery(topic_filter, options=options, find=self._store.match)
+                retained[topic_filter] = RetainedDelivery(
+                    topic_filter, options=options, store=self._store, pieces=self._pieces
+                )
         if added:
             self.index.change(session, added=added)
         for delivery in retained.values():

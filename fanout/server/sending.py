@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Final
 
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.delivery import Outbound, SendState
@@ -28,6 +29,9 @@ from fanout.server.wire import TWO_BYTES, Frame, Message, WireVariant, encode_me
 __all__ = ["PINGRESP", "Sending"]
 
 PINGRESP = b"\xd0\x00"
+
+_SEARCH_MESSAGES: Final = 64
+"""What a piece of a search that found nothing costs, in messages."""
 
 
 class _Piece:
@@ -351,27 +355,68 @@ class Sending:
     def _take_retained(self, piece: _Piece) -> None:
         while self._deliveries and piece.has_room():
             topic_filter, delivery = next(iter(self._deliveries.items()))
-            # No more than the window takes, so at most one has to be put back: that which finds it full.
-            window = max(1, self.outbound.free) if delivery.qos_max else piece.messages_left
-            messages, size = delivery.take(
-                messages_max=min(piece.messages_left, window),
-                bytes_max=piece.bytes_left,
-                waiting=self._waiting,
-                now_ns=piece.now_ns,
-            )
-            for message in messages:
-                if not self._encode_one(message, piece):
-                    delivery.put_back(message)
-                    self.blocked = True
-                    return
-                self.conflation.supersede(message)
-            piece.spend(len(messages), size)
-            if not messages:
+            count = piece.messages_left
+            if delivery.qos_max:  # no more than the window takes, so at most one has to be put back
+                count = min(count, max(1, self.outbound.free))
+            values = delivery.take(count)
+            if values is None:
                 del self._deliveries[topic_filter]
                 self._live_from = self.queue.appended_total
                 self._expect_pings(delivery.pings)
                 if not self._deliveries:
                     self._waiting.clear()
+                continue
+            if not values:
+                piece.spend(_SEARCH_MESSAGES, 0)
+                continue
+            batch = delivery.batch(values, wire=self.wire)
+            if batch is None:
+                left = self._send_retained(delivery, values, piece)
+            else:
+                left = self._send_retained_batch(batch, piece)
+            if left:
+                delivery.put_back(left)
+            if self.blocked:
+                return
+
+    def _send_retained(self, delivery: RetainedDelivery, values: list[Update], piece: _Piece) -> list[Update]:
+        """Send retained values one by one; return those that were not sent."""
+        for index, value in enumerate(values):
+            if not piece.has_room():
+                return values[index:]
+            piece.spend(1, len(value[1]))
+            if value[0] in self._waiting or 0 < value[6] <= piece.now_ns:  # [MQTT-3.3.2-5]
+                continue
+            message = delivery.message(value)
+            if not self._encode_one(message, piece):
+                self.blocked = True
+                return values[index:]
+            self.conflation.supersede(message)
+        return []
+
+    def _send_retained_batch(self, batch: Batch, piece: _Piece) -> list[Update]:
+        """Send retained values that are encoded once for all; return those that were not sent."""
+        frames = batch.shared_frames(self.wire, now_ns=piece.now_ns)
+        assert frames is not None, "a shared piece fits its receivers"
+        messages, data = batch.messages, batch.data
+        piece.spend(len(messages), batch.bytes_between(0, len(messages)))
+        waiting = self._waiting
+        if waiting and not waiting.keys().isdisjoint([message[0][0] for message in messages]):
+            kept = [index for index, message in enumerate(messages) if message[0][0] not in waiting]
+            messages, data = [messages[index] for index in kept], None
+            frames = [frames[index] for index in kept]
+            batch = Batch(messages, wire=batch.wire, frames=frames)
+        if data is not None:
+            piece.parts.append(data)
+            self._counters.deliveries += len(messages)
+            done = len(messages)
+        else:
+            done = self._encode(batch, 0, len(messages), piece, frames=frames)
+            self.blocked = done < len(messages)
+        if self.conflation:
+            for message in messages[:done]:
+                self.conflation.supersede(message)
+        return [message[0] for message in messages[done:]]
 
     def _take_sealed(self, piece: _Piece) -> None:
         conflation = self.conflation

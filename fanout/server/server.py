@@ -259,6 +259,30 @@ class Server:
                 checked = 0
                 await asyncio.sleep(0)
 
+    async def send_away(self, concerns: Callable[[bytes], bool]) -> int:
+        """Disconnect clients that have a subscription of a kind (0x9C, Use another server).
+
+        Args:
+            concerns: Says whether a Topic Filter is of that kind.
+
+        Returns:
+            How many clients that were.
+        """
+        sent = checked = 0
+        reference = self.config.server_reference
+        properties = NO_PROPERTIES if reference is None else Properties(server_reference=reference)
+        for session, connection in list(self._connection_of.items()):
+            filters = [*session.subscriptions, *(topic_filter for _, topic_filter in session.shared)]
+            if self._connection_of.get(session) is connection and any(map(concerns, filters)):
+                connection.disconnect(ReasonCode.USE_ANOTHER_SERVER, properties=properties)
+                sent += 1
+                checked += 1
+            checked += len(filters)
+            if checked >= _CHECKED_MAX:
+                checked = 0
+                await asyncio.sleep(0)
+        return sent
+
     def run_due(self) -> None:
         """Do what is due by the clock; called by the server's own timer, and by tests that set the clock."""
         now_s = self.clock.monotonic()

@@ -13,6 +13,7 @@ from fanout.api.http_server import HttpServer
 from fanout.api.lag import link_lag
 from fanout.api.models import (
     AccessStatus,
+    AuditDetail,
     Draining,
     LagDocument,
     LinkDetail,
@@ -27,6 +28,7 @@ from fanout.api.models import (
     SelectorReadiness,
     ServerStatus,
 )
+from fanout.errors import AuditRefused
 
 __all__ = ["StandInNode", "live_link", "ready_node", "serving", "snapshot_link", "syncing_node"]
 
@@ -222,6 +224,23 @@ class StandInNode:
             node=self.node,
             role=self.role,
             links=tuple(self._lag_of(link, seconds, age, interval) for link in self.links),
+        )
+
+    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail | None:
+        found = next((one for one in self.links if one.name == link), None)
+        if found is None:
+            return None
+        if found.state != "live":
+            raise AuditRefused(f"the link is {found.state}")
+        return AuditDetail(
+            ended=SINCE,
+            confirmed=confirmed,
+            checked_topics=found.topics,
+            changed_topics=3,
+            removed_topics=70_000 if confirmed else 0,
+            kept_topics=0 if confirmed else 70_000,
+            took_seconds=1.5,
+            failure=None,
         )
 
     @staticmethod

@@ -68,6 +68,19 @@ async def test_drain_takes_the_node_out_of_its_pool(http: httpx.AsyncClient) -> 
     assert (answer.status_code, answer.json()["state"]) == (503, "draining")
 
 
+async def test_readyz_can_tell_haproxy_that_it_drains(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """404 where `disable-on-404` asks for it, and while it drains only; other codes are not to be had."""
+    path = "/readyz?draining=404"
+    assert (await http.get(path)).status_code == 200
+    node.reasons = ("link plant is down",)
+    assert (await http.get(path)).status_code == 503
+    node.drain()
+    answer = await http.get(path)
+    assert (answer.status_code, answer.json()["state"]) == (404, "draining")
+    assert (await http.get("/readyz")).status_code == 503
+    assert (await http.get("/readyz?draining=200")).status_code == 422
+
+
 async def test_drain_is_not_for_pages_in_a_browser(node: StandInNode, http: httpx.AsyncClient) -> None:
     """A page of a stranger can post to loopback; its browser says where the page is from, and gets a 403."""
     answer = await http.post("/v1/drain", headers={"Origin": "https://example.com"})
@@ -145,6 +158,32 @@ async def test_wrong_method_is_a_json_405(http: httpx.AsyncClient) -> None:
     answer = await http.post("/readyz")
     assert answer.status_code == 405
     assert answer.json() == {"error": "POST is not possible here", "hint": "Use GET"}
+
+
+async def test_audit_answers_what_was_found(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """The answer comes when the audit has ended; nothing is confirmed unless that is said."""
+    answer = await http.post("/v1/links/plant/audit")
+    assert answer.status_code == 200
+    assert (answer.json()["checked_topics"], answer.json()["removed_topics"], answer.json()["kept_topics"]) == (
+        200_000,
+        0,
+        70_000,
+    )
+    answer = await http.post("/v1/links/plant/audit", json={"confirmed": True})
+    assert (answer.json()["removed_topics"], answer.json()["kept_topics"]) == (70_000, 0)
+
+
+async def test_audit_that_is_not_possible_is_refused(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """An unknown link, a link that is not live, a page in a browser, a question in place of an order."""
+    answer = await http.post("/v1/links/planet/audit")
+    assert (answer.status_code, answer.json()["error"]) == (404, "there is no link planet")
+    node.links = (snapshot_link(),)
+    answer = await http.post("/v1/links/plant/audit")
+    assert (answer.status_code, answer.json()["error"]) == (409, "the link is snapshot")
+    answer = await http.post("/v1/links/plant/audit", headers={"Origin": "http://example.org"})
+    assert answer.status_code == 403
+    answer = await http.get("/v1/links/plant/audit")
+    assert (answer.status_code, answer.json()["hint"]) == (405, "Use POST")
 
 
 async def test_answers_are_not_cached(http: httpx.AsyncClient) -> None:

@@ -11,6 +11,7 @@ from fanout.api import models
 from fanout.api.models import EVIDENCE, LINK_STATES, LinkLag, NodeState, NodeStatus, Readiness, utc_from_ns
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
+from fanout.link.status import STALE
 from tests.api.stand_in import ready_node
 
 
@@ -82,7 +83,7 @@ def test_numbers_carry_their_unit() -> None:
 
 def test_link_states_are_those_of_the_link() -> None:
     """The documents and metrics know every state that a link can be in, and no other."""
-    assert set(LINK_STATES) == {state.value for state in LinkState}
+    assert set(LINK_STATES) == {state.value for state in LinkState} | {STALE}
 
 
 def test_evidence_covers_what_a_link_gives() -> None:

@@ -90,7 +90,7 @@ def test_the_files_that_come_with_fanout_load(name: str, role: Role) -> None:
 def test_no_file_is_without_a_test() -> None:
     """A new file in `configs/` gets its line above."""
     names = sorted(path.name for path in CONFIGS.iterdir())
-    assert names == ["full.toml", "primary.toml", "secondary.toml", "tap.toml"]
+    assert names == ["full.toml", "haproxy.cfg", "primary.toml", "secondary.toml", "tap.toml"]
 
 
 def test_the_files_work_side_by_side() -> None:
@@ -167,10 +167,11 @@ def test_the_optional_lines_of_full_are_right() -> None:
             config.server,
             config.links[0],
             config.access,
+            config.http,
             config.access.rules[0],
             config.server.listener_tables[0],
         )
-        values = [str(value) for place in places if (value := getattr(place, key, None)) is not None]
+        values = [str(as_in_file(value)) for place in places if (value := getattr(place, key, None)) is not None]
         assert len(values) == 1
         assert values[0] in line
 

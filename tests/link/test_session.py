@@ -1168,3 +1168,19 @@ def test_evidence_of_an_attempt_that_was_cut_off_does_not_count() -> None:
     pair.pump()
     assert pair.session.evidence == [Evidence.MARKER, Evidence.MARKER]
     assert pair.is_in(S.LIVE)
+
+
+@pytest.mark.parametrize(("count", "told"), [(b"12500", "12500 retained messages in all"), (b"many", "")])
+def test_a_shortfall_has_a_measure(count: bytes, told: str) -> None:
+    """What the primary says it has in all stands beside what came; what is no number is left out."""
+    pair = Pair(primary=filled(retained={b"$SYS/broker/retained messages/count": count, b"plant/1": b"x"}))
+    pair.primary.swallow = (Pingresp,)
+    pair.connect()
+    pair.primary.swallow = ()
+    pair.feed(encode(Pingresp(), version=5))
+    assert pair.is_in(S.SNAPSHOT)
+    pair.session.take_output()
+    pair.wait(120)
+    assert "the retained set of plant/# ended after 0 topics" in pair.reason()
+    assert pair.reason().endswith(told)
+    assert pair.session.outside_total == 0

@@ -48,6 +48,7 @@ class Case:
             fence=FENCE,
             quiet_s=5.0,
             compare=compare,
+            retained_count=lambda: None,
         )
         self._decoder = Decoder(version=None, packet_bytes_max=1 << 20, role="server")
         self.outgoing.connect(clean_start=True, password=None, now=0.0)

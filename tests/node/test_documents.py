@@ -14,9 +14,10 @@ from structlog.typing import FilteringBoundLogger
 from fanout.access.gate import Gate
 from fanout.access.settings import AccessConfig, HookConfig
 from fanout.config import Address, HttpConfig, IdentityConfig, LinkConfig, LogConfig, NodeConfig, ServerConfig
+from fanout.link.audit import AuditReport
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
-from fanout.link.status import LinkStatus, SelectorStatus
+from fanout.link.status import AuditTotals, LinkStatus, SelectorStatus
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import NodePhase
 from fanout.node.readiness import WAITS_FOR
@@ -24,6 +25,7 @@ from fanout.node.running import Node
 from fanout.replog.settings import LogStats
 from fanout.selection import Selector
 from fanout.server.counters import ServerStats
+from fanout.standing import Standing
 
 NOW_NS = 1_700_000_000_000_000_000
 PLANT = SelectorStatus(filter="plant/#", topics=2, digest=0xABC, evidence=Evidence.MARKER, complete=True)
@@ -178,6 +180,49 @@ def test_values_refused_by_a_limit_are_a_reason() -> None:
     assert reasons(dataclasses.replace(LIVE, selectors=(incomplete,), refused_total=3)) == (
         "link plant is incomplete: limits kept 3 values out",
     )
+
+
+def test_what_withholds_readiness_is_a_reason() -> None:
+    """A link that is live and proved may have to wait for something else, such as its primary's own readiness."""
+    waiting = dataclasses.replace(LIVE, withheld="its primary is not ready: link top is down")
+    assert reasons(waiting) == ("link plant is live, but its primary is not ready: link top is down",)
+
+
+def test_standing_is_what_the_links_say() -> None:
+    """Nodes below are told what this one holds, whether or not it is stopping, and every way from the top."""
+    node = PartsOfNode(
+        dataclasses.replace(LIVE, paths_above=(("hub", "a"), ("hub", "b"))), dataclasses.replace(LIVE, name="other")
+    )
+    node.stopping = True
+    assert node.documents.standing() == Standing("", (("hub", "a", "edge-1"), ("hub", "b", "edge-1")))
+    waiting = PartsOfNode(dataclasses.replace(LIVE, state=LinkState.SNAPSHOT)).documents.standing()
+    assert waiting == Standing("link plant is snapshot", (("edge-1",),))
+
+
+def test_newest_audit_is_in_the_status() -> None:
+    """Its figures, the totals, and the alarm while topics were left in place."""
+    report = AuditReport(False, checked=10, changed=1, removed=0, kept=4, seconds=0.5)
+    totals = AuditTotals().with_report(report, now_ns=NOW_NS)
+    (link,) = PartsOfNode(dataclasses.replace(LIVE, audits=totals)).documents.status().links
+    assert link.audit is not None
+    assert link.audit.model_dump(mode="json") == {
+        "ended": "2023-11-14T22:13:20Z",
+        "confirmed": False,
+        "checked_topics": 10,
+        "changed_topics": 1,
+        "removed_topics": 0,
+        "kept_topics": 4,
+        "took_seconds": 0.5,
+        "failure": None,
+    }
+    assert (link.audits_total, link.audits_failed_total, link.audit_changed_total, link.audit_removed_total) == (
+        1,
+        0,
+        1,
+        0,
+    )
+    assert link.alarm is not None
+    assert "fanout audit plant --confirm" in link.alarm
 
 
 def test_all_reasons_are_given() -> None:

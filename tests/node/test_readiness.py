@@ -47,6 +47,16 @@ def test_a_node_that_goes_says_so_whatever_its_links_do() -> None:
     )
 
 
+def test_stale_link_says_so_whatever_it_does() -> None:
+    """Until when its values are served, why they are stale, and what it is doing about it."""
+    for state, doing in ((LinkState.DOWN, "down: refused"), (LinkState.SNAPSHOT, "snapshot: refused")):
+        status = dataclasses.replace(
+            LIVE, state=state, stale_reason="the session expired", stale_left_s=41.7, last_error="refused"
+        )
+        assert status.called == "stale"
+        assert reason_against(status) == f"stale for at most 42 s more (the session expired), {doing}"
+
+
 def test_links_that_hold_everything_have_no_reason() -> None:
     """Live, and every selector complete; a limit that kept values out is a reason."""
     assert reason_against(LIVE) is None

@@ -720,7 +720,7 @@ async def test_tap_reloads_nothing(tmp_path: Path) -> None:
 
 async def test_sys_topics_are_retained_and_not_logged(node: Node, tmp_path: Path) -> None:
     """Clients read figures of the server and of the links below `$SYS`, which `#` does not match; a report does not."""
-    await wait_until(lambda: any(True for _ in node.store.match(b"$SYS/broker/uptime")))
+    await wait_until(lambda: node.store.get(b"$SYS/broker/uptime") is not None)
     async with await RawClient.connect(port_of(node)) as client:
         await client.subscribe(b"#")
         assert await client.messages_until_ping() == []
@@ -743,6 +743,71 @@ async def test_sys_topics_can_be_off(tmp_path: Path) -> None:
     await node.start()
     try:
         await asyncio.sleep(0)
-        assert [update[0] for update in node.store.match(b"$SYS/#")] == [STANDING_TOPIC]
+        values = [value for piece in node.store.match(b"$SYS/#") for value in piece]
+        assert [value[0] for value in values] == [STANDING_TOPIC]
     finally:
         await node.stop()
+
+
+# HAProxy's agent check.
+
+
+async def test_agent_check_follows_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weight falls with each connection; while the node drains the line says so, and then the port is gone."""
+    settings = config(tmp_path, drain_s=3600)
+    assert settings.http is not None
+    assert settings.server is not None
+    settings = dataclasses.replace(
+        settings,
+        http=dataclasses.replace(settings.http, agent_listen=Address("http", "127.0.0.1", 0)),
+        server=dataclasses.replace(settings.server, connections_max=4),
+    )
+    task, node = await running_node(settings, monkeypatch)
+    assert node.agent is not None
+    port = node.agent.port
+
+    async def told() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        line = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        return line
+
+    assert await told() == b"ready up 100%\n"
+    async with await RawClient.connect(port_of(node), "c"):
+        assert await told() == b"ready up 75%\n"
+    os.kill(os.getpid(), signal.SIGTERM)
+    await wait_until(lambda: not node.documents.readiness().ready, what="the drain")
+    assert await told() == b"drain #the node is draining\n"
+    node.drain.end()
+    assert await asyncio.wait_for(task, 10) == 0
+    assert is_free(port)
+
+
+# Tear-downs.
+
+
+async def test_clients_are_sent_away_before_a_tear_down(tmp_path: Path) -> None:
+    """Where the link says so: those that have subscribed to its topics, by their local names."""
+    settings = config(tmp_path, links=2)
+    first, second = settings.links
+    settings = dataclasses.replace(settings, links=(dataclasses.replace(first, disconnect_clients=True), second))
+    node = node_of(settings)
+    await node.start()
+    async with (
+        await RawClient.connect(port_of(node), "concerned") as concerned,
+        await RawClient.connect(port_of(node), "other") as other,
+    ):
+        await concerned.subscribe(b"hq/plant-1/#")
+        await other.subscribe(b"hq/plant-2/#")
+        assert await node.prepare_tear_down("plant-2") == 2
+        await node.prepare_tear_down("plant-1")
+        await concerned.expect_end(0x9C)
+        assert await other.messages_until_ping() == []
+    await node.stop()
+
+
+async def test_tap_prepares_nothing(tmp_path: Path) -> None:
+    """Nobody is told of a removal."""
+    node = node_of(dataclasses.replace(config(tmp_path), server=None), role="tap")
+    assert await node.prepare_tear_down("plant-1") == 0

@@ -11,10 +11,9 @@ from fanout.replica.update import Update
 from fanout.server.audiences import SubscriptionOptions
 from fanout.server.counters import Counters, DropReason
 from fanout.server.message_queue import Batch
-from fanout.server.retained_delivery import RetainedDelivery
 from fanout.server.sending import PINGRESP
 from fanout.server.wire import Message, WireVariant
-from tests.server.core_pieces import Peer, make_session, options
+from tests.server.core_pieces import Peer, Values, make_session, options
 from tests.server.node_in_memory import update
 
 V5 = WireVariant(5)
@@ -39,11 +38,9 @@ def deliver(
     granted: SubscriptionOptions | None = None,
 ) -> None:
     """Give a session retained messages."""
-
-    def find(wanted: bytes) -> Iterator[Update]:
-        return iter([value for value in values if wanted in {topic_filter, value[0]}])
-
-    session_peer.session.add_retained(RetainedDelivery(topic_filter, options=granted or options(2), find=find))
+    store = Values({value[0]: value for value in values})
+    store.piece = 1
+    session_peer.session.add_retained(store.delivery(topic_filter, granted or options(2)))
 
 
 def publish(payload: bytes, qos: int = 0, packet_id: int = 0, *, flags: int = 0, topic: bytes = b"t") -> bytes:
@@ -352,7 +349,7 @@ def test_retained_messages_of_an_ended_subscription_stop() -> None:
     """UNSUBSCRIBE stops them; a PINGREQ that waited for them is answered in its turn."""
     peer = Peer(make_session(), window=1)
     session = peer.session
-    deliver(peer, update(b"a", b"1", qos=1), update(b"a", b"2", qos=1), topic_filter=b"a")
+    deliver(peer, update(b"a/1", b"1", qos=1), update(b"a/2", b"2", qos=1), topic_filter=b"a")
     session.cancel_retained(b"other")
     peer.take()
     assert session.sending.blocked
@@ -576,3 +573,91 @@ def test_newest_values_do_not_outlive_the_connection() -> None:
     peer.take()
     assert peer.read() == publish(b"2", 1, 1)
     assert counters.dropped[DropReason.DISCONNECTED] == 2
+
+
+def deliver_piece(store: Values, *peers: Peer, granted: SubscriptionOptions | None = None) -> None:
+    """Give sessions all values of a store, in pieces of the store's size."""
+    for peer in peers:
+        peer.session.add_retained(store.delivery(b"#", granted or options()))
+
+
+def test_joiners_share_the_bytes_of_a_piece() -> None:
+    """Sessions that are given the same values get the very same bytes, which are encoded once."""
+    peers = [Peer(make_session()) for _ in range(3)]
+    values = [update(b"t/%d" % number, b"v") for number in range(5)]
+    deliver_piece(Values({value[0]: value for value in values}), *peers)
+    for peer in peers:
+        peer.take_piece()
+    first, *others = (peer.written.pop() for peer in peers)
+    assert first == b"".join(publish(b"v", flags=1, topic=value[0]) for value in values)
+    assert all(other == first for other in others)
+
+
+def test_joiner_with_live_messages_waiting_gets_the_rest_of_a_piece() -> None:
+    """What a live message for a topic takes the place of is left out of a shared piece."""
+    peers = [Peer(make_session()) for _ in range(3)]
+    store = Values({topic: update(topic, b"old") for topic in (b"a", b"b", b"c")})
+    deliver_piece(store, *peers)
+    store.values[b"b"] = update(b"b", b"new")
+    live = batch((store.values[b"b"], 0, False, ()))
+    peers[1].session.enqueue(live)
+    peers[2].session.pause()
+    peers[2].session.enqueue(live)
+    for peer in peers:
+        peer.take()
+    old = [publish(b"old", flags=1, topic=topic) for topic in (b"a", b"c")]
+    retained, new = publish(b"new", flags=1, topic=b"b"), publish(b"new", topic=b"b")
+    assert [peer.read() for peer in peers] == [
+        old[0] + retained + old[1],
+        old[0] + old[1] + new,
+        old[0] + retained + old[1],
+    ]
+
+
+def test_pieces_at_qos_1_have_their_own_identifiers_and_windows() -> None:
+    """A shared piece at QoS 1 stops where a window is full, and goes on with the values of that time."""
+    counters = Counters()
+    narrow, wide = Peer(make_session(counters=counters), window=2), Peer(make_session(counters=counters))
+    store = Values({topic: update(topic, b"1", qos=1) for topic in (b"a", b"b", b"c", b"d")})
+    deliver_piece(store, narrow, wide, granted=options(1))
+    for peer in (narrow, wide):
+        peer.take()
+    assert narrow.session.sending.blocked
+    assert narrow.read() == publish(b"1", 1, 1, flags=1, topic=b"a") + publish(b"1", 1, 2, flags=1, topic=b"b")
+    assert wide.read().count(b"\x33") == 4
+    store.values[b"c"] = update(b"c", b"2")
+    narrow.session.acknowledge(ack(PacketType.PUBACK, 1, 2))
+    narrow.take()
+    assert narrow.read() == publish(b"2", flags=1, topic=b"c") + publish(b"1", 1, 3, flags=1, topic=b"d")
+    assert counters.deliveries == 8
+
+
+def test_values_that_cannot_be_shared_come_within_the_limits() -> None:
+    """A piece of large or expiring values is divided, and what has expired meanwhile is left out [MQTT-3.3.2-5]."""
+    peer = Peer(make_session())
+    large = {b"%d" % number: update(b"%d" % number, b"x" * 100_000) for number in range(4)}
+    deliver_piece(Values(large | {b"e": update(b"e", b"expired", expires_ns=5)}), peer)
+    sizes: list[int] = []
+    while peer.session.sending.pending:
+        peer.take_piece(bytes_max=150_000, now_ns=5)
+        sizes.append(peer.read().count(b"x" * 100_000))
+    assert sizes == [2, 2, 0]
+
+
+def test_search_that_finds_nothing_comes_in_pieces() -> None:
+    """A long search gives others their turn, though it gives this session nothing."""
+    peer = Peer(make_session())
+    store = Values({})
+    searched = []
+
+    def match(topic_filter: bytes) -> Iterator[list[Update]]:
+        for number in range(100):
+            searched.append(number)
+            yield []
+
+    store.match = match  # type: ignore[method-assign]  # a search such as a large store has
+    deliver_piece(store, peer)
+    peer.take_piece(messages_max=256)
+    assert 1 <= len(searched) < 10
+    peer.take(messages_max=256)
+    assert (len(searched), peer.read()) == (100, b"")

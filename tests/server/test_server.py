@@ -668,6 +668,46 @@ async def test_stop_names_another_server(start_node: StartNode) -> None:
         await each.close()
 
 
+async def test_clients_of_some_topics_are_sent_away(start_node: StartNode) -> None:
+    """Those with a subscription of the kind, shared ones included, get 0x9C; others and absent sessions stay."""
+    node = await start_node(server_reference="edge-2:1883")
+    clients = [
+        await RawClient.connect(node.port, name, properties=DURABLE) for name in ("own", "shared", "other", "absent")
+    ]
+    own, shared, other, absent = clients
+    await own.subscribe(b"x", b"plant/#")
+    await shared.subscribe(b"$share/group/plant/#")
+    await other.subscribe(b"office/#")
+    await absent.subscribe(b"plant/#")
+    await absent.disconnect()
+    await wait_until(lambda: node.server.stats().connections == 3)
+    assert await node.server.send_away(lambda topic_filter: topic_filter.startswith(b"plant")) == 2
+    for client in (own, shared):
+        told = await client.expect(Disconnect)
+        assert told == Disconnect(ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference="edge-2:1883"))
+        await client.expect_end()
+    assert await other.messages_until_ping() == []
+    assert node.server.stats().sessions == 4
+    for client in clients:
+        await client.close()
+
+
+async def test_sending_many_away_gives_turns_to_others(node: NodeInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a number of checks everything else has its turn; who has left meanwhile is not counted."""
+    monkeypatch.setattr("fanout.server.server._CHECKED_MAX", 2)
+    clients = [await RawClient.connect(node.port, f"c{number}") for number in range(6)]
+    for client in clients:
+        await client.subscribe(b"t")
+    sending = asyncio.create_task(node.server.send_away(lambda _: True))
+    await asyncio.sleep(0)
+    assert not sending.done()
+    node.server._connection_of[node.server.registry.get("c5")].abort()  # type: ignore[index]
+    await sending
+    await gone(node)
+    for client in clients:
+        await client.close()
+
+
 async def test_stop_waits_for_what_is_under_way(start_node: StartNode) -> None:
     """Messages in flight to a client are acknowledged before it is told to leave; nobody waits for it meanwhile."""
     node = await start_node()

@@ -119,10 +119,10 @@ class Nodes:
         settings: str = "",
         log: bool | str = True,
         drain_s: float = 0.0,
-        sections: str = "",
+        http: str = "",
     ) -> LiveNode:
         """Describe a secondary; the test starts it."""
-        return self._add("secondary", links, name=name, settings=settings, log=log, drain_s=drain_s, sections=sections)
+        return self._add("secondary", links, name=name, settings=settings, log=log, drain_s=drain_s, http=http)
 
     def primary(self, *, name: str = "hub", settings: str = "", log: bool | str = True) -> LiveNode:
         """Describe a `fanout primary`."""
@@ -147,7 +147,7 @@ class Nodes:
         settings: str,
         log: bool | str,
         drain_s: float = 0.0,
-        sections: str = "",
+        http: str = "",
     ) -> LiveNode:
         node = LiveNode(
             self.directory,
@@ -157,7 +157,7 @@ class Nodes:
             settings=settings,
             log=log,
             drain_s=drain_s,
-            sections=sections,
+            http=http,
         )
         self._nodes.append(node)
         return node
