@@ -27,7 +27,10 @@ _VERSION = 4
 _WARM_UP = 200
 _IDLE_S = 5.0
 _DEADLINE_S = 120.0
-_SETTINGS = "sys_interval_s = 0\nconnections_max = 100000\nsession_expiry_max_s = 3600\n"
+_SETTINGS = (
+    "sys_interval_s = 0\nsession_expiry_max_s = 3600\n"
+    "connections_max = 100000\nconnections_per_address_max = 100000\nconnection_burst_max = 100000\n"
+)
 
 
 @dataclass(frozen=True, slots=True)

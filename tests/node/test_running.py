@@ -381,6 +381,18 @@ async def test_primary_has_no_links(tmp_path: Path) -> None:
     assert row["stamp_epoch"] == row["node_epoch"] == row["link_epoch"] == node.epoch
 
 
+async def test_listener_that_admits_nobody_is_told_at_the_start(tmp_path: Path) -> None:
+    """A warning names the listener's key, and those that would let somebody in."""
+    settings = dataclasses.replace(config(tmp_path, links=0), access=AccessConfig(anonymous="never"))
+    node = node_of(settings, role="primary")
+    with capture_logs() as lines:
+        await node.start()
+        await node.stop()
+    (line,) = [line for line in lines if line["event"] == "configuration needs a look"]
+    assert (line["log_level"], line["key"]) == ("warning", "server.listen[0]")
+    assert "access.password_file" in line["hint"]
+
+
 async def test_tap_serves_nobody(tmp_path: Path) -> None:
     """Links and log only; a batch is logged, and there is nobody to dispatch to."""
     node = node_of(config(tmp_path), role="tap")

@@ -41,7 +41,8 @@ What is left to a Server, and how it is decided:
 - A message of a Shared Subscription that was not sent, or not acknowledged at QoS 1, goes to another member when the
   session of its receiver ends.
 - A Topic Filter of more than `filter_levels_max` levels (128) is refused in SUBACK: 0x97, over MQTT 3.1.1 0x80.
-- Enhanced authentication is not supported: CONNACK 0x8C.
+- Enhanced authentication is not supported: a CONNECT with an Authentication Method gets CONNACK 0x8C, and AUTH after a
+  CONNECT without one is a Protocol Error (0x82).
 """
 
 
