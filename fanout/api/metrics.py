@@ -113,6 +113,12 @@ METRICS = (
         "1 when the selector's snapshot is proved complete; the label names the evidence, empty before.",
         ("link", "selector", "evidence"),
     ),
+    MetricSpec(
+        "fanout_selector_unfit_total",
+        "counter",
+        "Messages not replicated because they are not what the selector takes, by reason.",
+        ("link", "selector", "reason"),
+    ),
     MetricSpec("fanout_server_connections", "gauge", "Network Connections of clients."),
     MetricSpec("fanout_server_sessions", "gauge", "Sessions of clients, those without a connection included."),
     MetricSpec("fanout_server_subscriptions", "gauge", "Subscriptions of all sessions."),
@@ -255,6 +261,8 @@ def _link_samples(link: LinkDetail) -> Iterator[Sample]:
         yield "fanout_selector_topics", (link.name, selector.filter), selector.topics
         complete = (link.name, selector.filter, selector.evidence or "")
         yield "fanout_selector_complete", complete, selector.complete
+        for reason, count in selector.unfit_total.items():
+            yield "fanout_selector_unfit_total", (link.name, selector.filter, reason), count
 
 
 def _server_samples(server: ServerStatus) -> Iterator[Sample]:

@@ -160,6 +160,10 @@ class SelectorDetail(SelectorReadiness):
         pattern=r"^[0-9a-f]{16}$",
         description="Digest over the retained set, independent of order: equal sets have equal digests.",
     )
+    unfit_total: dict[str, NonNegativeInt] = Field(
+        default_factory=dict,
+        description="Messages not replicated because they are not what the selector takes, by reason.",
+    )
 
 
 class AuditRequest(_Document):

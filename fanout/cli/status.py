@@ -132,6 +132,10 @@ def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
         (link.refused_total, "values refused by a limit"),
     )
     had = [f"{what} {as_count(count)}" for count, what in troubles if count]
+    for selector in link.selectors:
+        unfit = [f"{reason} {as_count(count)}" for reason, count in sorted(selector.unfit_total.items())]
+        if unfit:
+            yield "left out", f"of {selector.filter}: {', '.join(unfit)}"
     if had:
         yield "troubles", ", ".join(had)
     if link.last_error is not None:

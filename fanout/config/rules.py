@@ -266,6 +266,12 @@ def _selector_faults(config: NodeConfig) -> Iterator[ConfigFault]:
                         f'"{exclude}" excludes nothing: no topic of "{selector.filter}" matches it',
                         hint,
                     )
+            if selector.retained_only and selector.live_only:
+                yield ConfigFault(
+                    f"{_key(SelectorPlace(link_index, selector_index))}.live_only",
+                    "retained_only is true too, and nothing would be left",
+                    "Keep one of them, or neither.",
+                )
             if sample_topic(selector) is None:
                 yield ConfigFault(
                     key,

@@ -39,6 +39,7 @@ from fanout.config.values import (
     Origin,
     PacketBytes,
     PathText,
+    PayloadBytes,
     Percent,
     PositiveUint16,
     Prefix,
@@ -53,7 +54,7 @@ from fanout.config.values import (
     UserName,
     converted,
 )
-from fanout.selection import Selector, WritePolicy
+from fanout.selection import ContentKind, Selector, WritePolicy
 
 __all__ = [
     "HttpConfig",
@@ -245,10 +246,28 @@ class SelectorSection:
     """Put in front of the topic locally; empty, or ending with "/"."""
     writes: WritePolicy = "reject"
     """What happens to a local PUBLISH inside the selector."""
+    content: tuple[ContentKind, ...] = ()
+    """Kinds of content that are replicated; empty: all."""
+    retained_only: Flag = False
+    """Whether only messages with RETAIN are replicated."""
+    live_only: Flag = False
+    """Whether no retained value is replicated, but only what is published from now on."""
+    max_payload: PayloadBytes = 0
+    """Bytes of the largest payload that is replicated; 0: no limit."""
 
 
 def _selector(section: SelectorSection) -> Selector:
-    return Selector(section.filter, section.exclude, section.qos, section.prefix, section.writes)
+    return Selector(
+        section.filter,
+        section.exclude,
+        section.qos,
+        section.prefix,
+        section.writes,
+        section.content,
+        section.retained_only,
+        section.live_only,
+        section.max_payload,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

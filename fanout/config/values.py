@@ -40,6 +40,7 @@ __all__ = [
     "Origin",
     "PacketBytes",
     "PathText",
+    "PayloadBytes",
     "Percent",
     "PositiveUint16",
     "Prefix",
@@ -245,5 +246,6 @@ Count: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=1_000_000_000)]
 ByteCount: TypeAlias = Annotated[int, Strict(), Field(ge=KIB, le=1024 * GIB)]
 # A Remaining Length of four bytes and the fixed header in front of it (MQTT 5, section 1.5.5).
 PacketBytes: TypeAlias = Annotated[int, Strict(), Field(ge=KIB, le=268_435_460)]
+PayloadBytes: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=268_435_455)]
 Seconds: TypeAlias = Annotated[float, Strict(), Field(ge=0.01, le=_DAY_S, allow_inf_nan=False)]
 SecondsOrZero: TypeAlias = Annotated[float, Strict(), Field(ge=0, le=_DAY_S, allow_inf_nan=False)]

@@ -194,6 +194,7 @@ class Link:
                 digest=replica.digest(index),
                 evidence=evidence,
                 complete=evidence is not None and not session.refused_in_epoch,
+                unfit=dict(session.content.unfit[index]) if session.content is not None else {},
             )
             for index, (selector, evidence) in enumerate(zip(self.config.selectors, session.evidence, strict=True))
         )

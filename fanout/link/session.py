@@ -20,6 +20,7 @@ from itertools import groupby
 from fanout.config import LinkConfig
 from fanout.errors import FanoutError, LinkLost, ProtocolError, SnapshotUnproved
 from fanout.link.audit import Audit, AuditSchedule
+from fanout.link.content import ContentFilter
 from fanout.link.control import STALL_INTERVALS, ControlChannel
 from fanout.link.events import (
     Applied,
@@ -80,6 +81,7 @@ class LinkSession:
         snapshot_seconds: How long the newest complete snapshot took; None before the first.
         control: The control channel, for the lag.
         fence: Topic of the fence that snapshots of this epoch use; None for none.
+        content: What is not replicated of what the selectors cover; None when they take everything.
         staleness: Whether the replica is that of a lost session, served on.
         primary_node: Node identifier of the primary, when the newest CONNACK told that it is a fanout node.
     """
@@ -112,6 +114,11 @@ class LinkSession:
         self.fence: bytes | None = None
         self.primary_node: str | None = None
         self.staleness = Staleness(config)
+        self.content = (
+            ContentFilter(config.selectors, replica=replica)
+            if any(selector.is_choosy for selector in config.selectors)
+            else None
+        )
         self._config = config
         self._node_id = node_id
         self._replica = replica
@@ -405,9 +412,12 @@ class LinkSession:
             open_count = len(batch.to_puback) + self._inbound.open_count
             if open_count > self._config.receive_maximum and self._config.version == 5:
                 raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"{open_count} messages at a time")
-            changes = self._replica.apply(batch.updates, phase=phase)
+            updates = batch.updates
+            if self.content is not None:
+                updates = self.content.admit(updates, phase=phase)
+            changes = self._replica.apply(updates, phase=phase)
             acknowledgement = encode_acknowledgement(batch)
-            if batch.updates or acknowledgement:
+            if updates or acknowledgement:
                 self._events.append(Applied(changes, acknowledgement, self.epoch))
             for row in batch.others:
                 self._on_other(row)

@@ -5,6 +5,7 @@ Owns the types at the link's edge. It must not know how a link works.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -33,6 +34,8 @@ class SelectorStatus:
     """Why its snapshot of this epoch is believed complete; None while it is not."""
     complete: bool
     """Whether it is proved complete and no limit kept a value out in this epoch."""
+    unfit: Mapping[str, int] = field(default_factory=dict)
+    """Messages that are not replicated because they are not what the selector takes, by reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,7 @@ class NodeDocuments:
                     complete=selector.complete,
                     evidence=selector.evidence,
                     digest=f"{selector.digest:016x}",
+                    unfit_total=dict(selector.unfit),
                 )
                 for selector in status.selectors
             ),

@@ -47,7 +47,12 @@ def live_link(name: str = "plant", *, topics: int = 200_000, last_error: str | N
         evidence="marker",
         selectors=(
             SelectorDetail(
-                filter=f"{name}/#", topics=topics, complete=True, evidence="marker", digest="00ff00ff00ff00ff"
+                filter=f"{name}/#",
+                topics=topics,
+                complete=True,
+                evidence="marker",
+                digest="00ff00ff00ff00ff",
+                unfit_total={"content": 21},
             ),
         ),
         primary="mqtt://127.0.0.1:1883",

@@ -28,6 +28,7 @@ plant   12,040  no        -         0000000000000001  plant/#
 link      office
 primary   mqtt://127.0.0.1:1883
 snapshot  321 topics in 1.9 s
+left out  of office/#: content 21
 troubles  reconnects 3, truncated snapshots 1, messages outside the selectors 7
 
 link      plant

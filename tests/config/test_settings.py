@@ -194,8 +194,20 @@ def test_a_selector_has_the_defaults_of_the_core() -> None:
 def test_a_loaded_selector_is_what_the_file_says() -> None:
     """Every key of the section reaches the selector."""
     text = 'exclude = ["plant/a/+", "plant/b"]\nqos = 2\nprefix = "p/"\nwrites = "forward"\n'
+    text += 'content = ["json", "text"]\nretained_only = true\nmax_payload = 512\n'
     config = parse_config(NODE + SERVER + LINK + SELECTOR + text, path="edge.toml")
-    assert config.links[0].selectors == (Selector("plant/#", ("plant/a/+", "plant/b"), 2, "p/", "forward"),)
+    assert config.links[0].selectors == (
+        Selector(
+            "plant/#",
+            ("plant/a/+", "plant/b"),
+            2,
+            "p/",
+            "forward",
+            content=("json", "text"),
+            retained_only=True,
+            max_payload=512,
+        ),
+    )
 
 
 def test_a_loaded_link_is_what_the_file_says() -> None:
