@@ -289,6 +289,10 @@ class LinkSession:
                 self._outgoing.publish(Message(self.control.fence_topic, b"", retain=True), now=now)
             self._outgoing.disconnect(ReasonCode.SUCCESS, end_session=True, now=now)
 
+    def leave(self, *, now: float) -> None:
+        """Send DISCONNECT, which leaves the session to the next Network Connection."""
+        self._outgoing.disconnect(ReasonCode.SUCCESS, end_session=False, now=now)
+
     def take_output(self) -> bytes:
         """Return the bytes to write; they are not returned again."""
         return self._outgoing.take()

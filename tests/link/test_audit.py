@@ -200,3 +200,14 @@ def test_only_a_live_link_is_audited() -> None:
     assert pair.session.audit(confirmed=False, now_ns=pair.now_ns, now=pair.now) == "an audit is under way"
     pair.pump()
     assert not pair.of(Failed)
+
+
+def test_an_audit_does_not_wait_for_a_dead_primary() -> None:
+    """It begins behind the PINGRESP that is under way; when that does not come, the connection is given up."""
+    pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
+    pair.primary.swallow = (Pingresp,)
+    pair.wait(24)
+    assert pair.session.take_output() == b""
+    ask(pair)
+    pair.wait(5.1)
+    assert "does not answer PINGREQ" in pair.failure()
