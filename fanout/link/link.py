@@ -32,6 +32,7 @@ from fanout.link.events import (
     TearDown,
 )
 from fanout.link.forwarding import UNAVAILABLE
+from fanout.link.missing import MissingTopics
 from fanout.link.outgoing import Message
 from fanout.link.proof import Evidence
 from fanout.link.session import LinkSession
@@ -83,6 +84,9 @@ class Link:
         self._state = LinkState.DOWN
         self._standing = NO_NODE
         self._audits = AuditTotals()
+        self._missing = MissingTopics(config.control_topic, node_id=node_id)
+        self._announced: dict[int, str] = {}
+        """Token of an announcement under way to its filter."""
         self._audit_waiters: list[asyncio.Future[AuditReport]] = []
         self._doubt = ""
         """Why updates may be missing; empty when nothing says so."""
@@ -164,6 +168,22 @@ class Link:
         verdict = self._verdicts[token] = asyncio.get_running_loop().create_future()
         return verdict
 
+    def announce_missing(self, topic_filter: str) -> None:
+        """Tell the primary that somebody waits for topics which are not there, unless the link is not live.
+
+        Args:
+            topic_filter: At the primary.
+        """
+        now_ns, now = self._clock.now_ns(), self._clock.monotonic()
+        if self._state is not LinkState.LIVE:
+            return
+        payload = self._missing.announcement(topic_filter, now=now, now_ns=now_ns)
+        if payload is not None:
+            token = self._session.forward(Message(self._missing.topic, payload), now_ns=now_ns, now=now)
+            if not isinstance(token, ReasonCode):
+                self._announced[token] = topic_filter
+                self._write_and_plan()
+
     async def audit(self, *, confirmed: bool = False) -> AuditReport:
         """Compare the replica with the primary now, repair it, and return what was found.
 
@@ -230,6 +250,8 @@ class Link:
             withheld=self._withheld(),
             paths_above=self._standing.paths,
             audits=self._audits,
+            missing_announced_total=self._missing.announced_total,
+            missing_suppressed_total=self._missing.suppressed_total,
         )
 
     # --- one connection ---
@@ -411,6 +433,11 @@ class Link:
                     lag_us = round_trip_ns // 1000
                     self._tell("heartbeat", lag_us=lag_us)
                 case Forwarded(token, reason_code):
+                    announced = self._announced.pop(token, None)
+                    if announced is not None and reason_code.is_failure:
+                        self._logger.warning(
+                            "missing topic not announced", filter=announced, reason_code=reason_code.text
+                        )
                     verdict = self._verdicts.pop(token, None)
                     if verdict is not None and not verdict.done():
                         verdict.set_result(reason_code)

@@ -113,6 +113,10 @@ class LinkStatus:
     """Fanout nodes above this one, from the top to the primary, for each way there is; empty without any."""
     audits: AuditTotals = field(default_factory=AuditTotals)
     """What its audits found."""
+    missing_announced_total: int = 0
+    """Filters without a topic that were announced at the primary."""
+    missing_suppressed_total: int = 0
+    """Such filters that were not: too soon after the last time, or too many at a time."""
 
     @property
     def alarm(self) -> str | None:
