@@ -91,6 +91,8 @@ METRICS = (
     MetricSpec("fanout_link_audits_failed_total", "counter", "Of these, audits that were broken off.", ("link",)),
     MetricSpec("fanout_link_audit_changed_total", "counter", "Topics that audits repaired.", ("link",)),
     MetricSpec("fanout_link_audit_removed_total", "counter", "Topics that audits removed.", ("link",)),
+    MetricSpec("fanout_link_missing_announced_total", "counter", "Filters announced as missing.", ("link",)),
+    MetricSpec("fanout_link_missing_suppressed_total", "counter", "Missing filters not announced.", ("link",)),
     MetricSpec(
         "fanout_link_alarm", "gauge", "1 while a person must decide on what an audit left in place, else 0.", ("link",)
     ),
@@ -256,6 +258,8 @@ def _link_samples(link: LinkDetail) -> Iterator[Sample]:
     yield "fanout_link_audits_failed_total", label, link.audits_failed_total
     yield "fanout_link_audit_changed_total", label, link.audit_changed_total
     yield "fanout_link_audit_removed_total", label, link.audit_removed_total
+    yield "fanout_link_missing_announced_total", label, link.missing_announced_total
+    yield "fanout_link_missing_suppressed_total", label, link.missing_suppressed_total
     yield "fanout_link_alarm", label, link.alarm is not None
     for selector in link.selectors:
         yield "fanout_selector_topics", (link.name, selector.filter), selector.topics

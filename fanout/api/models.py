@@ -216,6 +216,12 @@ class LinkDetail(LinkReadiness):
     audits_failed_total: NonNegativeInt = Field(default=0, description="Of these, audits that were broken off.")
     audit_changed_total: NonNegativeInt = Field(default=0, description="Topics that audits repaired.")
     audit_removed_total: NonNegativeInt = Field(default=0, description="Topics that audits removed.")
+    missing_announced_total: NonNegativeInt = Field(
+        default=0, description="Filters of clients that match no topic, announced at the primary."
+    )
+    missing_suppressed_total: NonNegativeInt = Field(
+        default=0, description="Such filters not announced: announced before, or too many at a time."
+    )
     paths_above: tuple[str, ...] = Field(
         default=(), description="Fanout nodes above this one, from the top to the primary, one text for each way."
     )

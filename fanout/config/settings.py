@@ -328,6 +328,8 @@ class LinkConfig:
     """Share of a selector's topics that an audit may remove unless somebody confirms it."""
     control_topic: ControlTopic = "fanout/control"
     """Topic at the primary below which the node publishes markers and heartbeats."""
+    announce_missing: Flag = False
+    """Whether a local SUBSCRIBE that fits a selector and matches nothing is announced at the primary."""
     receive_buffer_bytes: ByteCount = 4 * MIB
     """Receive buffer asked from the system (SO_RCVBUF), which keeps a snapshot from being truncated."""
     topics_max: Count = 5_000_000

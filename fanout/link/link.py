@@ -13,10 +13,11 @@ from dataclasses import asdict, replace
 
 from structlog.typing import FilteringBoundLogger
 
-from fanout.config import LinkConfig, read_password
+from fanout.config import Address, LinkConfig, read_password
 from fanout.errors import AuditRefused, FanoutError, LinkLost
+from fanout.link import probe
+from fanout.link.addresses import AddressChoice
 from fanout.link.audit import AuditReport
-from fanout.link.backoff import Backoff
 from fanout.link.connection import READ_AHEAD_FACTOR, LinkConnection, connect
 from fanout.link.events import (
     Applied,
@@ -32,6 +33,7 @@ from fanout.link.events import (
     WentStale,
 )
 from fanout.link.forwarding import UNAVAILABLE
+from fanout.link.missing import MissingTopics
 from fanout.link.outgoing import Message
 from fanout.link.proof import Evidence
 from fanout.link.session import LinkSession
@@ -82,12 +84,17 @@ class Link:
         self._state = LinkState.DOWN
         self._standing = NO_NODE
         self._audits = AuditTotals()
+        self._missing = MissingTopics(config.control_topic, node_id=node_id)
+        self._announced: dict[int, str] = {}
+        """Token of an announcement under way to its filter."""
         self._audit_waiters: list[asyncio.Future[AuditReport]] = []
         self._doubt = ""
         """Why updates may be missing; empty when nothing says so."""
         self._since_ns = clock.now_ns()
-        self._address_index = 0
-        self._backoff = Backoff(min_s=config.retry_min_s, max_s=config.retry_max_s)
+        self._node_id = node_id
+        self._addresses = AddressChoice(len(config.primaries), min_s=config.retry_min_s, max_s=config.retry_max_s)
+        self._preferred: int | None = None
+        """Position of a better address that has just answered: to be used in place of the one in use."""
         self._connection: LinkConnection | None = None
         self._attention = asyncio.Event()
         """Set when the task has something to do: a failure, a tear-down, or a connection that is gone."""
@@ -110,16 +117,22 @@ class Link:
         """Connect, replicate and connect again, until cancelled; then the session at the primary is ended."""
         try:
             while True:
+                failed = False
                 try:
                     await self._serve()
                 except FanoutError as error:
+                    failed = True
                     self._note_failure(error)
-                if self._was_live:
-                    self._was_live = False
-                    self._backoff.reset()
+                was_live, self._was_live = self._was_live, False
+                preferred, self._preferred = self._preferred, None
+                now = self._clock.monotonic()
+                if not failed and preferred is not None:
+                    self._addresses.take(preferred, now)
+                elif was_live:
+                    self._addresses.lose(now)
                 else:
-                    self._address_index = (self._address_index + 1) % len(self.config.primaries)
-                await self._rest(self._backoff.next_delay_s())
+                    self._addresses.fail(now)
+                await self._rest(self._addresses.try_at_s)
         finally:
             if self._timer is not None:
                 self._timer.cancel()
@@ -162,6 +175,22 @@ class Link:
         if self._verdicts:
             await asyncio.wait(self._verdicts.values())
 
+    def announce_missing(self, topic_filter: str) -> None:
+        """Tell the primary that somebody waits for topics which are not there, unless the link is not live.
+
+        Args:
+            topic_filter: At the primary.
+        """
+        now_ns, now = self._clock.now_ns(), self._clock.monotonic()
+        if self._state is not LinkState.LIVE:
+            return
+        payload = self._missing.announcement(topic_filter, now=now, now_ns=now_ns)
+        if payload is not None:
+            token = self._session.forward(Message(self._missing.topic, payload), now_ns=now_ns, now=now)
+            if not isinstance(token, ReasonCode):
+                self._announced[token] = topic_filter
+                self._write_and_plan()
+
     async def audit(self, *, confirmed: bool = False) -> AuditReport:
         """Compare the replica with the primary now, repair it, and return what was found.
 
@@ -183,6 +212,11 @@ class Link:
         self._write_and_plan()
         return await waiter
 
+    @property
+    def _address(self) -> Address:
+        """The primary's address in use, or to be tried next."""
+        return self.config.primaries[self._addresses.current]
+
     def status(self) -> LinkStatus:
         """Return how the link is at the moment."""
         session, replica = self._session, self._replica
@@ -200,7 +234,7 @@ class Link:
         )
         return LinkStatus(
             name=self.config.name,
-            primary=str(self.config.primaries[self._address_index]),
+            primary=str(self._address),
             state=self._state,
             since_ns=self._since_ns,
             epoch=session.epoch,
@@ -226,12 +260,14 @@ class Link:
             stale_reason=session.staleness.reason,
             stale_left_s=session.staleness.left_s(now),
             audits=self._audits,
+            missing_announced_total=self._missing.announced_total,
+            missing_suppressed_total=self._missing.suppressed_total,
         )
 
     # --- one connection ---
 
     async def _serve(self) -> None:
-        """Use one Network Connection from its beginning to its end.
+        """Use one Network Connection from its beginning to its end; return to use another address that answers.
 
         Raises:
             FanoutError: Why it ended.
@@ -239,6 +275,10 @@ class Link:
         clock, session = self._clock, self._session
         self._failure = None
         self._unanswered += 1
+        watch: asyncio.Task[None] | None = None
+        if self._addresses.current:
+            watch = asyncio.create_task(self._watch_preferred(), name=f"link-{self.config.name}-preferred")
+            watch.add_done_callback(self._watch_ended)
         connection = LinkConnection(
             on_data=self._on_data,
             on_closed=self._attention.set,
@@ -249,7 +289,7 @@ class Link:
             self._act(session.open(password=password, now_ns=clock.now_ns(), now=clock.monotonic()))
             await connect(
                 connection,
-                self.config.primaries[self._address_index],
+                self._address,
                 receive_buffer_bytes=self.config.receive_buffer_bytes,
                 timeout_s=self.config.connect_timeout_s,
             )
@@ -259,6 +299,10 @@ class Link:
                 await self._wait_attention(_NEVER)
                 if self._tear_down_reason is not None and not self._failed():
                     await self._tear_down(connection)
+                if self._preferred is not None and self._state is LinkState.LIVE and not self._failed():
+                    session.leave(now=clock.monotonic())
+                    self._logger.info("preferred address answers", primary=str(self.config.primaries[self._preferred]))
+                    return
             if self._failure is not None:
                 raise self._failure
             raise LinkLost(
@@ -269,6 +313,9 @@ class Link:
             session.close(now=clock.monotonic())
             raise
         finally:
+            if watch is not None:
+                watch.cancel()
+                await asyncio.wait([watch])
             self._write_and_plan()
             await connection.close()
             self._connection = None
@@ -279,9 +326,26 @@ class Link:
     def _failed(self) -> bool:
         return self._failure is not None
 
-    async def _rest(self, delay_s: float) -> None:
+    async def _watch_preferred(self) -> None:
+        """Ask the addresses in front of the one in use, on connections of their own, until one answers."""
+        better = self.config.primaries[: self._addresses.current]
+        while True:
+            await asyncio.sleep(self.config.retry_max_s)
+            if self._state is not LinkState.LIVE or self._session.auditing:
+                continue
+            for index, address in enumerate(better):
+                if await probe.answers(address, self.config, node_id=self._node_id):
+                    self._preferred = index
+                    self._attention.set()
+                    return
+
+    def _watch_ended(self, watch: asyncio.Task[None]) -> None:
+        if not watch.cancelled() and watch.exception() is not None:  # a bug: `run` ends with it
+            self._crash = watch.exception()
+            self._attention.set()
+
+    async def _rest(self, until: float) -> None:
         """Wait before the next attempt; what is due meanwhile is done."""
-        until = self._clock.monotonic() + delay_s
         self._write_and_plan()
         while self._clock.monotonic() < until:
             await self._wait_attention(until)
@@ -393,6 +457,11 @@ class Link:
                     lag_us = round_trip_ns // 1000
                     self._tell("heartbeat", lag_us=lag_us)
                 case Forwarded(token, reason_code):
+                    announced = self._announced.pop(token, None)
+                    if announced is not None and reason_code.is_failure:
+                        self._logger.warning(
+                            "missing topic not announced", filter=announced, reason_code=reason_code.text
+                        )
                     verdict = self._verdicts.pop(token, None)
                     if verdict is not None and not verdict.done():
                         verdict.set_result(reason_code)
@@ -515,7 +584,7 @@ class Link:
                 "link is down",
                 error=error.message,
                 hint=error.hint,
-                primary=str(self.config.primaries[self._address_index]),
+                primary=str(self._address),
             )
 
 

@@ -40,7 +40,7 @@ from fanout.link.handshake import check_cycle, disconnected, read_connack, refus
 from fanout.link.intake import Intake
 from fanout.link.outgoing import Message, Outgoing, encode_acknowledgement
 from fanout.link.proof import Evidence
-from fanout.link.rehearsal import RETAINED_COUNT, SERVER_FENCE, Rehearsal
+from fanout.link.rehearsal import RETAINED_COUNT, SERVER_FENCE, Rehearsal, own_fence
 from fanout.link.stage import PendingStage, Stage
 from fanout.link.staleness import Staleness
 from fanout.link.states import LinkState, Trigger, next_state
@@ -310,6 +310,10 @@ class LinkSession:
         """Whether `take_output` has something."""
         return self._outgoing.has_output
 
+    def leave(self, *, now: float) -> None:
+        """Send DISCONNECT, which leaves the session to the next Network Connection."""
+        self._outgoing.disconnect(ReasonCode.SUCCESS, end_session=False, now=now)
+
     def take_output(self) -> bytes:
         """Return the bytes to write; they are not returned again."""
         return self._outgoing.take()
@@ -454,6 +458,8 @@ class LinkSession:
         elif flags & 1 and topic in (SERVER_FENCE, self.control.fence_topic):
             if self._stage is not None:
                 self._stage.receive_retained(topic, self._now)
+        elif topic == self.control.fence_topic:
+            pass  # the fence was made anew
         elif topic == RETAINED_COUNT:
             self._retained_count = int(payload) if payload.isdigit() and len(payload) < 16 else None
         elif topic == STANDING_TOPIC and self.primary_node is not None:
@@ -553,6 +559,10 @@ class LinkSession:
     def _begin_sync(self, *, compare: bool) -> None:
         if not compare:
             self.evidence = [None] * len(self.evidence)  # of an attempt that was cut off, if there was one
+        elif self.fence == self.control.fence_topic and self._config.version == 5 and self._outgoing.free:
+            # The session may be older than the life of its fence. The message comes back without RETAIN, so it is no
+            # fence itself: the subscription to it, made with that of a selector, is without Retain As Published.
+            self._outgoing.publish(own_fence(self.control), now=self._now)
         self._stamp_before = self.control.stamp
         self._begin_stage(
             RetainedSync(

@@ -123,6 +123,10 @@ class LinkStatus:
     """How long such a replica is served at most, in seconds; None while it is not stale."""
     audits: AuditTotals = field(default_factory=AuditTotals)
     """What its audits found."""
+    missing_announced_total: int = 0
+    """Filters without a topic that were announced at the primary."""
+    missing_suppressed_total: int = 0
+    """Such filters that were not: too soon after the last time, or too many at a time."""
 
     @property
     def called(self) -> str:

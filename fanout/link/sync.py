@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 
-from fanout.errors import SnapshotUnproved
+from fanout.errors import LinkLost, SnapshotUnproved
 from fanout.link.control import ControlChannel
 from fanout.link.handshake import refused_subscription
 from fanout.link.intake import Intake
@@ -28,6 +28,7 @@ from fanout.selection import Selector
 
 __all__ = ["RetainedSync", "Step"]
 
+_NEVER = float("inf")
 _SEND_RETAINED = 0
 _SEND_NO_RETAINED = 2
 _HINT = (
@@ -99,10 +100,14 @@ class RetainedSync(Stage):
         self._settling: dict[int, int] = {}
         """Packet Identifier of a SUBSCRIBE at a selector's own QoS to the selector's index."""
         self._settled_by_s = 0.0
+        self._begin_by_s = _NEVER
+        """Until when the PINGRESP for which `begin` waits may take."""
 
     def begin(self, now: float) -> None:
         """Start with the first selector, unless a PINGREQ is under way: then with its PINGRESP."""
-        if self._outgoing.ping_sent_s is None and self._proof is None:
+        if self._outgoing.ping_sent_s is not None:
+            self._begin_by_s = now + self._quiet_s
+        elif self._proof is None:
             self.started_s = now
             self._subscribe(now)
 
@@ -209,9 +214,12 @@ class RetainedSync(Stage):
 
         Raises:
             SnapshotUnproved: The set under way was cut short, or its evidence will not come.
+            LinkLost: The primary does not answer the PINGREQ for which `begin` waits.
         """
         proof = self._proof
         if proof is None:
+            if self.started_s is None and now >= self._begin_by_s:
+                raise LinkLost("the primary does not answer PINGREQ")
             if self._settling and now >= self._settled_by_s:
                 raise SnapshotUnproved("the primary does not answer SUBSCRIBE")
         elif proof.is_truncated(now):
@@ -225,7 +233,9 @@ class RetainedSync(Stage):
         """When to call `tick` at the latest, monotonic seconds; infinity when nothing can become due."""
         if self._proof is not None:
             return self._proof.deadline
-        return self._settled_by_s if self._settling else float("inf")
+        if self.started_s is None:
+            return self._begin_by_s
+        return self._settled_by_s if self._settling else _NEVER
 
     def _shortfall(self, proof: SnapshotProof) -> str:
         topic_filter = self._selectors[self.index].filter

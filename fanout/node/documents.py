@@ -183,6 +183,8 @@ class NodeDocuments:
             audits_failed_total=status.audits.failed_total,
             audit_changed_total=status.audits.changed_total,
             audit_removed_total=status.audits.removed_total,
+            missing_announced_total=status.missing_announced_total,
+            missing_suppressed_total=status.missing_suppressed_total,
             paths_above=tuple(" > ".join(path) for path in status.paths_above),
         )
 

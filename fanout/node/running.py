@@ -11,7 +11,7 @@ import dataclasses
 import json
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +33,7 @@ from fanout.node.concerned import Concerned
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
+from fanout.node.missing import missing_filter
 from fanout.node.store import JoinedStore
 from fanout.node.sys_topics import SysTopics
 from fanout.replica.store import Replica
@@ -113,6 +114,7 @@ class Node:
         )
         self.gate = self._make_gate() if server_config else None
         """Decides who may connect, read and write; None where nobody is served."""
+        self._announcing = [link for link in config.links if link.announce_missing]
         self.server = (
             Server(
                 server_config,
@@ -123,6 +125,7 @@ class Node:
                 logger=self._logger,
                 known_topics=self.own.values,
                 gate=self.gate,
+                subscribed=self._announce_missing if self._announcing else None,
             )
             if server_config
             else None
@@ -368,6 +371,16 @@ class Node:
             self._log.append(changes, source=self._own_source)
         if self.server is not None:
             self.server.dispatch(changes.dispatch, origin=client_id)
+
+    def _announce_missing(self, topic_filters: Sequence[bytes]) -> None:
+        """Tell primaries of filters that fit a selector and match no topic of its replica."""
+        for topic_filter in topic_filters:
+            for config in self._announcing:
+                replica = self._records[config.name].replica
+                for selector in config.selectors:
+                    missing = missing_filter(topic_filter.decode(), selector, replica)
+                    if missing is not None:
+                        self._links[config.name].announce_missing(missing)
 
     def _describe(self) -> str:
         """Return the detail of the start event, which tells reports what this node replicates."""

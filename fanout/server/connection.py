@@ -304,6 +304,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             suback = self._server.registry.subscribe(session, packet, bridge=self._bridge, refused=refused)
             self._answers.append(encode(suback, version=session.wire.version))
             self._pump_later()
+            if self._server.subscribed is not None:
+                answered = zip(packet.subscriptions, suback.reason_codes, strict=True)
+                filters = [subscription.topic_filter for subscription, code in answered if code < 0x80]
+                self._server.subscribed([each for each in filters if not each.startswith(b"$share/")])
 
         self._server.admission.subscribe(self, session, packet, then=decided)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Sequence
 from functools import partial
 from typing import Final
 
@@ -70,6 +70,7 @@ class Server:
         known_topics: Container[bytes] = (),
         assign_client_id: Callable[[], str] = _random_client_id,
         gate: Gate | None = None,
+        subscribed: Callable[[Sequence[bytes]], None] | None = None,
     ) -> None:
         """Make a server; `start` opens its listeners.
 
@@ -83,6 +84,7 @@ class Server:
             known_topics: Topic Names that are known to be valid, such as the keys of a replica.
             assign_client_id: Makes Client Identifiers for clients that send none.
             gate: Decides who may connect, read and write; None lets everybody do everything.
+            subscribed: Told of the Topic Filters of each SUBSCRIBE that were granted, `$share` forms left out.
         """
         self.config = config
         """Addresses and limits."""
@@ -92,6 +94,8 @@ class Server:
         """Takes log lines."""
         self.ingress = ingress
         """Takes what clients publish."""
+        self.subscribed = subscribed
+        """Told of Topic Filters that were granted."""
         self.counters = Counters()
         """What is counted."""
         self.registry = SessionRegistry(config=config, store=store, counters=self.counters)

@@ -200,3 +200,39 @@ def test_only_a_live_link_is_audited() -> None:
     assert pair.session.audit(confirmed=False, now_ns=pair.now_ns, now=pair.now) == "an audit is under way"
     pair.pump()
     assert not pair.of(Failed)
+
+
+def test_an_audit_does_not_wait_for_a_dead_primary() -> None:
+    """It begins behind the PINGRESP that is under way; when that does not come, the connection is given up."""
+    pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
+    pair.primary.swallow = (Pingresp,)
+    pair.wait(24)
+    assert pair.session.take_output() == b""
+    ask(pair)
+    pair.wait(5.1)
+    assert "does not answer PINGREQ" in pair.failure()
+
+
+def test_a_fence_of_our_own_is_made_anew() -> None:
+    """It expires at the primary after a day, and sessions live longer: each audit begins by publishing it.
+
+    What comes back of that is no fence: an audit that is cut short in front of the fence is not believed.
+    """
+    pair = live(system_topics=False)
+    fence = pair.session.control.fence_topic
+    assert pair.session.fence == fence
+    del pair.primary.retained[fence]
+    ask(pair)
+    assert report(pair) == AuditReport(False, checked=10)
+    pair.events.clear()
+    assert pair.session.outside_total == 0
+
+    del pair.primary.retained[fence]
+    del pair.primary.retained[b"plant/0"]
+    ask(pair, pump=False)
+    pair.primary.truncate_after = 1 + 1 + 1 + 9  # the fence coming back, its PUBACK, SUBACK, nine values
+    pair.pump()
+    pair.primary.truncate_after = None
+    pair.wait(5.1)
+    assert report(pair).failure
+    assert len(pair.replica) == 10

@@ -393,3 +393,18 @@ async def test_evidence_weaker_than_wanted_is_not_ready(
         assert ("evidence for plant/# is barrier, weaker than min_evidence = marker" in withheld) is not ready
         told = [line for line in lines if line["event"] == "evidence is too weak to be ready"]
         assert len(told) == (0 if ready else 1)
+
+
+async def test_an_announcement_that_is_refused_is_told() -> None:
+    """The primary does not let the link publish it: a warning names the filter. None is sent before it is live."""
+    lines: list[dict[str, object]] = []
+    primary = FakePrimary(allow_control=False)
+    async with FakeServer(primary) as server, running(config_for(server.port), logger=logging_to(lines)) as link:
+        link.link.announce_missing("plant/early")
+        await link.wait_state(LinkState.LIVE)
+        link.link.announce_missing("plant/new")
+        await link.wait(lambda: any(line["event"] == "missing topic not announced" for line in lines))
+        (told,) = (line for line in lines if line["event"] == "missing topic not announced")
+        assert (told["filter"], told["reason_code"]) == ("plant/new", "Not authorized")
+        assert link.status.missing_announced_total == 1
+    assert [topic for topic, *_ in primary.published].count(b"fanout/control/missing") == 1
