@@ -123,13 +123,13 @@ class MessageQueue:
     """Messages of one session in order, by reference to their batches; never more than its bounds."""
 
     __slots__ = (
-        "_bytes_max",
         "_drops_durable",
         "_entries",
         "_messages_max",
         "_start",
         "appended_total",
         "bytes",
+        "bytes_max",
         "messages",
         "overflowed",
     )
@@ -144,7 +144,8 @@ class MessageQueue:
                 is dropped: `overflowed` says that the session must end.
         """
         self._messages_max = messages_max
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
+        """How many bytes may wait."""
         self._drops_durable = overflow == "drop_oldest"
         self._entries: deque[tuple[Batch, int]] = deque()
         self._start = 0
@@ -207,7 +208,7 @@ class MessageQueue:
 
     @property
     def _full(self) -> bool:
-        return self.messages > self._messages_max or self.bytes > self._bytes_max
+        return self.messages > self._messages_max or self.bytes > self.bytes_max
 
     def _drop_qos_0_of_newest(self) -> list[Message]:
         # Behind messages at QoS 1 or 2 nothing is looked for: that would take time by what waits, for each message.

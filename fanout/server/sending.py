@@ -26,9 +26,11 @@ from fanout.server.retained_delivery import RetainedDelivery
 from fanout.server.shared_log import Follower
 from fanout.server.wire import TWO_BYTES, Frame, Message, WireVariant, encode_message, split_at_packet_id
 
-__all__ = ["PINGRESP", "Sending"]
+__all__ = ["CONFLATED_BYTES", "PINGRESP", "Sending"]
 
 PINGRESP = b"\xd0\x00"
+CONFLATED_BYTES = 128
+"""What the newest value of a topic counts towards the bound of a queue: its place; the value is the store's."""
 
 _SEARCH_MESSAGES: Final = 64
 """What a piece of a search that found nothing costs, in messages."""
@@ -225,6 +227,8 @@ class Sending:
                 self._append(Batch(older, wire=self.wire, expiring=any(message[0][6] for message in older)))
             self._append(rest)
         self.conflation.put(newest, count=conflatable)
+        if len(self.conflation) * CONFLATED_BYTES > self.queue.bytes_max:
+            self.queue.overflowed = True  # what is left out now would never be told
         return count
 
     def send(self, batch: Batch, *, now_ns: int) -> bytes:

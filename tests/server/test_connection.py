@@ -403,6 +403,22 @@ async def test_stalled_reader_of_qos_0_gets_the_newest_value_of_each_topic(start
         assert (await slow.expect(Publish)).payload == b"after"
 
 
+async def test_stalled_reader_of_too_many_topics_is_ended(start_node: StartNode) -> None:
+    """The newest values that wait are bounded by `queue_bytes_max` too; one that were left out would never be told."""
+    node = await start_node(write_buffer_high_bytes=65_536, write_buffer_low_bytes=16_384, queue_bytes_max=131_072)
+    async with await RawClient.connect(node.port, "slow") as slow:
+        await slow.subscribe(b"#")
+        slow.pause()
+        number = 0
+        while node.server.stats().sessions:
+            node.take([update(b"t/%d" % one, b"x" * 1_000) for one in range(number, number + 100)])
+            number += 100
+            assert node.server.stats().conflated_topics <= 1_024
+            await asyncio.sleep(0)
+        stats = node.server.stats()
+        assert (stats.sessions_overflowed_total, stats.conflated_topics) == (1, 0)
+
+
 async def test_client_that_reads_no_answers_is_not_read_from(start_node: StartNode) -> None:
     """A client that asks without reading fills no memory: it is read from again when it has caught up."""
     node = await start_node(write_buffer_high_bytes=16_384, write_buffer_low_bytes=4_096)
