@@ -125,6 +125,19 @@ METRICS = (
     MetricSpec("fanout_server_keep_alive_timeouts_total", "counter", "Network Connections ended for silence."),
     MetricSpec("fanout_server_protocol_errors_total", "counter", "Network Connections ended because of broken MQTT."),
     MetricSpec("fanout_server_wills_total", "counter", "Will Messages published."),
+    MetricSpec("fanout_server_limits_reached_total", "counter", "How often clients reached a limit.", ("limit",)),
+    MetricSpec(
+        "fanout_server_entry_faults_total",
+        "counter",
+        "Network Connections that broke what MQTT is wrapped in.",
+        ("layer",),
+    ),
+    MetricSpec(
+        "fanout_server_ended_total",
+        "counter",
+        "Network Connections that the server ended, by Reason Code.",
+        ("reason",),
+    ),
     MetricSpec("fanout_access_admitted_total", "counter", "Clients let in, by what they showed.", ("means",)),
     MetricSpec("fanout_access_refused_total", "counter", "Clients refused, by Reason Code.", ("reason",)),
     MetricSpec("fanout_access_password_checks_total", "counter", "Passwords checked."),
@@ -227,9 +240,9 @@ def _link_samples(link: LinkDetail) -> Iterator[Sample]:
 
 def _server_samples(server: ServerStatus) -> Iterator[Sample]:
     for name, value in server:
-        if name == "dropped_total":
-            for reason, count in server.dropped_total.items():
-                yield "fanout_server_dropped_total", (reason,), count
+        if isinstance(value, dict):
+            for label, count in value.items():
+                yield f"fanout_server_{name}", (label,), count
         else:
             yield f"fanout_server_{name}", (), value
 

@@ -187,6 +187,15 @@ class ServerStatus(_Document):
         description="Network Connections ended because the client broke MQTT."
     )
     wills_total: NonNegativeInt = Field(description="Will Messages published.")
+    limits_reached_total: dict[str, NonNegativeInt] = Field(
+        description="How often clients reached a limit, by its key in [server]."
+    )
+    entry_faults_total: dict[str, NonNegativeInt] = Field(
+        description="Network Connections that broke what MQTT is wrapped in: proxy_header, tls, websocket."
+    )
+    ended_total: dict[str, NonNegativeInt] = Field(
+        description="Network Connections that the server ended, by Reason Code."
+    )
 
 
 class AccessStatus(_Document):

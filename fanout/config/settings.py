@@ -36,6 +36,7 @@ from fanout.config.values import (
     ListenerAddress,
     Name,
     NetworkAddress,
+    Origin,
     PacketBytes,
     PathText,
     PositiveUint16,
@@ -120,7 +121,13 @@ class ServerConfig:
     connect_timeout_s: Seconds = 5.0
     """How long a new connection may take to send its whole CONNECT."""
     connections_max: Count = 10_000
-    """Network Connections at a time; more are closed at once."""
+    """Network Connections at a time, those before CONNECT included; more are closed at once."""
+    connections_per_address_max: Count = 8_000
+    """Of these, from one IPv4 address or one IPv6 network of 64 bits; Unix sockets have none."""
+    connection_rate_max: Count = 1_000
+    """New connections in one second, on average; more are refused (0x9F)."""
+    connection_burst_max: Count = 10_000
+    """New connections that may come at once, before the rate counts."""
     sessions_max: Count = 100_000
     """Sessions, those without a connection included; a client that would need one more is refused (0x97)."""
     subscriptions_max: Count = 1_000
@@ -149,6 +156,8 @@ class ServerConfig:
     """Unsent bytes of one connection below which it gets messages again."""
     sys_interval_s: SecondsOrZero = 10.0
     """Pause between new values of the `$SYS` topics; 0 has none of them."""
+    websocket_origins: tuple[Origin, ...] = ()
+    """Origins of web pages that may use WebSocket, "*" for all; empty: those from the host that they connect to."""
     retained_topics_max: Count = 1_000_000
     """Retained values of this node's own topics, those that clients publish here (a primary)."""
     retained_bytes_max: ByteCount = GIB

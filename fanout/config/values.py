@@ -37,6 +37,7 @@ __all__ = [
     "Name",
     "Network",
     "NetworkAddress",
+    "Origin",
     "PacketBytes",
     "PathText",
     "PositiveUint16",
@@ -63,6 +64,7 @@ _DAY_S = 86_400
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MQTT_STRING_BYTES_MAX = 65_535
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -177,6 +179,15 @@ def _parse_network(text: str) -> Network:
         ) from error
 
 
+def _check_origin(text: str) -> None:
+    if text != "*" and not _ORIGIN.fullmatch(text):
+        raise _fault(
+            f'"{text}" is not the origin of a web page',
+            'Write it as browsers do, as in "https://plant.example" or "http://10.0.0.7:8080", in small letters '
+            'and without a path; "*" allows every page.',
+        )
+
+
 def _not_empty(addresses: tuple[Address, ...]) -> tuple[Address, ...]:
     if not addresses:
         raise _fault("the list is empty", "Write at least one address.")
@@ -202,6 +213,7 @@ Prefix: TypeAlias = Annotated[str, _checked(check_prefix)]
 ListenAddresses: TypeAlias = tuple[Annotated[Address, _parsed(parse_listen)], ...]
 ListenerAddress: TypeAlias = Annotated[Address, _parsed(parse_listener)]
 NetworkAddress: TypeAlias = Annotated[Network, _parsed(_parse_network)]
+Origin: TypeAlias = Annotated[str, _checked(_check_origin)]
 HttpAddress: TypeAlias = Annotated[Address, _parsed(parse_http_listen)]
 PrimaryAddresses: TypeAlias = Annotated[
     tuple[Annotated[Address, _parsed(parse_primary)], ...],

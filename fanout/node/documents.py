@@ -29,6 +29,22 @@ if TYPE_CHECKING:
 __all__ = ["NodeDocuments"]
 
 _NS_PER_S: Final = 1_000_000_000
+_SERVER_LIMITS: Final = (
+    "connections_max",
+    "connections_per_address_max",
+    "connection_rate_max",
+    "connection_burst_max",
+    "connect_timeout_s",
+    "sessions_max",
+    "subscriptions_max",
+    "packet_bytes_max",
+    "receive_maximum",
+    "inflight_max",
+    "queue_messages_max",
+    "queue_bytes_max",
+    "retained_topics_max",
+    "retained_bytes_max",
+)
 
 
 class NodeDocuments:
@@ -131,7 +147,9 @@ class NodeDocuments:
         server = self._node.server
         if server is None:
             return None
-        return ServerStatus(**dataclasses.asdict(server.stats()), retained_topics=len(self._node.store))
+        figures = dataclasses.asdict(server.stats())
+        figures["limits_reached_total"] |= self._node.ingress.limits_reached
+        return ServerStatus(**figures, retained_topics=len(self._node.store))
 
     def _access(self) -> AccessStatus | None:
         gate = self._node.gate
@@ -154,10 +172,8 @@ class NodeDocuments:
         config = self._node.config
         limits: dict[str, float] = {}
         if config.server is not None and self._node.server is not None:
-            limits["server.connections_max"] = config.server.connections_max
-            limits["server.queue_messages_max"] = config.server.queue_messages_max
-            limits["server.queue_bytes_max"] = config.server.queue_bytes_max
-            limits["server.retained_topics_max"] = config.server.retained_topics_max
+            for key in _SERVER_LIMITS:
+                limits[f"server.{key}"] = getattr(config.server, key)
         if self._node.gate is not None:
             limits["access.decisions_max"] = config.access.decisions_max
             limits["access.password_queue_max"] = config.access.password_queue_max

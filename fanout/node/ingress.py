@@ -36,6 +36,7 @@ class LocalIngress:
     Attributes:
         replica: The retained values of the topics that clients publish at this node.
         sequence: Sequence of the newest stamp; 0 before the first.
+        limits_reached: How many retained messages were refused for a limit of the replica, by its key in `[server]`.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class LocalIngress:
         """
         self.replica = replica
         self.sequence = 0
+        self.limits_reached = {"retained_topics_max": 0, "retained_bytes_max": 0}
         self._node_id = node_id
         self._node_epoch = node_epoch
         self._selectors = tuple(selectors)
@@ -73,12 +75,19 @@ class LocalIngress:
         updates: list[Update] = []
         success = ReasonCode.SUCCESS
         guarded = bool(self._selectors)
+        space: _Space | None = None
         node_id, epoch, sequence, origin_us = self._node_id, self._node_epoch, self.sequence, now_ns // 1000
         for row in rows:
             topic, payload, flags, _, properties, expiry_s = row
             if (topic[:4] == _SYS and topic[4:5] in _LEVEL_ENDS) or (guarded and self._owner(topic) is not None):
                 verdicts.append(self._of_replica(row))
                 continue
+            if flags & 1:
+                space = space or _Space(self.replica, rows)
+                if space.is_short and (reached := space.take(topic, payload)):
+                    self.limits_reached[reached] += 1
+                    verdicts.append(ReasonCode.QUOTA_EXCEEDED)
+                    continue
             sequence += 1
             updates.append(
                 (
@@ -118,3 +127,40 @@ class LocalIngress:
             return ReasonCode.NOT_AUTHORIZED
         selector, forward = owner
         return forward(row, prefix=selector.prefix.encode())
+
+
+class _Space:
+    """What is left in a replica for the retained messages of a run.
+
+    The replica itself would deliver what it has no room for and not keep it, and forget the value before it: right for
+    what a primary has accepted already, wrong for what can still be refused.
+    """
+
+    def __init__(self, replica: Replica, rows: list[PublishRow]) -> None:
+        topics_max, bytes_max = replica.topics_max, replica.bytes_max
+        self._replica = replica
+        self._topics_left = len(rows) if topics_max is None else topics_max - len(replica.values)
+        used = replica.payload_bytes + replica.topic_bytes
+        self._bytes_left = None if bytes_max is None else bytes_max - used
+        self._set: dict[bytes, int] = {}  # what this run has set: topic to bytes of its payload, 0 for removed
+        self.is_short = self._topics_left < len(rows) or (
+            self._bytes_left is not None and self._bytes_left < sum(len(row[0]) + len(row[1]) for row in rows)
+        )
+        """Whether it may not do; else `take` need not be called."""
+
+    def take(self, topic: bytes, payload: bytes) -> str:
+        """Take what a retained message needs; return the key of the limit that has no room for it, else nothing."""
+        held = self._replica.values.get(topic)
+        before = self._set.get(topic, len(held[1]) if held is not None else 0)
+        after = len(payload)
+        topics = (after > 0) - (before > 0)
+        grown = after - before + topics * len(topic)
+        if topics > self._topics_left and topics > 0:
+            return "retained_topics_max"
+        if self._bytes_left is not None:
+            if grown > self._bytes_left and grown > 0:
+                return "retained_bytes_max"
+            self._bytes_left -= grown
+        self._topics_left -= topics
+        self._set[topic] = after
+        return ""

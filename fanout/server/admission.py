@@ -21,7 +21,7 @@ from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Connect, Subscribe
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.collaborators import Clock, Ingress, Logger, PublishVerdict
-from fanout.server.counters import Counters, DropReason
+from fanout.server.counters import Counters, DropReason, Limit
 from fanout.server.handshake import Terms
 from fanout.server.sessions import Session
 from fanout.server.wills import Will
@@ -209,6 +209,7 @@ class Admission:
         for index, subscription in enumerate(packet.subscriptions):
             if index >= self._subscriptions_max:
                 refused[index] = ReasonCode.QUOTA_EXCEEDED
+                self._counters.limits[Limit.SUBSCRIPTIONS] += 1
                 continue
             try:
                 allowed = access.may_subscribe(subscription.topic_filter)

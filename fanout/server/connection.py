@@ -17,10 +17,11 @@ from fanout.errors import ProtocolError
 from fanout.mqtt.decoder import AckRun, Item, PublishRun
 from fanout.mqtt.packets import Connack, Connect, Disconnect, Pingreq, Subscribe, Unsubscribe, encode
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.server.counters import DropReason
+from fanout.server.counters import DropReason, EntryFault, Limit
 from fanout.server.deadlines import Deadline
 from fanout.server.handshake import Terms, encode_refusal
 from fanout.server.peers import Peer
+from fanout.server.places import Place
 from fanout.server.sending import PINGRESP
 from fanout.server.sessions import Session
 from fanout.server.topic_aliases import TopicAliases
@@ -54,10 +55,12 @@ class ConnectionState(enum.Enum):
 class ClientConnection(asyncio.BufferedProtocol):
     """The server's end of one Network Connection."""
 
-    def __init__(self, server: Server, peer: Peer) -> None:
+    def __init__(self, server: Server, peer: Peer, place: Place) -> None:
         self._server = server
         self.peer = peer
         """Who is at the other end."""
+        self.place = place
+        """What it holds among the connections of the server, until it is gone."""
         self.state = ConnectionState.CONNECTING
         """Where it is in its life."""
         self.session: Session | None = None
@@ -81,15 +84,13 @@ class ClientConnection(asyncio.BufferedProtocol):
     # The callbacks of asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the socket; refuse it when there are too many."""
+        """Take the socket."""
         self._transport = cast("asyncio.Transport", transport)
         config = self._server.config
         self._transport.set_write_buffer_limits(high=config.write_buffer_high_bytes, low=config.write_buffer_low_bytes)
-        if not self._server.admit(self):
-            self.state = ConnectionState.CLOSING
-            self._transport.abort()
-            return
-        self._deadline = self._server.after(config.connect_timeout_s, self._connect_timed_out)
+        self._server.admit(self)
+        passed_s = self._server.clock.monotonic() - self.place.since_s  # with a PROXY header or TLS
+        self._deadline = self._server.after(config.connect_timeout_s - passed_s, self._connect_timed_out)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the socket."""
@@ -169,6 +170,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         version = self._decoder.version
         self._answers.append(encode_refusal(reason_code, version=version, fault=fault))
         self._server.counters.connections_refused += 1
+        self._server.counters.end(reason_code)
         self._close()
 
     def disconnect(self, reason_code: ReasonCode) -> None:
@@ -180,6 +182,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         if self._decoder.version == 5:
             self._answers.append(encode(Disconnect(reason_code), version=5))
+        self._server.counters.end(reason_code)
         self._close()
 
     def send_acks(self) -> None:
@@ -228,6 +231,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Close, because the transport cannot go on, for the `fault` of the client if there is any."""
         if fault:
             self._server.counters.protocol_errors += 1
+            self._server.counters.entry_faults[EntryFault.WEBSOCKET] += 1
             self._server.logger.warning("client_broke_transport", detail=fault, address=self.address)
         if self.state is ConnectionState.CONNECTING:
             self._server.counters.connections_refused += 1
@@ -339,6 +343,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _connect_timed_out(self) -> None:
         self._server.counters.connections_refused += 1
+        self._server.counters.limits[Limit.CONNECT_TIMEOUT] += 1
         self._server.logger.debug("connect_timed_out", address=self.address)
         self._close()
 

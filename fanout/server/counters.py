@@ -10,9 +10,10 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.wire import Message
 
-__all__ = ["Counters", "DropReason", "ServerStats"]
+__all__ = ["Counters", "DropReason", "EntryFault", "Limit", "ServerStats"]
 
 
 class DropReason(enum.Enum):
@@ -29,6 +30,47 @@ class DropReason(enum.Enum):
     """It waited at QoS 1 or 2 for a session that ended."""
     REFUSED = "refused"
     """A client published it and the node refused it."""
+
+
+class Limit(enum.Enum):
+    """A limit that a client can reach, by its key in `[server]`.
+
+    Those of a session's queue and of its messages in flight are no events: `DropReason` and gauges show them.
+    """
+
+    CONNECTIONS = "connections_max"
+    """A connection was closed as it came, because there were too many."""
+    CONNECTIONS_PER_ADDRESS = "connections_per_address_max"
+    """A connection was closed as it came, because there were too many from its address."""
+    CONNECTION_RATE = "connection_rate_max"
+    """A connection came too soon behind the others."""
+    CONNECT_TIMEOUT = "connect_timeout_s"
+    """No CONNECT came in time, or what has to come before it."""
+    SESSIONS = "sessions_max"
+    """A client was refused, because it needed one more session."""
+    SUBSCRIPTIONS = "subscriptions_max"
+    """A Topic Filter was refused, because its session had too many."""
+    PACKET_BYTES = "packet_bytes_max"
+    """A packet was too large, hence its connection was ended."""
+    RECEIVE_MAXIMUM = "receive_maximum"
+    """A client had too many messages unacknowledged, hence its connection was ended."""
+
+
+class EntryFault(enum.Enum):
+    """What a connection did not get past, because what came was wrong."""
+
+    PROXY_HEADER = "proxy_header"
+    """No valid PROXY header, or one from an address that may send none."""
+    TLS = "tls"
+    """No TLS handshake."""
+    WEBSOCKET = "websocket"
+    """No valid WebSocket, in the handshake or in a frame."""
+
+
+_LIMIT_OF_CODE = {
+    ReasonCode.PACKET_TOO_LARGE: Limit.PACKET_BYTES,
+    ReasonCode.RECEIVE_MAXIMUM_EXCEEDED: Limit.RECEIVE_MAXIMUM,
+}
 
 
 @dataclass(slots=True)
@@ -57,6 +99,20 @@ class Counters:
     """Will Messages published."""
     dropped: dict[DropReason, int] = field(default_factory=lambda: dict.fromkeys(DropReason, 0))
     """Messages dropped, by reason."""
+
+    limits: dict[Limit, int] = field(default_factory=lambda: dict.fromkeys(Limit, 0))
+    """How often each limit was reached."""
+    entry_faults: dict[EntryFault, int] = field(default_factory=lambda: dict.fromkeys(EntryFault, 0))
+    """Network Connections that broke what MQTT is wrapped in."""
+    ended: dict[ReasonCode, int] = field(default_factory=dict)
+    """Network Connections that the server ended, by Reason Code."""
+
+    def end(self, reason_code: ReasonCode) -> None:
+        """Count a Network Connection that is ended with a Reason Code, whether its client understands that or not."""
+        self.ended[reason_code] = self.ended.get(reason_code, 0) + 1
+        limit = _LIMIT_OF_CODE.get(reason_code)
+        if limit is not None:
+            self.limits[limit] += 1
 
     def drop(self, reason: DropReason, messages: Iterable[Message]) -> None:
         """Count `messages` as dropped."""
@@ -103,3 +159,9 @@ class ServerStats:
     """Will Messages published."""
     dropped_total: dict[str, int]
     """Messages dropped, by the value of `DropReason`."""
+    limits_reached_total: dict[str, int]
+    """How often each limit was reached, by its key in `[server]`."""
+    entry_faults_total: dict[str, int]
+    """Network Connections that broke what MQTT is wrapped in, by the value of `EntryFault`."""
+    ended_total: dict[str, int]
+    """Network Connections that the server ended, by the name of the Reason Code in lower case."""

@@ -14,12 +14,14 @@ from typing import Protocol, cast
 
 from fanout.config import ListenerConfig
 from fanout.server.collaborators import Logger
+from fanout.server.counters import EntryFault, Limit
 from fanout.server.deadlines import Deadline
-from fanout.server.peers import Peer, is_local, peer_of
+from fanout.server.peers import Peer, address_text, is_local, peer_of
+from fanout.server.places import Place
 from fanout.server.proxy_header import ProxyHeader, ProxyHeaderInvalid
 from fanout.server.tls import ListenerTls
 
-__all__ = ["Entry", "Gateway", "Reception"]
+__all__ = ["Entering", "Entry", "Gateway", "Reception"]
 
 _WRAPPED_BYTES = 64 * 1024
 
@@ -33,19 +35,44 @@ class Reception(Protocol):
 
     @property
     def entry_timeout_s(self) -> float:
-        """How long PROXY header and TLS handshake may take."""
+        """How long a connection may take until its CONNECT is there, PROXY header and TLS handshake included."""
 
-    def may_enter(self, entering: int) -> bool:
-        """Say whether there is room for one more connection besides `entering` that are on their way."""
+    def arrive(self, host: str, *, address: str) -> Place | None:
+        """Give a new connection a place; None when it is refused, which is counted and logged then.
+
+        Args:
+            host: Its IP address; empty when it has none, or when it is not known yet.
+            address: For the log.
+        """
+
+    def name_place(self, place: Place, host: str, *, address: str) -> bool:
+        """Note from where a connection comes; return False when it is refused for that, counted and logged."""
+
+    def leave(self, place: Place) -> None:
+        """Free the place of a connection that did not get as far as its protocol."""
+
+    def turn_away(self, reason: str, *, address: str, why: EntryFault | Limit | None = None, **more: object) -> None:
+        """Count and log a connection that ends here.
+
+        Args:
+            reason: For the log: one of a few.
+            address: For the log.
+            why: What is counted beside the refusal.
+            more: For the log.
+        """
 
     def after(self, seconds: float, action: Callable[[], None]) -> Deadline:
         """Do `action` in `seconds`."""
 
-    def new_protocol(self, peer: Peer, *, websocket: bool) -> asyncio.BufferedProtocol:
-        """Make what serves a connection."""
+    def new_protocol(self, peer: Peer, place: Place, *, websocket: bool) -> asyncio.BufferedProtocol:
+        """Make what serves a connection, and frees its place in the end."""
 
-    def count_refused(self) -> None:
-        """Count a connection that ended here."""
+
+class Entering(Protocol):
+    """A connection on its way in."""
+
+    def abort(self) -> None:
+        """End it at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,53 +85,67 @@ class Gateway:
     """Its TLS; None without."""
     reception: Reception
     """The server."""
-    entering: dict[Entry, None]
+    entering: dict[Entering, None]
     """The connections of all listeners that are on their way, so that they can be ended."""
 
 
 class Entry(asyncio.BufferedProtocol):
     """A connection on its way in. It hands the transport on, and is not used after that."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, place: Place | None = None) -> None:
+        """Prepare.
+
+        Args:
+            gateway: Of its listener.
+            place: What it has taken already; None when that is to be done as the connection is made.
+        """
         self._gateway = gateway
+        self._reception = gateway.reception
+        self.place = place
+        """What it holds; None before it is made, and after it was handed on or refused."""
         self._local = is_local(gateway.config.address)
         self._header: ProxyHeader | None = None
         self._buffer = bytearray()
         self._early = bytearray()  # decrypted before the awaiting task could hand the transport on
         self._wrapping: asyncio.Task[None] | None = None
         self._deadline: Deadline | None = None
-        self._ended = False
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection: hand it on, or read the PROXY header first."""
         self._transport = cast("asyncio.Transport", transport)
         networks = self._gateway.config.proxy_protocol_from
+        name = transport.get_extra_info("peername")
+        host = str(name[0]) if isinstance(name, tuple) else ""
+        self._address = address_text(host, name[1] if host else 0)
+        if self.place is None:
+            # Behind a load balancer the client's own address counts, which is not known yet.
+            self.place = self._reception.arrive("" if networks else host, address=self._address)
+            if self.place is None:
+                transport.abort()  # type: ignore[attr-defined]  # it is an asyncio.Transport
+                return
         if not networks:
             self._hand_on(self._transport, None)
             return
-        name = transport.get_extra_info("peername")
-        host = ipaddress.ip_address(name[0]) if isinstance(name, tuple) else None
-        if isinstance(host, ipaddress.IPv6Address) and host.ipv4_mapped is not None:
-            host = host.ipv4_mapped
-        if host is None or not any(host in network for network in networks):
-            self._refuse("not_in_proxy_protocol_from")
+        ip = ipaddress.ip_address(host) if host else None
+        if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+            ip = ip.ipv4_mapped
+        if ip is None or not any(ip in network for network in networks):
+            self._refuse("not_in_proxy_protocol_from", why=EntryFault.PROXY_HEADER)
             return
-        if not self._gateway.reception.may_enter(len(self._gateway.entering)):
-            self._refuse("connections_max")
+        if self.place.over_rate and self._gateway.tls is not None:
+            self._refuse("connection_rate_max")
             return
         self._header = ProxyHeader()
         self._gateway.entering[self] = None
-        self._deadline = self._gateway.reception.after(self._gateway.reception.entry_timeout_s, self._timed_out)
+        self._deadline = self._reception.after(self._reception.entry_timeout_s, self._timed_out)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection: it ended on the way."""
-        if not self._ended:
-            self._ended = True
-            self._leave()
-            self._gateway.reception.count_refused()
         if self._wrapping is not None:
             self._wrapping.cancel()
+        if self.place is not None:
+            self._fail(EntryFault.PROXY_HEADER if self._wrapping is None else EntryFault.TLS, "the client left")
 
     def get_buffer(self, sizehint: int) -> bytearray:
         """Give room for the rest of the header and not for a byte more: what follows belongs to somebody else."""
@@ -121,9 +162,11 @@ class Entry(asyncio.BufferedProtocol):
         try:
             complete = self._header.feed(data)
         except ProxyHeaderInvalid as error:
-            self._refuse("proxy_header_invalid", detail=str(error))
+            self._refuse("proxy_header_invalid", why=EntryFault.PROXY_HEADER, detail=str(error))
             return
         if not complete:
+            return
+        if self._header.client is not None and not self._named(*self._header.client):
             return
         if self._gateway.tls is None:
             self._hand_on(self._transport, self._header.client)
@@ -137,26 +180,39 @@ class Entry(asyncio.BufferedProtocol):
 
     async def _wrap(self, tls: ListenerTls) -> None:
         loop = asyncio.get_running_loop()
-        timeout_s = self._gateway.reception.entry_timeout_s
+        timeout_s = self._reception.entry_timeout_s
+        problem = "the client left"
         try:
             wrapped = await loop.start_tls(
                 self._transport, self, tls.context, server_side=True, ssl_handshake_timeout=timeout_s
             )
-        except (OSError, ValueError):  # also of a peer that is gone; `connection_lost` counts it
-            wrapped = None
-        if wrapped is None or wrapped.is_closing():
+        except (OSError, ValueError) as error:
+            wrapped, problem = None, str(error) or problem
+        if wrapped is None or wrapped.is_closing():  # whether TLS tells of it depends on how far it had come
+            if self.place is not None:
+                self._fail(EntryFault.TLS, problem)
             self._transport.abort()
-            self._wrapping = None
-            self.connection_lost(None)  # whether TLS tells of it depends on how far it had come
             return
         assert self._header is not None
         self._hand_on(wrapped, self._header.client)
 
-    def _hand_on(self, transport: asyncio.Transport, proxied: tuple[str, int] | None) -> None:
+    def _named(self, host: str, port: int) -> bool:
+        """Note for whom the load balancer speaks; return False when that one may not come."""
+        assert self.place is not None
+        self._address = address_text(host, port)
+        if self._reception.name_place(self.place, host, address=self._address):
+            return True
         self._leave()
+        self._transport.abort()
+        return False
+
+    def _hand_on(self, transport: asyncio.Transport, proxied: tuple[str, int] | None) -> None:
+        place, self.place = self.place, None
+        assert place is not None
+        self._forget()
         peer = peer_of(transport, local=self._local, proxied=proxied)
         websocket = self._gateway.config.address.has_websocket
-        protocol = self._gateway.reception.new_protocol(peer, websocket=websocket)
+        protocol = self._reception.new_protocol(peer, place, websocket=websocket)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         early = memoryview(self._early)
@@ -167,16 +223,25 @@ class Entry(asyncio.BufferedProtocol):
             protocol.buffer_updated(count)
             early = early[count:]
 
-    def _refuse(self, reason: str, **more: object) -> None:
-        name = self._transport.get_extra_info("peername")
-        address = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "unix"
-        self._gateway.reception.logger.warning("connection_refused", reason=reason, address=address, **more)
+    def _fail(self, fault: EntryFault, problem: str) -> None:
+        self._refuse(f"{fault.value}_failed", why=fault, detail=problem)
+
+    def _refuse(self, reason: str, *, why: EntryFault | Limit | None = None, **more: object) -> None:
+        self._reception.turn_away(reason, address=self._address, why=why, **more)
+        self._leave()
         self._transport.abort()
 
     def _timed_out(self) -> None:
-        self._refuse("proxy_header_timeout")
+        stage = "proxy_header" if self._wrapping is None else "tls"
+        self._refuse(f"{stage}_timeout", why=Limit.CONNECT_TIMEOUT)
 
     def _leave(self) -> None:
+        place, self.place = self.place, None
+        if place is not None:
+            self._reception.leave(place)
+        self._forget()
+
+    def _forget(self) -> None:
         self._gateway.entering.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()

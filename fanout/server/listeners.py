@@ -17,8 +17,9 @@ from typing import Final
 
 from fanout.config import Address, ListenerConfig
 from fanout.errors import ListenError
-from fanout.server.entry import Entry, Gateway, Reception
+from fanout.server.entry import Entering, Entry, Gateway, Reception
 from fanout.server.tls import ListenerTls
+from fanout.server.tls_acceptor import TlsAcceptor
 
 __all__ = ["Listeners"]
 
@@ -31,10 +32,10 @@ class Listeners:
     """Listening sockets, all open or none."""
 
     def __init__(self) -> None:
-        self._servers: list[tuple[Address, asyncio.Server]] = []
+        self._servers: list[tuple[Address, asyncio.Server | TlsAcceptor]] = []
         self._tls: list[ListenerTls] = []
         self._paths: dict[Path, int] = {}
-        self._entering: dict[Entry, None] = {}
+        self._entering: dict[Entering, None] = {}
 
     async def open(self, listeners: Iterable[ListenerConfig], reception: Reception) -> None:
         """Listen on every one of `listeners`, and hand each connection to `reception`.
@@ -93,23 +94,19 @@ class Listeners:
     async def _open(self, config: ListenerConfig, reception: Reception) -> None:
         address = config.address
         tls = ListenerTls(config) if address.has_tls else None
-        new_entry = partial(Entry, Gateway(config, tls, reception, self._entering))
+        gateway = Gateway(config, tls, reception, self._entering)
+        new_entry = partial(Entry, gateway)
         loop = asyncio.get_running_loop()
         try:
             if address.scheme == "unix":
                 bound = self._bind_unix(Path(address.host))
-                server = await loop.create_unix_server(new_entry, sock=bound, backlog=_BACKLOG)
+                self._servers.append((address, await loop.create_unix_server(new_entry, sock=bound, backlog=_BACKLOG)))
             elif tls is not None and not config.proxy_protocol_from:
-                server = await loop.create_server(
-                    new_entry,
-                    address.host,
-                    address.port,
-                    backlog=_BACKLOG,
-                    ssl=tls.context,
-                    ssl_handshake_timeout=reception.entry_timeout_s,
-                )
+                for listening in await _listen(address):
+                    self._servers.append((address, TlsAcceptor(listening, gateway)))
             else:  # TLS comes behind the PROXY header
                 server = await loop.create_server(new_entry, address.host, address.port, backlog=_BACKLOG)
+                self._servers.append((address, server))
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             what = "path" if address.scheme == "unix" else "port"
@@ -117,7 +114,6 @@ class Listeners:
                 f"cannot listen on {address}: {reason}",
                 hint=f"Correct server.listen or server.listener, or stop the process that has the {what}.",
             ) from error
-        self._servers.append((address, server))
         if tls is not None:
             self._tls.append(tls)
 
@@ -135,6 +131,28 @@ class Listeners:
             raise
         bound.setblocking(False)
         return bound
+
+
+async def _listen(address: Address) -> list[socket.socket]:
+    """Return sockets that listen on every IP address that an address stands for, as `create_server` makes them."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    opened: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, name in dict.fromkeys(found):
+            listening = socket.socket(family, kind, protocol)
+            opened.append(listening)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listening.bind(name)
+            listening.listen(_BACKLOG)
+            listening.setblocking(False)
+    except OSError:
+        for listening in opened:
+            listening.close()
+        raise
+    return opened
 
 
 def _remove_stale(path: Path) -> None:

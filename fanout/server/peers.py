@@ -12,7 +12,7 @@ from typing import Any
 
 from fanout.config import Address
 
-__all__ = ["Peer", "certificate_user", "is_local", "peer_of"]
+__all__ = ["Peer", "address_text", "certificate_user", "is_local", "peer_of"]
 
 _LOOPBACK_NAME = "localhost"
 
@@ -33,9 +33,14 @@ class Peer:
     @property
     def address(self) -> str:
         """The client's address, for the log."""
-        if not self.host:
-            return "unix"
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return address_text(self.host, self.port)
+
+
+def address_text(host: str, port: int) -> str:
+    """Return an address for the log; `host` is empty for a Unix socket."""
+    if not host:
+        return "unix"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def peer_of(transport: asyncio.BaseTransport, *, local: bool, proxied: tuple[str, int] | None = None) -> Peer:

@@ -19,7 +19,7 @@ from fanout.mqtt.topics import parse_shared
 from fanout.replica.update import Update
 from fanout.server.audiences import AudienceIndex, SubscriptionOptions
 from fanout.server.collaborators import RetainedStore
-from fanout.server.counters import Counters, DropReason
+from fanout.server.counters import Counters, DropReason, Limit
 from fanout.server.retained_delivery import RetainedDelivery
 from fanout.server.sessions import Session
 from fanout.server.shared_subscriptions import SharedSubscriptions, ShareGroup
@@ -136,6 +136,7 @@ class SessionRegistry:
                 new = topic_filter not in session.subscriptions and topic_filter not in added
             if new and room <= 0:
                 codes.append(ReasonCode.QUOTA_EXCEEDED)
+                self._counters.limits[Limit.SUBSCRIPTIONS] += 1
                 continue
             room -= new
             options = SubscriptionOptions(

@@ -27,7 +27,7 @@ from fanout.server.admission import Admission, Claim, claim_of
 from fanout.server.audiences import NO_ROUTES
 from fanout.server.collaborators import Clock, Ingress, Logger, PublishVerdict, RetainedStore
 from fanout.server.connection import ClientConnection
-from fanout.server.counters import Counters, DropReason, ServerStats
+from fanout.server.counters import Counters, DropReason, EntryFault, Limit, ServerStats
 from fanout.server.deadlines import Deadline, Deadlines
 from fanout.server.dispatch import Dispatcher
 from fanout.server.handshake import Terms, terms_for
@@ -35,6 +35,7 @@ from fanout.server.listeners import Listeners
 from fanout.server.pacing import Pacer
 from fanout.server.payload_format import breaks_payload_format
 from fanout.server.peers import Peer
+from fanout.server.places import Place, Places
 from fanout.server.registry import SessionRegistry
 from fanout.server.sessions import Session
 from fanout.server.websocket import WebSocket
@@ -110,6 +111,7 @@ class Server:
         self._known_topics = known_topics
         self._assign_client_id = assign_client_id
         self._dispatcher = Dispatcher(self.registry.index, counters=self.counters)
+        self._places = Places(config, counters=self.counters, now_s=clock.monotonic())
         self._connections: dict[ClientConnection, None] = {}
         self._connection_of: dict[Session, ClientConnection] = {}
         self._deadlines = Deadlines()
@@ -190,7 +192,7 @@ class Server:
         counters = self.counters
         sessions = list(self.registry)
         return ServerStats(
-            connections=len(self._connections),
+            connections=len(self._places),
             sessions=len(sessions),
             subscriptions=sum(len(session.subscriptions) + len(session.shared) for session in sessions),
             audiences=self.registry.index.count,
@@ -208,6 +210,9 @@ class Server:
             protocol_errors_total=counters.protocol_errors,
             wills_total=counters.wills,
             dropped_total={reason.value: count for reason, count in counters.dropped.items()},
+            limits_reached_total={limit.value: count for limit, count in counters.limits.items()},
+            entry_faults_total={fault.value: count for fault, count in counters.entry_faults.items()},
+            ended_total={code.name.lower(): count for code, count in counters.ended.items()},
         )
 
     async def check_again(self) -> None:
@@ -248,38 +253,62 @@ class Server:
 
     @property
     def entry_timeout_s(self) -> float:
-        """How long PROXY header and TLS handshake may take."""
+        """How long a connection may take until its CONNECT is there, PROXY header and TLS handshake included."""
         return self.config.connect_timeout_s
 
-    def may_enter(self, entering: int) -> bool:
-        """Say whether there is room for one more connection besides `entering` that are on their way."""
-        return not self._stopping and len(self._connections) + entering < self.config.connections_max
+    def arrive(self, host: str, *, address: str) -> Place | None:
+        """Give a new connection a place; None when it is refused; see `fanout.server.entry.Reception`."""
+        self.counters.connections_opened += 1
+        if self._stopping:
+            self.turn_away("stopping", address=address)
+            return None
+        place = self._places.take(host, now_s=self.clock.monotonic())
+        if isinstance(place, Limit):
+            self.turn_away(place.value, address=address)
+            return None
+        return place
 
-    def new_protocol(self, peer: Peer, *, websocket: bool) -> asyncio.BufferedProtocol:
+    def name_place(self, place: Place, host: str, *, address: str) -> bool:
+        """Note from where a connection comes; return False when it is refused for that."""
+        reached = self._places.name(place, host)
+        if reached is not None:
+            self.turn_away(reached.value, address=address)
+        return reached is None
+
+    def leave(self, place: Place) -> None:
+        """Free the place of a connection that is gone."""
+        self._places.give_back(place)
+
+    def turn_away(self, reason: str, *, address: str, why: EntryFault | Limit | None = None, **more: object) -> None:
+        """Count and log a connection that ended before anything of MQTT was spoken on it."""
+        counters = self.counters
+        counters.connections_refused += 1
+        if isinstance(why, EntryFault):
+            counters.entry_faults[why] += 1
+        elif why is not None:
+            counters.limits[why] += 1
+        self.logger.warning("connection_refused", reason=reason, address=address, **more)
+
+    def new_protocol(self, peer: Peer, place: Place, *, websocket: bool) -> asyncio.BufferedProtocol:
         """Make what serves a connection."""
-        connection = ClientConnection(self, peer)
+        connection = ClientConnection(self, peer, place)
         if not websocket:
             return connection
-        return WebSocket(connection, read_buffer=self.read_buffer, packet_bytes_max=self.config.packet_bytes_max)
+        return WebSocket(
+            connection,
+            read_buffer=self.read_buffer,
+            packet_bytes_max=self.config.packet_bytes_max,
+            origins=self.config.websocket_origins,
+        )
 
-    def count_refused(self) -> None:
-        """Count a connection that ended before anything was spoken on it."""
-        self.counters.connections_opened += 1
-        self.counters.connections_refused += 1
-
-    def admit(self, connection: ClientConnection) -> bool:
-        """Note a new connection; return False when it is one too many."""
-        self.counters.connections_opened += 1
-        if self._stopping or len(self._connections) >= self.config.connections_max:
-            self.counters.connections_refused += 1
-            self.logger.warning("connection_refused", reason="connections_max", address=connection.address)
-            return False
+    def admit(self, connection: ClientConnection) -> None:
+        """Note a new connection."""
         self._connections[connection] = None
-        return True
 
     def forget(self, connection: ClientConnection) -> None:
         """Note that a connection is gone."""
-        self._connections.pop(connection, None)
+        del self._connections[connection]
+        self._places.give_back(connection.place)
         if not self._connections:
             self._all_gone.set()
 
@@ -301,6 +330,10 @@ class Server:
 
     def open_session(self, connection: ClientConnection, packet: Connect) -> None:
         """Carry out a CONNECT: accept or refuse, take over, resume or begin the session."""
+        if connection.place.over_rate:
+            self.logger.warning("connection_refused", reason="connection_rate_max", address=connection.address)
+            connection.refuse(ReasonCode.CONNECTION_RATE_EXCEEDED)
+            return
         terms = terms_for(packet, config=self.config, node_id=self._node_id, assign_client_id=self._assign_client_id)
         if isinstance(terms, ReasonCode):
             connection.refuse(terms)
@@ -324,6 +357,8 @@ class Server:
         session_present = session is not None
         if session is None:
             if self.registry.full:
+                self.counters.limits[Limit.SESSIONS] += 1
+                self.logger.warning("client_refused", reason="sessions_max", address=connection.address)
                 connection.refuse(ReasonCode.QUOTA_EXCEEDED)
                 return
             session = self.registry.create(terms.client_id, wire=terms.wire)

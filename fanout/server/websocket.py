@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
+from http import HTTPStatus
 from typing import Any, Final, Protocol, cast
 
+from websockets.datastructures import MultipleValuesError
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
 from websockets.protocol import State
@@ -55,15 +58,29 @@ class Connection(Protocol):
 class WebSocket(asyncio.BufferedProtocol):
     """One WebSocket connection: a protocol to the network, and through `_Stream` a transport to a connection."""
 
-    def __init__(self, connection: Connection, *, read_buffer: memoryview, packet_bytes_max: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        read_buffer: memoryview,
+        packet_bytes_max: int,
+        origins: Collection[str] = (),
+    ) -> None:
         """Make one for a connection.
 
         Args:
             connection: What the packets go to.
             read_buffer: What may be read into; it is emptied before it is used again.
-            packet_bytes_max: Largest packet: a frame may be a little larger, a message of many frames has no limit.
+            packet_bytes_max: Largest packet: a frame may be a little larger, a message of many frames has no limit,
+                since none is kept.
+            origins: Origins of the web pages that may connect, "*" for all; empty allows those from the same host.
         """
         self._connection = connection
+        self._origins = origins
+        self._refusal = ""
+        self._wanted = True  # whether the connection wants to be given packets
+        self._full = False  # whether the client reads too slowly
+        self._unread = False  # whether nothing is read, since it asks for pongs that it does not read
         self._read_buffer = read_buffer
         self._transport: asyncio.Transport
         self._ended = False  # whether the network's transport is being closed
@@ -86,10 +103,15 @@ class WebSocket(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Tell the connection."""
+        self._full = True
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
         """Tell the connection."""
+        self._full = False
+        if self._unread:
+            self._unread = False
+            self._set_reading()
         self._connection.resume_writing()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -105,30 +127,48 @@ class WebSocket(asyncio.BufferedProtocol):
         pieces: list[bytes] = []
         for event in protocol.events_received():
             if isinstance(event, Request):
-                protocol.send_response(protocol.accept(event))  # 400 without the subprotocol [MQTT-6.0.0-3]
+                if self._has_allowed_origin(event):
+                    protocol.send_response(protocol.accept(event))  # 400 without the subprotocol [MQTT-6.0.0-3]
+                else:
+                    self._refusal = "an origin that is not allowed"
+                    protocol.send_response(protocol.reject(HTTPStatus.FORBIDDEN, "This origin is not allowed.\n"))
             elif isinstance(event, Frame):
                 if event.opcode is Opcode.TEXT:  # [MQTT-6.0.0-1]
                     protocol.fail(CloseCode.UNSUPPORTED_DATA, "MQTT needs binary frames")
                     break
                 if event.opcode in (Opcode.BINARY, Opcode.CONT):
                     pieces.append(bytes(event.data))
+        answered = self._flush()
         if pieces and not self._connection.is_closing():
-            self._flush()  # what is answered comes behind
             self._connection.receive(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        self._flush()
+        if answered and self._full and not self._unread:
+            self._unread = True
+            self._set_reading()
         if self.has_ended() and not self._connection.is_closing():
             self._connection.end(self._fault())
+
+    def _has_allowed_origin(self, request: Request) -> bool:
+        """Say whether a request comes from a page that may connect, or from no page at all (RFC 6455, section 10.2)."""
+        try:
+            origin, host = request.headers.get("Origin"), request.headers.get("Host", "")
+        except MultipleValuesError:
+            return False
+        if origin is None:
+            return True
+        if self._origins:
+            return "*" in self._origins or origin.lower() in self._origins
+        return _host_of(origin.partition("://")[2]) == _host_of(host) != ""
 
     def _fault(self) -> str:
         """Return what the client did wrong; an empty text when it closed in good order."""
         protocol = self._protocol
         error = protocol.handshake_exc or protocol.parser_exc
-        if error is not None:
-            return str(error)
+        if self._refusal or error is not None:
+            return self._refusal or str(error)
         return "" if protocol.close_rcvd is not None else "a text frame"
 
-    def _flush(self) -> None:
-        """Write what the protocol has to say."""
+    def _flush(self) -> bool:
+        """Write what the protocol has to say; return whether there was anything."""
         writes = self._protocol.data_to_send()
         data = b"".join(writes)
         if data and not self._transport.is_closing():
@@ -136,6 +176,16 @@ class WebSocket(asyncio.BufferedProtocol):
         if b"" in writes:  # the end of the stream
             self._ended = True
             self._transport.close()
+        return bool(data)
+
+    def _set_reading(self) -> None:
+        """Read if the connection wants to and the client reads its pongs."""
+        if self._transport.is_closing():
+            return
+        if self._wanted and not self._unread:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     # The connection's side.
 
@@ -148,6 +198,11 @@ class WebSocket(asyncio.BufferedProtocol):
         if self._protocol.state is State.OPEN:
             self._protocol.send_binary(data)
             self._flush()
+
+    def want(self, *, wanted: bool) -> None:
+        """Note whether the connection wants to be given packets."""
+        self._wanted = wanted
+        self._set_reading()
 
     def close(self) -> None:
         """Close in good order; the client answers, or the connection aborts after some time."""
@@ -192,7 +247,13 @@ class _Stream(asyncio.Transport):
         return self._transport.get_write_buffer_size()
 
     def pause_reading(self) -> None:
-        self._transport.pause_reading()
+        self._websocket.want(wanted=False)
 
     def resume_reading(self) -> None:
-        self._transport.resume_reading()
+        self._websocket.want(wanted=True)
+
+
+def _host_of(authority: str) -> str:
+    """Return the host of `host:port`, in small letters."""
+    host, _, port = authority.lower().rpartition(":")
+    return host if host and port.isdigit() else authority.lower()

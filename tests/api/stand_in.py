@@ -109,6 +109,9 @@ class StandInNode:
             protocol_errors_total=0,
             wills_total=1,
             dropped_total={"queue_full": 4, "expired": 1},
+            limits_reached_total={"connections_max": 5, "connect_timeout_s": 6},
+            entry_faults_total={"tls": 7},
+            ended_total={"malformed_packet": 8},
             queued_messages=6,
             queued_bytes=700,
         )

@@ -41,6 +41,9 @@ def test_values_come_from_the_documents() -> None:
     assert samples["fanout_link_state_start_time_seconds"] == {("plant",): 1_763_712_000.25}
     assert samples["fanout_selector_complete"] == {("marker", "plant", "plant/#"): 1}
     assert samples["fanout_server_dropped_total"] == {("queue_full",): 4, ("expired",): 1}
+    assert samples["fanout_server_limits_reached_total"] == {("connections_max",): 5, ("connect_timeout_s",): 6}
+    assert samples["fanout_server_entry_faults_total"] == {("tls",): 7}
+    assert samples["fanout_server_ended_total"] == {("malformed_packet",): 8}
     assert samples["fanout_access_refused_total"] == {("not_authorized",): 2}
     assert samples["fanout_access_users"] == {(): 10}
     assert samples["fanout_log_last_sync_time_seconds"] == {(): 1_763_712_000.25}

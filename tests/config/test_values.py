@@ -156,3 +156,16 @@ def test_a_primary_of_another_type_is_refused(line: str) -> None:
     [(key, problem, _)] = faults_of(NODE + SERVER + f'[[link]]\nname = "a"\n{line}\n' + SELECTOR)
     assert key.startswith("link[0].primary")
     assert problem.startswith("must be text in quotes, but is ")
+
+
+@pytest.mark.parametrize("text", ["https://plant.example", "http://10.0.0.7:8080", "http://[2001:db8::7]", "*"])
+def test_origin_of_a_web_page(text: str) -> None:
+    """As a browser writes it, or all of them."""
+    assert faults_of(f'{NODE}[server]\nwebsocket_origins = ["{text}"]\n') == []
+
+
+@pytest.mark.parametrize("text", ["plant.example", "https://plant.example/", "https://Plant.example", "http://a:0", ""])
+def test_origin_that_no_browser_sends(text: str) -> None:
+    """It would never match."""
+    ((key, problem, _),) = faults_of(f'{NODE}[server]\nwebsocket_origins = ["{text}"]\n')
+    assert (key, problem) == ("server.websocket_origins[0]", f'"{text}" is not the origin of a web page')

@@ -68,6 +68,9 @@ SERVER_STATS = ServerStats(
     protocol_errors_total=16,
     wills_total=17,
     dropped_total={"refused": 18},
+    limits_reached_total={"sessions_max": 19},
+    entry_faults_total={"tls": 20},
+    ended_total={"protocol_error": 21},
 )
 LOG_STATS = LogStats(
     log_pos=100,
@@ -118,6 +121,7 @@ class PartsOfNode(SimpleNamespace):
             gate=None,
             server=SimpleNamespace(stats=lambda: SERVER_STATS, addresses=["mqtt://127.0.0.1:1884"]),
             store=[b"a", b"b"],
+            ingress=SimpleNamespace(limits_reached={"retained_topics_max": 3}),
             log=SimpleNamespace(stats=lambda: LOG_STATS),
             stopping=False,
         )
@@ -221,9 +225,19 @@ def test_status_has_every_part() -> None:
         assert getattr(link, name) == getattr(LIVE, name), name
     assert status.limits == {
         "server.connections_max": 70,
+        "server.connections_per_address_max": 8_000,
+        "server.connection_rate_max": 1_000,
+        "server.connection_burst_max": 10_000,
+        "server.connect_timeout_s": 5.0,
+        "server.sessions_max": 100_000,
+        "server.subscriptions_max": 1_000,
+        "server.packet_bytes_max": 2**20,
+        "server.receive_maximum": 1_000,
+        "server.inflight_max": 16_384,
         "server.queue_messages_max": 1_000_000,
         "server.queue_bytes_max": 64 * 2**20,
         "server.retained_topics_max": 1_000_000,
+        "server.retained_bytes_max": 2**30,
         "log.queue_rows_max": 50,
         "link[0].topics_max": 1000,
         "link[0].bytes_max": 2000,
@@ -234,7 +248,10 @@ def test_figures_of_the_server_are_all_there() -> None:
     """Every figure of `ServerStats`, and the number of retained topics that clients can read."""
     server = PartsOfNode(LIVE).documents.status().server
     assert server is not None
-    assert server.model_dump() == dataclasses.asdict(SERVER_STATS) | {"retained_topics": 2}
+    assert server.model_dump() == dataclasses.asdict(SERVER_STATS) | {
+        "retained_topics": 2,
+        "limits_reached_total": {"sessions_max": 19, "retained_topics_max": 3},
+    }
 
 
 def test_figures_of_the_log() -> None:

@@ -16,7 +16,7 @@ from fanout.server.collaborators import PublishVerdict
 
 NOW_NS = 1_700_000_000_123_456_789
 NODE_EPOCH = 1_699_999_999_000_000
-SUCCESS, NOT_AUTHORIZED = ReasonCode.SUCCESS, ReasonCode.NOT_AUTHORIZED
+SUCCESS, NOT_AUTHORIZED, QUOTA = ReasonCode.SUCCESS, ReasonCode.NOT_AUTHORIZED, ReasonCode.QUOTA_EXCEEDED
 
 
 def row(
@@ -75,12 +75,17 @@ def accepted() -> Accepted:
     return Accepted()
 
 
-def ingress(accepted: Accepted, *selectors: tuple[Selector, Forward], topics_max: int | None = None) -> LocalIngress:
+def ingress(
+    accepted: Accepted,
+    *selectors: tuple[Selector, Forward],
+    topics_max: int | None = None,
+    bytes_max: int | None = None,
+) -> LocalIngress:
     """Return the ingress of the node `hub`."""
     return LocalIngress(
         node_id="hub",
         node_epoch=NODE_EPOCH,
-        replica=Replica(topics_max=topics_max),
+        replica=Replica(topics_max=topics_max, bytes_max=bytes_max),
         selectors=selectors,
         control_prefixes=[b"fanout/control/"] if selectors else [],
         accept=accepted,
@@ -226,14 +231,44 @@ def test_forwarding_may_fail_at_once(accepted: Accepted) -> None:
     assert hub.publish("client", [row(b"set/1")], NOW_NS) == [ReasonCode.SERVER_UNAVAILABLE]
 
 
-def test_value_over_the_limit_is_delivered_and_not_held(accepted: Accepted) -> None:
-    """Beyond the node's own limit a retained message is passed on, stamped, and counted."""
-    hub = ingress(accepted, topics_max=1)
-    assert hub.publish("client", [row(b"a", retain=True), row(b"b", retain=True)], NOW_NS) == [SUCCESS] * 2
-    ((changes, _),) = accepted.batches
-    assert list(changes.kinds) == [ChangeKind.NEW, ChangeKind.REFUSED]
-    assert [update[0] for update in changes.dispatch] == [b"a", b"b"]
-    assert (set(hub.replica.values), hub.replica.refused_total) == ({b"a"}, 1)
+def test_retained_message_over_topics_max_is_refused(accepted: Accepted) -> None:
+    """One topic too many gets 0x97 and is neither kept nor delivered; what was accepted stays, and can be replaced."""
+    hub = ingress(accepted, topics_max=2)
+    hub.publish("client", [row(b"a", retain=True)], NOW_NS)
+    run = [
+        row(b"b", retain=True),
+        row(b"c", retain=True),  # one too many
+        row(b"c"),  # not retained
+        row(b"a", b"w", retain=True),  # known
+        row(b"b", b"", retain=True),  # makes room
+        row(b"d", retain=True),
+        row(b"b", retain=True),  # one too many by now
+    ]
+    assert hub.publish("client", run, NOW_NS) == [SUCCESS, QUOTA, SUCCESS, SUCCESS, SUCCESS, SUCCESS, QUOTA]
+    assert {topic: update[1] for topic, update in hub.replica.values.items()} == {b"a": b"w", b"d": b"v"}
+    assert accepted.topics == [b"a", b"b", b"c", b"a", b"b", b"d"]
+    assert [stamp.sequence for stamp in accepted.stamps if stamp] == [1, 2, 3, 4, 5, 6]
+    assert hub.limits_reached == {"retained_topics_max": 2, "retained_bytes_max": 0}
+    assert hub.replica.refused_total == 0
+
+
+def test_retained_message_over_bytes_max_is_refused(accepted: Accepted) -> None:
+    """A value that would grow beyond the limit gets 0x97, and the one before it stays."""
+    hub = ingress(accepted, bytes_max=20)
+    assert hub.publish("client", [row(b"a", b"x" * 9, retain=True)], NOW_NS) == [SUCCESS]
+    run = [
+        row(b"b", b"y" * 9, retain=True),  # just fits
+        row(b"a", b"x" * 10, retain=True),
+        row(b"c", b"", retain=True),  # removes nothing, needs nothing
+        row(b"a", b"z", retain=True),  # makes room
+        row(b"c", b"x" * 8, retain=True),
+        row(b"c", b"x" * 7, retain=True),
+    ]
+    assert hub.publish("client", run, NOW_NS) == [SUCCESS, QUOTA, SUCCESS, SUCCESS, QUOTA, SUCCESS]
+    values = {topic: update[1] for topic, update in hub.replica.values.items()}
+    assert values == {b"a": b"z", b"b": b"y" * 9, b"c": b"x" * 7}
+    assert hub.limits_reached == {"retained_topics_max": 0, "retained_bytes_max": 2}
+    assert hub.replica.refused_total == 0
 
 
 def test_expired_values_are_removed_and_told(accepted: Accepted) -> None:

@@ -6,8 +6,9 @@ import asyncio
 import base64
 import struct
 from pathlib import Path
+from socket import SO_SNDBUF, SOL_SOCKET
 from types import TracebackType
-from typing import Literal
+from typing import Literal, cast
 
 import aiomqtt
 import pytest
@@ -215,6 +216,83 @@ async def test_missing_subprotocol_is_refused(web: NodeInMemory, subprotocol: st
         assert client.status == 400
     await wait_until(lambda: web.server.stats().connections == 0)
     assert web.server.stats().connections_refused_total == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("plant.example:8083", "", 101),  # no browser
+        ("plant.example:8083", "http://plant.example", 101),
+        ("plant.example", "https://Plant.example:444", 101),
+        ("10.0.0.7:8083", "http://10.0.0.7:80", 101),
+        ("[2001:db8::7]:8083", "http://[2001:db8::7]", 101),
+        ("plant.example:8083", "https://evil.example", 403),
+        ("plant.example:8083", "https://plant.example.evil.example", 403),
+        ("plant.example:8083", "https://sub.plant.example", 403),
+        ("[2001:db8::7]:8083", "http://[2001:db8::8]", 403),
+        ("plant.example:8083", "null", 403),  # a file, or a page in a sandbox
+        ("", "http://", 403),
+    ],
+)
+async def test_pages_of_the_same_host_may_connect(web: NodeInMemory, host: str, origin: str, status: int) -> None:
+    """Without a list, an origin must name the host of the request; whoever sends none is no browser."""
+    async with await Browser.open(web, Host=host, Origin=origin) as client:
+        assert client.status == status
+    await wait_until(lambda: web.server.stats().connections == 0)
+    stats = web.server.stats()
+    refused = int(status == 403)
+    assert (stats.entry_faults_total["websocket"], stats.connections_refused_total) == (refused, refused)
+
+
+@pytest.mark.parametrize(
+    ("origins", "origin", "status"),
+    [
+        (("https://plant.example", "http://a:8080"), "https://plant.example", 101),
+        (("https://plant.example", "http://a:8080"), "HTTP://A:8080", 101),
+        (("https://plant.example", "http://a:8080"), "", 101),
+        (("https://plant.example", "http://a:8080"), "http://plant.example", 403),
+        (("https://plant.example", "http://a:8080"), "http://a", 403),
+        (("https://plant.example", "http://a:8080"), "http://localhost", 403),  # its own host is not listed
+        (("*",), "null", 101),
+    ],
+)
+async def test_listed_origins_may_connect(
+    start_node: StartNode, origins: tuple[str, ...], origin: str, status: int
+) -> None:
+    """With a list, nothing else may, but for clients that are no browsers."""
+    node = await start_node(listen=LISTEN, websocket_origins=origins)
+    async with await Browser.open(node, Origin=origin) as client:
+        assert client.status == status
+
+
+async def test_two_origins_are_refused(web: NodeInMemory) -> None:
+    """Nobody can tell which one counts."""
+    async with await Browser.open(web, Origin="http://localhost\r\nOrigin: http://localhost") as client:
+        assert client.status == 403
+
+
+async def test_client_that_reads_no_pongs_is_not_read_from(start_node: StartNode) -> None:
+    """Answers to WebSocket pings fill no memory either: it is read from again when it has caught up."""
+    node = await start_node(listen=LISTEN, write_buffer_high_bytes=16_384, write_buffer_low_bytes=4_096)
+    async with await Browser.open(node) as client:
+        client.send_packets(Connect("c"))
+        await client.expect_connack()
+        [connection] = node.server.connections
+        transport = connection._transport
+        transport.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_SNDBUF, 4_096)
+        transport_below = transport._transport  # type: ignore[attr-defined]  # it is a stream in a WebSocket
+        cast("asyncio.ReadTransport", client.writer.transport).pause_reading()
+        sent = 0
+        while transport_below.is_reading():
+            client.send(frame(PING, b"x" * 100) * 100)
+            sent += 100
+            await asyncio.sleep(0)
+        assert transport_below.get_write_buffer_size() < 1_000_000
+        client.send(frame(BINARY, PINGREQ))
+        cast("asyncio.ReadTransport", client.writer.transport).resume_reading()
+        for _ in range(sent):
+            assert (await client.receive())[0] == PONG
+        assert await client.receive() == (BINARY, PINGRESP)
 
 
 async def test_mqtt_among_several_subprotocols(web: NodeInMemory) -> None:

@@ -1,0 +1,468 @@
+"""Every limit of the server is reached over a real socket: what the client is told, and what is counted.
+
+Those of retained messages belong to the node (`tests/acceptance/test_limits.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import structlog
+
+from fanout.api.metrics import METRICS
+from fanout.config import Address, ListenerConfig, ServerConfig
+from fanout.logging_setup import configure_logging
+from fanout.mqtt.packets import Connack, Connect, PacketType, Publish, encode
+from fanout.mqtt.properties import Properties
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.server.connection import ClientConnection
+from fanout.server.counters import Limit
+from tests.server.conftest import StartNode
+from tests.server.node_in_memory import NodeInMemory, update
+from tests.server.test_entry import V1, behind_proxy, closed
+from tests.server.test_websocket import LISTEN as WEBSOCKET
+from tests.support.certificates import Authority, client_context
+from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
+
+DURABLE = Properties(session_expiry_interval=600)
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+CLIENT_HELLO = bytes.fromhex("1603010100010000fc0303")
+"""How a TLS handshake begins; a hundred times more would follow."""
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def reached(node: NodeInMemory, limit: Limit) -> int:
+    """Return how often a limit was reached, as the metrics tell it."""
+    return node.server.stats().limits_reached_total[limit.value]
+
+
+async def open_from(node: NodeInMemory, host: str) -> Streams:
+    """Open a connection from another address of this machine."""
+    return await asyncio.open_connection("127.0.0.1", node.port, local_addr=(host, 0))
+
+
+async def connect_from(node: NodeInMemory, host: str, *, version: int = 5, header: bytes = b"") -> RawClient:
+    """Return a client at another address of this machine, behind a load balancer if it has a header."""
+    client = RawClient(*await open_from(node, host), version=version)
+    client.send_bytes(header + encode(Connect(""), version=version))
+    client.connack = await client.expect(Connack)
+    return client
+
+
+def header_for(host: str) -> bytes:
+    """Return the PROXY header of a client at `host`."""
+    family, to = ("TCP6", "2001:db8::1") if ":" in host else ("TCP4", "10.0.0.1")
+    return f"PROXY {family} {host} {to} 56324 1883\r\n".encode()
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> tuple[Authority, dict[str, object]]:
+    """Return an authority, and the settings of a node with one TLS listener."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("server")
+    listener = ListenerConfig(address=Address("mqtts", "127.0.0.1", 0), certificate_file=certificate, key_file=key)
+    return authority, {"listen": (), "listener_tables": (listener,)}
+
+
+# Connections.
+
+
+async def test_connections_max(start_node: StartNode) -> None:
+    """One too many is closed before anything is read; later there is room again."""
+    node = await start_node(connections_max=2)
+    async with await RawClient.connect(node.port), await RawClient.connect(node.port, version=4):
+        await closed(*await asyncio.open_connection("127.0.0.1", node.port))
+        assert (reached(node, Limit.CONNECTIONS), node.server.stats().connections) == (1, 2)
+        assert node.server.stats().connections_refused_total == 1
+    await wait_until(lambda: node.server.stats().connections == 0)
+    async with await RawClient.connect(node.port) as client:
+        assert client.connack.reason_code == 0
+
+
+async def test_connections_per_address_max(start_node: StartNode) -> None:
+    """One too many from an address is closed; other addresses are served, and so is this one when there is room."""
+    node = await start_node(connections_per_address_max=2)
+    first, second = await RawClient.connect(node.port), await RawClient.connect(node.port, version=4)
+    await closed(*await open_from(node, "127.0.0.1"))
+    async with await connect_from(node, "127.0.0.2") as other:
+        assert other.connack.reason_code == 0
+    assert reached(node, Limit.CONNECTIONS_PER_ADDRESS) == 1
+    await first.close()
+    await wait_until(lambda: node.server.stats().connections == 1)
+    async with second, await RawClient.connect(node.port) as again:
+        assert again.connack.reason_code == 0
+    await wait_until(lambda: node.server.stats().connections == 0)
+    assert node.server._places.origins == 0
+
+
+async def test_connections_per_address_max_behind_a_load_balancer(start_node: StartNode) -> None:
+    """The address that the header tells counts, not the load balancer's; of IPv6 it is the network."""
+    node = await start_node(**behind_proxy(), connections_per_address_max=1)
+    async with contextlib.AsyncExitStack() as stack:
+        for host in ("192.0.2.7", "192.0.2.8", "2001:db8::7", "2001:db8:0:1::7"):
+            client = await connect_from(node, "127.0.0.1", header=header_for(host))
+            assert (await stack.enter_async_context(client)).connack.reason_code == 0
+        for count, host in enumerate(("192.0.2.7", "::ffff:192.0.2.8", "2001:db8::8"), start=1):
+            reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+            writer.write(header_for(host) + encode(Connect(""), version=5))
+            await closed(reader, writer)
+            assert reached(node, Limit.CONNECTIONS_PER_ADDRESS) == count
+    await wait_until(lambda: node.server.stats().connections == 0)
+    assert node.server._places.origins == 0
+
+
+async def test_unix_sockets_have_no_address(start_node: StartNode, tmp_path: Path) -> None:
+    """The limit of an address does not hold for them, that of all connections does."""
+    path = str(tmp_path / "mqtt.sock")
+    node = await start_node(listen=(Address("unix", path, 0),), connections_per_address_max=1, connections_max=2)
+    streams = [await asyncio.open_unix_connection(path) for _ in range(3)]
+    await closed(*streams.pop())
+    assert (reached(node, Limit.CONNECTIONS), reached(node, Limit.CONNECTIONS_PER_ADDRESS)) == (1, 0)
+    for _, writer in streams:
+        writer.close()
+
+
+@pytest.mark.parametrize(("version", "code"), [(5, ReasonCode.CONNECTION_RATE_EXCEEDED), (4, 3)])
+async def test_connection_rate_max(start_node: StartNode, version: int, code: int) -> None:
+    """Behind the burst a CONNECT is refused until time has passed; clients that are connected do not notice."""
+    node = await start_node(connection_rate_max=2, connection_burst_max=3)
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(await RawClient.connect(node.port, version=version)) for _ in range(5)
+        ]
+        assert [client.connack.reason_code for client in clients] == [0, 0, 0, code, code]
+        for refused in clients[3:]:
+            await refused.expect_end()
+        assert reached(node, Limit.CONNECTION_RATE) == 2
+        node.clock.advance(0.5)
+        async with await RawClient.connect(node.port, version=version) as client:
+            assert client.connack.reason_code == 0
+        async with await RawClient.connect(node.port, version=version) as client:
+            assert client.connack.reason_code == code
+        assert await clients[0].messages_until_ping() == []
+    assert node.server.stats().ended_total == {"connection_rate_exceeded": 3}
+    assert node.server.stats().connections_refused_total == 3
+
+
+@pytest.mark.parametrize("proxied", [False, True])
+async def test_connection_rate_max_over_tls(
+    start_node: StartNode, tls: tuple[Authority, dict[str, object]], tmp_path: Path, proxied: bool
+) -> None:
+    """A TLS handshake is not begun, since that is what would cost."""
+    settings = tls[1]
+    if proxied:
+        settings = behind_proxy("mqtts", certificate_file=tmp_path / "server.pem", key_file=tmp_path / "server.key")
+    node = await start_node(**settings, connection_burst_max=1)
+    _, writer = await asyncio.open_connection("127.0.0.1", node.port)
+    await wait_until(lambda: node.server.stats().connections == 1)
+    await closed(*await asyncio.open_connection("127.0.0.1", node.port))
+    stats = node.server.stats()
+    assert (reached(node, Limit.CONNECTION_RATE), stats.connections, stats.connections_refused_total) == (1, 1, 1)
+    writer.transport.abort()
+
+
+# The way in.
+
+
+async def trickle(node: NodeInMemory, data: bytes, *, count: int = 1) -> list[Streams]:
+    """Open connections that send a little and then wait; return them when the server has what was sent."""
+    streams = [await asyncio.open_connection("127.0.0.1", node.port) for _ in range(count)]
+    for _, writer in streams:
+        writer.write(data)
+    await wait_until(lambda: node.server.stats().connections == count)
+    await asyncio.sleep(0.05)  # none of its figures tells that the bytes are there
+    return streams
+
+
+UPGRADE = b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: webs"
+
+
+@pytest.mark.parametrize("stage", ["nothing", "connect", "proxy", "proxy-connect", "tls", "proxy-tls", "websocket"])
+async def test_connect_timeout_s(
+    start_node: StartNode, tls: tuple[Authority, dict[str, object]], tmp_path: Path, stage: str
+) -> None:
+    """Whoever is slow on the way to CONNECT is cut off in time, wherever; one that is through stays."""
+    files = {"certificate_file": tmp_path / "server.pem", "key_file": tmp_path / "server.key"}
+    settings, data = {
+        "nothing": ({}, b""),
+        "connect": ({}, encode(Connect("client"), version=5)[:-2]),
+        "proxy": (behind_proxy(), V1[:20]),
+        "proxy-connect": (behind_proxy(), V1 + b"\x10"),
+        "tls": (tls[1], CLIENT_HELLO),
+        "proxy-tls": (behind_proxy("mqtts", **files), V1 + CLIENT_HELLO),
+        "websocket": ({"listen": WEBSOCKET}, UPGRADE),
+    }[stage]
+    node = await start_node(**settings)  # type: ignore[arg-type]  # of what kinds its settings are does not matter here
+    streams = await trickle(node, data, count=3)
+    await node.pass_time(2.5)
+    for _, writer in streams:
+        writer.write(data[-1:])  # more bytes win no time
+    await asyncio.sleep(0.05)
+    await node.pass_time(2.4)
+    assert node.server.stats().connections == 3
+    await node.pass_time(0.2)
+    for reader, writer in streams:
+        await closed(reader, writer)
+    await wait_until(lambda: node.server.stats().connections == 0)
+    assert reached(node, Limit.CONNECT_TIMEOUT) == node.server.stats().connections_refused_total == 3
+    assert sum(node.server.stats().entry_faults_total.values()) == 0
+    assert node.server._listeners._entering == {}
+
+
+async def test_handshakes_of_tls_hold_a_place(start_node: StartNode, tls: tuple[Authority, dict[str, object]]) -> None:
+    """They count as connections, in total and from their address, until they end."""
+    authority, settings = tls
+    node = await start_node(**settings, connections_max=2, connections_per_address_max=1)
+    streams = await trickle(node, CLIENT_HELLO)
+    await closed(*await open_from(node, "127.0.0.1"))
+    streams.append(await open_from(node, "127.0.0.2"))
+    await wait_until(lambda: node.server.stats().connections == 2)
+    await closed(*await open_from(node, "127.0.0.3"))
+    assert (reached(node, Limit.CONNECTIONS), reached(node, Limit.CONNECTIONS_PER_ADDRESS)) == (1, 1)
+    for _, writer in streams:
+        writer.transport.abort()
+    await wait_until(lambda: node.server.stats().connections == 0)
+    assert node.server.stats().entry_faults_total["tls"] == 2
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.port, ssl=client_context(authority))
+    async with RawClient(reader, writer, version=5) as client:
+        client.send(Connect("c"))
+        assert (await client.expect(Connack)).reason_code == 0
+        assert node.server.stats().connections == 1
+
+
+async def test_stop_ends_handshakes(start_node: StartNode, tls: tuple[Authority, dict[str, object]]) -> None:
+    """None of them holds up a stop, nor is left behind."""
+    node = await start_node(**tls[1])
+    streams = await trickle(node, CLIENT_HELLO, count=2)
+    tasks = [task for task in asyncio.all_tasks() if task.get_name() == "tls-handshake"]
+    await node.server.stop(deadline_s=0.1)
+    for reader, writer in streams:
+        await closed(reader, writer)
+    await wait_until(lambda: all(task.done() for task in tasks))
+    assert (len(tasks), node.server.stats().connections) == (2, 0)
+
+
+@pytest.mark.parametrize("proxied", [False, True])
+async def test_failed_handshakes_of_tls_are_counted(
+    start_node: StartNode, tls: tuple[Authority, dict[str, object]], tmp_path: Path, proxied: bool
+) -> None:
+    """Rubbish in place of TLS, and a client that does not trust the certificate."""
+    settings, header = tls[1], b""
+    if proxied:
+        files = {"certificate_file": tmp_path / "server.pem", "key_file": tmp_path / "server.key"}
+        settings, header = behind_proxy("mqtts", **files), V1
+    node = await start_node(**settings)
+    for data in (encode(Connect("c"), version=5), b"GET / HTTP/1.1\r\n\r\n", CLIENT_HELLO + b"\0" * 500):
+        reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+        writer.write(header + data)
+        await closed(reader, writer)
+    await wait_until(lambda: node.server.stats().connections == 0)
+    stats = node.server.stats()
+    assert (stats.entry_faults_total["tls"], stats.connections_opened_total, stats.connections_refused_total) == (
+        3,
+        3,
+        3,
+    )
+
+
+async def test_proxy_headers_that_are_wrong_are_counted(start_node: StartNode) -> None:
+    """An invalid one, and one that is cut off by its sender."""
+    node = await start_node(**behind_proxy())
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+    writer.write(b"PROXY NONSENSE\r\n")
+    await closed(reader, writer)
+    _, writer = (await trickle(node, V1[:20]))[0]
+    writer.close()
+    await wait_until(lambda: node.server.stats().connections == 0)
+    assert node.server.stats().entry_faults_total == {"proxy_header": 2, "tls": 0, "websocket": 0}
+
+
+# What one client may have.
+
+
+@pytest.mark.parametrize(("version", "code"), [(5, ReasonCode.QUOTA_EXCEEDED), (4, 3)])
+async def test_sessions_max(start_node: StartNode, version: int, code: int) -> None:
+    """A client that would need one more session is refused; one that has its own gets in."""
+    node = await start_node(sessions_max=1)
+    async with await RawClient.connect(node.port, "a", properties=DURABLE):
+        pass
+    await wait_until(lambda: node.server.stats().connections == 0)
+    async with await RawClient.connect(node.port, "b", version=version) as refused:
+        assert refused.connack.reason_code == code
+        await refused.expect_end()
+    async with await RawClient.connect(node.port, "a", version=version, clean_start=False) as client:
+        assert client.connack.session_present
+    assert reached(node, Limit.SESSIONS) == 1
+    assert node.server.stats().ended_total == {"quota_exceeded": 1}
+
+
+@pytest.mark.parametrize(("version", "code"), [(5, ReasonCode.QUOTA_EXCEEDED), (4, 0x80)])
+async def test_subscriptions_max(start_node: StartNode, version: int, code: int) -> None:
+    """Each Topic Filter too many is refused for itself, shared ones too; one that exists can be renewed."""
+    node = await start_node(subscriptions_max=2)
+    async with await RawClient.connect(node.port, version=version) as client:
+        assert (await client.subscribe(b"a", b"$share/g/b", b"c", b"$share/g/d")).reason_codes == (0, 0, code, code)
+        assert (await client.subscribe(b"a", b"e", qos=1)).reason_codes == (1, code)
+        await client.unsubscribe(b"a")
+        assert (await client.subscribe(b"e")).reason_codes == (0,)
+    assert reached(node, Limit.SUBSCRIPTIONS) == 3
+
+
+@pytest.mark.parametrize("version", [5, 4])
+async def test_packet_bytes_max(start_node: StartNode, version: int) -> None:
+    """A packet that is too large ends its connection before it is read as a whole."""
+    node = await start_node(packet_bytes_max=1024)
+    async with await RawClient.connect(node.port, version=version) as client:
+        client.publish(b"t", b"x" * 900)
+        client.send_bytes(b"\x30\xff\xff\xff\x7f")  # 256 MiB will follow
+        await client.expect_end(ReasonCode.PACKET_TOO_LARGE if version == 5 else None)
+    async with await RawClient.open(node.port, version=version) as client:
+        client.send(Connect("c" * 2000, version=version))
+        await client.expect_end()
+    assert [len(row[1]) for _, row in node.published] == [900]
+    assert reached(node, Limit.PACKET_BYTES) == node.server.stats().ended_total["packet_too_large"] == 2
+
+
+async def test_receive_maximum(start_node: StartNode) -> None:
+    """A client with more unacknowledged messages than it was told is disconnected."""
+    node = await start_node(receive_maximum=2)
+    async with await RawClient.connect(node.port) as client:
+        assert client.connack.properties.receive_maximum == 2
+        for number in range(3):
+            client.publish(b"t", b"%d" % number, qos=2)
+        for packet_id in (1, 2, 3):
+            await client.expect_ack(PacketType.PUBREC, packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS)
+        await client.expect_end(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
+    assert reached(node, Limit.RECEIVE_MAXIMUM) == 1
+
+
+@pytest.mark.parametrize("version", [5, 4])
+async def test_inflight_max(start_node: StartNode, version: int) -> None:
+    """No more messages are in flight than that; the others wait in the queue and are not lost."""
+    node = await start_node(inflight_max=3)
+    async with await RawClient.connect(node.port, version=version) as client:
+        await client.subscribe(b"t", qos=1)
+        node.take([update(b"t", b"%d" % number, qos=1, retain=False) for number in range(10)])
+        first = await client.messages(3)
+        assert await client.messages_until_ping() == []
+        stats = node.server.stats()
+        assert (stats.in_flight_messages, stats.queued_messages) == (3, 7)
+        for message in first:
+            client.send_bytes(b"\x40\x02" + (message.packet_id or 0).to_bytes(2, "big"))
+        assert [one.payload for one in await client.messages(3)] == [b"3", b"4", b"5"]
+
+
+@pytest.mark.parametrize("settings", [{"queue_messages_max": 3}, {"queue_bytes_max": 1024}])
+async def test_queue_of_a_session_is_bounded(start_node: StartNode, settings: dict[str, int]) -> None:
+    """In messages and in bytes; what goes is counted, and the newest message stays."""
+    node = await start_node(**settings)
+    async with await RawClient.connect(node.port, "c", properties=DURABLE) as client:
+        await client.subscribe(b"t", qos=1)
+    await wait_until(lambda: node.server.stats().connections == 0)
+    node.take([update(b"t", b"%04d" % number + b"x" * 296, qos=1, retain=False) for number in range(10)])
+    stats = node.server.stats()
+    assert stats.queued_messages == 3
+    assert stats.queued_bytes <= 1024
+    assert stats.dropped_total["queue_full"] == 7
+    async with await RawClient.connect(node.port, "c", clean_start=False) as client:
+        assert (await client.messages(3))[-1].payload[:4] == b"0009"
+
+
+# Rubbish.
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """Log into a buffer, as a node logs into its standard error."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    uvicorn_level = logging.getLogger("uvicorn").level
+    stream = io.StringIO()
+    configure_logging(level=logging.INFO, as_json=True, stream=stream)
+    yield stream
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.getLogger("uvicorn").setLevel(uvicorn_level)
+    structlog.reset_defaults()
+
+
+RUBBISH = {
+    "malformed_packet": encode(Connect("r"), version=5) + b"\x00\x00",
+    "protocol_error": encode(Connect("r"), version=5) + encode(Connect("r"), version=5),
+    "topic_name_invalid": encode(Connect("r"), version=5) + b"\x30\x05\x00\x02+/\x00",
+    "unsupported_protocol_version": b"\x10\x0c\x00\x04MQTT\x09\x02\x00\x00\x00\x00",
+    "": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",  # what it is ended with is told by the test of the decoder
+}
+"""What clients send, by the Reason Code with which they are ended."""
+
+
+def connections_in_memory(node: NodeInMemory) -> int:
+    """Return for how many connections there are objects."""
+    gc.collect()
+    return sum(isinstance(one, ClientConnection) and one._server is node.server for one in gc.get_objects())
+
+
+async def test_rubbish_costs_few_lines_and_leaves_nothing(log: io.StringIO, start_node: StartNode) -> None:
+    """2 000 connections with rubbish: counted by Reason Code, logged now and then, and nobody else notices."""
+    node = await start_node()
+    async with await RawClient.connect(node.port, "other") as other:
+        await other.subscribe(b"t")
+        tasks = len(asyncio.all_tasks())
+        kinds = list(RUBBISH.values())
+
+        async def send_rubbish(number: int) -> None:
+            reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+            writer.write(kinds[number % len(kinds)])
+            await closed(reader, writer)
+
+        for start in range(0, 2000, 50):
+            await asyncio.gather(*map(send_rubbish, range(start, start + 50)))
+            node.take([update(b"t", b"%d" % start)])
+            assert (await other.expect(Publish)).payload == b"%d" % start
+        await wait_until(lambda: node.server.stats().connections == 1)
+        stats = node.server.stats()
+        assert (stats.sessions, stats.subscriptions, stats.queued_messages) == (1, 1, 0)
+        for reason in filter(None, RUBBISH):
+            assert stats.ended_total[reason] >= 400
+        assert sum(stats.ended_total.values()) == 2000
+        assert stats.protocol_errors_total == 2000
+        await wait_until(lambda: len(asyncio.all_tasks()) == tasks)
+        assert connections_in_memory(node) == 1
+        assert len(node.server._deadlines) == 0
+        assert node.server._places.origins == 1
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert "Traceback" not in log.getvalue()
+    broken = [line for line in lines if line["event"] == "client_broke_protocol"]
+    assert 5 <= len(broken) < 200  # 5 of a kind in ten seconds, however long the machine takes
+    assert all(re.fullmatch(r"127\.0\.0\.1:\d+", line["address"]) for line in broken)
+
+
+# The table of the operations page.
+
+
+def test_every_limit_stands_in_the_operations_page() -> None:
+    """With its key, its default and the metric; and no other key does."""
+    text = OPERATIONS.read_text()
+    text = text[text.index("## Limits") : text.index("## Reloading")]
+    rows = re.findall(r"^\| `(\w+)` \| ([\d,]+) \| .+ \| `(\w+)` \|$", text, re.MULTILINE)
+    defaults = {one.name: one.default for one in fields(ServerConfig)}
+    assert {key: int(default.replace(",", "")) for key, default, _ in rows} == {
+        key: defaults[key] for key, _, _ in rows
+    }
+    assert {metric for _, _, metric in rows} <= {metric.name for metric in METRICS}
+    keys = {key for key, _, _ in rows}
+    assert keys >= {limit.value for limit in Limit}
+    terms = {"keep_alive_max_s", "session_expiry_max_s", "qos_max", "topic_alias_max"}  # what a client is granted
+    assert {key for key in defaults if key.endswith("_max")} - terms <= keys
