@@ -77,6 +77,7 @@ class Link:
         self._address_index = 0
         self._backoff = Backoff(min_s=config.retry_min_s, max_s=config.retry_max_s)
         self._connection: LinkConnection | None = None
+        self._held = False
         self._attention = asyncio.Event()
         """Set when the task has something to do: a failure, a tear-down, or a connection that is gone."""
         self._failure: FanoutError | None = None
@@ -141,6 +142,12 @@ class Link:
         self._write_and_plan()
         verdict = self._verdicts[token] = asyncio.get_running_loop().create_future()
         return verdict
+
+    def hold(self, held: bool) -> None:
+        """Read nothing from the primary while held: who takes the batches has too many of them."""
+        self._held = held
+        if self._connection is not None:
+            self._connection.hold(held)
 
     def status(self) -> LinkStatus:
         """Return how the link is at the moment."""
@@ -207,6 +214,7 @@ class Link:
                 timeout_s=self.config.connect_timeout_s,
             )
             self._connection = connection
+            connection.hold(self._held)
             self._write_and_plan()
             while not (self._failed() or connection.closed.is_set()):
                 await self._wait_attention(_NEVER)

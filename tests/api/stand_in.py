@@ -24,6 +24,7 @@ from fanout.api.models import (
     SelectorDetail,
     SelectorReadiness,
     ServerStatus,
+    WorkerStatus,
 )
 
 __all__ = ["StandInNode", "live_link", "ready_node", "serving", "snapshot_link", "syncing_node"]
@@ -190,6 +191,19 @@ class StandInNode:
             reasons=self.reasons,
             listeners=("mqtt://127.0.0.1:1884",),
             links=self.links,
+            pid=4711,
+            workers=(
+                WorkerStatus(
+                    number=1,
+                    state="serving",
+                    pid=4712,
+                    restarts_total=1,
+                    connections=5,
+                    sessions=6,
+                    topics=200_013,
+                    cpu_seconds_total=2.5,
+                ),
+            ),
             server=self.server,
             access=self.access,
             log=self.log,
