@@ -152,6 +152,7 @@ METRICS = (
     MetricSpec("fanout_worker_connections", "gauge", "Network Connections that the worker serves.", ("worker",)),
     MetricSpec("fanout_worker_sessions", "gauge", "Sessions that the worker holds.", ("worker",)),
     MetricSpec("fanout_worker_topics", "gauge", "Retained topics that the worker holds.", ("worker",)),
+    MetricSpec("fanout_worker_unread_bytes", "gauge", "Batches that the worker has not read.", ("worker",)),
     MetricSpec("fanout_worker_cpu_seconds_total", "counter", "Processor time of the worker's process.", ("worker",)),
     MetricSpec("fanout_access_admitted_total", "counter", "Clients let in, by what they showed.", ("means",)),
     MetricSpec("fanout_access_refused_total", "counter", "Clients refused, by Reason Code.", ("reason",)),
@@ -267,7 +268,7 @@ def _server_samples(server: ServerStatus) -> Iterator[Sample]:
 def _worker_samples(worker: WorkerStatus) -> Iterator[Sample]:
     label = (str(worker.number),)
     yield "fanout_worker_serving", label, worker.state == "serving"
-    for name in ("restarts_total", "connections", "sessions", "topics", "cpu_seconds_total"):
+    for name in ("restarts_total", "connections", "sessions", "topics", "unread_bytes", "cpu_seconds_total"):
         yield f"fanout_worker_{name}", label, getattr(worker, name)
 
 

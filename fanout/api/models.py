@@ -211,6 +211,7 @@ class WorkerStatus(_Document):
     connections: NonNegativeInt = Field(description="Network Connections of clients that it serves now.")
     sessions: NonNegativeInt = Field(description="Sessions that it holds now.")
     topics: NonNegativeInt = Field(description="Topics with a retained value that it holds now, `$SYS` included.")
+    unread_bytes: NonNegativeInt = Field(description="Batches that it has not read; above 16 MiB sources wait.")
     cpu_seconds_total: NonNegativeFloat = Field(description="Processor time that its process has used.")
 
 

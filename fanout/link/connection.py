@@ -93,9 +93,7 @@ class LinkConnection(asyncio.BufferedProtocol):
         """Note the end; what was read before is still handed over."""
         self.error = exc
         self._lost = True
-        if self._pending:
-            self._schedule()
-        else:
+        if not self._pending:
             self._finish()
 
     def pause_writing(self) -> None:
@@ -142,13 +140,13 @@ class LinkConnection(asyncio.BufferedProtocol):
     # --- reading ahead ---
 
     def _schedule(self) -> None:
-        if not self._decoding and (not self._held or self._lost):
+        if not self._decoding and not self._held:
             self._decoding = True
             asyncio.get_running_loop().call_soon(self._decode_slice)
 
     def _decode_slice(self) -> None:
         self._decoding = False
-        if not self._pending or (self._held and not self._lost):
+        if not self._pending or self._held:
             return
         pieces = [self._pending.popleft()]
         size = len(pieces[0])

@@ -175,6 +175,7 @@ class NodeDocuments:
                     restarts_total=worker.restarts_total,
                     connections=report.server.connections if report is not None else 0,
                     sessions=report.server.sessions if report is not None else 0,
+                    unread_bytes=worker.unread_bytes,
                     topics=report.topics if report is not None else 0,
                     cpu_seconds_total=report.cpu_s if report is not None else 0,
                 )

@@ -125,6 +125,8 @@ class Server:
         self._loop: asyncio.AbstractEventLoop
         self._listeners = Listeners()
         self._stopping = False
+        self._publishers_held = False
+        self._waiting_publishers: list[ClientConnection] = []
         self._all_gone = asyncio.Event()
 
     async def start(self, sockets: Sequence[Sequence[socket.socket]] | None = None) -> None:
@@ -437,7 +439,18 @@ class Server:
             for index, row in enumerate(rows):
                 if row[2] & 0x06 and verdicts[index] is success and routes(row[0]) is NO_ROUTES:
                     verdicts[index] = ReasonCode.NO_MATCHING_SUBSCRIBERS
+        if self._publishers_held and not connection.is_held:
+            connection.hold()
+            self._waiting_publishers.append(connection)
         return verdicts
+
+    def hold_publishers(self, held: bool) -> None:
+        """Let clients that publish wait, each from its next messages on, until called with False."""
+        self._publishers_held = held
+        if not held:
+            waiting, self._waiting_publishers = self._waiting_publishers, []
+            for connection in waiting:
+                connection.release()
 
     def verdict_came(self, session: Session) -> None:
         """Note that a verdict on a message of `session` came later; its connection may be another one by now."""

@@ -107,6 +107,11 @@ class Channel(asyncio.BufferedProtocol):
 
     # For its owner.
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What was sent and the other end has not read."""
+        return self._transport.get_write_buffer_size()
+
     def send(self, message: Message) -> None:
         """Send a message."""
         self.write(encode(message))
@@ -120,7 +125,7 @@ class Channel(asyncio.BufferedProtocol):
         """Let others have their turn, and wait until little is unsent, or the other end is gone."""
         await asyncio.sleep(0)
         # Far below the mark at which asyncio tells: what may wait is not to look like pressure.
-        while self._transport.get_write_buffer_size() > LOW_BYTES and not self.closed:  # noqa: ASYNC110
+        while self.unsent_bytes > LOW_BYTES and not self.closed:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
 
     def read(self, wanted: bool) -> None:

@@ -38,6 +38,8 @@ _SETTLED_S: Final = 30.0
 """A worker that served so long before it ended is started again as if it had never failed."""
 _SILENT_TICKS_MAX: Final = 30
 """After so many looks without a word a worker that serves is killed; it reports at each."""
+_SILENT_FULL_TICKS_MAX: Final = 10
+"""The same while it makes everybody else wait: less than a link waits for its heartbeats."""
 _STARTING_TICKS_MAX: Final = 300
 """The same until it serves."""
 _LAST_WORDS_S: Final = 1.0
@@ -175,10 +177,17 @@ class WorkerProcess:
             return
         self._silent_ticks += 1
         limit = _SILENT_TICKS_MAX if self.state is WorkerState.SERVING else _STARTING_TICKS_MAX
+        if self.is_full:
+            limit = _SILENT_FULL_TICKS_MAX
         if self._silent_ticks > limit:
             self._silent_ticks = 0
             self._logger.error("the worker says nothing, it is killed", state=self.state.value)
             _kill(self._process)
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of batches that it has not read."""
+        return self._channel.unsent_bytes if self._channel is not None else 0
 
     @property
     def server_stats(self) -> tuple[ServerStats, ...]:

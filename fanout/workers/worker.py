@@ -78,7 +78,7 @@ class _Life:
     def __init__(self, clock: Clock) -> None:
         self._attention = asyncio.Event()
         """Set when there may be something for `run` to do."""
-        self.channel = Channel(on_messages=self._receive, on_closed=self._attention.set)
+        self.channel = Channel(on_messages=self._receive, on_closed=self._attention.set, on_pressure=self._press)
         self._clock = clock
         self._set_up: SetUp | None = None
         self._complete = False
@@ -87,7 +87,9 @@ class _Life:
         self._replica = Replica()  # the hub's limits hold for what it feeds
         self._server: Server | None = None
         self._logger: FilteringBoundLogger = structlog.get_logger("fanout.worker")
-        self._ingress = RemoteIngress(send=self.channel.send, count_refused=self._count_refused)
+        self._ingress = RemoteIngress(
+            send=self.channel.send, hold=self._hold_publishers, count_refused=self._count_refused
+        )
 
     async def run(self) -> int:
         """Live, and return the exit code."""
@@ -184,6 +186,13 @@ class _Life:
         self.channel.send(
             Report(server=server.stats(), access=gate.stats(), topics=len(self._replica), cpu_s=time.process_time())
         )
+
+    def _press(self, is_full: bool) -> None:
+        self._ingress.press(is_full)
+
+    def _hold_publishers(self, held: bool) -> None:
+        if self._server is not None:
+            self._server.hold_publishers(held)
 
     def _count_refused(self, messages: int) -> None:
         if self._server is not None:

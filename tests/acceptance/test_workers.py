@@ -12,11 +12,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import connect as websocket_connect
+from websockets.exceptions import ConnectionClosedOK
+from websockets.typing import Subprotocol
 
-from fanout.mqtt.packets import Ack, Connack, Connect, PacketType, Publish, Subscription, Will
+from bench.processes import free_port
+from fanout.mqtt.packets import (
+    Ack,
+    Connack,
+    Connect,
+    Disconnect,
+    PacketType,
+    Publish,
+    Subscribe,
+    Subscription,
+    Will,
+    encode,
+)
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.workers.channel import HIGH_BYTES
 from fanout.workers.ownership import owner_of
+from tests.support.certificates import Authority, client_context
 from tests.support.mosquitto import Mosquitto, load_retained, publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, processes_with, selector, watched
 from tests.support.raw_client import RawClient, ServerClosed
@@ -218,6 +236,33 @@ async def connect_again(port: int, client_id: str) -> RawClient:
             await client.close()
 
 
+async def test_sources_wait_for_a_worker_that_does_not_read(nodes: Nodes) -> None:
+    """The hub keeps a bounded part of the batches, publishers wait, and in the end everybody has everything."""
+    node = nodes.primary(settings=WORKERS)
+    await asyncio.to_thread(node.start)
+    await node.until_ready(deadline_s=DEADLINE_S)
+    (slow,), (quick, name) = ids_of(0, count=1, stem="p"), ids_of(1, count=2, stem="p")
+    sent = [b"%d" % number + bytes(500_000) for number in range(100)]
+    async with AsyncExitStack() as stack:
+        readers = [await stack.enter_async_context(await RawClient.connect(node.port, one)) for one in (slow, quick)]
+        for reader in readers:
+            await reader.subscribe(b"p", qos=1)
+        writer = await stack.enter_async_context(await RawClient.connect(node.port, name))
+        stopped = workers_of(node)[0]["pid"]
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            for payload in sent:
+                writer.publish(b"p", payload, qos=1)
+            await wait_until(lambda: workers_of(node)[0]["unread_bytes"] > HIGH_BYTES, what="the mark being passed")
+            await asyncio.sleep(0.5)  # would be time for all of it
+            assert HIGH_BYTES < workers_of(node)[0]["unread_bytes"] < 1.5 * HIGH_BYTES < sum(map(len, sent))
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        assert [await take(reader, len(sent)) for reader in readers] == [sent, sent]
+        for _ in sent:
+            assert (await writer.expect(Ack)).reason_code == ReasonCode.SUCCESS
+
+
 async def test_stopping_ends_every_process(nodes: Nodes) -> None:
     """Clients of all workers are told, and no process is left; nor is one when the first is killed."""
     node = nodes.primary(settings=WORKERS)
@@ -295,3 +340,67 @@ async def refused(client: RawClient, topic: bytes) -> Ack:
     """Publish what is not allowed, and return the answer."""
     client.publish(topic, b"x", qos=1)
     return await client.expect(Ack)
+
+
+async def test_tls_websocket_and_unix_clients_are_served_by_their_worker(nodes: Nodes, tmp_path: Path) -> None:
+    """Relayed or handed over: large messages both ways, take-over from another listener, and a clean end."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("server")
+    context = client_context(authority)
+    tls_port, web_port, path = free_port(), free_port(), tmp_path / "mqtt.sock"
+    files = f'certificate_file = "{certificate}"\nkey_file = "{key}"\n'
+    node = nodes.primary(
+        settings=f'{WORKERS}[[server.listener]]\naddress = "mqtts://127.0.0.1:{tls_port}"\n{files}'
+        f'[[server.listener]]\naddress = "wss://127.0.0.1:{web_port}"\n{files}'
+        f'[[server.listener]]\naddress = "unix://{path}"\n'
+    )
+    await asyncio.to_thread(node.start)
+    await node.until_ready(deadline_s=DEADLINE_S)
+    large = bytes(range(256)) * 3000
+    for name in ids_of(0, count=2, stem="t") + ids_of(1, count=2, stem="t"):
+        for streams in (
+            asyncio.open_connection("127.0.0.1", tls_port, ssl=context),
+            asyncio.open_unix_connection(path),
+        ):
+            async with RawClient(*await streams, version=5) as client:
+                client.send(Connect(name))
+                await client.expect(Connack)
+                await client.subscribe(b"t/#", qos=1)
+                await echo(client, b"t/1", large)
+                async with await RawClient.connect(node.port, name):
+                    await client.expect_end(ReasonCode.SESSION_TAKEN_OVER)
+        async with websocket_connect(
+            f"wss://127.0.0.1:{web_port}/mqtt", ssl=context, subprotocols=[Subprotocol("mqtt")], max_size=None
+        ) as web:
+            await web.send(encode(Connect(name), version=5) + encode(Subscribe(1, (Subscription(b"w/#"),)), version=5))
+            received = b""
+            while len(received) < 5 or b"\x90\x04\x00\x01\x00\x00" not in received:
+                received += await received_from(web)
+            await web.send(encode(Publish(b"w/1", large, 0, False, False, None), version=5))
+            received = b""
+            while large not in received:
+                received += await received_from(web)
+            async with await RawClient.connect(node.port, name):
+                assert encode(Disconnect(ReasonCode.SESSION_TAKEN_OVER), version=5) in await received_from(web)
+                with pytest.raises(ConnectionClosedOK):
+                    await received_from(web)
+    await wait_until(lambda: sum(one["connections"] for one in workers_of(node)) == 0, what="nobody being left")
+    assert node.document("/v1/status")["server"]["connections_refused_total"] == 0
+
+
+async def received_from(web: ClientConnection) -> bytes:
+    """Return the next binary frame of a WebSocket."""
+    async with asyncio.timeout(DEADLINE_S):
+        data = await web.recv()
+    assert isinstance(data, bytes)
+    return data
+
+
+async def echo(client: RawClient, topic: bytes, payload: bytes) -> None:
+    """Publish to oneself at QoS 1, and take message and acknowledgement, whichever comes first."""
+    client.publish(topic, payload, qos=1)
+    packets = [await client.receive(), await client.receive()]
+    (message,) = [one for one in packets if isinstance(one, Publish)]
+    assert message.payload == payload
+    client.send(Ack(PacketType.PUBACK, message.packet_id or 0))
+    assert any(isinstance(one, Ack) for one in packets)

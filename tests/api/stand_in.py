@@ -201,6 +201,7 @@ class StandInNode:
                     connections=5,
                     sessions=6,
                     topics=200_013,
+                    unread_bytes=0,
                     cpu_seconds_total=2.5,
                 ),
             ),

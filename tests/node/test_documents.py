@@ -215,8 +215,12 @@ def test_workers_are_shown_and_may_be_a_reason() -> None:
         reasons=lambda: ("worker 2 is starting",),
         access_stats=lambda: dataclasses.replace(add_up(AccessStats, ()), rules=3),
         workers=[
-            SimpleNamespace(number=0, state=WorkerState.SERVING, pid=11, restarts_total=2, last_report=report),
-            SimpleNamespace(number=1, state=WorkerState.STARTING, pid=None, restarts_total=0, last_report=None),
+            SimpleNamespace(
+                number=0, state=WorkerState.SERVING, pid=11, restarts_total=2, last_report=report, unread_bytes=9
+            ),
+            SimpleNamespace(
+                number=1, state=WorkerState.STARTING, pid=None, restarts_total=0, last_report=None, unread_bytes=0
+            ),
         ],
     )
     status = node.documents.status()
@@ -225,7 +229,7 @@ def test_workers_are_shown_and_may_be_a_reason() -> None:
     first, second = status.workers
     assert (first.number, first.state, first.pid, first.restarts_total) == (1, "serving", 11, 2)
     assert (first.connections, first.sessions) == (SERVER_STATS.connections, SERVER_STATS.sessions)
-    assert (first.topics, first.cpu_seconds_total) == (7, 1.5)
+    assert (first.topics, first.unread_bytes, first.cpu_seconds_total) == (7, 9, 1.5)
     assert (second.number, second.state, second.pid, second.topics) == (2, "starting", None, 0)
     assert status.access is not None
     assert status.access.rules == 3
