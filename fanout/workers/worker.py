@@ -46,6 +46,8 @@ __all__ = ["REPORT_S", "run_worker"]
 
 REPORT_S: Final = 1.0
 """Pause between reports to the hub."""
+_REPORT_SHARE: Final = 20
+"""With many sessions, adding up takes time: the pause is at least so many times as long."""
 _FAILED: Final = 70
 _CLIENT_ID_BYTES: Final = 10
 
@@ -148,8 +150,10 @@ class _Life:
     async def _serve(self, server: Server, gate: Gate) -> None:
         """Let the server work, report, and do what the hub asks for, until it asks for the end or is gone."""
         while True:
+            began = self._clock.monotonic()
             self._report(server, gate)
-            report_at = self._clock.monotonic() + REPORT_S
+            now = self._clock.monotonic()
+            report_at = now + max(REPORT_S, _REPORT_SHARE * (now - began))
             while await self._wait(lambda: self._reload is not None, until=report_at):
                 access, self._reload = self._reload, None
                 assert access is not None

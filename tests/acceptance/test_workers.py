@@ -404,3 +404,23 @@ async def echo(client: RawClient, topic: bytes, payload: bytes) -> None:
     assert message.payload == payload
     client.send(Ack(PacketType.PUBACK, message.packet_id or 0))
     assert any(isinstance(one, Ack) for one in packets)
+
+
+@pytest.mark.mosquitto
+async def test_workers_hold_no_more_than_the_limits_of_a_link(mosquitto: Mosquitto, nodes: Nodes) -> None:
+    """A value that has no place is delivered, and found in no worker later; nor is the one before it."""
+    node = nodes.secondary(
+        link(mosquitto.port, selector("plant/#"), settings=f"{QUICK}topics_max = 3\n"), settings=WORKERS
+    )
+    await asyncio.to_thread(node.start)
+    await node.until_ready(deadline_s=DEADLINE_S)
+    names = [*ids_of(0, count=1, stem="m"), *ids_of(1, count=1, stem="m")]
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(await RawClient.connect(node.port, name)) for name in names]
+        for client in clients:
+            await client.subscribe(b"plant/#")
+        load_retained(mosquitto.port, ((f"plant/{number}", b"x") for number in range(5)))
+        for client in clients:
+            assert len(await client.messages(5)) == 5
+            await client.subscribe(b"plant/#")
+            assert {one.topic for one in await client.messages_until_ping()} == {b"plant/0", b"plant/1", b"plant/2"}
