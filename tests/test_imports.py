@@ -19,23 +19,25 @@ LAYERS: dict[str, set[str]] = {
     "selection": {"errors", "mqtt"},
     "replica": {"errors", "mqtt", "selection"},
     "stamp": {"replica"},
+    "standing": set(),
     "config": {"errors", "mqtt", "selection", "access.settings"},
     "logging_setup": set(),
     "system_clock": set(),
+    "concerned": {"errors", "selection"},
     "replog": {"errors", "replica", "config"},
-    "link": {"errors", "mqtt", "selection", "replica", "stamp", "config"},
+    "link": {"errors", "mqtt", "selection", "replica", "stamp", "standing", "config"},
     "server": {"errors", "mqtt", "replica", "stamp", "config", "access"},
     "access": {"errors", "mqtt", "selection"},
     "api": {"errors"},
     # It joins parts in other processes, as `node` does in the first one.
-    "workers": {"errors", "mqtt", "replica", "config", "access", "server", "link.backoff"},
+    "workers": {"errors", "mqtt", "concerned", "replica", "config", "access", "server", "link.backoff"},
     "reports": {"errors", "replog.schema"},
     "node": {"*"},
     "cli": {"*"},
     "__main__": {"cli"},
 }
 
-CORE = ("mqtt", "selection", "replica", "stamp", "errors")
+CORE = ("mqtt", "selection", "replica", "stamp", "standing", "errors")
 NOT_IN_CORE = {
     "asyncio",
     "socket",

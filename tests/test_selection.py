@@ -458,7 +458,10 @@ class TestSelector:
         """Equality, hash and text depend on what was given, not on what was prepared."""
         assert Selector("a/#", exclude=("a/b",)) == Selector("a/#", exclude=("a/b",))
         assert len({Selector("a"), Selector("a"), Selector("b")}) == 2
-        assert repr(Selector("a")) == "Selector(filter='a', exclude=(), qos=1, prefix='', writes='reject')"
+        assert repr(Selector("a")) == (
+            "Selector(filter='a', exclude=(), qos=1, prefix='', writes='reject', content=(), retained_only=False,"
+            " live_only=False, max_payload=0)"
+        )
 
     @pytest.mark.parametrize(
         ("topic_filter", "root"),

@@ -7,22 +7,45 @@ runs plain functions in threads, and the node's state belongs to its event loop.
 
 from __future__ import annotations
 
-from typing import Annotated
+from http import HTTPStatus
+from typing import Annotated, Literal
 
-from fastapi import FastAPI, Header, Request, Response
+from fastapi import FastAPI, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client.exposition import choose_encoder
+from pydantic import BeforeValidator
 from starlette.exceptions import HTTPException
 
 from fanout import __version__
 from fanout.api.metrics import node_registry
-from fanout.api.models import Fault, LagDocument, Liveness, NodeStatus, Readiness
+from fanout.api.models import (
+    AuditDetail,
+    AuditRequest,
+    Draining,
+    Fault,
+    LagDocument,
+    Liveness,
+    NodeStatus,
+    Readiness,
+)
 from fanout.api.node_view import NodeView
+from fanout.errors import AuditRefused
 
-__all__ = ["ENDPOINTS", "create_app"]
+__all__ = ["ACTIONS", "ENDPOINTS", "create_app"]
 
 ENDPOINTS = ("/livez", "/readyz", "/v1/status", "/v1/lag", "/metrics", "/openapi.json")
-"""Every path that answers."""
+"""Every path that answers GET."""
+ACTIONS = ("/v1/drain", "/v1/links/{link}/audit")
+"""Every path that takes POST."""
+_NO_REQUEST = AuditRequest()
+
+DrainingCode = Annotated[
+    Literal[404, 503],
+    BeforeValidator(int),
+    Query(
+        description="Status code while the node drains; with 404 and `disable-on-404` HAProxy leaves its clients alone."
+    ),
+]
 
 
 def create_app(node: NodeView) -> FastAPI:
@@ -49,10 +72,11 @@ def create_app(node: NodeView) -> FastAPI:
         operation_id="readyz",
         responses={503: {"model": Readiness, "description": "Not ready; `reasons` says why."}},
     )
-    async def readyz(response: Response) -> Readiness:
+    async def readyz(response: Response, draining: DrainingCode = 503) -> Readiness:
         """Answer 200 when the node holds everything it replicates, by proof; else 503."""
         readiness = node.readiness()
-        response.status_code = 200 if readiness.ready else 503
+        goes = readiness.state in ("draining", "stopping")
+        response.status_code = 200 if readiness.ready else draining if goes else 503
         return readiness
 
     @app.get("/v1/status", operation_id="status")
@@ -76,18 +100,60 @@ def create_app(node: NodeView) -> FastAPI:
         encode, content_type = choose_encoder(accept)
         return Response(encode(registry), headers={"Content-Type": content_type})
 
+    @app.post(
+        "/v1/drain",
+        operation_id="drain",
+        status_code=202,
+        responses={403: {"model": Fault, "description": "A page in a browser asked."}},
+    )
+    async def drain(origin: Annotated[str | None, Header()] = None) -> Draining:
+        """Begin to drain: not ready from now on, and after `node.drain_s` the clients leave and the process ends."""
+        _refuse_browsers(origin)
+        return node.drain()
+
+    @app.post(
+        "/v1/links/{link}/audit",
+        operation_id="audit",
+        responses={
+            403: {"model": Fault, "description": "A page in a browser asked."},
+            404: {"model": Fault, "description": "There is no such link."},
+            409: {"model": Fault, "description": "No audit can begin now."},
+        },
+    )
+    async def audit(
+        link: str, request: AuditRequest = _NO_REQUEST, origin: Annotated[str | None, Header()] = None
+    ) -> AuditDetail:
+        """Compare a live link's replica with its primary, repair it, and answer what was found."""
+        _refuse_browsers(origin)
+        try:
+            detail = await node.audit(link, confirmed=request.confirmed)
+        except AuditRefused as error:
+            raise HTTPException(409, error.message) from error
+        if detail is None:
+            raise HTTPException(404, f"there is no link {link}")
+        return detail
+
     app.add_exception_handler(HTTPException, _http_fault)
     app.add_exception_handler(Exception, _bug)
     return app
 
 
+def _refuse_browsers(origin: str | None) -> None:
+    # Any page that somebody on this machine opens can post to loopback, and its browser then names the page's origin.
+    if origin is not None:
+        raise HTTPException(403, "a page in a browser may not ask for this")
+
+
 async def _http_fault(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    told = {
-        404: Fault(error=f"no such path: {request.url.path}", hint="Use one of " + ", ".join(ENDPOINTS)),
-        405: Fault(error=f"{request.method} is not possible here", hint="Use GET"),
-    }
-    fault = told.get(error.status_code) or Fault(error=str(error.detail), hint="")
+    if error.detail != HTTPStatus(error.status_code).phrase:  # a handler said more than the router does
+        fault = Fault(error=str(error.detail), hint="")
+    elif error.status_code == 404:
+        paths = ", ".join([*ENDPOINTS, *(f"POST {path}" for path in ACTIONS)])
+        fault = Fault(error=f"no such path: {request.url.path}", hint=f"Use one of {paths}")
+    else:
+        allowed = "POST" if (error.headers or {}).get("Allow") == "POST" else "GET"
+        fault = Fault(error=f"{request.method} is not possible here", hint=f"Use {allowed}")
     return JSONResponse(fault.model_dump(), status_code=error.status_code, headers=error.headers)
 
 

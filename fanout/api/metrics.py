@@ -96,6 +96,15 @@ METRICS = (
         ("link",),
     ),
     MetricSpec("fanout_link_snapshot_topics", "gauge", "Topics that the newest snapshot brought so far.", ("link",)),
+    MetricSpec("fanout_link_audits_total", "counter", "Audits that have ended.", ("link",)),
+    MetricSpec("fanout_link_audits_failed_total", "counter", "Of these, audits that were broken off.", ("link",)),
+    MetricSpec("fanout_link_audit_changed_total", "counter", "Topics that audits repaired.", ("link",)),
+    MetricSpec("fanout_link_audit_removed_total", "counter", "Topics that audits removed.", ("link",)),
+    MetricSpec("fanout_link_missing_announced_total", "counter", "Filters announced as missing.", ("link",)),
+    MetricSpec("fanout_link_missing_suppressed_total", "counter", "Missing filters not announced.", ("link",)),
+    MetricSpec(
+        "fanout_link_alarm", "gauge", "1 while a person must decide on what an audit left in place, else 0.", ("link",)
+    ),
     MetricSpec(
         "fanout_link_lag_seconds",
         "gauge",
@@ -115,6 +124,12 @@ METRICS = (
         "1 when the selector's snapshot is proved complete; the label names the evidence, empty before.",
         ("link", "selector", "evidence"),
     ),
+    MetricSpec(
+        "fanout_selector_unfit_total",
+        "counter",
+        "Messages not replicated because they are not what the selector takes, by reason.",
+        ("link", "selector", "reason"),
+    ),
     MetricSpec("fanout_server_connections", "gauge", "Network Connections of clients."),
     MetricSpec("fanout_server_sessions", "gauge", "Sessions of clients, those without a connection included."),
     MetricSpec("fanout_server_subscriptions", "gauge", "Subscriptions of all sessions."),
@@ -127,12 +142,19 @@ METRICS = (
     MetricSpec("fanout_server_dropped_total", "counter", "Messages dropped, by reason.", ("reason",)),
     MetricSpec("fanout_server_queued_messages", "gauge", "Messages queued for sessions."),
     MetricSpec("fanout_server_queued_bytes", "gauge", "Bytes queued for sessions."),
+    MetricSpec("fanout_server_conflated_topics", "gauge", "Newest values that wait for slow QoS 0 readers."),
+    MetricSpec(
+        "fanout_server_conflated_total", "counter", "Messages in whose place a slow QoS 0 reader got a newer one."
+    ),
     MetricSpec("fanout_server_in_flight_messages", "gauge", "QoS 1 and 2 messages sent and not completed."),
     MetricSpec("fanout_server_connections_opened_total", "counter", "Network Connections accepted."),
     MetricSpec("fanout_server_connections_refused_total", "counter", "Of these, ended before a successful CONNACK."),
     MetricSpec("fanout_server_takeovers_total", "counter", "Sessions taken over while their connection was open."),
     MetricSpec("fanout_server_keep_alive_timeouts_total", "counter", "Network Connections ended for silence."),
     MetricSpec("fanout_server_protocol_errors_total", "counter", "Network Connections ended because of broken MQTT."),
+    MetricSpec(
+        "fanout_server_sessions_overflowed_total", "counter", "Sessions ended because too much waited for them."
+    ),
     MetricSpec("fanout_server_wills_total", "counter", "Will Messages published."),
     MetricSpec("fanout_server_limits_reached_total", "counter", "How often clients reached a limit.", ("limit",)),
     MetricSpec(
@@ -250,10 +272,19 @@ def _link_samples(link: LinkDetail) -> Iterator[Sample]:
     if link.snapshot_seconds is not None:
         yield "fanout_link_snapshot_seconds", label, link.snapshot_seconds
     yield "fanout_link_snapshot_topics", label, link.snapshot_topics
+    yield "fanout_link_audits_total", label, link.audits_total
+    yield "fanout_link_audits_failed_total", label, link.audits_failed_total
+    yield "fanout_link_audit_changed_total", label, link.audit_changed_total
+    yield "fanout_link_audit_removed_total", label, link.audit_removed_total
+    yield "fanout_link_missing_announced_total", label, link.missing_announced_total
+    yield "fanout_link_missing_suppressed_total", label, link.missing_suppressed_total
+    yield "fanout_link_alarm", label, link.alarm is not None
     for selector in link.selectors:
         yield "fanout_selector_topics", (link.name, selector.filter), selector.topics
         complete = (link.name, selector.filter, selector.evidence or "")
         yield "fanout_selector_complete", complete, selector.complete
+        for reason, count in selector.unfit_total.items():
+            yield "fanout_selector_unfit_total", (link.name, selector.filter, reason), count
 
 
 def _server_samples(server: ServerStatus) -> Iterator[Sample]:

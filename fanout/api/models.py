@@ -26,6 +26,9 @@ __all__ = [
     "EVIDENCE",
     "LINK_STATES",
     "AccessStatus",
+    "AuditDetail",
+    "AuditRequest",
+    "Draining",
     "Fault",
     "LagDocument",
     "LinkDetail",
@@ -33,6 +36,7 @@ __all__ = [
     "LinkReadiness",
     "Liveness",
     "LogStatus",
+    "NodeState",
     "NodeStatus",
     "Readiness",
     "Role",
@@ -46,6 +50,9 @@ __all__ = [
 Role = Literal["primary", "secondary", "tap"]
 """What a node does: serve without links, serve what its links bring, or only log what its links bring."""
 
+NodeState = Literal["ready", "not_ready", "draining", "stopping"]
+"""A node in one word: whether it may join a pool, and if it never will again, how far it has gone."""
+
 LINK_STATES = (
     "down",
     "connecting",
@@ -55,9 +62,11 @@ LINK_STATES = (
     "resuming",
     "verifying",
     "stalled",
+    "stale",
     "tearing_down",
 )
-"""The states of a link, in the order of its life (`docs/architecture.md`, "A link's life")."""
+"""The states of a link, in the order of its life (`docs/architecture.md`, "A link's life"); while it serves the replica
+of a lost session it is called `stale`, whatever it does besides."""
 
 EVIDENCE = ("manifest", "count", "marker", "barrier", "two-pass", "quiet")
 """Why a snapshot is believed complete, strongest first."""
@@ -107,6 +116,7 @@ class LinkReadiness(_Document):
     name: str
     ready: bool = Field(description="Whether this link's replica is proved complete and its session is up.")
     state: LinkState
+    reason: str | None = Field(default=None, description="Why it is not ready, and what it waits for; null when it is.")
     since: AwareDatetime = Field(description="When the link entered this state.")
     epoch: NonNegativeInt = Field(
         description="Identity of the link's current MQTT session: when it began, Unix time in microseconds."
@@ -121,6 +131,7 @@ class Readiness(_Document):
     """`/readyz`: whether this node may join a pool, and if not, why not."""
 
     ready: bool
+    state: NodeState
     reasons: tuple[str, ...] = Field(description="Every reason why the node is not ready; empty when it is.")
     node: str
     role: Role
@@ -128,9 +139,19 @@ class Readiness(_Document):
 
     @model_validator(mode="after")
     def _reasons_agree(self) -> Self:
-        if self.ready == bool(self.reasons):
+        if self.ready == bool(self.reasons) or self.ready != (self.state == "ready"):
             raise ValueError("a node is ready exactly when there is no reason against it")
         return self
+
+
+class Draining(_Document):
+    """The answer to `POST /v1/drain`: the node has begun to go."""
+
+    node: str
+    state: NodeState
+    left_seconds: NonNegativeFloat = Field(
+        description="How long clients are still served, before they are told to leave and the process ends."
+    )
 
 
 class SelectorDetail(SelectorReadiness):
@@ -140,6 +161,33 @@ class SelectorDetail(SelectorReadiness):
         pattern=r"^[0-9a-f]{16}$",
         description="Digest over the retained set, independent of order: equal sets have equal digests.",
     )
+    unfit_total: dict[str, NonNegativeInt] = Field(
+        default_factory=dict,
+        description="Messages not replicated because they are not what the selector takes, by reason.",
+    )
+
+
+class AuditRequest(_Document):
+    """What may be said when an audit is asked for."""
+
+    confirmed: bool = Field(
+        default=False, description="Whether more topics may be removed than `max_removed_percent` of the link allows."
+    )
+
+
+class AuditDetail(_Document):
+    """One audit that has ended."""
+
+    ended: AwareDatetime
+    confirmed: bool = Field(description="Whether any number of removals was confirmed.")
+    checked_topics: NonNegativeInt = Field(description="Topics compared.")
+    changed_topics: NonNegativeInt = Field(description="Topics that were wrong or missing here, and are repaired.")
+    removed_topics: NonNegativeInt = Field(description="Topics that the primary did not have any more, removed here.")
+    kept_topics: NonNegativeInt = Field(
+        description="Such topics left in place: more than may be removed unasked, or their absence is not proved."
+    )
+    took_seconds: NonNegativeFloat
+    failure: str | None = Field(description="Why it did not come to its end; null when it did.")
 
 
 class LinkDetail(LinkReadiness):
@@ -149,6 +197,9 @@ class LinkDetail(LinkReadiness):
     primary: str = Field(description="The primary's address in use, or the one to be tried next.")
     last_error: str | None = Field(description="What went wrong last, if anything did since the node started.")
     hint: str | None = Field(description="What an operator can do about `last_error`.")
+    stale_left_seconds: NonNegativeFloat | None = Field(
+        default=None, description="How long the replica of a lost session is served at most; null while it is not."
+    )
     payload_bytes: NonNegativeInt = Field(description="Payload bytes held by the replica.")
     refused_total: NonNegativeInt = Field(description="Retained values not stored because of a limit of the replica.")
     received_total: NonNegativeInt = Field(description="PUBLISH packets received from the primary.")
@@ -160,6 +211,21 @@ class LinkDetail(LinkReadiness):
         description="Time from SUBSCRIBE to proof of the newest complete snapshot; null before the first."
     )
     snapshot_topics: NonNegativeInt = Field(description="Topics that the newest snapshot brought so far.")
+    audit: AuditDetail | None = Field(default=None, description="The newest audit that has ended; null before one.")
+    alarm: str | None = Field(default=None, description="What a person must decide; null for nothing.")
+    audits_total: NonNegativeInt = Field(default=0, description="Audits that have ended.")
+    audits_failed_total: NonNegativeInt = Field(default=0, description="Of these, audits that were broken off.")
+    audit_changed_total: NonNegativeInt = Field(default=0, description="Topics that audits repaired.")
+    audit_removed_total: NonNegativeInt = Field(default=0, description="Topics that audits removed.")
+    missing_announced_total: NonNegativeInt = Field(
+        default=0, description="Filters of clients that match no topic, announced at the primary."
+    )
+    missing_suppressed_total: NonNegativeInt = Field(
+        default=0, description="Such filters not announced: announced before, or too many at a time."
+    )
+    paths_above: tuple[str, ...] = Field(
+        default=(), description="Fanout nodes above this one, from the top to the primary, one text for each way."
+    )
 
 
 class ServerStatus(_Document):
@@ -179,6 +245,12 @@ class ServerStatus(_Document):
     in_flight_messages: NonNegativeInt = Field(
         description="QoS 1 and 2 messages sent and not completed by the client now."
     )
+    conflated_topics: NonNegativeInt = Field(
+        description="Newest values of topics that wait for slow QoS 0 readers now, for each session."
+    )
+    conflated_total: NonNegativeInt = Field(
+        description="Messages that slow QoS 0 readers did not get because a newer value took their place."
+    )
     dropped_total: dict[str, NonNegativeInt] = Field(description="Messages dropped, by reason.")
     connections_opened_total: NonNegativeInt = Field(description="Network Connections accepted.")
     connections_refused_total: NonNegativeInt = Field(description="Of these, ended before a successful CONNACK.")
@@ -186,6 +258,9 @@ class ServerStatus(_Document):
     keep_alive_timeouts_total: NonNegativeInt = Field(description="Network Connections ended for silence.")
     protocol_errors_total: NonNegativeInt = Field(
         description="Network Connections ended because the client broke MQTT."
+    )
+    sessions_overflowed_total: NonNegativeInt = Field(
+        description="Sessions ended because more messages at QoS 1 and 2 waited for them than may."
     )
     wills_total: NonNegativeInt = Field(description="Will Messages published.")
     limits_reached_total: dict[str, NonNegativeInt] = Field(
@@ -270,6 +345,7 @@ class NodeStatus(_Document):
     started: AwareDatetime
     uptime_seconds: NonNegativeFloat
     ready: bool
+    state: NodeState
     reasons: tuple[str, ...]
     listeners: tuple[str, ...] = Field(description="Addresses at which MQTT clients are served, with their real ports.")
     links: tuple[LinkDetail, ...]

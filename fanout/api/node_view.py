@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fanout.api.models import LagDocument, NodeStatus, Readiness
+from fanout.api.models import AuditDetail, Draining, LagDocument, NodeStatus, Readiness
 
 __all__ = ["NodeView"]
 
@@ -12,8 +12,8 @@ __all__ = ["NodeView"]
 class NodeView(Protocol):
     """A node, seen by its HTTP face.
 
-    Every method is called on the node's event loop, at each request, and must return at once: counters are
-    read, not computed. The metrics are derived from these documents, so that they cannot disagree.
+    Every method is called on the node's event loop, at each request, and, but for `audit`, must return at once:
+    counters are read, not computed. The metrics are derived from these documents, so that they cannot disagree.
     """
 
     def readiness(self) -> Readiness:
@@ -24,3 +24,13 @@ class NodeView(Protocol):
 
     def lag(self) -> LagDocument:
         """Return how far each link is behind."""
+
+    def drain(self) -> Draining:
+        """Begin to leave the pool, and then end; harmless when that has begun."""
+
+    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail | None:
+        """Audit a link now and return what was found; None when there is no such link.
+
+        Raises:
+            AuditRefused: No audit can begin now.
+        """

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from fanout import __version__
-from fanout.cli import check, log, passwd, ready, report, run, status
+from fanout.cli import audit, check, drain, log, passwd, ready, report, run, status
 from fanout.cli.exit_codes import exit_code_of
 from fanout.cli.terminal import print_error
 from fanout.errors import FanoutError
@@ -66,7 +66,9 @@ def fanout(
 run.register(app)
 check.register(app)
 ready.register(app)
+drain.register(app)
 status.register(app)
+audit.register(app)
 passwd.register(app)
 app.add_typer(report.app, name="report")
 app.add_typer(log.app, name="log")

@@ -36,15 +36,24 @@ def check(
     role: Annotated[
         CheckedRole | None, typer.Option(help="Also check what a node of this role needs and must not have.")
     ] = None,
+    files: Annotated[
+        bool, typer.Option(help="Open the certificates, keys and password files that it names, from this directory.")
+    ] = True,
 ) -> None:
     """Check a configuration and print what it would run.
 
     Nothing is started. All faults are printed at once on standard error, each with its key and what to do.
     """
-    from fanout.cli.terminal import facts, show
+    from fanout.cli.named_files import find_file_cautions, find_file_faults
+    from fanout.cli.terminal import facts, print_warnings, show
     from fanout.config import load_config
+    from fanout.errors import ConfigError
+    from fanout.node.cautions import find_cautions
 
     node_config = load_config(config, role=role.value if role else None)
+    if files and (faults := find_file_faults(node_config)):
+        raise ConfigError(str(config), tuple(faults))
+    print_warnings(str(config), [*find_cautions(node_config), *(find_file_cautions(node_config) if files else ())])
     show(f"{config} has no faults{f' for a {role}' if role else ''}", "", facts(*_node_facts(node_config)))
     if node_config.links:
         show("", _links_table(node_config.links), "", _selectors_table(node_config.links))
@@ -60,6 +69,8 @@ def _node_facts(config: NodeConfig) -> Iterator[tuple[str, str]]:
         else "no MQTT clients",
     )
     yield "http", str(config.http.listen) if config.http else "off"
+    if config.http is not None and config.http.agent_listen is not None:
+        yield "agent check", config.http.agent_listen.authority
     yield "log", str(config.log.directory) if config.log else "off"
 
 

@@ -15,8 +15,8 @@ from typing import Any, Final, Self, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from fanout.api.models import LagDocument, NodeStatus, Readiness
-from fanout.errors import NodeUnreachable
+from fanout.api.models import AuditDetail, Draining, Fault, LagDocument, NodeStatus, Readiness
+from fanout.errors import AuditRefused, NodeUnreachable
 
 __all__ = ["NodeClient", "node_url"]
 
@@ -69,14 +69,42 @@ class NodeClient:
         """Return `/v1/lag`."""
         return self._parse(LagDocument, self.document("/v1/lag"))
 
+    def drain(self) -> Draining:
+        """Make the node drain, and return its answer."""
+        answer = self._ask("POST", "/v1/drain")
+        if answer.status_code != 202:
+            raise self._stranger(f"status {answer.status_code} for draining")
+        return self._parse(Draining, self._json(answer, "draining"))
+
+    def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+        """Have a link audited, however long that takes, and return what was found.
+
+        Raises:
+            AuditRefused: The node says why not.
+        """
+        path, patient = f"/v1/links/{link}/audit", httpx.Timeout(_TIMEOUT_S, read=None)
+        answer = self._ask("POST", path, json={"confirmed": confirmed}, timeout=patient)
+        if answer.status_code in {404, 409}:
+            raise AuditRefused(self._parse(Fault, self._json(answer, "the audit")).error)
+        if answer.status_code != 200:
+            raise self._stranger(f"status {answer.status_code} for an audit")
+        return self._parse(AuditDetail, self._json(answer, "the audit"))
+
     def document(self, path: str) -> Any:
         """Return the JSON document at `path` as the node sent it.
 
         Raises:
             NodeUnreachable: Nothing answered in time, or what answered is not a node.
         """
+        answer = self._ask("GET", path)
+        # Only `/readyz` answers 503 with a document.
+        if answer.status_code not in {200, 503}:
+            raise self._stranger(f"status {answer.status_code} for {path}")
+        return self._json(answer, path)
+
+    def _ask(self, method: str, path: str, **further: Any) -> httpx.Response:
         try:
-            answer = self._http.get(self.url + path)
+            return self._http.request(method, self.url + path, **further)
         except httpx.TimeoutException as error:
             raise NodeUnreachable(
                 f"no answer from {self.url} within {self._http.timeout.read:g} s",
@@ -89,9 +117,8 @@ class NodeClient:
                 f"what listens at {self.url} does not speak HTTP",
                 hint="Give the address of http.listen, not that of an MQTT listener",
             ) from error
-        # Only `/readyz` answers 503 with a document.
-        if answer.status_code not in {200, 503}:
-            raise self._stranger(f"status {answer.status_code} for {path}")
+
+    def _json(self, answer: httpx.Response, path: str) -> Any:
         try:
             return answer.json()
         except ValueError as error:  # not JSON, or not even text

@@ -6,7 +6,7 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-__all__ = ["DEFAULT_URL", "JsonOption", "UrlArgument", "checked_url"]
+__all__ = ["DEFAULT_URL", "JsonOption", "UrlArgument", "UrlOption", "checked_url"]
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 
@@ -28,6 +28,16 @@ def checked_url(text: str) -> str:
 UrlArgument: TypeAlias = Annotated[
     str,
     typer.Argument(
+        metavar="URL",
+        envvar="FANOUT_URL",
+        callback=checked_url,
+        help="The node's HTTP address (http.listen).",
+    ),
+]
+UrlOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--url",
         metavar="URL",
         envvar="FANOUT_URL",
         callback=checked_url,

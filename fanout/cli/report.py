@@ -10,13 +10,14 @@ import sys
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias
 
 import typer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from fanout.reports.document import ReportName
     from fanout.reports.entry import ReportResult
     from fanout.reports.log_files import LogFiles
 
@@ -26,6 +27,7 @@ app = typer.Typer(help="Make a report from replication logs, with Spark.", no_ar
 
 _SETTLE_S: Final = 30.0
 _LOCAL_MASTER: Final = "local[*]"
+_EXIT_CODES: Final = "Exit codes: 0 done, 4 pyspark is not installed, 5 no report can be made."
 _STANDARD_OUTPUT: Final = Path("-")
 
 LogDirectories: TypeAlias = Annotated[
@@ -38,6 +40,22 @@ JsonFile: TypeAlias = Annotated[
 ]
 HtmlFile: TypeAlias = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one self-contained page.")
+]
+ParquetDirectory: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--parquet", metavar="DIR", help="Write the tables behind the report as Parquet below this place."),
+]
+Reference: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NODE",
+        help="The node whose log says what there was to replicate. Default: the only primary, "
+        "else the only tap, else all secondaries together.",
+    ),
+]
+Settle: TypeAlias = Annotated[
+    float,
+    typer.Option(min=0, metavar="SECONDS", help="Updates younger than this at the end of the log are pending."),
 ]
 Master: TypeAlias = Annotated[str, typer.Option(metavar="URL", help="The Spark master.")]
 
@@ -52,18 +70,8 @@ class _Run(Protocol):
 def completeness(
     log_dirs: LogDirectories,
     *,
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NODE",
-            help="The node whose log says what there was to replicate. Default: the only primary, "
-            "else the only tap, else all secondaries together.",
-        ),
-    ] = None,
-    settle: Annotated[
-        float,
-        typer.Option(min=0, metavar="SECONDS", help="Updates younger than this at the end of the log are pending."),
-    ] = _SETTLE_S,
+    reference: Reference = None,
+    settle: Settle = _SETTLE_S,
     depth: Annotated[
         int,
         typer.Option(min=0, metavar="LEVELS", help="Also list shares by topic prefixes of so many levels."),
@@ -74,6 +82,7 @@ def completeness(
     ] = None,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
+    parquet: ParquetDirectory = None,
     master: Master = _LOCAL_MASTER,
 ) -> None:
     """Show what each secondary applied of what there was.
@@ -92,16 +101,18 @@ def completeness(
         master=master,
         fail_under=fail_under,
         html_path=html_file,
+        parquet=parquet,
     )
     _make(run, log_dirs=log_dirs, json_file=json_file)
 
 
-@app.command(epilog="Exit codes: 0 done, 4 pyspark is not installed, 5 no report can be made.")
+@app.command(epilog=_EXIT_CODES)
 def lag(
     log_dirs: LogDirectories,
     *,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
+    parquet: ParquetDirectory = None,
     master: Master = _LOCAL_MASTER,
 ) -> None:
     """Show how long updates took to arrive.
@@ -112,7 +123,145 @@ def lag(
     _require_spark()
     from fanout.reports.entry import run_lag
 
-    _make(partial(run_lag, master=master, html_path=html_file), log_dirs=log_dirs, json_file=json_file)
+    run = partial(run_lag, master=master, html_path=html_file, parquet=parquet)
+    _make(run, log_dirs=log_dirs, json_file=json_file)
+
+
+@app.command(epilog=_EXIT_CODES)
+def snapshots(
+    log_dirs: LogDirectories,
+    *,
+    settle: Settle = _SETTLE_S,
+    json_file: JsonFile = None,
+    html_file: HtmlFile = None,
+    parquet: ParquetDirectory = None,
+    master: Master = _LOCAL_MASTER,
+) -> None:
+    """Show every epoch of every link: time to ready, topics, evidence, tear-downs.
+
+    An epoch is the life of one MQTT session; no reference is needed.
+    """
+    _section("snapshots", log_dirs, json_file, settle_s=settle, master=master, html_path=html_file, parquet=parquet)
+
+
+@app.command(epilog=_EXIT_CODES)
+def convergence(
+    log_dirs: LogDirectories,
+    *,
+    reference: Reference = None,
+    settle: Settle = _SETTLE_S,
+    json_file: JsonFile = None,
+    html_file: HtmlFile = None,
+    parquet: ParquetDirectory = None,
+    master: Master = _LOCAL_MASTER,
+) -> None:
+    """Show whether the nodes hold the same values: at the end by topic, over time by their digests."""
+    _section(
+        "convergence",
+        log_dirs,
+        json_file,
+        reference=reference,
+        settle_s=settle,
+        master=master,
+        html_path=html_file,
+        parquet=parquet,
+    )
+
+
+@app.command(epilog=_EXIT_CODES)
+def stalls(
+    log_dirs: LogDirectories,
+    *,
+    reference: Reference = None,
+    settle: Settle = _SETTLE_S,
+    json_file: JsonFile = None,
+    html_file: HtmlFile = None,
+    parquet: ParquetDirectory = None,
+    master: Master = _LOCAL_MASTER,
+) -> None:
+    """Show the topics that stopped at a node, and whether they stopped at the others too."""
+    _section(
+        "stalls",
+        log_dirs,
+        json_file,
+        reference=reference,
+        settle_s=settle,
+        master=master,
+        html_path=html_file,
+        parquet=parquet,
+    )
+
+
+@app.command(epilog=_EXIT_CODES)
+def traffic(
+    log_dirs: LogDirectories,
+    *,
+    reference: Reference = None,
+    settle: Settle = _SETTLE_S,
+    depth: Annotated[int, typer.Option(min=1, metavar="LEVELS", help="How many topic levels make a prefix.")] = 1,
+    json_file: JsonFile = None,
+    html_file: HtmlFile = None,
+    parquet: ParquetDirectory = None,
+    master: Master = _LOCAL_MASTER,
+) -> None:
+    """Show who publishes what: updates and bytes by topic prefix, and the nodes they were published at."""
+    _section(
+        "traffic",
+        log_dirs,
+        json_file,
+        reference=reference,
+        settle_s=settle,
+        depth=depth,
+        master=master,
+        html_path=html_file,
+        parquet=parquet,
+    )
+
+
+@app.command(epilog=_EXIT_CODES)
+def watch(
+    log_dirs: LogDirectories,
+    *,
+    into: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where the tables, the checkpoint and the last result are kept.")
+    ],
+    every: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="Time between the beginnings of two runs.")
+    ] = 60.0,
+    once: Annotated[bool, typer.Option("--once", help="Take in what is new and end, for a timer or cron.")] = False,
+    keep: Annotated[float, typer.Option(min=1, metavar="DAYS", help="How long windows and events are kept.")] = 30.0,
+    master: Master = _LOCAL_MASTER,
+) -> None:
+    """Keep tables of lag, traffic and epochs up to date from the logs of running nodes.
+
+    Each sealed file counts exactly once, however often this is killed and started again. SIGTERM and SIGINT end
+    it after the run that is under way.
+    """
+    _require_spark()
+    import signal
+    import threading
+
+    from fanout.reports.entry import run_watch
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    run_watch(
+        log_dirs,
+        into=into,
+        every_s=None if once else every,
+        keep_days=keep,
+        master=master,
+        stop=stop,
+        tell=lambda text: typer.echo(text, err=True),
+    )
+
+
+def _section(name: ReportName, log_dirs: list[str], json_file: Path | None, **options: Any) -> None:
+    _require_spark()
+    from fanout.reports.entry import run_section
+
+    _make(partial(run_section, name=name, **options), log_dirs=log_dirs, json_file=json_file)
 
 
 def _require_spark() -> None:

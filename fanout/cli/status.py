@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from fanout.api.models import LagDocument, LinkDetail, LogStatus, NodeStatus, ServerStatus
+    from fanout.api.models import AuditDetail, LagDocument, LinkDetail, LogStatus, NodeStatus, ServerStatus
 
 __all__ = ["register"]
 
@@ -121,6 +121,10 @@ def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
     yield "primary", link.primary
     if link.snapshot_seconds is not None:
         yield "snapshot", f"{counted(link.snapshot_topics, 'topic')} in {as_duration(link.snapshot_seconds)}"
+    if link.audit is not None:
+        yield "audit", link.audit.failure or _audit_figures(link.audit)
+    if link.alarm is not None:
+        yield "alarm", link.alarm
     troubles = (
         (link.reconnects_total, "reconnects"),
         (link.truncated_total, "truncated snapshots"),
@@ -128,11 +132,23 @@ def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
         (link.refused_total, "values refused by a limit"),
     )
     had = [f"{what} {as_count(count)}" for count, what in troubles if count]
+    for selector in link.selectors:
+        unfit = [f"{reason} {as_count(count)}" for reason, count in sorted(selector.unfit_total.items())]
+        if unfit:
+            yield "left out", f"of {selector.filter}: {', '.join(unfit)}"
     if had:
         yield "troubles", ", ".join(had)
     if link.last_error is not None:
         yield "error", link.last_error
         yield "", link.hint or ""
+
+
+def _audit_figures(audit: AuditDetail) -> str:
+    from fanout.cli.quantities import as_count, counted
+
+    changed, removed = as_count(audit.changed_topics), as_count(audit.removed_topics)
+    figures = f"{counted(audit.checked_topics, 'topic')}, {changed} repaired, {removed} removed"
+    return f"{figures}, at {audit.ended:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _server_facts(server: ServerStatus) -> Iterator[tuple[str, str]]:
@@ -144,6 +160,9 @@ def _server_facts(server: ServerStatus) -> Iterator[tuple[str, str]]:
     yield "delivered", f"{counted(server.deliveries_total, 'message')}, {as_bytes(server.sent_bytes_total)}"
     yield "received", counted(server.received_total, "message")
     yield "queued", f"{counted(server.queued_messages, 'message')}, {as_bytes(server.queued_bytes)}"
+    if server.conflated_total:
+        waiting = counted(server.conflated_topics, "value")
+        yield "conflated", f"{counted(server.conflated_total, 'message')}, {waiting} waiting"
     dropped = [f"{reason} {as_count(count)}" for reason, count in sorted(server.dropped_total.items()) if count]
     yield "dropped", ", ".join(dropped) or "nothing"
 

@@ -13,15 +13,25 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
 
-    from fanout.errors import FanoutError
+    from fanout.errors import ConfigFault, FanoutError
 
-__all__ = ["columns", "error_console", "facts", "output", "print_error", "print_json", "show", "state_text"]
+__all__ = [
+    "columns",
+    "error_console",
+    "facts",
+    "output",
+    "print_error",
+    "print_json",
+    "print_warnings",
+    "show",
+    "state_text",
+]
 
 _PIPE_WIDTH = 1000
 """Columns of an output that is not a terminal: wide enough that nothing wraps."""
@@ -106,24 +116,40 @@ def print_error(error: FanoutError) -> None:
 
     console = error_console()
     if isinstance(error, ConfigError):
-        show(_headline(f"{error.path}: {counted(len(error.faults), 'fault')}"), console=console)
-        for fault in error.faults:
-            where = Text.assemble((fault.key, "bold"), ": " if fault.key else "", fault.problem)
-            show(
-                Padding(where, (0, 0, 0, 2)),
-                Padding(Text(fault.hint, style="dim"), (0, 0, 0, 4)),
-                console=console,
-            )
+        show(_headline("error", f"{error.path}: {counted(len(error.faults), 'fault')}"), console=console)
+        _print_faults(error.faults)
         return
-    show(_headline(error.message), console=console)
+    show(_headline("error", error.message), console=console)
     if error.hint:
         show(Padding(Text(error.hint), (0, 0, 0, 2)), console=console)
 
 
-def _headline(message: str) -> RenderableType:
+def print_warnings(path: str, faults: Sequence[ConfigFault]) -> None:
+    """Print what is no fault of a configuration and surely not meant, to standard error; nothing for none."""
+    from fanout.cli.quantities import counted
+
+    if faults:
+        show(_headline("warning", f"{path}: {counted(len(faults), 'warning')}"), console=error_console())
+        _print_faults(faults)
+
+
+def _print_faults(faults: Sequence[ConfigFault]) -> None:
+    from rich.padding import Padding
     from rich.text import Text
 
-    return Text.assemble(("error: ", "bold red"), message)
+    for fault in faults:
+        where = Text.assemble((fault.key, "bold"), ": " if fault.key else "", fault.problem)
+        show(
+            Padding(where, (0, 0, 0, 2)),
+            Padding(Text(fault.hint, style="dim"), (0, 0, 0, 4)),
+            console=error_console(),
+        )
+
+
+def _headline(kind: str, message: str) -> RenderableType:
+    from rich.text import Text
+
+    return Text.assemble((f"{kind}: ", "bold red" if kind == "error" else "bold yellow"), message)
 
 
 def _console(*, stderr: bool, is_terminal: bool) -> Console:

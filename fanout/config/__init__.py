@@ -16,6 +16,7 @@ from fanout.config.settings import (
     ListenerConfig,
     LogConfig,
     NodeConfig,
+    QueueOverflow,
     RetainPolicy,
     ServerConfig,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "ListenerConfig",
     "LogConfig",
     "NodeConfig",
+    "QueueOverflow",
     "RetainPolicy",
     "Role",
     "ServerConfig",

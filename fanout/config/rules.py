@@ -119,6 +119,8 @@ def _listener_faults(config: NodeConfig) -> Iterator[ConfigFault]:
                 )
     if config.http is not None:
         listeners.append(("http.listen", config.http.listen))
+        if config.http.agent_listen is not None:
+            listeners.append(("http.agent_listen", config.http.agent_listen))
     for (first_key, first), (key, address) in itertools.combinations(listeners, 2):
         if _clash(first, address):
             yield ConfigFault(
@@ -271,6 +273,12 @@ def _selector_faults(config: NodeConfig) -> Iterator[ConfigFault]:
                         f'"{exclude}" excludes nothing: no topic of "{selector.filter}" matches it',
                         hint,
                     )
+            if selector.retained_only and selector.live_only:
+                yield ConfigFault(
+                    f"{_key(SelectorPlace(link_index, selector_index))}.live_only",
+                    "retained_only is true too, and nothing would be left",
+                    "Keep one of them, or neither.",
+                )
             if sample_topic(selector) is None:
                 yield ConfigFault(
                     key,

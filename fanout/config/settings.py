@@ -39,6 +39,8 @@ from fanout.config.values import (
     Origin,
     PacketBytes,
     PathText,
+    PayloadBytes,
+    Percent,
     PositiveUint16,
     Prefix,
     PrimaryAddresses,
@@ -46,13 +48,14 @@ from fanout.config.values import (
     Seconds,
     SecondsOrZero,
     SelectedFilter,
+    ServerReference,
     SessionExpiry,
     Uint16,
     UserName,
     WorkerCount,
     converted,
 )
-from fanout.selection import Selector, WritePolicy
+from fanout.selection import ContentKind, Selector, WritePolicy
 
 __all__ = [
     "HttpConfig",
@@ -60,17 +63,33 @@ __all__ = [
     "LinkConfig",
     "ListenerConfig",
     "LogConfig",
+    "LossPolicy",
     "NodeConfig",
+    "QueueOverflow",
     "RetainPolicy",
     "SelectorSection",
     "ServerConfig",
 ]
+
+LossPolicy: TypeAlias = Literal["tear_down", "serve_stale"]
+"""What becomes of the replica of a session that is lost.
+
+tear_down:   it is removed at once.
+serve_stale: it is served on, not ready, until the next snapshot is proved, or the grace is over.
+"""
 
 RetainPolicy: TypeAlias = Literal["bridge", "keep"]
 """How a link over MQTT 3.1.1 learns that a live update is retained; ordinary clients get it without RETAIN.
 
 bridge: the link asks for the flag with the bridge bit of the protocol level, which Mosquitto and others know.
 keep:   every live update is taken for a retained one.
+"""
+
+QueueOverflow: TypeAlias = Literal["disconnect", "drop_oldest"]
+"""What becomes of a session for which more messages at QoS 1 and 2 wait than may.
+
+disconnect:  it ends, so that its client knows that something is missing.
+drop_oldest: it goes on without the oldest of what was not sent yet.
 """
 
 _STRICT = ConfigDict(extra="forbid")
@@ -89,6 +108,8 @@ class IdentityConfig:
     """Its identifier; no other node that talks to the same primary or stands in the same report has it."""
     data_directory: PathText = Path("var/lib")
     """Where the node keeps what it must find again after a restart."""
+    drain_s: SecondsOrZero = 5.0
+    """How long clients are still served once the node is told to go, and is not ready any more; 0 has none of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +156,10 @@ class ServerConfig:
     """Sessions, those without a connection included; a client that would need one more is refused (0x97)."""
     subscriptions_max: Count = 1_000
     """Subscriptions of one session."""
+    filter_levels_max: Count = 128
+    """Levels of a Topic Filter that a client subscribes to; one with more is refused (0x97)."""
+    server_reference: ServerReference | None = None
+    """Where clients are sent when they are told to leave (Server Reference, with 0x9C); None names no server."""
     keep_alive_max_s: Uint16 = 0
     """Longest Keep Alive a client gets (Server Keep Alive in MQTT 5); 0 leaves it to the client."""
     session_expiry_max_s: SessionExpiry = 3_600
@@ -153,6 +178,8 @@ class ServerConfig:
     """Messages that may wait for one session."""
     queue_bytes_max: ByteCount = 64 * MIB
     """Bytes of the messages that may wait for one session."""
+    queue_overflow: QueueOverflow = "disconnect"
+    """What becomes of a session with more messages at QoS 1 and 2; at QoS 0 the oldest are dropped in any case."""
     write_buffer_high_bytes: ByteCount = MIB
     """Unsent bytes of one connection above which its messages wait in the queue."""
     write_buffer_low_bytes: ByteCount = 256 * KIB
@@ -182,6 +209,8 @@ class HttpConfig:
 
     listen: HttpAddress = _HTTP_LISTEN
     """Address to listen on."""
+    agent_listen: HttpAddress | None = None
+    """Address at which HAProxy's agent check is answered; None answers none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,10 +249,28 @@ class SelectorSection:
     """Put in front of the topic locally; empty, or ending with "/"."""
     writes: WritePolicy = "reject"
     """What happens to a local PUBLISH inside the selector."""
+    content: tuple[ContentKind, ...] = ()
+    """Kinds of content that are replicated; empty: all."""
+    retained_only: Flag = False
+    """Whether only messages with RETAIN are replicated."""
+    live_only: Flag = False
+    """Whether no retained value is replicated, but only what is published from now on."""
+    max_payload: PayloadBytes = 0
+    """Bytes of the largest payload that is replicated; 0: no limit."""
 
 
 def _selector(section: SelectorSection) -> Selector:
-    return Selector(section.filter, section.exclude, section.qos, section.prefix, section.writes)
+    return Selector(
+        section.filter,
+        section.exclude,
+        section.qos,
+        section.prefix,
+        section.writes,
+        section.content,
+        section.retained_only,
+        section.live_only,
+        section.max_payload,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +303,12 @@ class LinkConfig:
     """Keep Alive."""
     session_expiry_s: SessionExpiry = 300
     """How long the primary keeps the session, and this node the replica, without a connection."""
+    on_session_loss: LossPolicy = "tear_down"
+    """What becomes of the replica when the session is lost; see `LossPolicy`."""
+    grace_s: Seconds = 300.0
+    """Used with `serve_stale` only: how long a replica without a session is served at most."""
+    disconnect_clients: Flag = False
+    """Whether clients that have subscribed to the link's topics are told to go (0x9C) before a tear-down."""
     receive_maximum: PositiveUint16 = 65_535
     """QoS 1 and 2 messages that the primary may send without waiting for their acknowledgement."""
     packet_bytes_max: PacketBytes = 16 * MIB
@@ -266,12 +319,20 @@ class LinkConfig:
     """First pause before connecting again; it doubles, with jitter, up to `retry_max_s`."""
     retry_max_s: Seconds = 30.0
     """Longest pause before connecting again."""
+    min_evidence: Literal["marker", "barrier"] = "barrier"
+    """Weakest evidence for a snapshot with which the node may be ready."""
     snapshot_quiet_s: Seconds = 5.0
     """How long a snapshot may bring no byte before it counts as truncated."""
     heartbeat_s: SecondsOrZero = 5.0
     """Pause between heartbeats through the primary; 0 sends none, and then lag is unknown."""
+    audit_interval_s: SecondsOrZero = 3_600.0
+    """Pause between audits while live, give or take a tenth; 0 makes none but those that are asked for."""
+    max_removed_percent: Percent = 20
+    """Share of a selector's topics that an audit may remove unless somebody confirms it."""
     control_topic: ControlTopic = "fanout/control"
     """Topic at the primary below which the node publishes markers and heartbeats."""
+    announce_missing: Flag = False
+    """Whether a local SUBSCRIBE that fits a selector and matches nothing is announced at the primary."""
     receive_buffer_bytes: ByteCount = 4 * MIB
     """Receive buffer asked from the system (SO_RCVBUF), which keeps a snapshot from being truncated."""
     topics_max: Count = 5_000_000

@@ -40,6 +40,8 @@ __all__ = [
     "Origin",
     "PacketBytes",
     "PathText",
+    "PayloadBytes",
+    "Percent",
     "PositiveUint16",
     "Prefix",
     "PrimaryAddresses",
@@ -47,6 +49,7 @@ __all__ = [
     "Seconds",
     "SecondsOrZero",
     "SelectedFilter",
+    "ServerReference",
     "SessionExpiry",
     "Uint16",
     "UserName",
@@ -64,6 +67,8 @@ GIB = 1024 * MIB
 _DAY_S = 86_400
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SERVER_REFERENCE = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+"""A server in a Server Reference (MQTT 5, section 4.11)."""
 _MQTT_STRING_BYTES_MAX = 65_535
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
 
@@ -129,6 +134,14 @@ def _check_client_id(text: str) -> None:
         raise _fault(
             "it is too long for MQTT, or contains the character U+0000",
             f"Use at most {_MQTT_STRING_BYTES_MAX} bytes, without that character.",
+        )
+
+
+def _check_server_reference(text: str) -> None:
+    if not text or any(not _SERVER_REFERENCE.fullmatch(each) for each in text.split(" ")):
+        raise _fault(
+            f'"{text}" does not name servers as clients read them',
+            'Write host or host:port, several with one blank between, as in "edge-2:1883 edge-3:1883".',
         )
 
 
@@ -202,6 +215,7 @@ def _one_or_several(value: object) -> object:
 Name: TypeAlias = Annotated[str, _checked(_check_name)]
 UserName: TypeAlias = Annotated[str, _checked(_check_user_name)]
 ClientId: TypeAlias = Annotated[str, _checked(_check_client_id)]
+ServerReference: TypeAlias = Annotated[str, _checked(_check_server_reference)]
 EnvironmentName: TypeAlias = Annotated[str, _checked(_check_environment_name)]
 PathText: TypeAlias = Annotated[Path, _checked(_check_path)]
 
@@ -223,6 +237,7 @@ PrimaryAddresses: TypeAlias = Annotated[
 ]
 
 Flag: TypeAlias = Annotated[bool, Strict()]
+Percent: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=100)]
 Qos: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=2)]
 Uint16: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=65_535)]
 PositiveUint16: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=65_535)]
@@ -233,5 +248,6 @@ WorkerCount: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=64)]
 ByteCount: TypeAlias = Annotated[int, Strict(), Field(ge=KIB, le=1024 * GIB)]
 # A Remaining Length of four bytes and the fixed header in front of it (MQTT 5, section 1.5.5).
 PacketBytes: TypeAlias = Annotated[int, Strict(), Field(ge=KIB, le=268_435_460)]
+PayloadBytes: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=268_435_455)]
 Seconds: TypeAlias = Annotated[float, Strict(), Field(ge=0.01, le=_DAY_S, allow_inf_nan=False)]
 SecondsOrZero: TypeAlias = Annotated[float, Strict(), Field(ge=0, le=_DAY_S, allow_inf_nan=False)]

@@ -11,20 +11,25 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fanout.errors import FanoutError
+from fanout.link.audit import AuditReport
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Changes
+from fanout.standing import Standing
 
 __all__ = [
     "Applied",
+    "AuditEnded",
     "Event",
     "Failed",
     "Forwarded",
     "HeartbeatReturned",
     "SelectorComplete",
+    "StandingTold",
     "StateEntered",
     "TearDown",
+    "WentStale",
 ]
 
 
@@ -38,6 +43,14 @@ class Applied:
     """To be written once the changes are recorded, in one write; empty for nothing."""
     epoch: int
     """The epoch it belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEnded:
+    """An audit of the live link has come to its end."""
+
+    report: AuditReport
+    """What it found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +71,14 @@ class SelectorComplete:
     """Position of the selector."""
     evidence: Evidence
     """What proves it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandingTold:
+    """The primary is another than before, or said how it stands to those above it."""
+
+    standing: Standing
+    """How it stands; `NO_NODE` for a primary that is no fanout node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +108,14 @@ class TearDown:
 
 
 @dataclass(frozen=True, slots=True)
+class WentStale:
+    """The session is lost, and the replica is served on for the time of grace."""
+
+    reason: str
+    """Why, for a person."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The Network Connection must be closed, after what is to be sent was written."""
 
@@ -94,5 +123,16 @@ class Failed:
     """What went wrong."""
 
 
-Event: TypeAlias = Applied | Forwarded | StateEntered | SelectorComplete | HeartbeatReturned | TearDown | Failed
+Event: TypeAlias = (
+    Applied
+    | AuditEnded
+    | Forwarded
+    | StateEntered
+    | SelectorComplete
+    | StandingTold
+    | HeartbeatReturned
+    | TearDown
+    | WentStale
+    | Failed
+)
 """Anything that the machine tells."""

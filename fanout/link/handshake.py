@@ -13,8 +13,9 @@ from fanout.errors import LinkLost, PrimaryRefused
 from fanout.mqtt.packets import Connack, Disconnect
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.stamp import ASK_FOR_STAMPS, NODE_PROPERTY
+from fanout.standing import Standing
 
-__all__ = ["Handshake", "disconnected", "read_connack", "refused_subscription"]
+__all__ = ["Handshake", "check_cycle", "disconnected", "read_connack", "refused_subscription"]
 
 _RETURN_CODES = {
     1: ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
@@ -100,6 +101,21 @@ def refused_subscription(topic_filter: str, reason_code: int) -> PrimaryRefused:
         reason_code=reason_code,
         hint="Allow the link's user to subscribe to it at the primary, or correct the selector",
     )
+
+
+def check_cycle(standing: Standing, node_id: str) -> None:
+    """Refuse a primary that gets what it has from this node.
+
+    Raises:
+        PrimaryRefused: It does.
+    """
+    for path in standing.paths:
+        if node_id in path:
+            raise PrimaryRefused(
+                f"the links form a cycle: {' > '.join((*path, node_id))}",
+                reason_code=ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+                hint="Connect this node to a primary that is not below it; and no two nodes may have the same node.id",
+            )
 
 
 def _text(code: int) -> str:

@@ -9,37 +9,44 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable
+from dataclasses import asdict, replace
 
 from structlog.typing import FilteringBoundLogger
 
-from fanout.config import LinkConfig, read_password
-from fanout.errors import FanoutError, LinkLost
-from fanout.link.backoff import Backoff
+from fanout.config import Address, LinkConfig, read_password
+from fanout.errors import AuditRefused, FanoutError, LinkLost
+from fanout.link import probe
+from fanout.link.addresses import AddressChoice
+from fanout.link.audit import AuditReport
 from fanout.link.connection import READ_AHEAD_FACTOR, LinkConnection, connect
 from fanout.link.events import (
     Applied,
+    AuditEnded,
     Event,
     Failed,
     Forwarded,
     HeartbeatReturned,
     SelectorComplete,
+    StandingTold,
     StateEntered,
     TearDown,
+    WentStale,
 )
 from fanout.link.forwarding import UNAVAILABLE
+from fanout.link.missing import MissingTopics
 from fanout.link.outgoing import Message
 from fanout.link.proof import Evidence
 from fanout.link.session import LinkSession
 from fanout.link.states import LinkState
-from fanout.link.status import Clock, LinkSink, LinkStatus, SelectorStatus
+from fanout.link.status import STALE, AuditTotals, Clock, LinkSink, LinkStatus, SelectorStatus
+from fanout.link.teardown import piece_topics
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
+from fanout.standing import NO_NODE, UNTOLD, Standing
 
 __all__ = ["Link"]
 
-_TEAR_DOWN_PIECE = 2_000
-"""Topics removed before other work gets its turn: some milliseconds, with their delivery."""
 _READ_AHEAD_STATES = (LinkState.SNAPSHOT, LinkState.PROVING, LinkState.RESUMING, LinkState.VERIFYING)
 _NEVER = float("inf")
 
@@ -73,9 +80,21 @@ class Link:
         self._clock = clock
         self._logger = logger.bind(link=config.name)
         self._session = LinkSession(config, node_id=node_id, replica=replica, nonce=clock.now_ns())
+        # What the status shows is what was acted on, in order: the session may be ahead by the rest of a read.
+        self._state = LinkState.DOWN
+        self._standing = NO_NODE
+        self._audits = AuditTotals()
+        self._missing = MissingTopics(config.control_topic, node_id=node_id)
+        self._announced: dict[int, str] = {}
+        """Token of an announcement under way to its filter."""
+        self._audit_waiters: list[asyncio.Future[AuditReport]] = []
+        self._doubt = ""
+        """Why updates may be missing; empty when nothing says so."""
         self._since_ns = clock.now_ns()
-        self._address_index = 0
-        self._backoff = Backoff(min_s=config.retry_min_s, max_s=config.retry_max_s)
+        self._node_id = node_id
+        self._addresses = AddressChoice(len(config.primaries), min_s=config.retry_min_s, max_s=config.retry_max_s)
+        self._preferred: int | None = None
+        """Position of a better address that has just answered: to be used in place of the one in use."""
         self._connection: LinkConnection | None = None
         self._held = False
         self._attention = asyncio.Event()
@@ -92,21 +111,29 @@ class Link:
         """Token of a forwarded message to who waits for the primary's answer."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
+        self._planned_expiry_ns: int | None = None
+        """The replica's next expiry when the timer was last planned."""
 
     async def run(self) -> None:
         """Connect, replicate and connect again, until cancelled; then the session at the primary is ended."""
         try:
             while True:
+                failed = False
                 try:
                     await self._serve()
                 except FanoutError as error:
+                    failed = True
                     self._note_failure(error)
-                if self._was_live:
-                    self._was_live = False
-                    self._backoff.reset()
+                was_live, self._was_live = self._was_live, False
+                preferred, self._preferred = self._preferred, None
+                now = self._clock.monotonic()
+                if not failed and preferred is not None:
+                    self._addresses.take(preferred, now)
+                elif was_live:
+                    self._addresses.lose(now)
                 else:
-                    self._address_index = (self._address_index + 1) % len(self.config.primaries)
-                await self._rest(self._backoff.next_delay_s())
+                    self._addresses.fail(now)
+                await self._rest(self._addresses.try_at_s)
         finally:
             if self._timer is not None:
                 self._timer.cancel()
@@ -114,6 +141,7 @@ class Link:
                 if not verdict.done():
                     verdict.set_result(UNAVAILABLE)
             self._verdicts.clear()
+            self._answer_audit(AuditReport(False, failure="the node is stopping"))
 
     def forward(self, row: PublishRow, *, prefix: bytes) -> ReasonCode | asyncio.Future[ReasonCode]:
         """Publish a local client's message at the primary; it comes back as an update like any other.
@@ -149,6 +177,53 @@ class Link:
         if self._connection is not None:
             self._connection.hold(held)
 
+    async def wait_forwarded(self) -> None:
+        """Wait until the primary has answered what was forwarded, or nobody can any more."""
+        if self._verdicts:
+            await asyncio.wait(self._verdicts.values())
+
+    def announce_missing(self, topic_filter: str) -> None:
+        """Tell the primary that somebody waits for topics which are not there, unless the link is not live.
+
+        Args:
+            topic_filter: At the primary.
+        """
+        now_ns, now = self._clock.now_ns(), self._clock.monotonic()
+        if self._state is not LinkState.LIVE:
+            return
+        payload = self._missing.announcement(topic_filter, now=now, now_ns=now_ns)
+        if payload is not None:
+            token = self._session.forward(Message(self._missing.topic, payload), now_ns=now_ns, now=now)
+            if not isinstance(token, ReasonCode):
+                self._announced[token] = topic_filter
+                self._write_and_plan()
+
+    async def audit(self, *, confirmed: bool = False) -> AuditReport:
+        """Compare the replica with the primary now, repair it, and return what was found.
+
+        Cancelling does not stop the audit.
+
+        Args:
+            confirmed: Whether any number of topics may be removed.
+
+        Raises:
+            AuditRefused: None can begin now.
+        """
+        clock = self._clock
+        begun = self._session.audit(confirmed=confirmed, now_ns=clock.now_ns(), now=clock.monotonic())
+        if isinstance(begun, str):
+            raise AuditRefused(f"no audit of link {self.config.name} can begin: {begun}", hint="Try again later")
+        waiter: asyncio.Future[AuditReport] = asyncio.get_running_loop().create_future()
+        self._audit_waiters.append(waiter)
+        self._act(begun)
+        self._write_and_plan()
+        return await waiter
+
+    @property
+    def _address(self) -> Address:
+        """The primary's address in use, or to be tried next."""
+        return self.config.primaries[self._addresses.current]
+
     def status(self) -> LinkStatus:
         """Return how the link is at the moment."""
         session, replica = self._session, self._replica
@@ -160,13 +235,14 @@ class Link:
                 digest=replica.digest(index),
                 evidence=evidence,
                 complete=evidence is not None and not session.refused_in_epoch,
+                unfit=dict(session.content.unfit[index]) if session.content is not None else {},
             )
             for index, (selector, evidence) in enumerate(zip(self.config.selectors, session.evidence, strict=True))
         )
         return LinkStatus(
             name=self.config.name,
-            primary=str(self.config.primaries[self._address_index]),
-            state=session.state,
+            primary=str(self._address),
+            state=self._state,
             since_ns=self._since_ns,
             epoch=session.epoch,
             epochs_total=session.epochs_total,
@@ -186,12 +262,19 @@ class Link:
             reconnects_total=max(0, session.connections_total - 1),
             snapshot_seconds=session.snapshot_seconds,
             snapshot_topics=session.snapshot_topics,
+            withheld=self._withheld(),
+            paths_above=self._standing.paths,
+            stale_reason=session.staleness.reason,
+            stale_left_s=session.staleness.left_s(now),
+            audits=self._audits,
+            missing_announced_total=self._missing.announced_total,
+            missing_suppressed_total=self._missing.suppressed_total,
         )
 
     # --- one connection ---
 
     async def _serve(self) -> None:
-        """Use one Network Connection from its beginning to its end.
+        """Use one Network Connection from its beginning to its end; return to use another address that answers.
 
         Raises:
             FanoutError: Why it ended.
@@ -199,6 +282,10 @@ class Link:
         clock, session = self._clock, self._session
         self._failure = None
         self._unanswered += 1
+        watch: asyncio.Task[None] | None = None
+        if self._addresses.current:
+            watch = asyncio.create_task(self._watch_preferred(), name=f"link-{self.config.name}-preferred")
+            watch.add_done_callback(self._watch_ended)
         connection = LinkConnection(
             on_data=self._on_data,
             on_closed=self._attention.set,
@@ -209,7 +296,7 @@ class Link:
             self._act(session.open(password=password, now_ns=clock.now_ns(), now=clock.monotonic()))
             await connect(
                 connection,
-                self.config.primaries[self._address_index],
+                self._address,
                 receive_buffer_bytes=self.config.receive_buffer_bytes,
                 timeout_s=self.config.connect_timeout_s,
             )
@@ -220,6 +307,10 @@ class Link:
                 await self._wait_attention(_NEVER)
                 if self._tear_down_reason is not None and not self._failed():
                     await self._tear_down(connection)
+                if self._preferred is not None and self._state is LinkState.LIVE and not self._failed():
+                    session.leave(now=clock.monotonic())
+                    self._logger.info("preferred address answers", primary=str(self.config.primaries[self._preferred]))
+                    return
             if self._failure is not None:
                 raise self._failure
             raise LinkLost(
@@ -230,6 +321,9 @@ class Link:
             session.close(now=clock.monotonic())
             raise
         finally:
+            if watch is not None:
+                watch.cancel()
+                await asyncio.wait([watch])
             self._write_and_plan()
             await connection.close()
             self._connection = None
@@ -240,9 +334,26 @@ class Link:
     def _failed(self) -> bool:
         return self._failure is not None
 
-    async def _rest(self, delay_s: float) -> None:
+    async def _watch_preferred(self) -> None:
+        """Ask the addresses in front of the one in use, on connections of their own, until one answers."""
+        better = self.config.primaries[: self._addresses.current]
+        while True:
+            await asyncio.sleep(self.config.retry_max_s)
+            if self._state is not LinkState.LIVE or self._session.auditing:
+                continue
+            for index, address in enumerate(better):
+                if await probe.answers(address, self.config, node_id=self._node_id):
+                    self._preferred = index
+                    self._attention.set()
+                    return
+
+    def _watch_ended(self, watch: asyncio.Task[None]) -> None:
+        if not watch.cancelled() and watch.exception() is not None:  # a bug: `run` ends with it
+            self._crash = watch.exception()
+            self._attention.set()
+
+    async def _rest(self, until: float) -> None:
         """Wait before the next attempt; what is due meanwhile is done."""
-        until = self._clock.monotonic() + delay_s
         self._write_and_plan()
         while self._clock.monotonic() < until:
             await self._wait_attention(until)
@@ -269,7 +380,8 @@ class Link:
         clock = self._clock
         reason, self._tear_down_reason = self._tear_down_reason or "", None
         topics = len(self._replica)
-        for changes in self._replica.tear_down(_TEAR_DOWN_PIECE, now_ns=clock.now_ns()):
+        clients = await self._sink.prepare_tear_down(self.config.name)
+        for changes in self._replica.tear_down(piece_topics(clients), now_ns=clock.now_ns()):
             self._sink.dispatch(changes)
             await asyncio.sleep(0)
         epoch = self._session.epoch
@@ -285,8 +397,10 @@ class Link:
     def _on_data(self, data: bytes) -> None:
         clock = self._clock
         try:
-            self._act(self._session.receive(data, now_ns=clock.now_ns(), now=clock.monotonic()))
-            self._write_and_plan()
+            events = self._session.receive(data, now_ns=clock.now_ns(), now=clock.monotonic())
+            self._act(events)
+            if not self._plan_stands(events):
+                self._write_and_plan()
         except Exception as error:  # a bug, here or in the sink: `run` ends with it
             self._crash = error
             self._attention.set()
@@ -302,12 +416,25 @@ class Link:
             self._crash = error
             self._attention.set()
 
+    def _plan_stands(self, events: list[Event]) -> bool:
+        """Return whether a read changed values only, as nearly all do: nothing is then due any sooner than before."""
+        return (
+            self._timer is not None
+            and not self._session.has_output
+            and len(events) == 1
+            and type(events[0]) is Applied
+            and self._replica.next_expiry_ns == self._planned_expiry_ns
+        )
+
     def _write_and_plan(self) -> None:
         """Write what the session wants to send, and set the timer for what it waits for."""
         output = self._session.take_output() if self._connection is not None else b""
         if output and self._connection is not None:
             self._connection.write(output)
+        if self._connection is not None:
+            self._connection.read_ahead = self._state in _READ_AHEAD_STATES or self._session.auditing
         now = self._clock.monotonic()
+        self._planned_expiry_ns = self._replica.next_expiry_ns
         deadline = self._session.deadline(now_ns=self._clock.now_ns(), now=now)
         if deadline < self._timer_at:
             # A timer that is too early does no harm, so it is moved only when it is too late.
@@ -330,16 +457,30 @@ class Link:
                     self._enter(state, detail)
                 case SelectorComplete(index, evidence):
                     self._tell_complete(index, evidence)
+                case AuditEnded(report):
+                    self._take_audit(report)
+                case StandingTold(standing):
+                    self._take_standing(standing)
                 case HeartbeatReturned(round_trip_ns):
                     lag_us = round_trip_ns // 1000
                     self._tell("heartbeat", lag_us=lag_us)
                 case Forwarded(token, reason_code):
+                    announced = self._announced.pop(token, None)
+                    if announced is not None and reason_code.is_failure:
+                        self._logger.warning(
+                            "missing topic not announced", filter=announced, reason_code=reason_code.text
+                        )
                     verdict = self._verdicts.pop(token, None)
                     if verdict is not None and not verdict.done():
                         verdict.set_result(reason_code)
                 case TearDown(reason):
                     self._tear_down_reason = reason
                     self._attention.set()
+                case WentStale(reason):
+                    self._tell("state", state=STALE, detail=reason)
+                    self._logger.warning(
+                        "session lost, serving stale values", reason=reason, grace_s=self.config.grace_s
+                    )
                 case Failed(error):
                     self._failure = error
                     self._attention.set()
@@ -351,12 +492,54 @@ class Link:
             )
             self._logger.error("replica is full", topics=len(self._replica))
 
+    def _take_standing(self, standing: Standing) -> None:
+        if standing is UNTOLD:  # until the document comes, the paths stay as they were: a cycle is still one
+            standing = replace(standing, paths=self._standing.paths)
+        changed, self._standing = standing != self._standing, standing
+        if changed:
+            self._sink.standing_changed()
+            self._logger.info("primary told how it stands", reason=standing.reason, hops=standing.hops)
+
+    def _withheld(self) -> str | None:
+        if self._standing.reason:
+            return f"its primary is not ready: {self._standing.reason}"
+        return self._doubt or self._too_weak()
+
+    def _too_weak(self) -> str | None:
+        """Return which selector's evidence is weaker than the configuration asks for."""
+        wanted = Evidence(self.config.min_evidence)
+        for selector, evidence in zip(self.config.selectors, self._session.evidence, strict=True):
+            if evidence is not None and not evidence.is_at_least(wanted):
+                return (
+                    f"the evidence for {selector.filter} is {evidence}, weaker than min_evidence = {wanted}:"
+                    f" the primary does not let the link publish below {self.config.control_topic}"
+                )
+        return None
+
+    def _take_audit(self, report: AuditReport) -> None:
+        self._audits = self._audits.with_report(report, now_ns=self._clock.now_ns())
+        # While it ran, updates came at QoS 0, which a primary drops when it is cut short, as it does with copies.
+        self._doubt = f"updates may be missing since an audit failed: {report.failure}" if report.failure else ""
+        self._tell("audit", detail=json.dumps(asdict(report)))
+        log = self._logger.warning if report.failure or report.kept or report.changed else self._logger.info
+        log("audit ended", **asdict(report))
+        self._answer_audit(report)
+        self._sink.standing_changed()
+
+    def _answer_audit(self, report: AuditReport) -> None:
+        waiters, self._audit_waiters = self._audit_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(report)
+
     def _enter(self, state: LinkState, detail: str) -> None:
+        self._state = state
         self._since_ns = self._clock.now_ns()
-        if self._connection is not None:
-            self._connection.read_ahead = state in _READ_AHEAD_STATES
         if state is LinkState.LIVE:
             self._was_live = True
+            self._doubt = ""
+            if self._too_weak() is not None:
+                self._logger.warning("evidence is too weak to be ready", reason=self._too_weak())
         if state in (LinkState.CONNECTING, LinkState.DOWN):
             if self._unanswered > 1:
                 return  # a repeated attempt is no change of state
@@ -409,7 +592,7 @@ class Link:
                 "link is down",
                 error=error.message,
                 hint=error.hint,
-                primary=str(self.config.primaries[self._address_index]),
+                primary=str(self._address),
             )
 
 

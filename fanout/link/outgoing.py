@@ -111,6 +111,11 @@ class Outgoing:
         self._outbound = Outbound(window=self._outbound.window, packet_ids=self._packet_ids)
         return unknown
 
+    @property
+    def has_output(self) -> bool:
+        """Whether `take` has something."""
+        return bool(self._pieces)
+
     def take(self) -> bytes:
         """Return what is to be written, in one piece; it is not returned again."""
         data = b"".join(self._pieces)

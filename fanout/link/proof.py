@@ -40,6 +40,10 @@ class Evidence(enum.StrEnum):
     BARRIER = "barrier"
     """The same without the message: publishing to the control topic is not possible."""
 
+    def is_at_least(self, other: Evidence) -> bool:
+        """Say whether this is as strong as `other`, or stronger."""
+        return self is Evidence.MARKER or other is Evidence.BARRIER
+
 
 class SnapshotProof:
     """The evidence for one retained set.

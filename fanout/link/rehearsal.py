@@ -17,14 +17,21 @@ from fanout.link.outgoing import Message, Outgoing
 from fanout.link.stage import Stage
 from fanout.mqtt.packets import Suback
 
-__all__ = ["SERVER_FENCE", "Rehearsal"]
+__all__ = ["RETAINED_COUNT", "SERVER_FENCE", "Rehearsal", "own_fence"]
 
 SERVER_FENCE = b"$SYS/broker/version"
 """A topic whose retained value Mosquitto sets once, when it starts."""
+RETAINED_COUNT = b"$SYS/broker/retained messages/count"
+"""How many retained messages the primary has in all, as most servers tell; asked so that a shortfall has a measure."""
 CONTROL_PATIENCE_S = 1.0
 """How long the control message may take after its PUBACK before it counts as not permitted."""
 _OWN_FENCE_EXPIRY_S = 86_400
 _NEVER = float("inf")
+
+
+def own_fence(control: ControlChannel) -> Message:
+    """Return the link's own fence; it expires, so that a node that is gone leaves nothing behind."""
+    return Message(control.fence_topic, b"fence", retain=True, expiry_s=_OWN_FENCE_EXPIRY_S)
 
 
 class Rehearsal(Stage):
@@ -63,6 +70,7 @@ class Rehearsal(Stage):
         outgoing.publish(Message(control.topic, control.send(now)), now=now)
         if self._wants_fence:
             outgoing.subscribe(SERVER_FENCE, qos=0, no_local=False, retain_handling=0, now=now)
+            outgoing.subscribe(RETAINED_COUNT, qos=0, no_local=False, retain_handling=0, now=now)
         self._ping(now)
 
     def receive_suback(self, packet: Suback, now: float) -> None:
@@ -120,8 +128,7 @@ class Rehearsal(Stage):
         tries = self._wants_fence and self.fence is None and self._control.permitted and not self._own_fence_tried
         if tries and self._outgoing.free:
             self._own_fence_tried = True
-            own_fence = Message(self._control.fence_topic, b"fence", retain=True, expiry_s=_OWN_FENCE_EXPIRY_S)
-            self._outgoing.publish(own_fence, now=now)
+            self._outgoing.publish(own_fence(self._control), now=now)
             self._outgoing.subscribe(self._control.fence_topic, qos=0, no_local=False, retain_handling=0, now=now)
             self._ping(now)
             return

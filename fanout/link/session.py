@@ -19,24 +19,30 @@ from itertools import groupby
 
 from fanout.config import LinkConfig
 from fanout.errors import FanoutError, LinkLost, ProtocolError, SnapshotUnproved
+from fanout.link.audit import Audit, AuditSchedule
+from fanout.link.content import ContentFilter
 from fanout.link.control import STALL_INTERVALS, ControlChannel
 from fanout.link.events import (
     Applied,
+    AuditEnded,
     Event,
     Failed,
     Forwarded,
     HeartbeatReturned,
     SelectorComplete,
+    StandingTold,
     StateEntered,
     TearDown,
+    WentStale,
 )
 from fanout.link.forwarding import UNAVAILABLE, Forwarding, verdict
-from fanout.link.handshake import disconnected, read_connack
+from fanout.link.handshake import check_cycle, disconnected, read_connack, refused_subscription
 from fanout.link.intake import Intake
 from fanout.link.outgoing import Message, Outgoing, encode_acknowledgement
 from fanout.link.proof import Evidence
-from fanout.link.rehearsal import SERVER_FENCE, Rehearsal
+from fanout.link.rehearsal import RETAINED_COUNT, SERVER_FENCE, Rehearsal, own_fence
 from fanout.link.stage import PendingStage, Stage
+from fanout.link.staleness import Staleness
 from fanout.link.states import LinkState, Trigger, next_state
 from fanout.link.sync import RetainedSync, Step
 from fanout.link.verification import find_losses
@@ -47,6 +53,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Stamp
 from fanout.stamp import split_stamp
+from fanout.standing import NO_NODE, STANDING_TOPIC, UNTOLD, decode_standing
 
 __all__ = ["PING_SHARE", "LinkSession"]
 
@@ -74,6 +81,8 @@ class LinkSession:
         snapshot_seconds: How long the newest complete snapshot took; None before the first.
         control: The control channel, for the lag.
         fence: Topic of the fence that snapshots of this epoch use; None for none.
+        content: What is not replicated of what the selectors cover; None when they take everything.
+        staleness: Whether the replica is that of a lost session, served on.
         primary_node: Node identifier of the primary, when the newest CONNACK told that it is a fanout node.
     """
 
@@ -104,7 +113,14 @@ class LinkSession:
         )
         self.fence: bytes | None = None
         self.primary_node: str | None = None
+        self.staleness = Staleness(config)
+        self.content = (
+            ContentFilter(config.selectors, replica=replica)
+            if any(selector.is_choosy for selector in config.selectors)
+            else None
+        )
         self._config = config
+        self._node_id = node_id
         self._replica = replica
         self._inbound = Inbound()
         self._intake = Intake(
@@ -114,6 +130,13 @@ class LinkSession:
         self._outgoing = Outgoing(config, node_id=node_id)
         self._forwarding = Forwarding(self._outgoing)
         self._token = 0
+        self._audit: Audit | None = None
+        """The audit of the live link that is under way."""
+        self._schedule = AuditSchedule(config.audit_interval_s, seed=nonce)
+        self._retained_count: int | None = None
+        """How many retained messages the primary says it has in all."""
+        self._standing_id = 0
+        """Packet Identifier of the SUBSCRIBE for the standing of a fanout primary while it awaits SUBACK, else 0."""
         self._decoder: Decoder | None = None
         """None without a Network Connection, and from `Failed` on."""
         self._has_session = False
@@ -178,9 +201,11 @@ class LinkSession:
         """Do what is due by time; to be called at `deadline`."""
         self._at(now_ns, now)
         self._remove_expired()
-        if self.state is LinkState.DOWN:
+        if now >= self.staleness.deadline and self.state is not LinkState.TEARING_DOWN:
+            self._end_grace()
+        elif self.state is LinkState.DOWN:
             if len(self._replica) and now >= self._abandoned_at():
-                self._tear_down(Trigger.ABANDONED, "the session at the primary has expired by now")
+                self._lose_session(Trigger.ABANDONED, "the session at the primary has expired by now")
         elif self._decoder is not None:
             self._tick_connected()
         return self._take_events()
@@ -189,6 +214,8 @@ class LinkSession:
         """Return when to call `tick`, monotonic seconds; infinity when only bytes change anything."""
         expiry_ns = None if self.state is LinkState.TEARING_DOWN else self._replica.next_expiry_ns
         deadline = _NEVER if expiry_ns is None else now + max(0, expiry_ns - now_ns) / 1e9
+        if self.state is not LinkState.TEARING_DOWN:
+            deadline = min(deadline, self.staleness.deadline)
         if self.state is LinkState.DOWN:
             return min(deadline, self._abandoned_at() if len(self._replica) else _NEVER)
         if self._decoder is None:
@@ -198,12 +225,15 @@ class LinkSession:
             deadline = min(deadline, self._stage.deadline)
         if self.state in (LinkState.LIVE, LinkState.STALLED):
             deadline = min(deadline, self.control.deadline(now))
+        if self.state is LinkState.LIVE and self._stage is None:
+            deadline = min(deadline, self._schedule.due_s)
         return deadline
 
     def lost(self, *, now_ns: int, now: float) -> list[Event]:
         """Note that the Network Connection is gone."""
         self._at(now_ns, now)
         self._decoder = None
+        self._end_audit("the connection was lost")
         self._stage = None
         self._connack_by = _NEVER
         self._replica.drop_pass()
@@ -218,6 +248,7 @@ class LinkSession:
         """Note that the replica was removed, as `TearDown` asked."""
         self._at(now_ns, now)
         assert not len(self._replica)
+        self.staleness.end()
         self.evidence = [None] * len(self.evidence)
         if self._decoder is None:
             self._trigger(Trigger.TORN_DOWN_OFFLINE)
@@ -248,12 +279,40 @@ class LinkSession:
         self._forwarding.add(replace(message, token=self._token), now=now)
         return self._token
 
+    def audit(self, *, confirmed: bool, now_ns: int, now: float) -> list[Event] | str:
+        """Begin an audit now; `AuditEnded` follows.
+
+        Args:
+            confirmed: Whether any number of topics may be removed.
+            now_ns: Unix time in nanoseconds.
+            now: Monotonic seconds.
+
+        Returns:
+            What happened, or why no audit can begin.
+        """
+        self._at(now_ns, now)
+        if self.state is not LinkState.LIVE:
+            return f"the link is {self.state.value.replace('_', ' ')}"
+        if self._stage is not None:
+            return "an audit is under way"
+        self._begin_audit(confirmed=confirmed)
+        return self._take_events()
+
     def close(self, *, now: float) -> None:
         """Send DISCONNECT, which ends the session, for the node stops and the replica goes with it."""
         if self._decoder is not None and self.state is not LinkState.CONNECTING:
             if self.fence == self.control.fence_topic and self._outgoing.free:
                 self._outgoing.publish(Message(self.control.fence_topic, b"", retain=True), now=now)
             self._outgoing.disconnect(ReasonCode.SUCCESS, end_session=True, now=now)
+
+    @property
+    def has_output(self) -> bool:
+        """Whether `take_output` has something."""
+        return self._outgoing.has_output
+
+    def leave(self, *, now: float) -> None:
+        """Send DISCONNECT, which leaves the session to the next Network Connection."""
+        self._outgoing.disconnect(ReasonCode.SUCCESS, end_session=False, now=now)
 
     def take_output(self) -> bytes:
         """Return the bytes to write; they are not returned again."""
@@ -267,6 +326,11 @@ class LinkSession:
         if isinstance(self._stage, RetainedSync) and self.state in (LinkState.SNAPSHOT, LinkState.PROVING):
             return self._stage.topics_total + self._stage.topics_now
         return self._snapshot_topics
+
+    @property
+    def auditing(self) -> bool:
+        """Whether an audit of the live link is under way."""
+        return self._audit is not None
 
     @property
     def refused_in_epoch(self) -> int:
@@ -309,6 +373,7 @@ class LinkSession:
         self._intake.stamped = handshake.stamped
         self.primary_node = handshake.primary_node
         self._outgoing.allow_in_flight(handshake.receive_maximum)
+        self._ask_standing()
         if handshake.session_present:
             self._inbound.new_connection()
             self._outgoing.publish_again(self._now)
@@ -318,7 +383,7 @@ class LinkSession:
             else:
                 self._trigger(Trigger.SESSION_UNFINISHED)
                 self._begin_snapshot()
-        elif len(self._replica):
+        elif len(self._replica) and not self._keep_stale("the primary has no session for this link any more"):
             self._tear_down(Trigger.SESSION_LOST, "the primary has no session for this link any more")
         else:
             self._begin_epoch()
@@ -330,23 +395,44 @@ class LinkSession:
         if self._stage is not None:
             self._stage.receive_messages(len(rows))
         if self.state is LinkState.TEARING_DOWN:
-            self.outside_total += len(rows)  # a new session has no subscriptions yet: nothing of ours
-            return
+            # A new session has no subscriptions to the selectors yet: nothing else is ours.
+            ours = [row for row in rows if row[0] == STANDING_TOPIC]
+            self.outside_total += len(rows) - len(ours)
+            rows = ours
+        if self.primary_node is not None and any(row[0] == STANDING_TOPIC for row in rows):
+            # What is told of the data has its place among it.
+            for _, part in groupby(rows, lambda row: row[0] == STANDING_TOPIC):
+                self._take_rows(list(part))
+        else:
+            self._take_rows(rows)
+
+    def _take_rows(self, rows: list[PublishRow]) -> None:
         for phase, part in self._phases(rows):
             batch = self._intake.convert(part, now_ns=self._now_ns)
+            if self._audit is not None and not part[0][2] & 6:
+                for each, updates in self._replica.split_pass(batch.updates):
+                    self._events.append(Applied(self._replica.apply(updates, phase=each), b"", self.epoch))
+                batch.updates = []
             open_count = len(batch.to_puback) + self._inbound.open_count
             if open_count > self._config.receive_maximum and self._config.version == 5:
                 raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"{open_count} messages at a time")
-            changes = self._replica.apply(batch.updates, phase=phase)
+            updates = batch.updates
+            if self.content is not None:
+                updates = self.content.admit(updates, phase=phase)
+            changes = self._replica.apply(updates, phase=phase)
             acknowledgement = encode_acknowledgement(batch)
-            if batch.updates or acknowledgement:
+            if updates or acknowledgement:
                 self._events.append(Applied(changes, acknowledgement, self.epoch))
             for row in batch.others:
                 self._on_other(row)
 
     def _phases(self, rows: list[PublishRow]) -> Iterator[tuple[Phase, Sequence[PublishRow]]]:
         """Split rows, in order, by why they came."""
-        if self.state in (LinkState.LIVE, LinkState.STALLED):
+        if self._audit is not None:
+            # The copies come at QoS 0; which of these rows they are is for the replica to say.
+            for _, part in groupby(rows, lambda row: row[2] & 6):
+                yield Phase.LIVE, list(part)
+        elif self.state in (LinkState.LIVE, LinkState.STALLED):
             yield Phase.LIVE, rows
         elif self.state is LinkState.RESUMING:
             # What is sent again may have been applied before the connection was lost: not delivered twice.
@@ -372,8 +458,28 @@ class LinkSession:
         elif flags & 1 and topic in (SERVER_FENCE, self.control.fence_topic):
             if self._stage is not None:
                 self._stage.receive_retained(topic, self._now)
+        elif topic == self.control.fence_topic:
+            pass  # the fence was made anew
+        elif topic == RETAINED_COUNT:
+            self._retained_count = int(payload) if payload.isdigit() and len(payload) < 16 else None
+        elif topic == STANDING_TOPIC and self.primary_node is not None:
+            self._on_standing(payload)
         else:
             self.outside_total += 1
+
+    def _ask_standing(self) -> None:
+        """Ask a fanout node how it stands; what it says comes in order with the data (`fanout.standing`)."""
+        self._standing_id = 0
+        if self.primary_node is not None:
+            self._standing_id = self._outgoing.subscribe(
+                STANDING_TOPIC, qos=1, no_local=False, retain_handling=0, now=self._now
+            )
+        self._events.append(StandingTold(NO_NODE if self.primary_node is None else UNTOLD))
+
+    def _on_standing(self, payload: bytes) -> None:
+        standing = decode_standing(payload) or UNTOLD
+        check_cycle(standing, self._node_id)
+        self._events.append(StandingTold(standing))
 
     def _on_control_returned(self, payload: bytes) -> None:
         if self._stage is not None:
@@ -400,6 +506,10 @@ class LinkSession:
     def _on_suback(self, packet: Suback) -> None:
         if not self._outgoing.answered(packet.packet_id):
             return
+        if packet.packet_id == self._standing_id:
+            self._standing_id = 0
+            if packet.reason_codes[0] >= 0x80:
+                raise refused_subscription(STANDING_TOPIC.decode(), packet.reason_codes[0])
         if self._stage is not None:
             self._stage.receive_suback(packet, self._now)
 
@@ -449,6 +559,10 @@ class LinkSession:
     def _begin_sync(self, *, compare: bool) -> None:
         if not compare:
             self.evidence = [None] * len(self.evidence)  # of an attempt that was cut off, if there was one
+        elif self.fence == self.control.fence_topic and self._config.version == 5 and self._outgoing.free:
+            # The session may be older than the life of its fence. The message comes back without RETAIN, so it is no
+            # fence itself: the subscription to it, made with that of a selector, is without Retain As Published.
+            self._outgoing.publish(own_fence(self.control), now=self._now)
         self._stamp_before = self.control.stamp
         self._begin_stage(
             RetainedSync(
@@ -460,8 +574,26 @@ class LinkSession:
                 fence=self.fence,
                 quiet_s=self._config.snapshot_quiet_s,
                 compare=compare,
+                retained_count=lambda: self._retained_count,
             )
         )
+
+    def _begin_audit(self, *, confirmed: bool) -> None:
+        self._audit = Audit(confirmed=confirmed, removed_percent_max=self._config.max_removed_percent, now=self._now)
+        self._begin_sync(compare=True)
+
+    def _end_audit(self, failure: str = "") -> None:
+        """Tell how the audit ended, if one is under way."""
+        audit, self._audit = self._audit, None
+        if audit is None:
+            return
+        if failure:
+            self._schedule.plan_retry(self._now)
+        else:
+            self._schedule.plan(self._now)
+        self._stage = None
+        self._replica.drop_pass()
+        self._events.append(AuditEnded(audit.end(now=self._now, failure=failure)))
 
     def _begin_stage(self, stage: Stage) -> None:
         self._stage = stage
@@ -497,16 +629,33 @@ class LinkSession:
                 self._end_session(Trigger.LOSS, str(losses), LinkLost(str(losses)))
                 return
             self.evidence[index] = evidence
+            self._sweep(result.unseen)
+        elif self._audit is not None:
+            vanished = self._audit.judge(
+                result,
+                self._replica.values,
+                topics=self._replica.count(index),
+                proves_absence=self.fence is not None or self.primary_node is not None,
+                before=self._stamp_before,
+                now_ns=self._now_ns,
+            )
+            self._sweep(vanished)
         else:
             self.evidence[index] = evidence
             self._events.append(SelectorComplete(index, evidence))
-        self._sweep(result.unseen)
+            self._sweep(result.unseen)
+        if all(self.evidence):
+            self.staleness.end()
         sync.begin_next(self._now)
         if self.state is LinkState.PROVING and sync.index < len(self._config.selectors):
             self._trigger(Trigger.PROVED)
 
     def _finish(self, sync: RetainedSync) -> None:
         self._stage = None
+        if self._audit is not None:
+            self._end_audit()
+            return
+        self._schedule.plan(self._now)
         if self.state is LinkState.VERIFYING:
             self._trigger(Trigger.VERIFIED)
             return
@@ -516,8 +665,34 @@ class LinkSession:
         self._trigger(Trigger.COMPLETED)
 
     def _end_session(self, trigger: Trigger, reason: str, error: FanoutError) -> None:
-        self._tear_down(trigger, reason)
+        self._lose_session(trigger, reason)
         self._fail(error)
+
+    def _lose_session(self, trigger: Trigger, reason: str) -> None:
+        """Give the session up; its replica is torn down, or served on as the policy says."""
+        if self._keep_stale(reason):
+            self._stage = None
+            self._has_session = False
+        else:
+            self._tear_down(trigger, reason)
+
+    def _keep_stale(self, reason: str) -> bool:
+        """Say whether the replica of a lost session is served on."""
+        was_stale = self.staleness.reason is not None
+        if not self.staleness.begin(reason, complete=all(self.evidence), now=self._now):
+            return False
+        if not was_stale:
+            self.evidence = [None] * len(self.evidence)
+            self._events.append(WentStale(reason))
+        return True
+
+    def _end_grace(self) -> None:
+        """Tear the stale replica down, and give up the snapshot that would have replaced it, if one is under way."""
+        reason = f"{self.staleness.reason}; the grace of {self._config.grace_s:g} s is over"
+        self.staleness.end()
+        self._tear_down(Trigger.GRACE_OVER, reason)
+        if self._decoder is not None:
+            self._fail(LinkLost(reason))
 
     def _tear_down(self, trigger: Trigger, reason: str) -> None:
         self._stage = None
@@ -542,6 +717,8 @@ class LinkSession:
             if self._stage is not None:
                 self._stage.tick(now)
                 self._advance()
+            elif self.state is LinkState.LIVE and now >= self._schedule.due_s:
+                self._begin_audit(confirmed=False)
             elif now >= self._ping_deadline():
                 if self._outgoing.ping_sent_s is not None:
                     raise LinkLost("the primary does not answer PINGREQ")
@@ -550,11 +727,18 @@ class LinkSession:
                 self._tick_heartbeat()
         except SnapshotUnproved as error:
             self.truncated_total += 1
+            if self._audit is not None:
+                assert isinstance(self._stage, RetainedSync)
+                self._stage.give_up(now)
+                self._end_audit(str(error))
+                return
             self._end_session(Trigger.UNPROVED, error.message, error)
         except FanoutError as error:
             self._fail(error)
 
     def _tick_heartbeat(self) -> None:
+        if self._audit is not None:
+            return  # the control messages wait behind the retained set, and the audit has a limit for silence itself
         if self.control.is_stalled(self._now, intervals=2 * STALL_INTERVALS):
             raise LinkLost("heartbeats do not come back")
         if self.control.is_stalled(self._now) and self.state is LinkState.LIVE:
@@ -575,7 +759,7 @@ class LinkSession:
         return since + PING_SHARE * self._keep_alive_s
 
     def _abandoned_at(self) -> float:
-        if self._session_expiry_s == _SESSION_NEVER_EXPIRES:
+        if self._session_expiry_s == _SESSION_NEVER_EXPIRES or self.staleness.reason is not None:
             return _NEVER
         return self._offline_since + self._session_expiry_s
 

@@ -39,7 +39,7 @@ class Trigger(enum.Enum):
     OPEN = "open"
     """A Network Connection is wanted."""
     SESSION_NEW = "session new"
-    """CONNACK: there was no session at the primary, and the replica is empty."""
+    """CONNACK: there was no session at the primary, and the replica is empty, or served on although it is stale."""
     SESSION_LOST = "session lost"
     """CONNACK: there was no session at the primary any more, and the replica is not empty."""
     SESSION_RESUMED = "session resumed"
@@ -68,6 +68,8 @@ class Trigger(enum.Enum):
     """The Network Connection ended."""
     ABANDONED = "abandoned"
     """The primary has forgotten the session by now: it was not resumed in time."""
+    GRACE_OVER = "grace over"
+    """A stale replica may not be served any longer."""
     TORN_DOWN = "torn down"
     """The replica is empty; the Network Connection is there."""
     TORN_DOWN_OFFLINE = "torn down offline"
@@ -102,6 +104,11 @@ TRANSITIONS: dict[tuple[LinkState, Trigger], LinkState] = {
     (_S.VERIFYING, _T.LOST): _S.DOWN,
     (_S.STALLED, _T.REVIVED): _S.VERIFYING,
     (_S.STALLED, _T.LOST): _S.DOWN,
+    (_S.DOWN, _T.GRACE_OVER): _S.TEARING_DOWN,
+    (_S.CONNECTING, _T.GRACE_OVER): _S.TEARING_DOWN,
+    (_S.SNAPSHOT, _T.GRACE_OVER): _S.TEARING_DOWN,
+    (_S.PROVING, _T.GRACE_OVER): _S.TEARING_DOWN,
+    (_S.VERIFYING, _T.GRACE_OVER): _S.TEARING_DOWN,
     # A tear-down is never broken off: a connection that ends meanwhile changes only where it leads.
     (_S.TEARING_DOWN, _T.LOST): _S.TEARING_DOWN,
     (_S.TEARING_DOWN, _T.TORN_DOWN): _S.SNAPSHOT,

@@ -5,14 +5,19 @@ Owns the types at the link's edge. It must not know how a link works.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
+from fanout.link.audit import AuditReport
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
 from fanout.replica.update import Changes
 
-__all__ = ["Clock", "LinkSink", "LinkStatus", "SelectorStatus"]
+__all__ = ["STALE", "AuditTotals", "Clock", "LinkSink", "LinkStatus", "SelectorStatus"]
+
+STALE: Final = "stale"
+"""What a link is called, whatever its state, while it serves the replica of a lost session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,37 @@ class SelectorStatus:
     """Why its snapshot of this epoch is believed complete; None while it is not."""
     complete: bool
     """Whether it is proved complete and no limit kept a value out in this epoch."""
+    unfit: Mapping[str, int] = field(default_factory=dict)
+    """Messages that are not replicated because they are not what the selector takes, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditTotals:
+    """What the audits of a link found since it was started."""
+
+    ended_total: int = 0
+    """Audits that have ended, failed ones included."""
+    failed_total: int = 0
+    """Of these, audits that did not come to their end."""
+    changed_total: int = 0
+    """Topics repaired."""
+    removed_total: int = 0
+    """Topics removed."""
+    last: AuditReport | None = None
+    """The newest that has ended; None before the first."""
+    last_ended_ns: int = 0
+    """When that was, Unix time in nanoseconds."""
+
+    def with_report(self, report: AuditReport, *, now_ns: int) -> AuditTotals:
+        """Return the totals with one more audit."""
+        return AuditTotals(
+            ended_total=self.ended_total + 1,
+            failed_total=self.failed_total + bool(report.failure),
+            changed_total=self.changed_total + report.changed,
+            removed_total=self.removed_total + report.removed,
+            last=report,
+            last_ended_ns=now_ns,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +113,42 @@ class LinkStatus:
     """Time from the first SUBSCRIBE to proof of the newest complete snapshot; None before the first."""
     snapshot_topics: int
     """Topics that the newest snapshot brought so far."""
+    withheld: str | None = None
+    """Why the link is not ready although it is live with everything proved; None when nothing is in the way."""
+    paths_above: tuple[tuple[str, ...], ...] = ()
+    """Fanout nodes above this one, from the top to the primary, for each way there is; empty without any."""
+    stale_reason: str | None = None
+    """Why its replica is that of a lost session; None while it is not."""
+    stale_left_s: float | None = None
+    """How long such a replica is served at most, in seconds; None while it is not stale."""
+    audits: AuditTotals = field(default_factory=AuditTotals)
+    """What its audits found."""
+    missing_announced_total: int = 0
+    """Filters without a topic that were announced at the primary."""
+    missing_suppressed_total: int = 0
+    """Such filters that were not: too soon after the last time, or too many at a time."""
+
+    @property
+    def called(self) -> str:
+        """Its state in one word, as documents and metrics have it."""
+        return self.state.value if self.stale_reason is None else STALE
+
+    @property
+    def alarm(self) -> str | None:
+        """What a person must decide; None for nothing."""
+        last = self.audits.last
+        if last is None or not last.kept:
+            return None
+        return (
+            f"the last audit left {last.kept} of {last.checked} topics in place that it did not find at the primary;"
+            f" if they are gone there, remove them with: fanout audit {self.name} --confirm"
+        )
 
     @property
     def ready(self) -> bool:
-        """Whether it is live, with every selector proved complete."""
-        return self.state is LinkState.LIVE and all(selector.complete for selector in self.selectors)
+        """Whether it is live, with every selector proved complete, and nothing in the way."""
+        proved = self.state is LinkState.LIVE and all(selector.complete for selector in self.selectors)
+        return proved and self.withheld is None
 
 
 class Clock(Protocol):
@@ -102,6 +169,15 @@ class LinkSink(Protocol):
 
     def dispatch(self, changes: Changes) -> None:
         """Deliver a batch to local clients; called after it was recorded and acknowledged."""
+
+    def standing_changed(self) -> None:
+        """Note that `withheld` or `paths_above` of a link's status may have changed."""
+
+    async def prepare_tear_down(self, link: str) -> int:
+        """Make ready for the removal of a replica, and return how many clients may be told of each topic.
+
+        The one method that may wait: clients are told to go where the configuration wants that.
+        """
 
     def event(
         self,

@@ -13,9 +13,9 @@ subscription stays at QoS 0.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from fanout.errors import SnapshotUnproved
+from fanout.errors import LinkLost, SnapshotUnproved
 from fanout.link.control import ControlChannel
 from fanout.link.handshake import refused_subscription
 from fanout.link.intake import Intake
@@ -28,6 +28,7 @@ from fanout.selection import Selector
 
 __all__ = ["RetainedSync", "Step"]
 
+_NEVER = float("inf")
 _SEND_RETAINED = 0
 _SEND_NO_RETAINED = 2
 _HINT = (
@@ -67,6 +68,7 @@ class RetainedSync(Stage):
         fence: bytes | None,
         quiet_s: float,
         compare: bool,
+        retained_count: Callable[[], int | None],
     ) -> None:
         """Prepare; `begin` starts.
 
@@ -78,6 +80,7 @@ class RetainedSync(Stage):
             control: For the markers.
             fence: Topic of the fence; None when the primary has none.
             quiet_s: After so many seconds without a byte a set counts as cut short.
+            retained_count: Tells how many retained messages the primary says it has in all; None for unknown.
             compare: Whether to note what the sets bring even for an empty replica: a verification.
         """
         self.index = 0
@@ -91,22 +94,34 @@ class RetainedSync(Stage):
         self._fence = fence
         self._quiet_s = quiet_s
         self._compare = compare
+        self._retained_count = retained_count
         self._proof: SnapshotProof | None = None
         self._barrier_told = False
         self._settling: dict[int, int] = {}
         """Packet Identifier of a SUBSCRIBE at a selector's own QoS to the selector's index."""
         self._settled_by_s = 0.0
+        self._begin_by_s = _NEVER
+        """Until when the PINGRESP for which `begin` waits may take."""
 
     def begin(self, now: float) -> None:
         """Start with the first selector, unless a PINGREQ is under way: then with its PINGRESP."""
-        if self._outgoing.ping_sent_s is None and self._proof is None:
+        if self._outgoing.ping_sent_s is not None:
+            self._begin_by_s = now + self._quiet_s
+        elif self._proof is None:
             self.started_s = now
             self._subscribe(now)
 
     def begin_next(self, now: float) -> None:
         """Go on behind a proved set: its subscription gets its own QoS, the next selector follows."""
-        selector = self._selectors[self.index]
         self.topics_total += self._replica.count(self.index)
+        self._settle(now)
+        self.index += 1
+        self._proof = None
+        if self.index < len(self._selectors):
+            self._subscribe(now)
+
+    def _settle(self, now: float) -> None:
+        selector = self._selectors[self.index]
         if selector.qos and self._outgoing.version == 5:
             packet_id = self._outgoing.subscribe(
                 selector.filter.encode(),
@@ -117,10 +132,12 @@ class RetainedSync(Stage):
             )
             self._settling[packet_id] = self.index
             self._settled_by_s = now + self._quiet_s
-        self.index += 1
-        self._proof = None
+
+    def give_up(self, now: float) -> None:
+        """Leave the set under way without its evidence; its subscription gets its own QoS again."""
         if self.index < len(self._selectors):
-            self._subscribe(now)
+            self._settle(now)
+        self._intake.fixed_qos[:] = [None if self._outgoing.version == 5 else each for each in self._intake.fixed_qos]
 
     def advance(self) -> Step | None:
         """Return the next thing that happened; None when there is nothing new."""
@@ -197,17 +214,16 @@ class RetainedSync(Stage):
 
         Raises:
             SnapshotUnproved: The set under way was cut short, or its evidence will not come.
+            LinkLost: The primary does not answer the PINGREQ for which `begin` waits.
         """
         proof = self._proof
         if proof is None:
+            if self.started_s is None and now >= self._begin_by_s:
+                raise LinkLost("the primary does not answer PINGREQ")
             if self._settling and now >= self._settled_by_s:
                 raise SnapshotUnproved("the primary does not answer SUBSCRIBE")
         elif proof.is_truncated(now):
-            topic_filter = self._selectors[self.index].filter
-            raise SnapshotUnproved(
-                f"the retained set of {topic_filter} ended after {self.topics_now} topics without {proof.missing}",
-                hint=_HINT,
-            )
+            raise SnapshotUnproved(self._shortfall(proof), hint=_HINT)
         elif proof.probe_due(now):
             probe_id = self._outgoing.unsubscribe(self._control.probe_filter, now=now)
             proof.add_probe(probe_id, now=now, topics=self.topics_now)
@@ -217,7 +233,15 @@ class RetainedSync(Stage):
         """When to call `tick` at the latest, monotonic seconds; infinity when nothing can become due."""
         if self._proof is not None:
             return self._proof.deadline
-        return self._settled_by_s if self._settling else float("inf")
+        if self.started_s is None:
+            return self._begin_by_s
+        return self._settled_by_s if self._settling else _NEVER
+
+    def _shortfall(self, proof: SnapshotProof) -> str:
+        topic_filter = self._selectors[self.index].filter
+        got = f"the retained set of {topic_filter} ended after {self.topics_now} topics without {proof.missing}"
+        count = self._retained_count()
+        return got if count is None else f"{got}; the primary says that it has {count} retained messages in all"
 
     def _subscribe(self, now: float) -> None:
         selector = self._selectors[self.index]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fanout.replica.store import PassResult
 from fanout.replica.update import Stamp, Update
 
-__all__ = ["Losses", "find_losses"]
+__all__ = ["Losses", "find_losses", "find_vanished"]
 
 _EXPIRY_SLACK_NS = 2_000_000_000
 """A value that expires so soon may be gone at the primary already: expiry travels in whole seconds."""
@@ -46,10 +46,15 @@ def find_losses(result: PassResult, values: Mapping[bytes, Update], *, before: S
         before: Stamp of a control message that came back before the pass; None without stamps.
         now_ns: Unix time in nanoseconds.
     """
-    soon_ns = now_ns + _EXPIRY_SLACK_NS
-    removed = sum(1 for topic in result.unseen if not 0 < values[topic][6] <= soon_ns)
+    removed = len(find_vanished(result, values, now_ns=now_ns))
     changed = sum(1 for topic in result.changed if not _is_behind(values[topic][8], before))
     return Losses(removed, changed)
+
+
+def find_vanished(result: PassResult, values: Mapping[bytes, Update], *, now_ns: int) -> list[bytes]:
+    """Return the topics that the primary does not have any more, without those that expire right now."""
+    soon_ns = now_ns + _EXPIRY_SLACK_NS
+    return [topic for topic in result.unseen if not 0 < values[topic][6] <= soon_ns]
 
 
 def _is_behind(stamp: Stamp | None, before: Stamp | None) -> bool:

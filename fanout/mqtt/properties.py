@@ -239,6 +239,7 @@ def decode_properties(data: bytes, pos: int, *, packet: PropertyOwner) -> tuple[
         raise malformed("the Property Length is beyond the packet")
     block = data[:stop]
     found: dict[str, Any] = {}
+    repeated: dict[str, list[Any]] = {}
     while pos < stop:
         rule = _RULES.get(block[pos])
         if rule is None:
@@ -249,7 +250,7 @@ def decode_properties(data: bytes, pos: int, *, packet: PropertyOwner) -> tuple[
         if rule.values is not None and value not in rule.values:
             raise protocol_error(f"the property {rule.name} has the value {value}")
         if _may_repeat(rule.name, packet):
-            found[rule.name] = (*found.get(rule.name, ()), value)
+            repeated.setdefault(rule.name, []).append(value)
         elif rule.name in found:
             raise protocol_error(f"the property {rule.name} is there twice")
         elif rule.name == "subscription_identifier":
@@ -260,6 +261,7 @@ def decode_properties(data: bytes, pos: int, *, packet: PropertyOwner) -> tuple[
         raise protocol_error(problem)
     if "authentication_data" in found and "authentication_method" not in found:
         raise protocol_error("Authentication Data without an Authentication Method")
+    found.update((name, tuple(values)) for name, values in repeated.items())
     return Properties(**found), pos
 
 
@@ -309,7 +311,7 @@ def split_publish_block(raw: bytes) -> tuple[bytes, int | None, int | None, tupl
     seen = 0  # bit n: the property n was there
     expiry_s: int | None = None
     topic_alias: int | None = None
-    subscription_identifiers: tuple[int, ...] = ()
+    subscription_identifiers: list[int] = []
     pieces: list[bytes] = []
     kept_from = 0
     is_ascii = raw.isascii()  # then every string in it is well-formed
@@ -335,7 +337,7 @@ def split_publish_block(raw: bytes) -> tuple[bytes, int | None, int | None, tupl
                 subscription_identifier, pos = decode_varint(raw, pos + 1)
                 if subscription_identifier == 0:
                     raise protocol_error("the Subscription Identifier is 0")  # section 3.3.2.3.8
-                subscription_identifiers += (subscription_identifier,)
+                subscription_identifiers.append(subscription_identifier)
             else:
                 if seen >> identifier & 1:
                     raise protocol_error(f"the property 0x{identifier:02X} is there twice")
@@ -372,7 +374,7 @@ def split_publish_block(raw: bytes) -> tuple[bytes, int | None, int | None, tupl
         return raw, None, None, ()
     if kept_from < end:
         pieces.append(raw[kept_from:])
-    return b"".join(pieces), expiry_s, topic_alias, subscription_identifiers
+    return b"".join(pieces), expiry_s, topic_alias, tuple(subscription_identifiers)
 
 
 def _check_publish_text(identifier: int, text: str) -> None:

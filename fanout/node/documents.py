@@ -7,9 +7,12 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from fanout import __version__
+from fanout.api.agent import agent_line
 from fanout.api.lag import link_lag
 from fanout.api.models import (
     AccessStatus,
+    AuditDetail,
+    Draining,
     LagDocument,
     LinkDetail,
     LinkReadiness,
@@ -22,8 +25,10 @@ from fanout.api.models import (
     WorkerStatus,
     utc_from_ns,
 )
-from fanout.link.states import LinkState
+from fanout.link.audit import AuditReport
 from fanout.link.status import LinkStatus
+from fanout.node.readiness import Verdict, judge, link_reasons, reason_against
+from fanout.standing import Standing, join
 
 if TYPE_CHECKING:
     from fanout.node.running import Node
@@ -39,6 +44,7 @@ _SERVER_LIMITS: Final = (
     "connect_timeout_s",
     "sessions_max",
     "subscriptions_max",
+    "filter_levels_max",
     "packet_bytes_max",
     "receive_maximum",
     "inflight_max",
@@ -59,10 +65,11 @@ class NodeDocuments:
 
     def readiness(self) -> Readiness:
         """Return whether the node may join a pool, and why not."""
-        reasons = self._reasons()
+        verdict = self._verdict()
         return Readiness(
-            ready=not reasons,
-            reasons=reasons,
+            ready=not verdict.reasons,
+            state=verdict.state,
+            reasons=verdict.reasons,
             node=self._node.config.node.id,
             role=self._node.role,
             links=tuple(_readiness(link.status()) for link in self._node.links),
@@ -71,15 +78,16 @@ class NodeDocuments:
     def status(self) -> NodeStatus:
         """Return everything about the node."""
         node = self._node
-        reasons = self._reasons()
+        verdict = self._verdict()
         return NodeStatus(
             node=node.config.node.id,
             version=__version__,
             role=node.role,
             started=utc_from_ns(self._started_ns),
             uptime_seconds=node.clock.monotonic() - self._started_s,
-            ready=not reasons,
-            reasons=reasons,
+            ready=not verdict.reasons,
+            state=verdict.state,
+            reasons=verdict.reasons,
             listeners=tuple(node.server.addresses) if node.server else (),
             links=tuple(self._detail(link.status()) for link in node.links),
             server=self._server(),
@@ -98,7 +106,7 @@ class NodeDocuments:
             links.append(
                 link_lag(
                     status.name,
-                    state=status.state.value,
+                    state=status.called,
                     lag_seconds=None if status.lag_ns is None else status.lag_ns / _NS_PER_S,
                     heartbeat_age_seconds=status.heartbeat_age_s,
                     heartbeat_interval_seconds=link.config.heartbeat_s,
@@ -108,18 +116,44 @@ class NodeDocuments:
             )
         return LagDocument(node=self._node.config.node.id, role=self._node.role, links=tuple(links))
 
-    def _reasons(self) -> tuple[str, ...]:
-        reasons = ["the node is stopping"] if self._node.stopping else []
-        for link in self._node.links:
-            status = link.status()
-            if status.state is not LinkState.LIVE:
-                error = f": {status.last_error}" if status.last_error else ""
-                reasons.append(f"link {status.name} is {status.state.value.replace('_', ' ')}{error}")
-            elif not all(selector.complete for selector in status.selectors):
-                reasons.append(f"link {status.name} refused {status.refused_total} values over its limits")
-        if self._node.pool is not None:
-            reasons += self._node.pool.reasons()
-        return tuple(reasons)
+    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail | None:
+        """Audit a link now and return what was found; None when there is no such link.
+
+        Raises:
+            AuditRefused: No audit can begin now.
+        """
+        audited = next((one for one in self._node.links if one.config.name == link), None)
+        if audited is None:
+            return None
+        report = await audited.audit(confirmed=confirmed)
+        return _audit_detail_of(report, ended_ns=self._node.clock.now_ns())
+
+    def standing(self) -> Standing:
+        """Return how the node stands, for those below it: what it holds counts, not whether it serves on."""
+        statuses = [link.status() for link in self._node.links]
+        reasons = link_reasons(statuses)
+        paths_above = [path for status in statuses for path in status.paths_above]
+        return Standing("; ".join(reasons), join(self._node.config.node.id, paths_above))
+
+    def drain(self) -> Draining:
+        """Begin to drain, unless that has begun, and return how it goes on."""
+        drain = self._node.drain
+        drain.begin()
+        return Draining(node=self._node.config.node.id, state=self._verdict().state, left_seconds=drain.seconds_left)
+
+    def agent_line(self) -> str:
+        """Return what HAProxy's agent check is told."""
+        server = self._node.server
+        return agent_line(
+            self.readiness(),
+            connections=server.stats().connections if server else 0,
+            connections_max=server.config.connections_max if server else 0,
+        )
+
+    def _verdict(self) -> Verdict:
+        pool = self._node.pool
+        unserved = pool.reasons() if pool is not None else ()
+        return judge(self._node.drain.phase, (link.status() for link in self._node.links), unserved=unserved)
 
     @staticmethod
     def _detail(status: LinkStatus) -> LinkDetail:
@@ -132,12 +166,14 @@ class NodeDocuments:
                     complete=selector.complete,
                     evidence=selector.evidence,
                     digest=f"{selector.digest:016x}",
+                    unfit_total=dict(selector.unfit),
                 )
                 for selector in status.selectors
             ),
             primary=status.primary,
             last_error=status.last_error,
             hint=status.last_error_hint,
+            stale_left_seconds=status.stale_left_s,
             payload_bytes=status.payload_bytes,
             refused_total=status.refused_total,
             received_total=status.received_total,
@@ -147,6 +183,15 @@ class NodeDocuments:
             truncated_total=status.truncated_total,
             snapshot_seconds=status.snapshot_seconds,
             snapshot_topics=status.snapshot_topics,
+            audit=_audit_detail(status),
+            alarm=status.alarm,
+            audits_total=status.audits.ended_total,
+            audits_failed_total=status.audits.failed_total,
+            audit_changed_total=status.audits.changed_total,
+            audit_removed_total=status.audits.removed_total,
+            missing_announced_total=status.missing_announced_total,
+            missing_suppressed_total=status.missing_suppressed_total,
+            paths_above=tuple(" > ".join(path) for path in status.paths_above),
         )
 
     def _server(self) -> ServerStatus | None:
@@ -214,11 +259,30 @@ class NodeDocuments:
         return limits
 
 
+def _audit_detail(status: LinkStatus) -> AuditDetail | None:
+    last = status.audits.last
+    return None if last is None else _audit_detail_of(last, ended_ns=status.audits.last_ended_ns)
+
+
+def _audit_detail_of(report: AuditReport, *, ended_ns: int) -> AuditDetail:
+    return AuditDetail(
+        ended=utc_from_ns(ended_ns),
+        confirmed=report.confirmed,
+        checked_topics=report.checked,
+        changed_topics=report.changed,
+        removed_topics=report.removed,
+        kept_topics=report.kept,
+        took_seconds=report.seconds,
+        failure=report.failure or None,
+    )
+
+
 def _readiness(status: LinkStatus) -> LinkReadiness:
     return LinkReadiness(
         name=status.name,
         ready=status.ready,
-        state=status.state.value,
+        state=status.called,
+        reason=reason_against(status),
         since=utc_from_ns(status.since_ns),
         epoch=status.epoch,
         topics=status.topics,

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,13 +21,18 @@ from structlog.typing import FilteringBoundLogger
 from fanout import __version__
 from fanout.access.gate import Gate
 from fanout.access.passwords import PasswordFile, load_password_file
+from fanout.api.agent import AgentListener
 from fanout.api.app import create_app
 from fanout.api.http_server import HttpServer
+from fanout.concerned import Concerned
 from fanout.config import AccessConfig, LinkConfig, NodeConfig, Role, load_config
 from fanout.errors import ConfigError
 from fanout.link.link import Link
+from fanout.node.cautions import find_cautions
 from fanout.node.documents import NodeDocuments
+from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
+from fanout.node.missing import missing_filter
 from fanout.node.store import JoinedStore
 from fanout.node.sys_topics import SysTopics
 from fanout.replica.store import Replica
@@ -48,6 +53,8 @@ _ALIVE_S: Final = 10.0
 """Pause between the node's own heartbeat events in the replication log: "nothing to do" is not "dead"."""
 _CLIENTS_LEAVE_S: Final = 5.0
 """How long clients may take to read what was written to them when the node stops."""
+_FORWARDED_S: Final = 5.0
+"""How long the primary may take to answer what links forwarded for clients that have left."""
 _FAILED: Final = 70
 """Exit code when a part of the node failed: a bug, as `fanout.cli` has it."""
 _LOG_CLOSE_S: Final = 30.0
@@ -106,6 +113,7 @@ class Node:
             control_prefixes=[f"{link.control_topic}/".encode() for link in config.links],
             accept=self._accept_own,
         )
+        self._announcing = [link for link in config.links if link.announce_missing]
         self.pool = self._make_pool() if server_config and server_config.workers > 1 else None
         """The processes that serve clients; None where this one does, or nobody is served."""
         self.gate = self._make_gate() if server_config and self.pool is None else None
@@ -122,6 +130,7 @@ class Node:
                 logger=self._logger,
                 known_topics=self.own.values,
                 gate=self.gate,
+                subscribed=self._announce_missing if self._announcing else None,
             )
         self.documents = NodeDocuments(self)
         self.http = (
@@ -129,8 +138,11 @@ class Node:
             if config.http
             else None
         )
-        self.stopping = False
-        """Whether the node is going away: not ready from now on."""
+        agent = config.http.agent_listen if config.http else None
+        self.agent = AgentListener(self.documents.agent_line, host=agent.host, port=agent.port) if agent else None
+        """Answers load balancers of the kind HAProxy; None when the configuration has no such port."""
+        self.drain = Drain(seconds=config.node.drain_s if self.server is not None else 0.0, logger=self._logger)
+        """Whether the node serves, and how it ends."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -153,11 +165,14 @@ class Node:
         if self._log is not None:
             await asyncio.to_thread(self._log.open)
             self._log.event("start", detail=self._describe())
+        self.standing_changed()
         try:
             if self.server is not None:
                 await self.server.start()
             if self.http is not None:
                 await self.http.start()
+            if self.agent is not None:
+                await self.agent.start()
         except BaseException:
             await self.stop()
             raise
@@ -173,17 +188,32 @@ class Node:
             listeners=self.server.addresses if self.server else [],
             http=self.http.url if self.http else "",
         )
+        for caution in find_cautions(self.config):
+            self._logger.warning(
+                "configuration needs a look", key=caution.key, problem=caution.problem, hint=caution.hint
+            )
 
     async def stop(self) -> None:
-        """Stop every part: clients leave first, while everything still works; the replication log is last."""
-        self.stopping = True
+        """Stop every part: clients leave first, while everything still works; the replication log is last.
+
+        What clients published and links are to forward has its answer from the primary before the links go, unless
+        that takes too long.
+        """
+        self.drain.end()
         if self.server is not None:
             await self.server.stop(deadline_s=_CLIENTS_LEAVE_S)
+        try:
+            async with asyncio.timeout(_FORWARDED_S):
+                await asyncio.gather(*(link.wait_forwarded() for link in self._links.values()))
+        except TimeoutError:
+            self._logger.warning("messages of clients may not have reached the primary", deadline_s=_FORWARDED_S)
         if self.gate is not None:
             await self.gate.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.agent is not None:
+            await self.agent.stop()
         if self.http is not None:
             await self.http.stop()
         if self._log is not None:
@@ -247,6 +277,16 @@ class Node:
         if self.server is not None and changes.dispatch:
             self.server.dispatch(changes.dispatch)
 
+    async def prepare_tear_down(self, link: str) -> int:
+        """Send clients of a link's topics away where that is configured; return how many connections there are."""
+        if self.server is None:
+            return 0
+        record = self._records[link]
+        if record.config.disconnect_clients:
+            gone = await self.server.send_away(Concerned(record.config.selectors))
+            self._logger.warning("clients sent away before a tear-down", link=link, clients=gone)
+        return self.server.stats().connections
+
     def event(
         self,
         link: str,
@@ -261,7 +301,9 @@ class Node:
         lag_us: int | None = None,
         detail: str = "",
     ) -> None:
-        """Log an event of a link."""
+        """Log an event of a link, and tell the nodes below how this one stands then."""
+        if event == "state":
+            self.standing_changed()
         if self._log is not None:
             self._log.event(
                 event,
@@ -275,6 +317,13 @@ class Node:
                 lag_us=lag_us,
                 detail=detail,
             )
+
+    def standing_changed(self) -> None:
+        """Tell the nodes below how this one stands, if that has changed."""
+        if self.server is not None:
+            updates = self._sys.set_standing(self.documents.standing(), now_ns=self.clock.now_ns())
+            if updates:
+                self.server.dispatch(updates)
 
     # Its own.
 
@@ -304,6 +353,7 @@ class Node:
             self.config,
             ingress=self.ingress,
             replicas=[*(record.replica for record in self._records.values()), self.own, self._sys.replica],
+            subscribed=self._announce_missing,
             hold=self._hold_links,
             logger=self._logger,
         )
@@ -343,6 +393,16 @@ class Node:
         if self.server is not None:
             self.server.dispatch(changes.dispatch, origin=client_id)
 
+    def _announce_missing(self, topic_filters: Sequence[bytes]) -> None:
+        """Tell primaries of filters that fit a selector and match no topic of its replica."""
+        for topic_filter in topic_filters:
+            for config in self._announcing:
+                replica = self._records[config.name].replica
+                for selector in config.selectors:
+                    missing = missing_filter(topic_filter.decode(), selector, replica)
+                    if missing is not None:
+                        self._links[config.name].announce_missing(missing)
+
     def _describe(self) -> str:
         """Return the detail of the start event, which tells reports what this node replicates."""
         return json.dumps(
@@ -376,6 +436,7 @@ class Node:
         while True:
             now_ns = self.clock.now_ns()
             self.ingress.remove_expired(now_ns)
+            self.standing_changed()  # a limit that keeps values out changes it without a word of the link
             if self._log is not None and self.clock.monotonic() >= alive_at:
                 alive_at = self.clock.monotonic() + _ALIVE_S
                 self._log.event("heartbeat", topics=len(self.store))
@@ -390,7 +451,7 @@ class Node:
             self.server.stats(),
             retained_topics=len(self.store),
             links={
-                name: (status.state.value, status.ready)
+                name: (status.called, status.ready)
                 for name, status in ((name, link.status()) for name, link in self._links.items())
             },
             uptime_s=max(0, now_ns // 1000 - self.epoch) // 1_000_000,
@@ -429,7 +490,9 @@ class _Reloads:
 
 
 async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) -> int:
-    """Run a node until SIGTERM or SIGINT, of which a second one ends the process at once; SIGHUP reloads.
+    """Run a node until it is told to go: by SIGTERM or HTTP, which drain it first, or by SIGINT, which does not.
+
+    A second signal ends the process at once. SIGHUP reloads.
 
     Args:
         config: A validated configuration for this role.
@@ -447,15 +510,18 @@ async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) 
     logger: FilteringBoundLogger = structlog.get_logger("fanout.node")
     node = Node(config, role=role, logger=logger)
     loop = asyncio.get_running_loop()
-    asked = asyncio.Event()
+    signals: list[signal.Signals] = []
 
     def stop_asked(number: signal.Signals) -> None:
-        if asked.is_set():
+        if signals:
             logger.warning("second signal, ending at once", signal=number.name)
             os._exit(128 + number)
+        signals.append(number)
         logger.info("stopping", signal=number.name)
-        node.stopping = True
-        asked.set()
+        if number is signal.SIGINT:  # somebody waits at a terminal
+            node.drain.end()
+        else:
+            node.drain.begin()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_asked, number)
@@ -466,7 +532,7 @@ async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) 
     if reloads is not None:
         node.spawn("reloads", reloads.run)
     failure = asyncio.create_task(node.wait_failed(), name="failure")
-    waiter = asyncio.create_task(asked.wait(), name="signal")
+    waiter = asyncio.create_task(node.drain.wait_over(), name="drain")
     await asyncio.wait({failure, waiter}, return_when=asyncio.FIRST_COMPLETED)
     code = 0
     if failure.done():

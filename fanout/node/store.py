@@ -27,7 +27,15 @@ class JoinedStore:
         """Return the number of topics with a retained value."""
         return sum(len(replica) for replica in self._replicas)
 
-    def match(self, topic_filter: bytes) -> Iterator[Update]:
-        """Yield the retained values whose topics a Topic Filter matches, replica by replica."""
+    def match(self, topic_filter: bytes) -> Iterator[list[Update]]:
+        """Yield the retained values whose topics a Topic Filter matches, in pieces, replica by replica."""
         for replica in self._readable:
             yield from replica.match(topic_filter)
+
+    def get(self, topic: bytes) -> Update | None:
+        """Return the retained value of a topic, or None when it has none."""
+        for replica in self._readable:
+            value = replica.get(topic)
+            if value is not None:
+                return value
+        return None

@@ -12,6 +12,7 @@ from fanout import __version__
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update, content_digest
 from fanout.server.counters import ServerStats
+from fanout.standing import STANDING_TOPIC, Standing, encode_standing
 
 __all__ = ["SysTopics"]
 
@@ -56,6 +57,7 @@ class SysTopics:
             "broker/messages/received": stats.received_total,
             "broker/messages/sent": stats.deliveries_total,
             "broker/publish/messages/dropped": sum(stats.dropped_total.values()),
+            "broker/publish/messages/conflated": stats.conflated_total,
             "broker/bytes/received": stats.received_bytes_total,
             "broker/bytes/sent": stats.sent_bytes_total,
             "broker/subscriptions/count": stats.subscriptions,
@@ -68,6 +70,12 @@ class SysTopics:
         updates = [_update(f"$SYS/{name}".encode(), str(value).encode(), now_ns) for name, value in values.items()]
         return self.replica.apply(updates, phase=Phase.AUDIT).dispatch
 
+    def set_standing(self, standing: Standing, *, now_ns: int) -> list[Update]:
+        """Set how the node stands, for the nodes below it; return the update to dispatch, if it has changed."""
+        # At QoS 1, so that it waits for its turn with the data.
+        update = _update(STANDING_TOPIC, encode_standing(standing), now_ns, qos=1)
+        return self.replica.apply([update], phase=Phase.AUDIT).dispatch
 
-def _update(topic: bytes, payload: bytes, now_ns: int) -> Update:
-    return (topic, payload, 0, True, b"", now_ns, 0, content_digest(topic, payload), None)
+
+def _update(topic: bytes, payload: bytes, now_ns: int, *, qos: int = 0) -> Update:
+    return (topic, payload, qos, True, b"", now_ns, 0, content_digest(topic, payload), None)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fanout.replica.topic_tree import TopicTree
-from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_digest
+from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, Update, content_digest
 from fanout.selection import Selector
 
 __all__ = ["PassResult", "Replica"]
@@ -28,6 +28,13 @@ _REMOVED = int(ChangeKind.REMOVED)
 _MESSAGE = int(ChangeKind.MESSAGE)
 _UNCHANGED = int(ChangeKind.UNCHANGED)
 _REFUSED = int(ChangeKind.REFUSED)
+
+
+def _is_later(stamp: Stamp | None, held: Stamp | None) -> bool:
+    """Say whether a stamp is of the same count as another one, and behind it."""
+    if stamp is None or held is None:
+        return False
+    return (stamp.primary, stamp.epoch) == (held.primary, held.epoch) and stamp.sequence > held.sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,8 @@ class Replica:
         self._seen: set[bytes] | None = None
         """Topics of the selector `_pass_index` that the running pass brought; None when no pass runs."""
         self._changed: set[bytes] = set()
+        self._live_first: set[bytes] = set()
+        """Of these, topics of which a live update came and no copy has come yet."""
         self._pass_index = 0
 
     def __len__(self) -> int:
@@ -223,7 +232,40 @@ class Replica:
         """Begin to note which topics of one selector arrive; ends a pass that was not ended."""
         self._seen = set()
         self._changed = set()
+        self._live_first = set()
         self._pass_index = selector_index
+
+    def split_pass(self, updates: Sequence[Update]) -> Iterator[tuple[Phase, list[Update]]]:
+        """Split updates, in order, into copies of the running pass and live ones, to be applied one after another.
+
+        For a pass inside a running session, where both come with the same marks. Of each topic the first retained value
+        is the copy: the primary answers SUBSCRIBE before it sends what is published later. A copy that differs from
+        what came live before it is left out, for the live one is newer; unless stamps say that it is no copy.
+        """
+        part: list[Update] = []
+        part_phase = Phase.LIVE
+        fresh: set[bytes] = set()
+        for update in updates:
+            topic = update[0]
+            phase = Phase.LIVE
+            if self._seen is not None and update[3] and update[1] and self._index(topic) == self._pass_index:
+                if topic in self._live_first:
+                    self._live_first.discard(topic)
+                    held = self.values.get(topic)
+                    if held is None or (held[1], held[4]) == (update[1], update[4]):
+                        phase = Phase.AUDIT
+                    elif not _is_later(update[8], held[8]):
+                        continue
+                elif topic not in self._seen and topic not in fresh:
+                    phase = Phase.AUDIT
+                    fresh.add(topic)
+            if phase is not part_phase and part:
+                yield part_phase, part
+                part = []
+            part_phase = phase
+            part.append(update)
+        if part:
+            yield part_phase, part
 
     @property
     def unseen_count(self) -> int:
@@ -246,6 +288,7 @@ class Replica:
         """End the running pass, if one runs, without asking what it showed."""
         self._seen = None
         self._changed = set()
+        self._live_first = set()
 
     def sweep(self, topics: Iterable[bytes], *, now_ns: int) -> Changes:
         """Remove `topics`, which a complete pass did not bring.
@@ -274,19 +317,21 @@ class Replica:
             yield self._remove(self._tree.take(piece), now_ns=now_ns, indexed=False)
         self._expiries.clear()
 
-    def match(self, topic_filter: bytes) -> Iterator[Update]:
-        """Yield the retained values whose topics a Topic Filter matches.
+    def match(self, topic_filter: bytes) -> Iterator[list[Update]]:
+        """Yield the retained values whose topics a Topic Filter matches, in pieces, of which some may be empty.
 
-        The replica may change between two of them; a value removed meanwhile is not yielded.
+        The replica may change between two pieces, whose values are those of the moment.
 
         Args:
             topic_filter: A valid Topic Filter without `$share/{ShareName}/`.
         """
         get = self.values.get
-        for topic in self._tree.match(topic_filter):
-            update = get(topic)
-            if update is not None:
-                yield update
+        for topics in self._tree.match(topic_filter):
+            yield list(filter(None, map(get, topics)))
+
+    def get(self, topic: bytes) -> Update | None:
+        """Return the retained value of a topic, or None when it has none."""
+        return self.values.get(topic)
 
     def digest(self, selector_index: int | None = None) -> int:
         """Return the sum of the content digests of the values modulo 2**64: equal sets have equal digests.
@@ -388,5 +433,7 @@ class Replica:
                 changed.discard(topic)
             else:
                 seen.add(topic)
-                if copies and kind != _UNCHANGED:
+                if not copies:
+                    self._live_first.add(topic)
+                elif kind != _UNCHANGED:
                     changed.add(topic)

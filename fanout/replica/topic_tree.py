@@ -110,11 +110,13 @@ class TopicTree:
         self._version += 1
         return taken
 
-    def match(self, topic_filter: bytes) -> Iterator[bytes]:
-        """Yield the topics that a Topic Filter matches, in the order of their bytes.
+    def match(self, topic_filter: bytes) -> Iterator[list[bytes]]:
+        """Yield the topics that a Topic Filter matches, in the order of their bytes, in pieces.
 
-        The tree may change while the search is under way: a topic that is there from beginning to end is
-        yielded once, one that comes or goes meanwhile may or may not be.
+        A piece is what one list of the tree has, some hundred topics or none: so that the search takes little time
+        between two of them, and they end at the same places whoever searches. The tree may change while the search
+        is under way: a topic that is there from beginning to end is yielded once, one that comes or goes meanwhile
+        may or may not be.
 
         Args:
             topic_filter: A valid Topic Filter without `$share/{ShareName}/`.
@@ -128,21 +130,19 @@ class TopicTree:
             return self._match_levels(levels, root)
         return self._match_branch(root) if depth else self._match_all()
 
-    def _match_name(self, topic: bytes) -> Iterator[bytes]:
+    def _match_name(self, topic: bytes) -> Iterator[list[bytes]]:
         if (place := self._find(topic)) is not None:
-            yield self._chunks[place[0]][place[1]]
+            yield [self._chunks[place[0]][place[1]]]
 
-    def _match_branch(self, root: bytes) -> Iterator[bytes]:
+    def _match_branch(self, root: bytes) -> Iterator[list[bytes]]:
         yield from self._match_name(root)  # `a/#` matches `a` too (MQTT 5, section 4.7.1.2)
-        for piece in self._pieces(root + b"/", root + b"0"):
-            yield from piece
+        yield from self._pieces(root + b"/", root + b"0")
 
-    def _match_all(self) -> Iterator[bytes]:
+    def _match_all(self) -> Iterator[list[bytes]]:
         for low, high in ((b"", b"$"), (b"%", None)):  # nothing that begins with `$` [MQTT-4.7.2-1]
-            for piece in self._pieces(low, high):
-                yield from piece
+            yield from self._pieces(low, high)
 
-    def _match_levels(self, levels: list[bytes], root: bytes) -> Iterator[bytes]:
+    def _match_levels(self, levels: list[bytes], root: bytes) -> Iterator[list[bytes]]:
         """Search below `root` for a filter with `+`, jumping from a failure to what may match next."""
         fullmatch = re.compile(_expression(levels), re.DOTALL).fullmatch
         position = root + b"/" if root else b""
@@ -152,18 +152,20 @@ class TopicTree:
             if piece is None:
                 return
             index = 0
+            found: list[bytes] = []
             position = piece[-1] + b"\0"
             while index < len(piece):
                 topic = piece[index]
                 index += 1
                 if fullmatch(topic) is not None:
-                    yield topic
+                    found.append(topic)
                     continue
                 target = _next_candidate(levels, topic)
                 if target > piece[-1]:
                     position = target
                     break
                 index = bisect_left(piece, target, index)
+            yield found
 
     def _pieces(self, low: bytes, high: bytes | None) -> Iterator[list[bytes]]:
         """Yield copies of stretches of the topics from `low` on and below `high`; none of them is empty."""

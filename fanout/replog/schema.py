@@ -12,7 +12,16 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-__all__ = ["EVENTS", "FLAG_DUP", "FLAG_DUPLICATE", "FLAG_STALE", "SCHEMA_VERSION", "UPDATES", "event_names"]
+__all__ = [
+    "EVENTS",
+    "FLAG_CONFLATED",
+    "FLAG_DUP",
+    "FLAG_DUPLICATE",
+    "FLAG_STALE",
+    "SCHEMA_VERSION",
+    "UPDATES",
+    "event_names",
+]
 
 SCHEMA_VERSION = 1
 """Part of the directory name (`v1`); raised when a column changes its meaning or goes away."""
@@ -75,6 +84,7 @@ event_names = (
     "stop",  # the node stopped in good order
     "state",  # a link entered `state`
     "complete",  # a selector's snapshot is proved complete, by `evidence`
+    "audit",  # an audit of a live link has ended; detail: JSON of `fanout.link.audit.AuditReport`
     "tear_down",  # the link's replica was removed; rows of it with a smaller log_pos hold no more
     "heartbeat",  # the link's own message came back through the data path, or (link "") the node is alive
     "gap",  # rows were not logged; detail is JSON, see below
@@ -104,3 +114,10 @@ Only rows of phase LIVE carry it: a snapshot or audit row is a copy of an update
 """
 FLAG_STALE = 4
 """A row of phase LIVE whose sequence is below the highest applied to its topic, by a copy or an update."""
+FLAG_CONFLATED = 8
+"""The update was received and folded into a newer one of its topic instead of being applied: deliberately
+not applied, hence not missing.
+
+Links of this version apply every update, so they never set it; what is conflated for a slow local client is
+no row of the log. It is part of the contract so that reports never take such a row for an applied update.
+"""

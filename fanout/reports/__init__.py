@@ -3,7 +3,7 @@
 Importing this package does not import pyspark; running a report does.
 """
 
-from fanout.reports.entry import LIST_LIMIT, SETTLE_S, ReportResult, run_completeness, run_lag
+from fanout.reports.entry import LIST_LIMIT, SETTLE_S, ReportResult, run_completeness, run_lag, run_section, run_watch
 from fanout.reports.log_files import LogFiles
 from fanout.reports.spark import LOCAL_MASTER
 
@@ -15,4 +15,6 @@ __all__ = [
     "ReportResult",
     "run_completeness",
     "run_lag",
+    "run_section",
+    "run_watch",
 ]

@@ -26,6 +26,7 @@ from fanout.reports.figures import (
     percent,
     time_of,
 )
+from fanout.reports.parquet import ParquetTables
 from fanout.reports.reading import Tables, collect_rows
 from fanout.reports.schemas import PHASE_LIVE
 from fanout.reports.scope import Scope, Target
@@ -46,12 +47,14 @@ class Comparison:
         survey: Survey,
         scope: Scope,
         parameters: Parameters,
+        parquet: ParquetTables,
     ) -> None:
         self._spark = spark
         self._survey = survey
         self._scope = scope
         self._depth = parameters.depth
         self._list_limit = parameters.list_limit
+        self._parquet = parquet
         self._updates = tables.updates
         self._sources = rows.source_rows(tables.updates, spark=spark, scope=scope)
         self._targets = rows.targets_frame(spark, scope)
@@ -103,6 +106,7 @@ class Comparison:
             superseded = self._count_superseded(absent) if total else {}
             listed = self._list_missing(absent) if total else ()
             by_prefix = self._list_prefixes(wanted, absent) if self._depth else None
+            self._parquet.write("missing", self._with_names(absent))
         finally:
             absent.unpersist()
             merged.unpersist()
@@ -162,6 +166,7 @@ class Comparison:
             counts = {row.pop("target"): row for row in collect_rows(state.count_states(verdicts))}
             unequal = verdicts.where(sf.col("verdict").isin("different", "absent", "extra"))
             differing = collect_rows(unequal.orderBy("target", "topic").limit(self._list_limit))
+            self._parquet.write("final_values", self._with_names(verdicts))
         finally:
             verdicts.unpersist()
         figures = {target.id: _final_figures(counts.get(target.id, {})) for target in self._scope.targets}
@@ -216,6 +221,13 @@ class Comparison:
 
     def _with_spans(self, by_target: DataFrame) -> DataFrame:
         return by_target.join(sf.broadcast(self._targets), on="target", how="inner")
+
+    def _with_names(self, by_target: DataFrame) -> DataFrame:
+        names: list[tuple[object, ...]] = [
+            (target.id, *self._place(target.id).values()) for target in self._scope.targets
+        ]
+        named = rows.small_frame(self._spark, names, schema="target int, node string, link string, selector string")
+        return by_target.join(sf.broadcast(named), on="target", how="inner")
 
     def _place(self, target_id: int) -> dict[str, str]:
         target = self._scope.targets[target_id]

@@ -12,10 +12,12 @@ from typing import Literal
 from pydantic import AwareDatetime
 
 from fanout.reports.figures import FinalFigures, LagFigures, Listed, StampedFigures, UnstampedFigures, Value
+from fanout.reports.findings import ConvergenceSection, SnapshotSection, StallSection, TrafficSection
 from fanout.reports.scope import Basis, ReferenceKind
 
 __all__ = [
     "Attempt",
+    "ClockDifference",
     "DifferingTopic",
     "Inputs",
     "LagPoint",
@@ -32,11 +34,16 @@ __all__ = [
     "ReferenceSummary",
     "RepeatedTopic",
     "Report",
+    "ReportName",
     "RoundTrip",
     "TargetReport",
     "Verdict",
     "WindowSummary",
 ]
+
+
+ReportName = Literal["completeness", "lag", "snapshots", "convergence", "stalls", "traffic", "watch"]
+"""What can be reported on; each is a command."""
 
 
 class Parameters(Value):
@@ -208,6 +215,25 @@ class RoundTrip(Value):
     lag: LagFigures
 
 
+class ClockDifference(Value):
+    """How far a node's clock is ahead of the clock that stamped its updates; negative when it is behind.
+
+    No update arrives before it was stamped, so the least propagation time is more than the difference. The
+    quickest update took less than the quickest heartbeat took to the same node and back, so it is not more by
+    that much: this is taken for granted, not proved.
+    """
+
+    node: str
+    link: str
+    stamped_by: str
+    at_most_us: int
+    """The least propagation time."""
+    at_least_us: int | None
+    """Null when no heartbeat of the link went to the stamping node and back."""
+    estimate_us: int | None
+    """The middle of both."""
+
+
 class LagPoint(Value):
     """The propagation times of the updates stamped in one window."""
 
@@ -231,11 +257,13 @@ class LagSeries(Value):
 class LagSection(Value):
     """How late updates were."""
 
-    propagation: tuple[Propagation, ...]
-    heartbeat: tuple[RoundTrip, ...]
-    window_s: int
-    """The width of the windows of `over_time`."""
-    over_time: tuple[LagSeries, ...]
+    propagation: tuple[Propagation, ...] = ()
+    heartbeat: tuple[RoundTrip, ...] = ()
+    clocks: tuple[ClockDifference, ...] = ()
+    """One entry for each link and stamping node."""
+    window_s: int = 0
+    """The width of the windows of `over_time`; 0 when nothing was measured over time."""
+    over_time: tuple[LagSeries, ...] = ()
 
 
 class ReadySummary(Value):
@@ -270,8 +298,8 @@ class Attempt(Value):
 class ReadySection(Value):
     """From connect to ready."""
 
-    links: tuple[ReadySummary, ...]
-    attempts: Listed[Attempt]
+    links: tuple[ReadySummary, ...] = ()
+    attempts: Listed[Attempt] = Listed[Attempt](total=0, listed=())
     """Those that ended ready, the latest first."""
 
 
@@ -286,11 +314,11 @@ class Verdict(Value):
 
 
 class Report(Value):
-    """A whole report."""
+    """A whole report; a section that it does not make is null or empty."""
 
     format: Literal["fanout-report"] = "fanout-report"
     version: Literal[1] = 1
-    report: Literal["completeness", "lag"]
+    report: ReportName
     parameters: Parameters
     inputs: Inputs
     logs: tuple[LogSummary, ...]
@@ -307,8 +335,12 @@ class Report(Value):
     differing: Listed[DifferingTopic] | None = None
     repeated: Listed[RepeatedTopic] | None = None
     """Null when every target has stamps."""
-    lag: LagSection
-    ready: ReadySection
+    lag: LagSection = LagSection()
+    ready: ReadySection = ReadySection()
+    snapshots: SnapshotSection | None = None
+    convergence: ConvergenceSection | None = None
+    stalls: StallSection | None = None
+    traffic: TrafficSection | None = None
     verdict: Verdict | None = None
 
     def to_json(self) -> str:

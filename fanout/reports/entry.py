@@ -6,6 +6,8 @@ Nothing here imports pyspark until a report is run.
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +20,9 @@ from fanout.reports.spark import LOCAL_MASTER, SMALL_RUN_SETTINGS, spark_session
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fanout.reports.document import Report
+    from fanout.reports.document import Report, ReportName
 
-__all__ = ["LIST_LIMIT", "SETTLE_S", "ReportResult", "run_completeness", "run_lag"]
+__all__ = ["LIST_LIMIT", "SETTLE_S", "ReportResult", "run_completeness", "run_lag", "run_section", "run_watch"]
 
 SETTLE_S: Final = 30.0
 """The settle horizon that is used when none is given."""
@@ -57,6 +59,7 @@ def run_completeness(
     fail_under: float | None = None,
     json_path: Path | None = None,
     html_path: Path | None = None,
+    parquet: str | None = None,
     console: Console | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> ReportResult:
@@ -74,6 +77,7 @@ def run_completeness(
         fail_under: In per cent; the result has not passed when any selector has a lower share.
         json_path: Where to write the JSON; None for nowhere.
         html_path: Where to write the page; None for nowhere.
+        parquet: The directory or URI for the tables as Parquet; None writes none.
         console: Where to print the tables; None prints nothing.
         progress: Is told the name of each stage when it begins; None tells nobody.
 
@@ -97,7 +101,7 @@ def run_completeness(
             fail_under_percent=fail_under,
             list_limit=LIST_LIMIT,
         )
-        report = make_completeness_report(spark, files, parameters=parameters, progress=tell)
+        report = make_completeness_report(spark, files, parameters=parameters, parquet=parquet, progress=tell)
     return _finish(report, json_path=json_path, html_path=html_path, console=console)
 
 
@@ -107,6 +111,7 @@ def run_lag(
     master: str = LOCAL_MASTER,
     json_path: Path | None = None,
     html_path: Path | None = None,
+    parquet: str | None = None,
     console: Console | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> ReportResult:
@@ -117,6 +122,7 @@ def run_lag(
         master: The Spark master's URL.
         json_path: Where to write the JSON; None for nowhere.
         html_path: Where to write the page; None for nowhere.
+        parquet: The directory or URI for the tables as Parquet; None writes none.
         console: Where to print the tables; None prints nothing.
         progress: Is told the name of each stage when it begins; None tells nobody.
 
@@ -130,8 +136,112 @@ def run_lag(
     with spark_session(master=master, settings=_settings(files, master)) as spark:
         from fanout.reports.job import make_lag_report
 
-        report = make_lag_report(spark, files, list_limit=LIST_LIMIT, progress=tell)
+        report = make_lag_report(spark, files, list_limit=LIST_LIMIT, parquet=parquet, progress=tell)
     return _finish(report, json_path=json_path, html_path=html_path, console=console)
+
+
+def run_section(
+    logs: LogFiles | Sequence[Path | str],
+    *,
+    name: ReportName,
+    reference: str | None = None,
+    settle_s: float = SETTLE_S,
+    depth: int = 0,
+    master: str = LOCAL_MASTER,
+    json_path: Path | None = None,
+    html_path: Path | None = None,
+    parquet: str | None = None,
+    console: Console | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> ReportResult:
+    """Run the report on snapshots, convergence, stalls or traffic.
+
+    Args:
+        logs: The staged files, or log directories (of which only sealed files are read).
+        name: Which of the four.
+        reference: As for `run_completeness`; snapshots need none.
+        settle_s: The settle horizon in seconds: what is younger at the end of the log is pending.
+        depth: For traffic, how many topic levels make a prefix.
+        master: The Spark master's URL.
+        json_path: Where to write the JSON; None for nowhere.
+        html_path: Where to write the page; None for nowhere.
+        parquet: The directory or URI for the tables as Parquet; None writes none.
+        console: Where to print the tables; None prints nothing.
+        progress: Is told the name of each stage when it begins; None tells nobody.
+
+    Raises:
+        ExtraMissing: pyspark is not installed.
+        ReportError: No Java, no usable logs or no reference, or a file cannot be written.
+    """
+    if settle_s < 0 or depth < 0:
+        raise ReportError("the settle horizon and the depth cannot be negative", hint="Give 0 or a positive number")
+    files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
+    tell = progress or _tell_nobody
+    tell("starting Spark")
+    with spark_session(master=master, settings=_settings(files, master)) as spark:
+        from fanout.reports.document import Parameters
+        from fanout.reports.job import make_section_report
+
+        parameters = Parameters(
+            reference=reference, settle_s=settle_s, depth=depth, fail_under_percent=None, list_limit=LIST_LIMIT
+        )
+        report = make_section_report(spark, files, name=name, parameters=parameters, parquet=parquet, progress=tell)
+    return _finish(report, json_path=json_path, html_path=html_path, console=console)
+
+
+def run_watch(
+    logs: Sequence[Path | str],
+    *,
+    into: Path,
+    every_s: float | None,
+    keep_days: float,
+    master: str = LOCAL_MASTER,
+    stop: threading.Event,
+    tell: Callable[[str], None],
+) -> None:
+    """Keep tables of lag, traffic and events up to date from the sealed files of log directories.
+
+    Args:
+        logs: Local log directories.
+        into: The directory of the tables, of the checkpoint and of the last result.
+        every_s: Seconds between the beginnings of two runs; None runs until nothing is new, once.
+        keep_days: How long windows and events are kept.
+        master: The Spark master's URL.
+        stop: Ends the keeping after the run that is under way.
+        tell: Is told, after each run, what it did or why it failed.
+
+    Raises:
+        ExtraMissing: pyspark is not installed.
+        ReportError: No Java, or `into` cannot be used; with `every_s` None also when a run fails.
+    """
+    for directory in logs:
+        if "://" in str(directory):
+            raise ReportError(f"{directory} is not a local directory", hint="Mount it, or report on it without watch")
+    from fanout.reports.watching.ledger import Ledger
+
+    ledger = Ledger(into)
+    with ledger.locked(), spark_session(master=master, settings=SMALL_RUN_SETTINGS) as spark:
+        from fanout.reports.reading import spark_errors
+        from fanout.reports.watching.keeper import Keeper
+
+        keeper = Keeper(spark, logs=logs, ledger=ledger, keep_days=keep_days)
+        while not stop.is_set():
+            begin = time.monotonic()
+            more = False
+            try:
+                with spark_errors():
+                    kept = keeper.run()
+                more = kept.more
+                tell(f"{kept.files} new files")
+            except ReportError as error:
+                # A file may go by retention between listing and reading: the next run does without it.
+                if every_s is None:
+                    raise
+                tell(f"failed: {error.message}")
+            if every_s is None and not more:
+                return
+            if not more and every_s is not None:
+                stop.wait(max(0.0, every_s - (time.monotonic() - begin)))
 
 
 def _settings(files: LogFiles, master: str) -> dict[str, str]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from fanout.errors import ReportError
@@ -16,6 +14,7 @@ from fanout.reports.document import (
     ReferenceSequences,
     ReferenceSummary,
     Report,
+    ReportName,
     TargetReport,
     WindowSummary,
 )
@@ -26,48 +25,120 @@ from fanout.reports.figures import (
     covered_from,
     time_of,
 )
+from fanout.reports.jobs.convergence import describe_convergence
+from fanout.reports.jobs.snapshots import describe_snapshots
+from fanout.reports.jobs.stalls import describe_stalls
+from fanout.reports.jobs.traffic import basis_statement, describe_traffic, traffic_scope
 from fanout.reports.judging import judge
 from fanout.reports.log_files import LogFiles
+from fanout.reports.parquet import ParquetTables
 from fanout.reports.planning import basis_statements, decide_scope
-from fanout.reports.reading import read_tables, take_survey
+from fanout.reports.reading import Tables, read_tables, spark_errors, take_survey
 from fanout.reports.scope import Scope, Target
 from fanout.reports.sections import describe_inputs, describe_lag, describe_logs, describe_ready
 from fanout.reports.survey import Survey
 
-__all__ = ["make_completeness_report", "make_lag_report"]
+__all__ = ["make_completeness_report", "make_lag_report", "make_section_report"]
 
 Progress = Callable[[str], None]
 
 
-def make_lag_report(spark: SparkSession, files: LogFiles, *, list_limit: int, progress: Progress) -> Report:
+def make_section_report(
+    spark: SparkSession,
+    files: LogFiles,
+    *,
+    name: ReportName,
+    parameters: Parameters,
+    parquet: str | None = None,
+    progress: Progress,
+) -> Report:
+    """Return the report on snapshots, convergence, stalls or traffic.
+
+    Args:
+        spark: The session.
+        files: The logs.
+        name: Which of the four.
+        parameters: What was asked for.
+        parquet: The directory or URI for the tables as Parquet; None writes none.
+        progress: Is told the name of each stage when it begins.
+    """
+    settle_us = round(parameters.settle_s * 1_000_000)
+    out = ParquetTables(spark, parquet)
+    limit = parameters.list_limit
+    with spark_errors():
+        tables, survey = _look(spark, files, progress=progress)
+        progress(name)
+        common: dict[str, Any] = {
+            "report": name,
+            "parameters": parameters,
+            "inputs": describe_inputs(files, survey=survey),
+            "logs": describe_logs(survey),
+        }
+        if name == "snapshots":
+            epochs = describe_snapshots(
+                spark, tables, survey=survey, settle_us=settle_us, list_limit=limit, parquet=out
+            )
+            return Report(
+                **common,
+                basis=("The links' own events, each by its node's clock; no reference is needed.",),
+                snapshots=epochs,
+            )
+        if name == "traffic":
+            scope = traffic_scope(survey, requested=parameters.reference, settle_us=settle_us)
+            counted = describe_traffic(
+                spark, tables, survey=survey, scope=scope, depth=parameters.depth, list_limit=limit, parquet=out
+            )
+            basis: tuple[str, ...] = (basis_statement(scope.reference),)
+        else:
+            scope = decide_scope(survey, requested=parameters.reference, settle_us=settle_us)
+            basis = basis_statements(scope)
+        common |= {
+            "reference": _describe_reference(scope, ()),
+            "basis": basis,
+            "window": _describe_window(survey, scope),
+            "notices": scope.notices,
+        }
+        if name == "traffic":
+            return Report(**common, traffic=counted)
+        if name == "stalls":
+            return Report(**common, stalls=describe_stalls(spark, tables, scope=scope, list_limit=limit, parquet=out))
+        return Report(
+            **common,
+            convergence=describe_convergence(spark, tables, survey=survey, scope=scope, list_limit=limit, parquet=out),
+        )
+
+
+def make_lag_report(
+    spark: SparkSession, files: LogFiles, *, list_limit: int, parquet: str | None = None, progress: Progress
+) -> Report:
     """Return the report on lag and readiness alone."""
-    with _spark_errors():
-        progress("first look at the logs")
-        tables = read_tables(spark, files)
-        survey = take_survey(tables)
-        if not survey.roles:
-            raise ReportError("the logs hold no row", hint="Give the directories that nodes wrote their logs to")
+    with spark_errors():
+        tables, survey = _look(spark, files, progress=progress)
         progress("lag")
         return Report(
             report="lag",
             parameters=Parameters(reference=None, settle_s=0, depth=0, fail_under_percent=None, list_limit=list_limit),
             inputs=describe_inputs(files, survey=survey),
             logs=describe_logs(survey),
-            lag=describe_lag(tables, survey=survey),
+            lag=describe_lag(tables, survey=survey, parquet=ParquetTables(spark, parquet)),
             ready=describe_ready(tables, survey=survey, list_limit=list_limit),
         )
 
 
 def make_completeness_report(
-    spark: SparkSession, files: LogFiles, *, parameters: Parameters, progress: Progress
+    spark: SparkSession,
+    files: LogFiles,
+    *,
+    parameters: Parameters,
+    parquet: str | None = None,
+    progress: Progress,
 ) -> Report:
     """Return the report on completeness and lag."""
-    with _spark_errors():
-        progress("first look at the logs")
-        tables = read_tables(spark, files)
-        survey = take_survey(tables)
+    out = ParquetTables(spark, parquet)
+    with spark_errors():
+        tables, survey = _look(spark, files, progress=progress)
         scope = decide_scope(survey, requested=parameters.reference, settle_us=round(parameters.settle_s * 1_000_000))
-        comparison = Comparison(spark, tables, survey=survey, scope=scope, parameters=parameters)
+        comparison = Comparison(spark, tables, survey=survey, scope=scope, parameters=parameters, parquet=out)
         progress("updates by identity")
         stamped, prefixes, missing = comparison.stamped()
         progress("updates by value")
@@ -93,10 +164,19 @@ def make_completeness_report(
             missing=missing,
             differing=differing,
             repeated=repeated,
-            lag=describe_lag(tables, survey=survey),
+            lag=describe_lag(tables, survey=survey, parquet=out),
             ready=describe_ready(tables, survey=survey, list_limit=parameters.list_limit),
             verdict=judge(targets, fail_under_percent=parameters.fail_under_percent),
         )
+
+
+def _look(spark: SparkSession, files: LogFiles, *, progress: Progress) -> tuple[Tables, Survey]:
+    progress("first look at the logs")
+    tables = read_tables(spark, files)
+    survey = take_survey(tables)
+    if not survey.roles:
+        raise ReportError("the logs hold no row", hint="Give the directories that nodes wrote their logs to")
+    return tables, survey
 
 
 def _target_report(
@@ -143,15 +223,3 @@ def _describe_window(survey: Survey, scope: Scope) -> WindowSummary:
         settle_horizon_s=scope.settle_us / 1e6,
         settled_until=time_of(end_us - scope.settle_us),
     )
-
-
-@contextmanager
-def _spark_errors() -> Iterator[None]:
-    """Turn what Spark says of unreadable input into an error of ours."""
-    try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ReportError(
-            f"Spark could not run the report: {lines[0]}", hint="Check the log files with `fanout log verify`"
-        ) from error

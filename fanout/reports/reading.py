@@ -5,10 +5,13 @@ Owns every place where rows leave Spark: only aggregated rows do, and never more
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -18,8 +21,9 @@ from fanout.reports.log_files import LogFiles
 from fanout.reports.schemas import EVENTS, UPDATES
 from fanout.reports.survey import CompleteSummary, EventSummary, StartRecord, Survey, UpdateSummary
 from fanout.reports.transforms import first_look
+from fanout.reports.transforms.rows import small_frame
 
-__all__ = ["ROWS_MAX", "Tables", "collect_rows", "read_tables", "take_survey"]
+__all__ = ["ROWS_MAX", "Tables", "collect_rows", "read_tables", "spark_errors", "take_survey"]
 
 ROWS_MAX: Final = 200_000
 """The most aggregated rows that are taken out of Spark at once."""
@@ -94,9 +98,21 @@ def collect_rows(frame: DataFrame) -> list[dict[str, Any]]:
     return [row.asDict() for row in rows]
 
 
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """Turn what Spark says of unreadable input into an error of ours."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ReportError(
+            f"Spark could not run the report: {lines[0]}", hint="Check the log files with `fanout log verify`"
+        ) from error
+
+
 def _read(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
     if not paths:
-        return spark.createDataFrame([], schema=schema)
+        return small_frame(spark, [], schema=schema)
     # Every column is in the files, so the names of the directories they lie in are not looked at.
     return (
         spark.read.schema(schema)

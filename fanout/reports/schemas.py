@@ -27,9 +27,9 @@ __all__ = [
     "CHANGE_REPLACED",
     "CHANGE_UNCHANGED",
     "EVENTS",
-    "FLAG_CONFLATED",
     "PHASE_LIVE",
     "STATE_CONNECTING",
+    "STATE_DOWN",
     "STATE_LIVE",
     "UPDATES",
 ]
@@ -43,12 +43,10 @@ CHANGE_REMOVED: Final = 3
 CHANGE_UNCHANGED: Final = 5
 CHANGE_REFUSED: Final = 6
 
-FLAG_CONFLATED: Final = 8
-"""The node folded this update into a newer one of its topic: received, deliberately not applied, not
-missing."""
-
 STATE_CONNECTING: Final = "connecting"
 """The link's state from which the time to ready is counted."""
+STATE_DOWN: Final = "down"
+"""The link's state without a connection."""
 STATE_LIVE: Final = "live"
 """The link's state in which it holds everything."""
 

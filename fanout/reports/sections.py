@@ -9,9 +9,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from fanout.replog.schema import SCHEMA_VERSION
-from fanout.reports.buckets import bucket_value_us, cumulative, window_us
+from fanout.reports import buckets
+from fanout.reports.buckets import bucket_value_us, cumulative
 from fanout.reports.document import (
     Attempt,
+    ClockDifference,
     Inputs,
     LagPoint,
     LagSection,
@@ -24,11 +26,12 @@ from fanout.reports.document import (
 )
 from fanout.reports.figures import Cumulative, LagFigures, Listed, time_of
 from fanout.reports.log_files import LogFiles
+from fanout.reports.parquet import ParquetTables
 from fanout.reports.reading import Tables, collect_rows
 from fanout.reports.survey import Survey
 from fanout.reports.transforms import epochs, lag
 
-__all__ = ["describe_inputs", "describe_lag", "describe_logs", "describe_ready"]
+__all__ = ["describe_cells", "describe_inputs", "describe_lag", "describe_logs", "describe_ready"]
 
 
 def describe_inputs(files: LogFiles, *, survey: Survey) -> Inputs:
@@ -66,20 +69,32 @@ def describe_logs(survey: Survey) -> tuple[LogSummary, ...]:
     return tuple(logs)
 
 
-def describe_lag(tables: Tables, *, survey: Survey) -> LagSection:
+def describe_lag(tables: Tables, *, survey: Survey, parquet: ParquetTables) -> LagSection:
     """Return the propagation times, in all and over time, and the heartbeats' round trips."""
     spans = [survey.log_span_us(node) for node in survey.roles]
-    width_us = window_us(max(end for _, end in spans) - min(begin for begin, _ in spans)) if spans else 1
+    width_us = buckets.window_us(max(end for _, end in spans) - min(begin for begin, _ in spans)) if spans else 1
     cells = (
         lag.propagation_cells(tables.updates, window_us=width_us)
         .unionByName(lag.heartbeat_cells(tables.events, window_us=width_us))
         .persist()
     )
     try:
-        distributions = _distributions(cells)
-        over_time = _over_time(cells.where(sf.col("kind") == "propagation"))
+        parquet.write("lag", cells)
+        return describe_cells(cells, survey=survey, window_us=width_us)
     finally:
         cells.unpersist()
+
+
+def describe_cells(cells: DataFrame, *, survey: Survey, window_us: int) -> LagSection:
+    """Return the section of lag that histogram cells say, and the clocks.
+
+    Args:
+        cells: The cells of `fanout.reports.transforms.lag`; (key, window, bucket) is the key.
+        survey: What is known of the links.
+        window_us: The width of the cells' windows.
+    """
+    distributions = _distributions(cells)
+    over_time = _over_time(cells.where(sf.col("kind") == "propagation"))
     propagation = tuple(
         Propagation(
             node=row["node"],
@@ -96,7 +111,13 @@ def describe_lag(tables: Tables, *, survey: Survey) -> LagSection:
         for row, figures in distributions
         if row["kind"] == "heartbeat"
     )
-    return LagSection(propagation=propagation, heartbeat=heartbeat, window_s=width_us // 1_000_000, over_time=over_time)
+    return LagSection(
+        propagation=propagation,
+        heartbeat=heartbeat,
+        clocks=_clocks(propagation, heartbeat, survey=survey),
+        window_s=window_us // 1_000_000,
+        over_time=over_time,
+    )
 
 
 def describe_ready(tables: Tables, *, survey: Survey, list_limit: int) -> ReadySection:
@@ -176,6 +197,33 @@ def _values(row: dict[str, Any]) -> dict[str, int]:
         f"p{percent}_us": bucket_value_us(row[f"p{percent}"], least_us=row["least_us"], most_us=row["most_us"])
         for percent in lag.PERCENTILES
     }
+
+
+def _clocks(
+    propagation: tuple[Propagation, ...], heartbeat: tuple[RoundTrip, ...], *, survey: Survey
+) -> tuple[ClockDifference, ...]:
+    """Return the bounds of each pair of clocks, from figures that are there already."""
+    least: dict[tuple[str, str, str], int] = {}
+    for one in propagation:
+        pair = (one.node, one.link, one.stamped_by)
+        least[pair] = min(least.get(pair, one.lag.least_us), one.lag.least_us)
+    round_trips = {(one.node, one.link): one.lag.least_us for one in heartbeat}
+    found: list[ClockDifference] = []
+    for (node, link, stamped_by), at_most_us in sorted(least.items()):
+        # A heartbeat goes to the next node only: in a chain it says nothing of the node that stamped.
+        direct = survey.upstreams(node, link=link) == {stamped_by}
+        round_trip_us = round_trips.get((node, link)) if direct else None
+        found.append(
+            ClockDifference(
+                node=node,
+                link=link,
+                stamped_by=stamped_by,
+                at_most_us=at_most_us,
+                at_least_us=None if round_trip_us is None else at_most_us - round_trip_us,
+                estimate_us=None if round_trip_us is None else at_most_us - round_trip_us // 2,
+            )
+        )
+    return tuple(found)
 
 
 def _seconds(microseconds: int | None) -> float | None:

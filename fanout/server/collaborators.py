@@ -48,14 +48,21 @@ class Logger(Protocol):
 class RetainedStore(Protocol):
     """The retained values that clients read."""
 
-    def match(self, topic_filter: bytes) -> Iterator[Update]:
-        """Yield the retained values whose topics a Topic Filter (valid, not shared) matches.
+    def match(self, topic_filter: bytes) -> Iterator[list[Update]]:
+        """Yield the retained values whose topics a Topic Filter (valid, not shared) matches, in pieces.
+
+        A piece has some hundred values at most; one may be empty, so that a long search comes in pieces too.
+        While topics neither come nor go, the pieces of one filter are cut at the same places: so several clients
+        can be given the same bytes.
 
         Much happens between two steps of the iterator, which must bear it: a topic that has a value from
         beginning to end is yielded exactly once, with the value of that moment; one that comes or goes
         meanwhile may or may not be. A batch is in the store before it is dispatched, and nothing of the
         server runs in between: so nobody sees a value twice, and nobody misses one.
         """
+
+    def get(self, topic: bytes) -> Update | None:
+        """Return the retained value of a topic, or None when it has none."""
 
 
 class Ingress(Protocol):

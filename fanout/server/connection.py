@@ -16,6 +16,7 @@ from fanout.access.identity import Credentials
 from fanout.errors import ProtocolError
 from fanout.mqtt.decoder import AckRun, Item, PublishRun
 from fanout.mqtt.packets import Connack, Connect, Disconnect, Pingreq, Subscribe, Unsubscribe, encode
+from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.counters import DropReason, EntryFault, Limit
 from fanout.server.deadlines import Deadline
@@ -94,6 +95,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the socket."""
+        if self.state is ConnectionState.CONNECTING:  # the client left
+            self._server.counters.connections_refused += 1
         self._end()
         self.state = ConnectionState.CLOSING
         self._cancel_deadline()
@@ -165,23 +168,25 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._send_answers()
         self._pump_later()
 
-    def refuse(self, reason_code: ReasonCode, fault: ProtocolError | None = None) -> None:
+    def refuse(
+        self, reason_code: ReasonCode, fault: ProtocolError | None = None, *, properties: Properties = NO_PROPERTIES
+    ) -> None:
         """Answer CONNECT with a failing CONNACK, where the client understands one, and close."""
         version = self._decoder.version
-        self._answers.append(encode_refusal(reason_code, version=version, fault=fault))
+        self._answers.append(encode_refusal(reason_code, version=version, fault=fault, properties=properties))
         self._server.counters.connections_refused += 1
         self._server.counters.end(reason_code)
         self._close()
 
-    def disconnect(self, reason_code: ReasonCode) -> None:
+    def disconnect(self, reason_code: ReasonCode, *, properties: Properties = NO_PROPERTIES) -> None:
         """End the connection, telling an MQTT 5 client why; its session is detached at once."""
         if self.is_closing():
             return
         if self.state is ConnectionState.CONNECTING:
-            self.refuse(reason_code)
+            self.refuse(reason_code, properties=properties)
             return
         if self._decoder.version == 5:
-            self._answers.append(encode(Disconnect(reason_code), version=5))
+            self._answers.append(encode(Disconnect(reason_code, properties), version=5))
         self._server.counters.end(reason_code)
         self._close()
 
@@ -296,7 +301,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self._pump_later()
             case Disconnect():
                 self._receive_disconnect(session, item)
-            case _:  # AUTH, without an Authentication Method in CONNECT [MQTT-4.12.0-6]
+            case _:  # AUTH, without an Authentication Method in CONNECT [MQTT-4.12.0-7]
                 self._fail(_protocol_error("AUTH without an Authentication Method"))
 
     def _receive_subscribe(self, session: Session, packet: Subscribe) -> None:
@@ -304,6 +309,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             suback = self._server.registry.subscribe(session, packet, bridge=self._bridge, refused=refused)
             self._answers.append(encode(suback, version=session.wire.version))
             self._pump_later()
+            if self._server.subscribed is not None:
+                answered = zip(packet.subscriptions, suback.reason_codes, strict=True)
+                filters = [subscription.topic_filter for subscription, code in answered if code < 0x80]
+                self._server.subscribed([each for each in filters if not each.startswith(b"$share/")])
 
         self._server.admission.subscribe(self, session, packet, then=decided)
 

@@ -20,8 +20,10 @@ class DropReason(enum.Enum):
     """Why a message was not delivered, or not taken."""
 
     QUEUE_FULL = "queue_full"
-    """A session's queue was at its bound: its oldest messages went, those of slow QoS 0 readers among
-    them."""
+    """A session's queue was at its bound: the oldest messages at QoS 0, and with `queue_overflow` "drop_oldest"
+    of any QoS."""
+    DISCONNECTED = "disconnected"
+    """The newest value of a topic waited at QoS 0 for a slow client, and its Network Connection ended."""
     EXPIRED = "expired"
     """The Message Expiry Interval passed while it waited."""
     PACKET_TOO_LARGE = "packet_too_large"
@@ -50,6 +52,8 @@ class Limit(enum.Enum):
     """A client was refused, because it needed one more session."""
     SUBSCRIPTIONS = "subscriptions_max"
     """A Topic Filter was refused, because its session had too many."""
+    FILTER_LEVELS = "filter_levels_max"
+    """A Topic Filter was refused, because it had too many levels."""
     PACKET_BYTES = "packet_bytes_max"
     """A packet was too large, hence its connection was ended."""
     RECEIVE_MAXIMUM = "receive_maximum"
@@ -97,6 +101,10 @@ class Counters:
     """Network Connections ended because the client broke MQTT."""
     wills: int = 0
     """Will Messages published."""
+    sessions_overflowed: int = 0
+    """Sessions ended because more messages at QoS 1 and 2 waited for them than may."""
+    conflated: int = 0
+    """Messages that slow QoS 0 readers did not get because a newer value of the topic took their place."""
     dropped: dict[DropReason, int] = field(default_factory=lambda: dict.fromkeys(DropReason, 0))
     """Messages dropped, by reason."""
 
@@ -135,6 +143,8 @@ class ServerStats:
     """Messages queued for sessions."""
     queued_bytes: int
     """Bytes queued for sessions; batches that several sessions share count for each."""
+    conflated_topics: int
+    """Newest values of topics that wait for slow QoS 0 readers, for each session."""
     in_flight_messages: int
     """Messages at QoS 1 and 2 sent and not completed."""
     deliveries_total: int
@@ -157,6 +167,10 @@ class ServerStats:
     """Network Connections ended because the client broke MQTT."""
     wills_total: int
     """Will Messages published."""
+    sessions_overflowed_total: int
+    """Sessions ended because more messages at QoS 1 and 2 waited for them than may."""
+    conflated_total: int
+    """Messages that slow QoS 0 readers did not get because a newer value of the topic took their place."""
     dropped_total: dict[str, int]
     """Messages dropped, by the value of `DropReason`."""
     limits_reached_total: dict[str, int]

@@ -51,13 +51,22 @@ class Reception(Protocol):
     def leave(self, place: Place) -> None:
         """Free the place of a connection that did not get as far as its protocol."""
 
-    def turn_away(self, reason: str, *, address: str, why: EntryFault | Limit | None = None, **more: object) -> None:
+    def turn_away(
+        self,
+        reason: str,
+        *,
+        address: str,
+        why: EntryFault | Limit | None = None,
+        left: bool = False,
+        **more: object,
+    ) -> None:
         """Count and log a connection that ends here.
 
         Args:
             reason: For the log: one of a few.
             address: For the log.
             why: What is counted beside the refusal.
+            left: Whether the client only went away, as health checks do, which is worth no warning.
             more: For the log.
         """
 
@@ -145,7 +154,7 @@ class Entry(asyncio.BufferedProtocol):
         if self._wrapping is not None:
             self._wrapping.cancel()
         if self.place is not None:
-            self._fail(EntryFault.PROXY_HEADER if self._wrapping is None else EntryFault.TLS, "the client left")
+            self._fail(EntryFault.PROXY_HEADER if self._wrapping is None else EntryFault.TLS, None)
 
     def get_buffer(self, sizehint: int) -> bytearray:
         """Give room for the rest of the header and not for a byte more: what follows belongs to somebody else."""
@@ -180,17 +189,18 @@ class Entry(asyncio.BufferedProtocol):
 
     async def _wrap(self, tls: ListenerTls) -> None:
         loop = asyncio.get_running_loop()
-        timeout_s = self._reception.entry_timeout_s
-        problem = "the client left"
+        timeout_s = 2 * self._reception.entry_timeout_s  # the deadline comes first
+        error: Exception | None = None
         try:
             wrapped = await loop.start_tls(
                 self._transport, self, tls.context, server_side=True, ssl_handshake_timeout=timeout_s
             )
-        except (OSError, ValueError) as error:
-            wrapped, problem = None, str(error) or problem
-        if wrapped is None or wrapped.is_closing():  # whether TLS tells of it depends on how far it had come
+        except (OSError, ValueError) as caught:
+            wrapped, error = None, caught
+        # Whether TLS tells of it depends on how far it had come; without a place it was refused meanwhile.
+        if wrapped is None or wrapped.is_closing() or self.place is None:
             if self.place is not None:
-                self._fail(EntryFault.TLS, problem)
+                self._fail(EntryFault.TLS, error)
             self._transport.abort()
             return
         assert self._header is not None
@@ -223,11 +233,14 @@ class Entry(asyncio.BufferedProtocol):
             protocol.buffer_updated(count)
             early = early[count:]
 
-    def _fail(self, fault: EntryFault, problem: str) -> None:
-        self._refuse(f"{fault.value}_failed", why=fault, detail=problem)
+    def _fail(self, fault: EntryFault, error: Exception | None) -> None:
+        left = error is None or isinstance(error, ConnectionError)
+        self._refuse(f"{fault.value}_failed", why=fault, left=left, detail=str(error or "the client left"))
 
-    def _refuse(self, reason: str, *, why: EntryFault | Limit | None = None, **more: object) -> None:
-        self._reception.turn_away(reason, address=self._address, why=why, **more)
+    def _refuse(
+        self, reason: str, *, why: EntryFault | Limit | None = None, left: bool = False, **more: object
+    ) -> None:
+        self._reception.turn_away(reason, address=self._address, why=why, left=left, **more)
         self._leave()
         self._transport.abort()
 

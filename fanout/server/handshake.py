@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fanout.config import ServerConfig
 from fanout.errors import ProtocolError, UnsupportedProtocolVersion
 from fanout.mqtt.packets import Connack, Connect, encode
-from fanout.mqtt.properties import Properties
+from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode, connect_return_code
 from fanout.server.payload_format import breaks_payload_format
 from fanout.server.wills import Will, will_of
@@ -113,20 +113,27 @@ def _asked_expiry_s(connect: Connect) -> int:
     return 0 if connect.clean_start else _EXPIRES_NEVER  # MQTT 3.1.1, section 3.1.2.4
 
 
-def encode_refusal(reason_code: ReasonCode, *, version: int | None, fault: ProtocolError | None = None) -> bytes:
+def encode_refusal(
+    reason_code: ReasonCode,
+    *,
+    version: int | None,
+    fault: ProtocolError | None = None,
+    properties: Properties = NO_PROPERTIES,
+) -> bytes:
     """Encode the CONNACK that refuses a client; empty when it is to be closed without one.
 
     Args:
         reason_code: Why.
         version: Protocol Level of its CONNECT; None when that was not understood.
         fault: What it did wrong, if anything.
+        properties: What MQTT 5 tells besides.
     """
     if isinstance(fault, UnsupportedProtocolVersion):
         version = 5 if fault.level > 5 else 4  # [MQTT-3.1.2-2], and [MQTT-3.1.2-2] of MQTT 3.1.1
     if version is None:
         return b""
     if version == 5:
-        return encode(Connack(session_present=False, reason_code=reason_code), version=5)
+        return encode(Connack(session_present=False, reason_code=reason_code, properties=properties), version=5)
     return_code = connect_return_code(reason_code)
     if return_code is None:
         return b""

@@ -1,7 +1,7 @@
 """Batches of messages, and the bounded queue in which they wait for a session that cannot be written to now.
 
 Owns what a batch is, the order of the queue, its two bounds (messages and bytes) and the policy when one is
-reached: the oldest messages go, and are handed back so that they can be counted. A queue holds references to
+reached: what goes is handed back so that it can be counted. A queue holds references to
 batches that all members of an audience share, so a thousand slow members of one audience cost little more
 than one. It must not know sessions or sockets.
 """
@@ -10,16 +10,29 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from fanout.server.wire import Frame, Message, WireVariant, encode_frame, message_bytes
+from fanout.config import QueueOverflow
+from fanout.server.wire import Frame, Message, SharedMessage, WireVariant, encode_frame, encode_message, message_bytes
 
-__all__ = ["Batch", "MessageQueue"]
+__all__ = ["Batch", "Conflated", "MessageQueue"]
+
+
+class Conflated(NamedTuple):
+    """A batch for a session that gets only the newest value of a topic."""
+
+    newest: dict[bytes, Message]
+    """The newest messages by Topic Name: retained values, and removals of some, at QoS 0."""
+    conflatable: int
+    """How many messages these stand for."""
+    rest: Batch | None
+    """What is delivered message by message, to be queued before `newest`; None when there is nothing."""
 
 
 class Batch:
     """The messages that one dispatch brings to one audience: the same for every member of it."""
 
-    __slots__ = ("_bytes", "_durable", "data", "expiring", "frames", "messages", "wire")
+    __slots__ = ("_bytes", "_conflated", "_durable", "data", "expiring", "frames", "messages", "wire")
 
     def __init__(
         self,
@@ -42,12 +55,45 @@ class Batch:
         """Whether a message has a Message Expiry Interval, so that the frames go stale."""
         self._bytes = -1
         self._durable: Batch | None = None
+        self._conflated: Conflated | None = None
 
     def durable(self) -> Batch:
         """Return what a session without a Network Connection keeps: only the messages at QoS 1 and 2."""
         if self._durable is None:
             self._durable = Batch([m for m in self.messages if m[1]], wire=self.wire, expiring=self.expiring)
         return self._durable
+
+    def conflated(self) -> Conflated:
+        """Return what a slow session gets of it, the same for all of them.
+
+        What has QoS 1 or 2, is not retained, or came through a shared subscription is delivered as it is, and so
+        is a value before such a message for the same topic.
+        """
+        if self._conflated is None:
+            newest: list[tuple[bytes, Message]] = []
+            rest: list[Message] = []
+            kept: set[bytes] = set()
+            followed: set[bytes] = set()
+            for message in reversed(self.messages):
+                topic, retained = message[0][0], message[0][3]
+                if message[1] or not retained or isinstance(message, SharedMessage):
+                    followed.add(topic)
+                    rest.append(message)
+                elif topic not in kept:
+                    kept.add(topic)
+                    if topic in followed:
+                        rest.append(message)
+                    else:
+                        newest.append((topic, message))
+            newest.reverse()
+            rest.reverse()
+            others: Batch | None = None
+            if len(rest) == len(self.messages):
+                others = self  # with its frames
+            elif rest:
+                others = Batch(rest, wire=self.wire, expiring=self.expiring)
+            self._conflated = Conflated(dict(newest), len(self.messages) - len(rest), others)
+        return self._conflated
 
     def shared_frames(self, wire: WireVariant, *, now_ns: int) -> list[Frame] | None:
         """Return the frames, encoded now if need be; None when they do not fit a receiver of kind `wire`.
@@ -57,9 +103,11 @@ class Batch:
         if self.expiring or wire != self.wire:
             return None
         if self.frames is None and not wire.packet_bytes_max:
-            self.frames = [encode_frame(message, wire=wire, now_ns=now_ns) for message in self.messages]
-            if not any(message[1] for message in self.messages):
-                self.data = b"".join(self.frames)  # type: ignore[arg-type]  # at QoS 0 a frame is bytes
+            if any(message[1] for message in self.messages):
+                self.frames = [encode_frame(message, wire=wire, now_ns=now_ns) for message in self.messages]
+            else:
+                frames = [encode_message(message, wire=wire, now_ns=now_ns) for message in self.messages]
+                self.frames, self.data = list(frames), b"".join(frames)
         return self.frames
 
     def bytes_between(self, start: int, stop: int) -> int:
@@ -74,11 +122,30 @@ class Batch:
 class MessageQueue:
     """Messages of one session in order, by reference to their batches; never more than its bounds."""
 
-    __slots__ = ("_bytes_max", "_entries", "_messages_max", "_start", "appended_total", "bytes", "messages")
+    __slots__ = (
+        "_bytes_max",
+        "_drops_durable",
+        "_entries",
+        "_messages_max",
+        "_start",
+        "appended_total",
+        "bytes",
+        "messages",
+        "overflowed",
+    )
 
-    def __init__(self, *, messages_max: int, bytes_max: int) -> None:
+    def __init__(self, *, messages_max: int, bytes_max: int, overflow: QueueOverflow) -> None:
+        """Make an empty queue.
+
+        Args:
+            messages_max: How many messages may wait.
+            bytes_max: How many bytes, as `message_bytes` counts them.
+            overflow: What happens to messages at QoS 1 and 2 when there are more. With `disconnect` none of them
+                is dropped: `overflowed` says that the session must end.
+        """
         self._messages_max = messages_max
         self._bytes_max = bytes_max
+        self._drops_durable = overflow == "drop_oldest"
         self._entries: deque[tuple[Batch, int]] = deque()
         self._start = 0
         self.messages = 0
@@ -87,6 +154,8 @@ class MessageQueue:
         """Bytes waiting, as `message_bytes` counts them."""
         self.appended_total = 0
         """Messages ever appended; less `messages` it is the position of the oldest one waiting."""
+        self.overflowed = False
+        """Whether more had to be kept than fits; then nothing may be appended any more."""
 
     def __bool__(self) -> bool:
         """Return whether anything waits."""
@@ -96,8 +165,7 @@ class MessageQueue:
         """Append the messages of `batch` from index `start`.
 
         Returns:
-            The messages that had to go for it, oldest first. A message that alone is over the bounds goes
-            itself.
+            The messages that had to go for it, or of it. A message that alone is over the bounds goes itself.
         """
         count = len(batch.messages) - start
         if count <= 0:
@@ -108,9 +176,13 @@ class MessageQueue:
         self.messages += count
         self.appended_total += count
         self.bytes += batch.bytes_between(start, len(batch.messages))
-        if self.messages <= self._messages_max and self.bytes <= self._bytes_max:
+        if not self._full:
             return []
-        return self._make_room()
+        dropped = self._drop_oldest()
+        if self._full:
+            dropped += self._drop_qos_0_of_newest()
+            self.overflowed = self._full
+        return dropped
 
     def head(self) -> tuple[Batch, int]:
         """Return the oldest batch and the index of its oldest message; only when something waits."""
@@ -133,18 +205,40 @@ class MessageQueue:
         self._entries.popleft()
         self._start = self._entries[0][1] if self._entries else 0
 
-    def _make_room(self) -> list[Message]:
-        # Drop oldest: for replicated state the newest value is the one that matters. Conflation (the newest
-        # value of each retained topic instead of the whole sequence) belongs here, where messages are given
-        # up.
+    @property
+    def _full(self) -> bool:
+        return self.messages > self._messages_max or self.bytes > self._bytes_max
+
+    def _drop_qos_0_of_newest(self) -> list[Message]:
+        # Behind messages at QoS 1 or 2 nothing is looked for: that would take time by what waits, for each message.
+        batch, start = self._entries.pop()
+        if not self._entries:
+            start = self._start
+        stop = len(batch.messages)
+        self.bytes -= batch.bytes_between(start, stop)
+        messages = batch.messages[start:stop]
+        rest = Batch([message for message in messages if message[1]], wire=batch.wire, expiring=batch.expiring)
+        dropped = len(messages) - len(rest.messages)
+        self.messages -= dropped
+        self.appended_total -= dropped
+        self.bytes += rest.bytes_between(0, len(rest.messages))
+        if rest.messages:
+            if not self._entries:
+                self._start = 0
+            self._entries.append((rest, 0))
+        return [message for message in messages if not message[1]]
+
+    def _drop_oldest(self) -> list[Message]:
+        # The newest is the one that matters. Retained values of slow readers do not come here.
         dropped: list[Message] = []
-        while self.messages > self._messages_max:
+        while self._full:
             batch, start = self.head()
-            stop = min(len(batch.messages), start + self.messages - self._messages_max)
-            dropped += batch.messages[start:stop]
+            messages = batch.messages
+            stop = min(len(messages), start + max(1, self.messages - self._messages_max))
+            if not self._drops_durable:
+                stop = next((index for index in range(start, stop) if messages[index][1]), stop)
+            if stop == start:
+                break
+            dropped += messages[start:stop]
             self.advance(stop - start)
-        while self.bytes > self._bytes_max:
-            batch, start = self.head()
-            dropped.append(batch.messages[start])
-            self.advance(1)
         return dropped

@@ -20,7 +20,9 @@ from fanout.replica.update import Update
 from fanout.server.audiences import AudienceIndex, SubscriptionOptions
 from fanout.server.collaborators import RetainedStore
 from fanout.server.counters import Counters, DropReason, Limit
+from fanout.server.message_queue import MessageQueue
 from fanout.server.retained_delivery import RetainedDelivery
+from fanout.server.retained_pieces import RetainedPieces
 from fanout.server.sessions import Session
 from fanout.server.shared_subscriptions import SharedSubscriptions, ShareGroup
 from fanout.server.wire import SharedMessage, WireVariant
@@ -42,6 +44,9 @@ class SessionRegistry:
         self._sessions: dict[str, Session] = {}
         self.index = AudienceIndex()
         """The audiences."""
+        self.overflowed: dict[Session, None] = {}
+        """Sessions that must end because more waits for them than may; the shell looks after each dispatch."""
+        self._pieces = RetainedPieces()
         self._shared = SharedSubscriptions(self.index)
 
     def __len__(self) -> int:
@@ -67,8 +72,12 @@ class SessionRegistry:
         session = Session(
             client_id,
             wire=wire,
-            queue_messages_max=self._config.queue_messages_max,
-            queue_bytes_max=self._config.queue_bytes_max,
+            queue=MessageQueue(
+                messages_max=self._config.queue_messages_max,
+                bytes_max=self._config.queue_bytes_max,
+                overflow=self._config.queue_overflow,
+            ),
+            overflowed=self.overflowed,
             counters=self._counters,
         )
         self._sessions[client_id] = session
@@ -89,6 +98,7 @@ class SessionRegistry:
                 if isinstance(message, SharedMessage) and message.group in groups
             ]
         del self._sessions[session.client_id]
+        self.overflowed.pop(session, None)
         self.index.leave(session)
         self._shared.leave(session)
         left = [(group, update) for group, update in shared if len(group)]
@@ -137,9 +147,11 @@ class SessionRegistry:
                 new = shared not in session.shared
             else:
                 new = topic_filter not in session.subscriptions and topic_filter not in added
-            if new and room <= 0:
+            levels = (shared[1] if shared is not None else topic_filter).count(b"/") + 1
+            too_deep = levels > self._config.filter_levels_max
+            if too_deep or (new and room <= 0):
                 codes.append(ReasonCode.QUOTA_EXCEEDED)
-                self._counters.limits[Limit.SUBSCRIPTIONS] += 1
+                self._counters.limits[Limit.FILTER_LEVELS if too_deep else Limit.SUBSCRIPTIONS] += 1
                 continue
             room -= new
             options = SubscriptionOptions(
@@ -154,7 +166,9 @@ class SessionRegistry:
                 continue
             added[topic_filter] = options
             if _wants_retained(subscription, new):
-                retained[topic_filter] = RetainedDelivery(topic_filter, options=options, find=self._store.match)
+                retained[topic_filter] = RetainedDelivery(
+                    topic_filter, options=options, store=self._store, pieces=self._pieces
+                )
         if added:
             self.index.change(session, added=added)
         for delivery in retained.values():

@@ -1,19 +1,20 @@
 """Retained messages on their way to one session after a SUBSCRIBE (MQTT 5, sections 3.3.1.3 and 3.8.4).
 
-Owns the walk through the matching retained values, piece by piece, and the rule that a value set meanwhile is
-seen exactly once: a session that is being given retained messages gets its live messages afterwards, and the
-retained value of a topic for which such a message waits is left out here. It must not know sockets, nor how
-the store finds values.
+Owns the walk through the matching retained values, piece by piece, each read when its turn comes: a delivery that
+waits for a slow client holds no values. What a live message makes superfluous is the session's business. It must not
+know sockets, nor how the store finds values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator, Sequence
 
 from fanout.replica.update import Update
 from fanout.server.audiences import SubscriptionOptions
-from fanout.server.wire import Message
+from fanout.server.collaborators import RetainedStore
+from fanout.server.message_queue import Batch
+from fanout.server.retained_pieces import RetainedPieces
+from fanout.server.wire import Message, WireVariant
 
 __all__ = ["RetainedDelivery"]
 
@@ -25,17 +26,30 @@ class RetainedDelivery:
     resumed.
     """
 
-    __slots__ = ("_find", "_options", "_put_back", "_values", "pings", "qos_max", "topic_filter")
+    __slots__ = (
+        "__weakref__",
+        "_identifiers",
+        "_left",
+        "_left_from",
+        "_pieces",
+        "_store",
+        "_values",
+        "_whole",
+        "pings",
+        "qos_max",
+        "topic_filter",
+    )
 
     def __init__(
-        self, topic_filter: bytes, *, options: SubscriptionOptions, find: Callable[[bytes], Iterator[Update]]
+        self, topic_filter: bytes, *, options: SubscriptionOptions, store: RetainedStore, pieces: RetainedPieces
     ) -> None:
         """Prepare the delivery; nothing is looked up before the first `take`.
 
         Args:
             topic_filter: That of the subscription.
             options: Those that the subscription was granted.
-            find: Gives the retained values that match a Topic Filter; see `RetainedStore.match`.
+            store: Gives the retained values.
+            pieces: Encodes what several deliveries have in common.
         """
         self.topic_filter = topic_filter
         """The Topic Filter of the subscription."""
@@ -43,47 +57,51 @@ class RetainedDelivery:
         """PINGREQs to answer when it is through; see `Session.ping`."""
         self.qos_max = options.qos
         """The Maximum QoS of the subscription."""
-        self._options = options
-        self._find = find
-        self._values: Iterator[Update] | None = None
-        self._put_back: bytes | None = None  # the topic of a message that could not be sent
+        self._identifiers = (options.identifier,) if options.identifier else ()
+        self._store = store
+        self._pieces = pieces
+        pieces.add_user(self)
+        self._values: Iterator[list[Update]] | None = None
+        self._left: list[bytes] = []  # topics of a piece that was not sent whole, from the index `_left_from`
+        self._left_from = 0
+        self._whole = False  # whether a whole piece was taken, as others take it
 
-    def take(
-        self, *, messages_max: int, bytes_max: int, waiting: Mapping[bytes, Update], now_ns: int
-    ) -> tuple[list[Message], int]:
-        """Take the next retained messages; none when there are none left.
+    def take(self, count: int) -> list[Update] | None:
+        """Take the next values; None when there are none left.
 
         Args:
-            messages_max: How many at most; at least 1.
-            bytes_max: After how many payload bytes to stop; at least 1.
-            waiting: Topics for which a newer message is already in the session's queue.
-            now_ns: Unix time in nanoseconds; an expired value is left out [MQTT-3.3.2-5].
+            count: How many, of a piece of which some were put back; a new one is given whole.
 
         Returns:
-            The messages, and their payload bytes.
+            Values; maybe none, after a long search.
         """
+        while self._left_from < len(self._left):  # looked up anew: they may have been replaced since
+            topics = self._left[self._left_from : self._left_from + count]
+            self._left_from += len(topics)
+            if values := list(filter(None, map(self._store.get, topics))):
+                self._whole = False
+                return values
         if self._values is None:
-            self._values = self._find(self.topic_filter)
-        values = self._values
-        if self._put_back is not None:
-            # Looked up anew: the value may have been replaced since, by a message that nobody queued.
-            values = chain(self._find(self._put_back), values)
-            self._put_back = None
-        qos_max = self.qos_max
-        identifiers = (self._options.identifier,) if self._options.identifier else ()
-        found: list[Message] = []
-        size = 0
-        for update in values:
-            if update[0] in waiting or 0 < update[6] <= now_ns:
-                continue
-            qos = update[2]
-            # RETAIN 1 [MQTT-3.3.1-8]
-            found.append((update, qos if qos < qos_max else qos_max, True, identifiers))
-            size += len(update[1])
-            if size >= bytes_max or len(found) == messages_max:
-                break
-        return found, size
+            self._values = self._store.match(self.topic_filter)
+        self._whole = True
+        return next(self._values, None)
 
-    def put_back(self, message: Message) -> None:
-        """Note that the last message taken could not be sent; the next `take` gives that topic again."""
-        self._put_back = message[0][0]
+    def put_back(self, values: Sequence[Update]) -> None:
+        """Note that the last ones of the values taken could not be sent; the next `take` begins with their topics."""
+        self._left = [value[0] for value in values] + self._left[self._left_from :]
+        self._left_from = 0
+
+    def message(self, value: Update) -> Message:
+        """Return the message with a value."""
+        qos = value[2]
+        return (value, qos if qos < self.qos_max else self.qos_max, True, self._identifiers)  # [MQTT-3.3.1-8]
+
+    def batch(self, values: Sequence[Update], *, wire: WireVariant) -> Batch | None:
+        """Return the messages with `values`, which were just taken, shared with other deliveries.
+
+        Returns:
+            A batch; None when each must be encoded alone: for a part of a piece nobody else has a use.
+        """
+        if not self._whole or len(values) == 1:
+            return None
+        return self._pieces.batch(values, wire=wire, qos_max=self.qos_max, identifiers=self._identifiers)

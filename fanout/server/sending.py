@@ -1,20 +1,25 @@
 """What a session sends to its client: what waits, what is in flight, and what can be written now.
 
 Owns the sender's side of one session (MQTT 5, sections 4.3, 4.4, 4.6 and 4.9): the order of messages that were
-sent before, retained messages, queued ones and PINGRESP, within the client's Receive Maximum and Maximum Packet
-Size. It must not know sockets or clocks, nor to which audience the session belongs.
+sent before, retained messages, queued ones, conflated ones and PINGRESP, within the client's Receive Maximum and
+Maximum Packet Size. It must not know sockets or clocks, nor to which audience the session belongs.
+
+What waited already at a SUBSCRIBE is sent before its retained messages, so nothing older follows a value; what
+comes later follows them.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Final
 
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.delivery import Outbound, SendState
 from fanout.mqtt.packets import Ack, PacketType, encode, encode_acks
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
+from fanout.server.conflation import Conflation
 from fanout.server.counters import Counters, DropReason
 from fanout.server.message_queue import Batch, MessageQueue
 from fanout.server.retained_delivery import RetainedDelivery
@@ -24,6 +29,9 @@ from fanout.server.wire import TWO_BYTES, Frame, Message, WireVariant, encode_me
 __all__ = ["PINGRESP", "Sending"]
 
 PINGRESP = b"\xd0\x00"
+
+_SEARCH_MESSAGES: Final = 64
+"""What a piece of a search that found nothing costs, in messages."""
 
 
 class _Piece:
@@ -56,19 +64,23 @@ class Sending:
         "_live_from",
         "_pings",
         "_resend",
+        "_retained_from",
         "_waiting",
         "blocked",
+        "conflation",
         "follower",
         "outbound",
         "queue",
         "wire",
     )
 
-    def __init__(self, *, wire: WireVariant, queue_messages_max: int, queue_bytes_max: int, counters: Counters) -> None:
+    def __init__(self, *, wire: WireVariant, queue: MessageQueue, counters: Counters) -> None:
         self.wire = wire
         """The kind of receiver it was at its last Network Connection."""
-        self.queue = MessageQueue(messages_max=queue_messages_max, bytes_max=queue_bytes_max)
-        """What waits, behind retained messages."""
+        self.queue = queue
+        """What waits, message by message."""
+        self.conflation = Conflation(counters=counters)
+        """What waits as the newest values of topics."""
         self.outbound: Outbound[Message] = Outbound()
         """Messages at QoS 1 and 2 in flight that were sent to this session alone."""
         self.follower = Follower(self.outbound)
@@ -83,13 +95,15 @@ class Sending:
         self._waiting: dict[bytes, Update] = {}
         # Messages before this position of the queue came while retained messages were on their way.
         self._live_from = 0
+        # Messages before this position of the queue go before retained ones, and before what is sealed.
+        self._retained_from = 0
         # PINGRESPs that are due when the queue's position reaches a number: (position, how many).
         self._pings: deque[tuple[int, int]] = deque()
 
     @property
     def pending(self) -> bool:
         """Whether anything waits to be written, be it that the client must acknowledge something first."""
-        return bool(self._resend or self._deliveries or self.queue or self._pings)
+        return bool(self._resend or self._deliveries or self.queue or self._pings or self.conflation)
 
     def connect(self, *, wire: WireVariant, window: int) -> bytes:
         """Begin with a new Network Connection.
@@ -113,8 +127,12 @@ class Sending:
         return encode_acks(PacketType.PUBREL, releases) if releases else b""
 
     def disconnect(self) -> None:
-        """Note that the Network Connection is gone; what waits and what is in flight stays."""
+        """Note that the Network Connection is gone; what is queued and what is in flight stays.
+
+        Not what is conflated: values that change while the client is away would be missing from it.
+        """
         self.follower.leave()
+        self._counters.dropped[DropReason.DISCONNECTED] += self.conflation.clear()
         self._resend.clear()
         self._pings.clear()
         for delivery in self._deliveries.values():
@@ -151,6 +169,7 @@ class Sending:
             delivery.pings += former.pings
         self._deliveries[delivery.topic_filter] = delivery
         self.blocked = False  # that is found out anew
+        self._seal()
 
     def cancel_retained(self, topic_filter: bytes) -> None:
         """Stop giving it the retained messages of a subscription that it ended."""
@@ -178,27 +197,34 @@ class Sending:
         if self._deliveries:
             self._last_delivery().pings += 1
             return False
-        if self.queue.appended_total - self.queue.messages < self._live_from:
+        if self._position < self._live_from:
             self._pings.append((self._live_from, 1))
             return False
         return True
 
-    def enqueue(self, batch: Batch, *, start: int = 0) -> int:
-        """Queue a batch from index `start`.
+    def enqueue(self, batch: Batch, *, start: int = 0, conflate: bool = False) -> int:
+        """Queue a batch from index `start`; of retained values at QoS 0 keep only the newest when they pile up.
+
+        Args:
+            batch: The messages.
+            start: Index of the first; 0 while something is conflated.
+            conflate: Whether the client reads too slowly.
 
         Returns:
-            How many messages were queued.
+            How many messages were taken.
         """
         self.follower.leave()
-        dropped = self.queue.append(batch, start=start)
-        if self._deliveries:
-            self._waiting.update((message[0][0], message[0]) for message in batch.messages[start:] if message[0][3])
-        if dropped:
-            self._counters.drop(DropReason.QUEUE_FULL, dropped)
-            for update, _, _, _ in dropped:
-                if self._waiting.get(update[0]) is update:
-                    del self._waiting[update[0]]  # so the retained value is not left out
-        return len(batch.messages) - start
+        count = len(batch.messages) - start
+        if not conflate and not self.conflation:
+            self._append(batch, start)
+            return count
+        newest, conflatable, rest = batch.conflated()
+        if rest is not None:
+            if older := self.conflation.take_out(rest.messages):
+                self._append(Batch(older, wire=self.wire, expiring=any(message[0][6] for message in older)))
+            self._append(rest)
+        self.conflation.put(newest, count=conflatable)
+        return count
 
     def send(self, batch: Batch, *, now_ns: int) -> bytes:
         """Return the bytes of a batch for a session that is DIRECT; what is over its window is queued."""
@@ -208,11 +234,11 @@ class Sending:
         count = self._encode(batch, 0, count, piece, frames=batch.frames)
         if count < len(batch.messages):
             self.blocked = True
-            self.enqueue(batch, start=count)
+            self._append(batch, count)
         return b"".join(piece.parts)
 
     def take(self, *, now_ns: int, messages_max: int, bytes_max: int) -> bytes:
-        """Take the next bytes to write: messages sent before, then retained ones, then the queue.
+        """Take the next bytes to write: messages sent before, retained ones, the queue, then newest values.
 
         Args:
             now_ns: Unix time in nanoseconds.
@@ -227,12 +253,19 @@ class Sending:
         piece = _Piece(now_ns=now_ns, messages_left=messages_max, bytes_left=bytes_max)
         self.blocked = False
         self._take_resend(piece)
-        if not self._resend:
-            self._take_retained(piece)
-        if not self._deliveries and not self.blocked:
+        if not self._resend and (self._deliveries or self.conflation.sealed):
+            self._take_queued(piece, until=self._retained_from)
+            if self._position >= self._retained_from:
+                self._take_sealed(piece)
+                if not self.conflation.sealed:
+                    self._take_retained(piece)
+        if not self._deliveries and not self.conflation.sealed and not self.blocked:
             self._take_queued(piece)
+            if not self.queue and self.conflation:
+                self._seal()
+                self._take_sealed(piece)
         parts = piece.parts
-        sent = self.queue.appended_total - self.queue.messages
+        sent = self._position
         early = self._answers_early()
         while self._pings and (early or self._pings[0][0] <= sent):
             parts.append(PINGRESP * self._pings.popleft()[1])
@@ -263,6 +296,29 @@ class Sending:
             shared = self._acknowledge_own(run.part(0, own)) + shared
             follower.refresh()
         return shared
+
+    @property
+    def _position(self) -> int:
+        """The position of the oldest message in the queue, or of the next one."""
+        return self.queue.appended_total - self.queue.messages
+
+    def _append(self, batch: Batch, start: int = 0) -> None:
+        if self.queue.overflowed:  # the session ends as soon as this dispatch is done
+            self._counters.dropped[DropReason.SESSION_ENDED] += len(batch.messages) - start
+            return
+        dropped = self.queue.append(batch, start=start)
+        if self._deliveries:
+            self._waiting.update((message[0][0], message[0]) for message in batch.messages[start:] if message[0][3])
+        if dropped:
+            self._counters.drop(DropReason.QUEUE_FULL, dropped)
+            for update, _, _, _ in dropped:
+                if self._waiting.get(update[0]) is update:
+                    del self._waiting[update[0]]  # so the retained value is not left out
+
+    def _seal(self) -> None:
+        """Let what waits go before all that comes."""
+        self._retained_from = self.queue.appended_total
+        self.conflation.seal()
 
     def _acknowledge_own(self, run: AckRun) -> bytes:
         if self._resend:
@@ -299,30 +355,82 @@ class Sending:
     def _take_retained(self, piece: _Piece) -> None:
         while self._deliveries and piece.has_room():
             topic_filter, delivery = next(iter(self._deliveries.items()))
-            # No more than the window takes, so at most one has to be put back: that which finds it full.
-            window = max(1, self.outbound.free) if delivery.qos_max else piece.messages_left
-            messages, size = delivery.take(
-                messages_max=min(piece.messages_left, window),
-                bytes_max=piece.bytes_left,
-                waiting=self._waiting,
-                now_ns=piece.now_ns,
-            )
-            for message in messages:
-                if not self._encode_one(message, piece):
-                    delivery.put_back(message)
-                    self.blocked = True
-                    return
-            piece.spend(len(messages), size)
-            if not messages:
+            count = piece.messages_left
+            if delivery.qos_max:  # no more than the window takes, so at most one has to be put back
+                count = min(count, max(1, self.outbound.free))
+            values = delivery.take(count)
+            if values is None:
                 del self._deliveries[topic_filter]
                 self._live_from = self.queue.appended_total
                 self._expect_pings(delivery.pings)
                 if not self._deliveries:
                     self._waiting.clear()
+                continue
+            if not values:
+                piece.spend(_SEARCH_MESSAGES, 0)
+                continue
+            batch = delivery.batch(values, wire=self.wire)
+            if batch is None:
+                left = self._send_retained(delivery, values, piece)
+            else:
+                left = self._send_retained_batch(batch, piece)
+            if left:
+                delivery.put_back(left)
+            if self.blocked:
+                return
 
-    def _take_queued(self, piece: _Piece) -> None:
+    def _send_retained(self, delivery: RetainedDelivery, values: list[Update], piece: _Piece) -> list[Update]:
+        """Send retained values one by one; return those that were not sent."""
+        for index, value in enumerate(values):
+            if not piece.has_room():
+                return values[index:]
+            piece.spend(1, len(value[1]))
+            if value[0] in self._waiting or 0 < value[6] <= piece.now_ns:  # [MQTT-3.3.2-5]
+                continue
+            message = delivery.message(value)
+            if not self._encode_one(message, piece):
+                self.blocked = True
+                return values[index:]
+            self.conflation.supersede(message)
+        return []
+
+    def _send_retained_batch(self, batch: Batch, piece: _Piece) -> list[Update]:
+        """Send retained values that are encoded once for all; return those that were not sent."""
+        frames = batch.shared_frames(self.wire, now_ns=piece.now_ns)
+        assert frames is not None, "a shared piece fits its receivers"
+        messages, data = batch.messages, batch.data
+        piece.spend(len(messages), batch.bytes_between(0, len(messages)))
+        waiting = self._waiting
+        if waiting and not waiting.keys().isdisjoint([message[0][0] for message in messages]):
+            kept = [index for index, message in enumerate(messages) if message[0][0] not in waiting]
+            messages, data = [messages[index] for index in kept], None
+            frames = [frames[index] for index in kept]
+            batch = Batch(messages, wire=batch.wire, frames=frames)
+        if data is not None:
+            piece.parts.append(data)
+            self._counters.deliveries += len(messages)
+            done = len(messages)
+        else:
+            done = self._encode(batch, 0, len(messages), piece, frames=frames)
+            self.blocked = done < len(messages)
+        if self.conflation:
+            for message in messages[:done]:
+                self.conflation.supersede(message)
+        return [message[0] for message in messages[done:]]
+
+    def _take_sealed(self, piece: _Piece) -> None:
+        conflation = self.conflation
+        newest = not self.queue
+        while conflation.sealed and piece.has_room():
+            message = conflation.take(newest=newest)
+            self._encode_one(message, piece)
+            piece.spend(1, len(message[0][1]))
+
+    def _take_queued(self, piece: _Piece, *, until: int | None = None) -> None:
         queue = self.queue
         while queue and piece.has_room():
+            if until is not None and self._position >= until:
+                return
             batch, start = queue.head()
             count = len(batch.messages) - start
             frames = batch.shared_frames(self.wire, now_ns=piece.now_ns)

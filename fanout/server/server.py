@@ -22,6 +22,7 @@ from fanout.access.gate import Gate
 from fanout.config import ServerConfig
 from fanout.mqtt.decoder import Decoder, PublishRow
 from fanout.mqtt.packets import Connect, Unsubscribe
+from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
 from fanout.server.admission import Admission, Claim, claim_of
@@ -48,6 +49,8 @@ _READ_BYTES = 256 * 1024
 _CLIENT_ID_BYTES = 10
 _CHECKED_MAX: Final = 256
 """Sessions and subscriptions that are checked again in one turn of the event loop."""
+_SETTLE_POLL_S: Final = 0.02
+"""Pause between looks for clients that have got everything, when the server stops."""
 
 
 def _random_client_id() -> str:
@@ -70,6 +73,7 @@ class Server:
         assign_client_id: Callable[[], str] = _random_client_id,
         gate: Gate | None = None,
         doorman: Doorman | None = None,
+        subscribed: Callable[[Sequence[bytes]], None] | None = None,
     ) -> None:
         """Make a server; `start` opens its listeners.
 
@@ -84,6 +88,7 @@ class Server:
             assign_client_id: Makes Client Identifiers for clients that send none.
             gate: Decides who may connect, read and write; None lets everybody do everything.
             doorman: Decides which process serves a client; None when there is only this one.
+            subscribed: Told of the Topic Filters of each SUBSCRIBE that were granted, `$share` forms left out.
         """
         self.config = config
         """Addresses and limits."""
@@ -93,6 +98,8 @@ class Server:
         """Takes log lines."""
         self.ingress = ingress
         """Takes what clients publish."""
+        self.subscribed = subscribed
+        """Told of Topic Filters that were granted."""
         self.counters = Counters()
         """What is counted."""
         self.registry = SessionRegistry(config=config, store=store, counters=self.counters)
@@ -145,17 +152,27 @@ class Server:
         else:
             await self._listeners.serve(self.config.listeners, sockets, self)
 
-    async def stop(self, *, reason_code: ReasonCode = ReasonCode.SERVER_SHUTTING_DOWN, deadline_s: float = 5.0) -> None:
-        """Close the listeners and every connection.
+    async def stop(self, *, deadline_s: float = 5.0) -> None:
+        """Close the listeners and every connection: each once nothing is under way on it, or at the deadline.
 
         Args:
-            reason_code: What MQTT 5 clients are told.
-            deadline_s: How long clients may take to read what was written to them, in seconds.
+            deadline_s: How long messages and their answers may be under way, and then, how long clients may take to
+                read what was written to them, in seconds.
         """
         self._stopping = True
         self._listeners.close()
+        reason_code, properties = self._farewell(ReasonCode.SERVER_SHUTTING_DOWN)
+        until_s = self._loop.time() + deadline_s
+        while waiting := [one for one in self._connections if one.session is not None]:
+            in_time = self._loop.time() < until_s
+            for connection in waiting:
+                session = connection.session
+                if session is not None and (session.settled or not in_time):
+                    connection.disconnect(reason_code, properties=properties)
+            if in_time and any(one.session is not None for one in waiting):
+                await asyncio.sleep(_SETTLE_POLL_S)
         for connection in list(self._connections):
-            connection.disconnect(reason_code)
+            connection.disconnect(reason_code, properties=properties)
         try:
             async with asyncio.timeout(deadline_s):
                 await self._wait_all_gone()
@@ -198,7 +215,10 @@ class Server:
             How many messages were handed to sessions or queued for them, counting each session.
         """
         session = self.registry.get(origin) if origin is not None else None
-        return self._dispatcher.dispatch(updates, now_ns=self.clock.now_ns(), origin=session)
+        handed = self._dispatcher.dispatch(updates, now_ns=self.clock.now_ns(), origin=session)
+        if self.registry.overflowed:
+            self._end_overflowed()
+        return handed
 
     def stats(self) -> ServerStats:
         """Return the server's figures at this moment."""
@@ -211,6 +231,7 @@ class Server:
             audiences=self.registry.index.count,
             queued_messages=sum(session.sending.queue.messages for session in sessions),
             queued_bytes=sum(session.sending.queue.bytes for session in sessions),
+            conflated_topics=sum(len(session.sending.conflation) for session in sessions),
             in_flight_messages=sum(session.sending.in_flight for session in sessions),
             deliveries_total=counters.deliveries,
             sent_bytes_total=counters.sent_bytes,
@@ -222,6 +243,8 @@ class Server:
             keep_alive_timeouts_total=counters.keep_alive_timeouts,
             protocol_errors_total=counters.protocol_errors,
             wills_total=counters.wills,
+            conflated_total=counters.conflated,
+            sessions_overflowed_total=counters.sessions_overflowed,
             dropped_total={reason.value: count for reason, count in counters.dropped.items()},
             limits_reached_total={limit.value: count for limit, count in counters.limits.items()},
             entry_faults_total={fault.value: count for fault, count in counters.entry_faults.items()},
@@ -252,6 +275,30 @@ class Server:
             if checked >= _CHECKED_MAX:
                 checked = 0
                 await asyncio.sleep(0)
+
+    async def send_away(self, concerns: Callable[[bytes], bool]) -> int:
+        """Disconnect clients that have a subscription of a kind (0x9C, Use another server).
+
+        Args:
+            concerns: Says whether a Topic Filter is of that kind.
+
+        Returns:
+            How many clients that were.
+        """
+        sent = checked = 0
+        reference = self.config.server_reference
+        properties = NO_PROPERTIES if reference is None else Properties(server_reference=reference)
+        for session, connection in list(self._connection_of.items()):
+            filters = [*session.subscriptions, *(topic_filter for _, topic_filter in session.shared)]
+            if self._connection_of.get(session) is connection and any(map(concerns, filters)):
+                connection.disconnect(ReasonCode.USE_ANOTHER_SERVER, properties=properties)
+                sent += 1
+                checked += 1
+            checked += len(filters)
+            if checked >= _CHECKED_MAX:
+                checked = 0
+                await asyncio.sleep(0)
+        return sent
 
     def run_due(self) -> None:
         """Do what is due by the clock; called by the server's own timer, and by tests that set the clock."""
@@ -298,7 +345,15 @@ class Server:
         """Free the place of a connection that is gone."""
         self._places.give_back(place)
 
-    def turn_away(self, reason: str, *, address: str, why: EntryFault | Limit | None = None, **more: object) -> None:
+    def turn_away(
+        self,
+        reason: str,
+        *,
+        address: str,
+        why: EntryFault | Limit | None = None,
+        left: bool = False,
+        **more: object,
+    ) -> None:
         """Count and log a connection that ended before anything of MQTT was spoken on it."""
         counters = self.counters
         counters.connections_refused += 1
@@ -306,7 +361,8 @@ class Server:
             counters.entry_faults[why] += 1
         elif why is not None:
             counters.limits[why] += 1
-        self.logger.warning("connection_refused", reason=reason, address=address, **more)
+        log = self.logger.debug if left else self.logger.warning
+        log("connection_refused", reason=reason, address=address, **more)
 
     def new_protocol(self, peer: Peer, place: Place, *, websocket: bool) -> asyncio.BufferedProtocol:
         """Make what serves a connection."""
@@ -460,14 +516,39 @@ class Server:
 
     # Its own.
 
+    def _farewell(self, reason_code: ReasonCode) -> tuple[ReasonCode, Properties]:
+        """Return what clients are told that have to leave: where to go, if the configuration knows it."""
+        reference = self.config.server_reference
+        if reference is None:
+            return reason_code, NO_PROPERTIES
+        return ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference=reference)
+
     def _expel(self, session: Session, access: Access) -> None:
         self.logger.warning("client_expelled", client_id=session.client_id, user=access.identity.user)
+        self._end_client(session, ReasonCode.NOT_AUTHORIZED)
+
+    def _end_overflowed(self) -> None:
+        while self.registry.overflowed:
+            session, _ = self.registry.overflowed.popitem()
+            queue = session.sending.queue
+            self.counters.sessions_overflowed += 1
+            self.logger.warning(
+                "session_queue_overflowed",
+                client_id=session.client_id,
+                connected=session in self._connection_of,
+                messages=queue.messages,
+                bytes=queue.bytes,
+            )
+            self._end_client(session, ReasonCode.QUOTA_EXCEEDED)
+
+    def _end_client(self, session: Session, reason_code: ReasonCode) -> None:
+        """End a session, and its connection if there is one."""
         connection = self._connection_of.get(session)
         if connection is None:
             self._end_session(session)
             return
         session.expiry_s = 0
-        connection.disconnect(ReasonCode.NOT_AUTHORIZED)
+        connection.disconnect(reason_code)
 
     def _take_away(self, session: Session, access: Access, lost: list[bytes]) -> None:
         self.logger.warning(
@@ -484,6 +565,7 @@ class Server:
         left = self.registry.end(session)
         if left:
             self._dispatcher.redeliver(left, now_ns=self.clock.now_ns())
+            self._end_overflowed()
         self._publish_will(session)
 
     def _publish_will(self, session: Session) -> None:

@@ -17,7 +17,7 @@ from fanout.mqtt.packets import PacketType
 from fanout.server.audiences import Audience, SubscriptionOptions, Write
 from fanout.server.counters import Counters
 from fanout.server.deadlines import Deadline
-from fanout.server.message_queue import Batch
+from fanout.server.message_queue import Batch, MessageQueue
 from fanout.server.receiving import Receiving
 from fanout.server.retained_delivery import RetainedDelivery
 from fanout.server.sending import Sending
@@ -38,7 +38,8 @@ class SessionState(enum.Enum):
     DIRECT = "direct"
     """Nothing waits and its socket takes more: its audience writes to it."""
     QUEUED = "queued"
-    """Something older is before them, or its socket is full: they are queued."""
+    """Something older is before them, or its socket is full: they wait, retained values at QoS 0 as the newest
+    of each topic."""
 
 
 class Session:
@@ -46,6 +47,7 @@ class Session:
 
     __slots__ = (
         "_connection_write",
+        "_overflowed",
         "_paused",
         "access",
         "audience",
@@ -69,10 +71,19 @@ class Session:
         client_id: str,
         *,
         wire: WireVariant,
-        queue_messages_max: int,
-        queue_bytes_max: int,
+        queue: MessageQueue,
+        overflowed: dict[Session, None],
         counters: Counters,
     ) -> None:
+        """Make a session without a connection.
+
+        Args:
+            client_id: Client Identifier.
+            wire: The kind of receiver its client is.
+            queue: Where its messages wait.
+            overflowed: Where it enters itself when it must end, because more waits than may.
+            counters: What is counted.
+        """
         self.client_id = client_id
         """Client Identifier."""
         self.wire = wire
@@ -91,9 +102,7 @@ class Session:
         """How messages reach it."""
         self.write: Write | None = None
         """Writes to its Network Connection; None unless its state is DIRECT."""
-        self.sending = Sending(
-            wire=wire, queue_messages_max=queue_messages_max, queue_bytes_max=queue_bytes_max, counters=counters
-        )
+        self.sending = Sending(wire=wire, queue=queue, counters=counters)
         """The sender's side."""
         self.receiving = Receiving(version=wire.version)
         """The receiver's side."""
@@ -106,6 +115,7 @@ class Session:
         self.will_deadline: Deadline | None = None
         """When its Will Message is published, while it is absent and the Will Delay Interval runs."""
         self._connection_write: Write | None = None
+        self._overflowed = overflowed
         self._paused = False
 
     @property
@@ -113,6 +123,11 @@ class Session:
         """The Topic Filters of all its subscriptions, as its client sent them."""
         shared = (b"$share/%b/%b" % (group, topic_filter) for group, topic_filter in self.shared)
         return [*self.subscriptions, *shared]
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing waits for its client, nor for the answer of either side."""
+        return not (self.sending.pending or self.sending.in_flight or self.receiving.unanswered)
 
     def connect(self, write: Write, *, window: int) -> bytes:
         """Attach a Network Connection; the wire variant is set by `AudienceIndex.join`, before.
@@ -162,16 +177,23 @@ class Session:
         """Queue a batch; without a Network Connection only what has QoS 1 or 2.
 
         Returns:
-            How many messages were queued.
+            How many messages were taken.
         """
-        queued = self.sending.enqueue(batch if self._connection_write is not None else batch.durable())
+        if self._connection_write is None:
+            queued = self.sending.enqueue(batch.durable())
+        else:
+            queued = self.sending.enqueue(batch, conflate=self._paused)
         self._settle()
+        if self.sending.queue.overflowed:
+            self._overflowed[self] = None
         return queued
 
     def send(self, batch: Batch, *, now_ns: int) -> bytes:
         """Return the bytes of a batch for a session that is DIRECT; what is over its window is queued."""
         data = self.sending.send(batch, now_ns=now_ns)
         self._settle()
+        if self.sending.queue.overflowed:
+            self._overflowed[self] = None
         return data
 
     def take(self, *, now_ns: int, messages_max: int, bytes_max: int) -> bytes:

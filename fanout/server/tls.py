@@ -11,7 +11,7 @@ from pathlib import Path
 from fanout.config import ListenerConfig
 from fanout.errors import ListenError
 
-__all__ = ["ListenerTls"]
+__all__ = ["ListenerTls", "find_tls_faults"]
 
 
 class ListenerTls:
@@ -48,34 +48,59 @@ class ListenerTls:
         connection.context = self._newest
 
 
+def find_tls_faults(config: ListenerConfig) -> list[tuple[str, str]]:
+    """Return what is wrong with the files of a listener with certificate and key: its keys, and the problems."""
+    return _load(config)[1]
+
+
 def _read(config: ListenerConfig) -> ssl.SSLContext:
+    context, faults = _load(config)
+    if faults:
+        raise ListenError(
+            f"no TLS for {config.address}: {faults[0][1]}",
+            hint="Correct the files or their paths in [[server.listener]].",
+        )
+    return context
+
+
+def _load(config: ListenerConfig) -> tuple[ssl.SSLContext, list[tuple[str, str]]]:
     certificate, key, client_ca = config.certificate_file, config.key_file, config.client_ca_file
     assert certificate is not None, "the configuration was validated"
     assert key is not None, "the configuration was validated"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1" if config.address.has_websocket else "mqtt"])
-    for name, path in (("certificate_file", certificate), ("key_file", key), ("client_ca_file", client_ca)):
-        if path is not None:
-            _check_readable(config, name, path)
-    try:
-        context.load_cert_chain(certificate, key, password=_refuse_password)
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
-            raise _error(config, f"the key in {key} does not belong to the certificate in {certificate}") from error
-        raise _error(config, f"{certificate} and {key} are not a certificate and its key in PEM") from error
-    except _Encrypted as error:
-        raise _error(config, f"the key in {key} is encrypted, and nobody is there to type its password") from error
+    faults = [
+        (name, f"cannot read its {name}, {path}: {reason}")
+        for name, path in (("certificate_file", certificate), ("key_file", key), ("client_ca_file", client_ca))
+        if path is not None and (reason := _why_unreadable(path))
+    ]
+    unreadable = {name for name, _ in faults}
+    if unreadable.isdisjoint({"certificate_file", "key_file"}) and (fault := _load_chain(context, certificate, key)):
+        faults.append(fault)
     if client_ca is not None:
-        try:
-            context.load_verify_locations(client_ca)
-        except ssl.SSLError as error:
-            raise _error(config, f"{client_ca} has no certificates in PEM") from error
+        if "client_ca_file" not in unreadable:
+            try:
+                context.load_verify_locations(client_ca)
+            except ssl.SSLError:
+                faults.append(("client_ca_file", f"{client_ca} has no certificates in PEM"))
         context.verify_mode = ssl.CERT_REQUIRED if config.require_client_certificate else ssl.CERT_OPTIONAL
         # A resumed TLS session would not be verified by a client_ca_file that was read since.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
-    return context
+    return context, faults
+
+
+def _load_chain(context: ssl.SSLContext, certificate: Path, key: Path) -> tuple[str, str] | None:
+    try:
+        context.load_cert_chain(certificate, key, password=_refuse_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            return "key_file", f"the key in {key} does not belong to the certificate in {certificate}"
+        return "certificate_file", f"{certificate} and {key} are not a certificate and its key in PEM"
+    except _Encrypted:
+        return "key_file", f"the key in {key} is encrypted, and nobody is there to type its password"
+    return None
 
 
 class _Encrypted(Exception):
@@ -86,15 +111,9 @@ def _refuse_password() -> str:
     raise _Encrypted
 
 
-def _check_readable(config: ListenerConfig, name: str, path: Path) -> None:
+def _why_unreadable(path: Path) -> str:
     try:
         path.read_bytes()
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise _error(config, f"cannot read its {name}, {path}: {reason}") from error
-
-
-def _error(config: ListenerConfig, problem: str) -> ListenError:
-    return ListenError(
-        f"no TLS for {config.address}: {problem}", hint="Correct the files or their paths in [[server.listener]]."
-    )
+        return (error.strerror or str(error)).lower()
+    return ""

@@ -126,8 +126,9 @@ class _Handshake:
         if self._timed_out:
             reception.turn_away("tls_timeout", address=self._address, why=Limit.CONNECT_TIMEOUT)
         else:
-            problem = str(error or "") or "it was cut off"
-            reception.turn_away("tls_failed", address=self._address, why=EntryFault.TLS, detail=problem)
+            left = error is None or isinstance(error, ConnectionError)
+            detail = str(error or "") or "the client left"
+            reception.turn_away("tls_failed", address=self._address, why=EntryFault.TLS, left=left, detail=detail)
         reception.leave(place)
         if error is not None and not isinstance(error, OSError | ValueError):
             raise error  # a bug, which the event loop reports

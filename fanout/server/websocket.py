@@ -127,11 +127,8 @@ class WebSocket(asyncio.BufferedProtocol):
         pieces: list[bytes] = []
         for event in protocol.events_received():
             if isinstance(event, Request):
-                if self._has_allowed_origin(event):
-                    protocol.send_response(protocol.accept(event))  # 400 without the subprotocol [MQTT-6.0.0-3]
-                else:
-                    self._refusal = "an origin that is not allowed"
-                    protocol.send_response(protocol.reject(HTTPStatus.FORBIDDEN, "This origin is not allowed.\n"))
+                if not protocol.eof_sent:  # else what came right behind it was no frame, and there is no answer
+                    self._answer(event)
             elif isinstance(event, Frame):
                 if event.opcode is Opcode.TEXT:  # [MQTT-6.0.0-1]
                     protocol.fail(CloseCode.UNSUPPORTED_DATA, "MQTT needs binary frames")
@@ -146,6 +143,15 @@ class WebSocket(asyncio.BufferedProtocol):
             self._set_reading()
         if self.has_ended() and not self._connection.is_closing():
             self._connection.end(self._fault())
+
+    def _answer(self, request: Request) -> None:
+        """Answer the handshake."""
+        protocol = self._protocol
+        if self._has_allowed_origin(request):
+            protocol.send_response(protocol.accept(request))  # 400 without the subprotocol [MQTT-6.0.0-3]
+        else:
+            self._refusal = "an origin that is not allowed"
+            protocol.send_response(protocol.reject(HTTPStatus.FORBIDDEN, "This origin is not allowed.\n"))
 
     def _has_allowed_origin(self, request: Request) -> bool:
         """Say whether a request comes from a page that may connect, or from no page at all (RFC 6455, section 10.2)."""

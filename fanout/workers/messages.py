@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fanout.access.gate import AccessStats
+from fanout.concerned import Concerned
 from fanout.config import AccessConfig, NodeConfig
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
@@ -24,9 +25,12 @@ __all__ = [
     "Reload",
     "ReloadCertificates",
     "Report",
+    "SendAway",
+    "SentAway",
     "Serving",
     "SetUp",
     "Stop",
+    "Subscribed",
     "Verdicts",
 ]
 
@@ -88,6 +92,14 @@ class ReloadCertificates:
 
 
 @dataclass(frozen=True, slots=True)
+class SendAway:
+    """Hub: disconnect the clients whose subscriptions are of this kind, and tell when that is done."""
+
+    concerns: Concerned
+    """The kind."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Hub: let the clients go, and end."""
 
@@ -98,6 +110,22 @@ class Stop:
 @dataclass(frozen=True, slots=True)
 class Serving:
     """Worker: clients are served from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentAway:
+    """Worker: the clients of the first `SendAway` without an answer are gone."""
+
+    clients: int
+    """How many they were."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """Worker: clients have subscribed to this."""
+
+    topic_filters: tuple[bytes, ...]
+    """Those that were granted, `$share` forms left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,4 +156,18 @@ class Report:
     """Processor time that the process has used, in seconds."""
 
 
-Message = SetUp | Batch | Complete | Verdicts | Reload | ReloadCertificates | Stop | Serving | Published | Report
+Message = (
+    SetUp
+    | Batch
+    | Complete
+    | Verdicts
+    | Reload
+    | ReloadCertificates
+    | SendAway
+    | Stop
+    | Serving
+    | SentAway
+    | Subscribed
+    | Published
+    | Report
+)

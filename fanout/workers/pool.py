@@ -17,6 +17,7 @@ from typing import Final, cast
 from structlog.typing import FilteringBoundLogger
 
 from fanout.access.gate import AccessStats
+from fanout.concerned import Concerned
 from fanout.config import NodeConfig, ServerConfig
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
@@ -47,6 +48,7 @@ class WorkerPool:
         *,
         ingress: Ingress,
         replicas: Sequence[Replica],
+        subscribed: Callable[[Sequence[bytes]], None],
         hold: Callable[[bool], None],
         logger: FilteringBoundLogger,
     ) -> None:
@@ -56,6 +58,7 @@ class WorkerPool:
             config: The node's; its server has several workers.
             ingress: Decides on what clients publish.
             replicas: All values that clients read.
+            subscribed: Told of the Topic Filters that clients have subscribed to, if a link wants to know them.
             hold: Told True when no more batches are wanted for now, and False when they are again.
             logger: Takes log lines.
         """
@@ -65,6 +68,7 @@ class WorkerPool:
         self._node_config = config
         self._ingress = ingress
         self._replicas = tuple(replicas)
+        self._subscribed = subscribed
         self._hold = hold
         self._logger = logger
         self._listeners = Listeners()
@@ -93,6 +97,7 @@ class WorkerPool:
                 others=others,
                 replicas=self._replicas,
                 on_published=self._publish,
+                on_subscribed=self._subscribed,
                 on_pressure=self._balance,
                 logger=self._logger,
             )
@@ -169,6 +174,10 @@ class WorkerPool:
         if not self._workers:
             return  # each of them begins with what the replicas hold
         self._send(encode(Batch(updates, origin, self._unheld(updates))))
+
+    async def send_away(self, concerns: Concerned) -> int:
+        """Disconnect clients that have a subscription of a kind, as a server does; return how many."""
+        return sum(await asyncio.gather(*(worker.send_away(concerns) for worker in self._workers)))
 
     def stats(self) -> ServerStats:
         """Return the figures of all workers, those that have ended included, as they last reported them."""

@@ -14,19 +14,33 @@ import contextlib
 import enum
 import socket
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
 from fanout.access.gate import AccessStats
+from fanout.concerned import Concerned
 from fanout.config import NodeConfig
 from fanout.link.backoff import Backoff
 from fanout.replica.store import Replica
 from fanout.server.counters import ServerStats
 from fanout.workers.channel import Channel, open_channel
 from fanout.workers.figures import add_up, totals_of
-from fanout.workers.messages import Batch, Complete, Message, Published, Report, Serving, SetUp, Stop
+from fanout.workers.messages import (
+    Batch,
+    Complete,
+    Message,
+    Published,
+    Report,
+    SendAway,
+    SentAway,
+    Serving,
+    SetUp,
+    Stop,
+    Subscribed,
+)
 
 __all__ = ["WorkerProcess", "WorkerState"]
 
@@ -80,6 +94,7 @@ class WorkerProcess:
         others: tuple[int, ...],
         replicas: Sequence[Replica],
         on_published: Callable[[Published, Callable[[Message], None]], None],
+        on_subscribed: Callable[[tuple[bytes, ...]], None],
         on_pressure: Callable[[], None],
         logger: FilteringBoundLogger,
     ) -> None:
@@ -93,6 +108,7 @@ class WorkerProcess:
             others: Descriptors of `SetUp`.
             replicas: What it begins with.
             on_published: Takes what its clients published, and what to answer with.
+            on_subscribed: Takes the Topic Filters that its clients have subscribed to.
             on_pressure: Told that `is_full` has changed.
             logger: Takes log lines.
         """
@@ -109,7 +125,9 @@ class WorkerProcess:
         self._others = others
         self._replicas = replicas
         self._on_published = on_published
+        self._on_subscribed = on_subscribed
         self._on_pressure = on_pressure
+        self._sent_away: deque[asyncio.Future[int]] = deque()
         self._logger = logger.bind(worker=number + 1)
         self._process: asyncio.subprocess.Process | None = None
         self._channel: Channel | None = None
@@ -159,6 +177,15 @@ class WorkerProcess:
             _kill(process)
             await process.wait()
         await self._gone.wait()  # its last report may still be read
+
+    async def send_away(self, concerns: Concerned) -> int:
+        """Disconnect its clients with subscriptions of a kind, and return how many; 0 when it ends before."""
+        if self._channel is None or self.state is not WorkerState.SERVING:
+            return 0
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._sent_away.append(answer)
+        self._channel.send(SendAway(concerns))
+        return await answer
 
     def write(self, data: bytes) -> None:
         """Write an encoded message, if there is a process."""
@@ -241,6 +268,8 @@ class WorkerProcess:
     def _forget(self) -> None:
         self._channel = self._process = self.pid = None
         self._gone.set()
+        while self._sent_away:
+            self._answer_sent_away(0)
         report, self.last_report = self.last_report, None
         if report is not None:
             self._past_server = add_up(ServerStats, (self._past_server, totals_of(report.server)))
@@ -259,6 +288,11 @@ class WorkerProcess:
                 await channel.wait_almost_sent()
         channel.send(Complete())
 
+    def _answer_sent_away(self, clients: int) -> None:
+        answer = self._sent_away.popleft()
+        if not answer.done():
+            answer.set_result(clients)
+
     def _press(self, is_full: bool) -> None:
         if is_full is not self.is_full:
             self.is_full = is_full
@@ -274,6 +308,10 @@ class WorkerProcess:
                     self._on_published(message, channel.send)
                 case Report():
                     self.last_report = message
+                case Subscribed(topic_filters):
+                    self._on_subscribed(topic_filters)
+                case SentAway(clients):
+                    self._answer_sent_away(clients)
                 case Serving():
                     self.state = WorkerState.SERVING
                     self.served_once = True

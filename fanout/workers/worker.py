@@ -10,7 +10,8 @@ import asyncio
 import secrets
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import structlog
@@ -34,9 +35,12 @@ from fanout.workers.messages import (
     Reload,
     ReloadCertificates,
     Report,
+    SendAway,
+    SentAway,
     Serving,
     SetUp,
     Stop,
+    Subscribed,
     Verdicts,
 )
 from fanout.workers.ownership import new_client_id, share_of
@@ -85,6 +89,7 @@ class _Life:
         self._set_up: SetUp | None = None
         self._complete = False
         self._reload: AccessConfig | None = None
+        self._send_away: deque[SendAway] = deque()
         self._stop: Stop | None = None
         self._replica = Replica()  # the hub's limits hold for what it feeds
         self._server: Server | None = None
@@ -133,6 +138,7 @@ class _Life:
             assign_client_id=lambda: new_client_id(_random_client_id, number=set_up.number, workers=workers),
             gate=gate,
             doorman=doorman,
+            subscribed=self._tell_subscribed if any(link.announce_missing for link in config.links) else None,
         )
         if await self._wait(lambda: self._complete):
             await server.start([[socket.socket(fileno=one) for one in each] for each in set_up.sockets])
@@ -154,10 +160,13 @@ class _Life:
             self._report(server, gate)
             now = self._clock.monotonic()
             report_at = now + max(REPORT_S, _REPORT_SHARE * (now - began))
-            while await self._wait(lambda: self._reload is not None, until=report_at):
+            while await self._wait(lambda: self._reload is not None or bool(self._send_away), until=report_at):
                 access, self._reload = self._reload, None
-                assert access is not None
-                await self._replace(access, server, gate)
+                if access is not None:
+                    await self._replace(access, server, gate)
+                while self._send_away:
+                    clients = await server.send_away(self._send_away.popleft().concerns)
+                    self.channel.send(SentAway(clients))
             if self._over:
                 return
 
@@ -190,6 +199,9 @@ class _Life:
         self.channel.send(
             Report(server=server.stats(), access=gate.stats(), topics=len(self._replica), cpu_s=time.process_time())
         )
+
+    def _tell_subscribed(self, topic_filters: Sequence[bytes]) -> None:
+        self.channel.send(Subscribed(tuple(topic_filters)))
 
     def _press(self, is_full: bool) -> None:
         self._ingress.press(is_full)
@@ -237,6 +249,8 @@ class _Life:
             case ReloadCertificates():
                 if self._server is not None:
                     self._server.reload_certificates()
+            case SendAway():
+                self._send_away.append(message)
             case Stop():
                 self._stop = message
             case _:

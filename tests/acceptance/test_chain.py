@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.support.clients import publish_properties, subscriber
 from tests.support.mosquitto import publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_events, read_updates, selector, watched
@@ -132,7 +130,6 @@ def test_chain_is_repaired_from_the_top(nodes: Nodes) -> None:
     assert retained(a) == retained(b) == {"plant/1": b"new"}
 
 
-@pytest.mark.xfail(strict=True, reason="a secondary does not tell the next hop that it is not ready")
 def test_readiness_waits_for_the_hop_before(nodes: Nodes) -> None:
     """T19: B is not ready as long as A is not: an empty A that has no primary yet is no complete snapshot."""
     hub, a, b = chain(nodes, "plant/#")
@@ -150,3 +147,59 @@ def test_readiness_waits_for_the_hop_before(nodes: Nodes) -> None:
     hub.stop()
     wait_until_blocking(lambda: not a.ready, what="503 at A")
     wait_until_blocking(lambda: not b.ready, what="503 at B")
+
+
+def test_tree_heals_when_any_node_is_killed(nodes: Nodes) -> None:
+    """T19: three hops deep, two wide: whichever node dies, those below are not ready until they hold everything again.
+
+    At no time is a leaf ready without every topic; in the end every leaf equals the primary.
+    """
+    hub, a, b = chain(nodes, "plant/#")
+    settings = QUICK + "heartbeat_s = 0.3\n"
+    other_b = nodes.secondary(link(a.port, selector("plant/#"), settings=settings), name="b2")
+    leaves = [
+        nodes.secondary(link(above.port, selector("plant/#"), settings=settings), name=f"leaf-{above.name}")
+        for above in (b, other_b)
+    ]
+    hub.started()
+    values = {f"plant/{number}": b"%d" % number for number in range(20)}
+    with publisher(hub.port) as client:
+        publish_all(client, list(values.items()))
+    for node in (a, b, other_b, *leaves):
+        node.started()
+    assert leaves[0].link_status()["paths_above"] == ["hub > a > b"]
+    with watched(leaves[0]) as answers:
+        for killed in (a, b):
+            killed.kill()
+            wait_until_blocking(lambda: not leaves[0].ready, what="503 at a leaf")
+            killed.start()
+            for node in (a, b, other_b, *leaves):
+                node.wait_until_ready()
+    assert all(answer["links"][0]["topics"] == 20 for answer in answers if answer["ready"])
+    hub.kill()
+    for leaf in leaves:
+        wait_until_blocking(lambda leaf=leaf: not leaf.ready, what="503 at a leaf")  # type: ignore[misc]
+    hub.started()
+    with publisher(hub.port) as client:
+        publish_all(client, [(topic, b"again") for topic in values])
+    for node in (a, b, other_b, *leaves):
+        node.wait_until_ready()
+        wait_until_blocking(lambda node=node: node.topics() == 20, what="all topics")  # type: ignore[misc]
+    again = dict.fromkeys(values, b"again")
+    assert [retained(leaf) for leaf in leaves] == [again, again]
+
+
+def test_cycle_is_refused_with_its_path(nodes: Nodes) -> None:
+    """A node that would get its own data back does not become ready, and says which way they would come."""
+    a, b = nodes.secondary(name="a"), nodes.secondary(name="b")
+    for node, other in ((a, b), (b, a)):
+        node.links = link(other.port, selector("plant/#"), settings=QUICK)
+        node.start()
+    told = {"the links form a cycle: a > b > a", "the links form a cycle: b > a > b"}
+
+    def refused() -> bool:
+        return bool(told & {node.link_status()["last_error"] for node in (a, b)})
+
+    wait_until_blocking(refused, what="the refusal")
+    assert not a.ready
+    assert not b.ready

@@ -166,3 +166,26 @@ async def test_primary_that_falls_silent(mosquitto: Mosquitto, proxy: Proxy, nod
     assert lag["lag_seconds"] > 0.3
     proxy.resume()
     await node.until_ready()
+
+
+def test_restarted_node_gets_nothing_of_its_old_subscriptions(mosquitto: Mosquitto, nodes: Nodes) -> None:
+    """A node that was killed and comes back with other selectors begins anew: its old session ends at the primary.
+
+    Its Client Identifier is the same, and the session, with its old subscription and what was pending in it, was alive.
+    Nothing of it is served, nor even sent.
+    """
+    node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=QUICK))
+    with publisher(mosquitto.port) as client:
+        publish_all(client, [("plant/1", b"x"), ("office/1", b"y")])
+        node.started()
+        node.kill()
+        publish_all(client, [("plant/1", b"pending")], qos=1)
+        node.links = link(mosquitto.port, selector("office/#"), settings=QUICK)
+        node.started()
+        assert retained(node) == {"office/1": b"y"}
+        with subscriber(node.port, "#", qos=1) as local:
+            publish_all(client, [("plant/1", b"live"), ("office/1", b"live")], qos=1)
+            local.wait_for("office/1", b"live")
+            assert local.payloads("plant/1") == []
+        assert retained(node) == {"office/1": b"live"}
+    assert node.link_status()["outside_total"] == 0

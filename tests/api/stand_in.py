@@ -13,11 +13,14 @@ from fanout.api.http_server import HttpServer
 from fanout.api.lag import link_lag
 from fanout.api.models import (
     AccessStatus,
+    AuditDetail,
+    Draining,
     LagDocument,
     LinkDetail,
     LinkLag,
     LinkReadiness,
     LogStatus,
+    NodeState,
     NodeStatus,
     Readiness,
     Role,
@@ -26,6 +29,7 @@ from fanout.api.models import (
     ServerStatus,
     WorkerStatus,
 )
+from fanout.errors import AuditRefused
 
 __all__ = ["StandInNode", "live_link", "ready_node", "serving", "snapshot_link", "syncing_node"]
 
@@ -44,7 +48,12 @@ def live_link(name: str = "plant", *, topics: int = 200_000, last_error: str | N
         evidence="marker",
         selectors=(
             SelectorDetail(
-                filter=f"{name}/#", topics=topics, complete=True, evidence="marker", digest="00ff00ff00ff00ff"
+                filter=f"{name}/#",
+                topics=topics,
+                complete=True,
+                evidence="marker",
+                digest="00ff00ff00ff00ff",
+                unfit_total={"content": 21},
             ),
         ),
         primary="mqtt://127.0.0.1:1883",
@@ -68,6 +77,7 @@ def snapshot_link(name: str = "plant", *, topics: int = 12_040) -> LinkDetail:
         update={
             "ready": False,
             "state": "snapshot",
+            "reason": "snapshot, waits for the retained set",
             "evidence": None,
             "snapshot_seconds": None,
             "selectors": (
@@ -109,6 +119,9 @@ class StandInNode:
             keep_alive_timeouts_total=3,
             protocol_errors_total=0,
             wills_total=1,
+            sessions_overflowed_total=5,
+            conflated_topics=8,
+            conflated_total=21,
             dropped_total={"queue_full": 4, "expired": 1},
             limits_reached_total={"connections_max": 5, "connect_timeout_s": 6},
             entry_faults_total={"tls": 7},
@@ -151,12 +164,24 @@ class StandInNode:
             alarm=None,
         )
         self.error: Exception | None = None
+        self.draining = False
+
+    @property
+    def state(self) -> NodeState:
+        if self.draining:
+            return "draining"
+        return "not_ready" if self.reasons else "ready"
+
+    def drain(self) -> Draining:
+        self.draining, self.reasons = True, ("the node is draining",)
+        return Draining(node=self.node, state="draining", left_seconds=2.5)
 
     def readiness(self) -> Readiness:
         if self.error is not None:
             raise self.error
         return Readiness(
             ready=not self.reasons,
+            state=self.state,
             reasons=self.reasons,
             node=self.node,
             role=self.role,
@@ -165,6 +190,7 @@ class StandInNode:
                     name=link.name,
                     ready=link.ready,
                     state=link.state,
+                    reason=link.reason,
                     since=link.since,
                     epoch=link.epoch,
                     topics=link.topics,
@@ -188,6 +214,7 @@ class StandInNode:
             started=SINCE,
             uptime_seconds=11_520.5,
             ready=not self.reasons,
+            state=self.state,
             reasons=self.reasons,
             listeners=("mqtt://127.0.0.1:1884",),
             links=self.links,
@@ -217,6 +244,23 @@ class StandInNode:
             node=self.node,
             role=self.role,
             links=tuple(self._lag_of(link, seconds, age, interval) for link in self.links),
+        )
+
+    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail | None:
+        found = next((one for one in self.links if one.name == link), None)
+        if found is None:
+            return None
+        if found.state != "live":
+            raise AuditRefused(f"the link is {found.state}")
+        return AuditDetail(
+            ended=SINCE,
+            confirmed=confirmed,
+            checked_topics=found.topics,
+            changed_topics=3,
+            removed_topics=70_000 if confirmed else 0,
+            kept_topics=0 if confirmed else 70_000,
+            took_seconds=1.5,
+            failure=None,
         )
 
     @staticmethod

@@ -7,7 +7,7 @@ import logging
 import httpx
 import pytest
 
-from fanout.api.app import ENDPOINTS, create_app
+from fanout.api.app import ACTIONS, ENDPOINTS, create_app
 from tests.api.stand_in import StandInNode, ready_node, snapshot_link
 
 
@@ -24,6 +24,7 @@ async def test_readyz_ready(node: StandInNode, http: httpx.AsyncClient) -> None:
     assert answer.status_code == 200
     assert answer.json() == {
         "ready": True,
+        "state": "ready",
         "reasons": [],
         "node": "edge-1",
         "role": "secondary",
@@ -32,6 +33,7 @@ async def test_readyz_ready(node: StandInNode, http: httpx.AsyncClient) -> None:
                 "name": "plant",
                 "ready": True,
                 "state": "live",
+                "reason": None,
                 "since": "2025-11-21T08:00:00.250000Z",
                 "epoch": 1_763_712_000_250_000,
                 "topics": 200_000,
@@ -49,9 +51,49 @@ async def test_readyz_not_ready(node: StandInNode, http: httpx.AsyncClient) -> N
     answer = await http.get("/readyz")
     assert answer.status_code == 503
     document = answer.json()
-    assert document["ready"] is False
+    assert (document["ready"], document["state"]) == (False, "not_ready")
     assert document["reasons"] == ["link plant: snapshot, 12,040 topics so far"]
     assert document["links"][0]["evidence"] is None
+    assert document["links"][0]["reason"] == "snapshot, waits for the retained set"
+
+
+async def test_drain_takes_the_node_out_of_its_pool(http: httpx.AsyncClient) -> None:
+    """`POST /v1/drain` is accepted, and from then on `/readyz` answers 503 with the state `draining`."""
+    answer = await http.post("/v1/drain")
+    assert (answer.status_code, answer.json()) == (
+        202,
+        {"node": "edge-1", "state": "draining", "left_seconds": 2.5},
+    )
+    answer = await http.get("/readyz")
+    assert (answer.status_code, answer.json()["state"]) == (503, "draining")
+
+
+async def test_readyz_can_tell_haproxy_that_it_drains(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """404 where `disable-on-404` asks for it, and while it drains only; other codes are not to be had."""
+    path = "/readyz?draining=404"
+    assert (await http.get(path)).status_code == 200
+    node.reasons = ("link plant is down",)
+    assert (await http.get(path)).status_code == 503
+    node.drain()
+    answer = await http.get(path)
+    assert (answer.status_code, answer.json()["state"]) == (404, "draining")
+    assert (await http.get("/readyz")).status_code == 503
+    assert (await http.get("/readyz?draining=200")).status_code == 422
+
+
+async def test_drain_is_not_for_pages_in_a_browser(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """A page of a stranger can post to loopback; its browser says where the page is from, and gets a 403."""
+    answer = await http.post("/v1/drain", headers={"Origin": "https://example.com"})
+    assert answer.status_code == 403
+    assert answer.json()["error"] == "a page in a browser may not ask for this"
+    assert not node.draining
+
+
+async def test_drain_is_not_asked_for_by_looking(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """GET, which crawlers and previews send, is a 405."""
+    answer = await http.get("/v1/drain")
+    assert (answer.status_code, answer.json()["hint"]) == (405, "Use POST")
+    assert not node.draining
 
 
 async def test_probes_answer_head(node: StandInNode, http: httpx.AsyncClient) -> None:
@@ -107,7 +149,7 @@ async def test_unknown_path_is_a_json_404(http: httpx.AsyncClient) -> None:
     answer = await http.get("/readyy")
     assert answer.status_code == 404
     assert answer.json()["error"] == "no such path: /readyy"
-    for path in ENDPOINTS:
+    for path in (*ENDPOINTS, *ACTIONS):
         assert path in answer.json()["hint"]
 
 
@@ -116,6 +158,32 @@ async def test_wrong_method_is_a_json_405(http: httpx.AsyncClient) -> None:
     answer = await http.post("/readyz")
     assert answer.status_code == 405
     assert answer.json() == {"error": "POST is not possible here", "hint": "Use GET"}
+
+
+async def test_audit_answers_what_was_found(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """The answer comes when the audit has ended; nothing is confirmed unless that is said."""
+    answer = await http.post("/v1/links/plant/audit")
+    assert answer.status_code == 200
+    assert (answer.json()["checked_topics"], answer.json()["removed_topics"], answer.json()["kept_topics"]) == (
+        200_000,
+        0,
+        70_000,
+    )
+    answer = await http.post("/v1/links/plant/audit", json={"confirmed": True})
+    assert (answer.json()["removed_topics"], answer.json()["kept_topics"]) == (70_000, 0)
+
+
+async def test_audit_that_is_not_possible_is_refused(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """An unknown link, a link that is not live, a page in a browser, a question in place of an order."""
+    answer = await http.post("/v1/links/planet/audit")
+    assert (answer.status_code, answer.json()["error"]) == (404, "there is no link planet")
+    node.links = (snapshot_link(),)
+    answer = await http.post("/v1/links/plant/audit")
+    assert (answer.status_code, answer.json()["error"]) == (409, "the link is snapshot")
+    answer = await http.post("/v1/links/plant/audit", headers={"Origin": "http://example.org"})
+    assert answer.status_code == 403
+    answer = await http.get("/v1/links/plant/audit")
+    assert (answer.status_code, answer.json()["hint"]) == (405, "Use POST")
 
 
 async def test_answers_are_not_cached(http: httpx.AsyncClient) -> None:
@@ -146,6 +214,6 @@ async def test_bug_in_the_node_is_logged_not_told(
 def test_openapi_describes_every_document() -> None:
     """The schema names the documents and the 503 of `/readyz`."""
     schema = create_app(ready_node()).openapi()
-    assert set(schema["paths"]) == set(ENDPOINTS) - {"/openapi.json"}
+    assert set(schema["paths"]) == {*ENDPOINTS, *ACTIONS} - {"/openapi.json"}
     assert "503" in schema["paths"]["/readyz"]["get"]["responses"]
     assert {"Readiness", "NodeStatus", "LagDocument"} <= set(schema["components"]["schemas"])

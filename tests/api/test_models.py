@@ -8,9 +8,10 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from fanout.api import models
-from fanout.api.models import EVIDENCE, LINK_STATES, LinkLag, NodeStatus, Readiness, utc_from_ns
+from fanout.api.models import EVIDENCE, LINK_STATES, LinkLag, NodeState, NodeStatus, Readiness, utc_from_ns
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
+from fanout.link.status import STALE
 from tests.api.stand_in import ready_node
 
 
@@ -30,10 +31,15 @@ def test_utc_from_ns_keeps_microseconds() -> None:
 
 def test_readiness_with_a_reason_is_not_ready() -> None:
     """`ready` and `reasons` cannot contradict each other."""
-    with pytest.raises(ValidationError, match="exactly when there is no reason"):
-        Readiness(ready=True, reasons=("link plant: down",), node="edge-1", role="secondary", links=())
-    with pytest.raises(ValidationError, match="exactly when there is no reason"):
-        Readiness(ready=False, reasons=(), node="edge-1", role="secondary", links=())
+    wrong: list[tuple[bool, NodeState, tuple[str, ...]]] = [
+        (True, "ready", ("link plant is down",)),
+        (False, "not_ready", ()),
+        (True, "draining", ()),
+        (False, "ready", ("link plant is down",)),
+    ]
+    for ready, state, reasons in wrong:
+        with pytest.raises(ValidationError, match="exactly when there is no reason"):
+            Readiness(ready=ready, state=state, reasons=reasons, node="edge-1", role="secondary", links=())
 
 
 def test_lag_unknown_is_null_never_zero() -> None:
@@ -77,7 +83,7 @@ def test_numbers_carry_their_unit() -> None:
 
 def test_link_states_are_those_of_the_link() -> None:
     """The documents and metrics know every state that a link can be in, and no other."""
-    assert set(LINK_STATES) == {state.value for state in LinkState}
+    assert set(LINK_STATES) == {state.value for state in LinkState} | {STALE}
 
 
 def test_evidence_covers_what_a_link_gives() -> None:

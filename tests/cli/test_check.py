@@ -8,7 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
+from tests.access.pieces import cheap_hash
 from tests.cli.processes import run_fanout
+from tests.support.certificates import Authority
 
 SECONDARY = """
 [node]
@@ -122,3 +124,111 @@ def test_unknown_role_is_a_usage_error(runner: CliRunner, config: Path) -> None:
     answer = runner.invoke(app, ["check", str(config), "--role", "tertiary"])
     assert answer.exit_code == 2
     assert "secondary" in answer.stderr
+
+
+FILES = """
+[node]
+id = "edge-1"
+
+[server]
+listen = []
+
+[[server.listener]]
+address = "mqtts://127.0.0.1:8883"
+certificate_file = "{0}/server.pem"
+key_file = "{0}/server.key"
+
+[[server.listener]]
+address = "wss://127.0.0.1:8884"
+certificate_file = "{0}/server.pem"
+key_file = "{0}/server.key"
+client_ca_file = "{0}/ca.pem"
+
+[access]
+password_file = "{0}/users"
+
+[[link]]
+name = "plant"
+primary = "mqtt://127.0.0.1:1883"
+username = "edge"
+password_file = "{0}/plant"
+
+[[link.selector]]
+filter = "plant/#"
+"""
+
+
+@pytest.fixture
+def with_files(config: Path) -> Path:
+    """Return the path of a sound configuration that names files beside it, all of which are there."""
+    directory = config.parent
+    Authority(directory).issue("server")
+    (directory / "users").write_text(f"alice:{cheap_hash(b'wonder')}\n")
+    (directory / "users").chmod(0o600)
+    (directory / "plant").write_text("secret\n")
+    config.write_text(FILES.format(directory))
+    return config
+
+
+def test_files_that_are_named_are_opened(runner: CliRunner, with_files: Path) -> None:
+    """Where all of them can be used there is nothing to say."""
+    answer = runner.invoke(app, ["check", str(with_files), "--role", "secondary"])
+    assert (answer.exit_code, answer.stderr) == (0, "")
+
+
+def test_every_file_that_cannot_be_used_is_a_fault(with_files: Path) -> None:
+    """Each with its key, what is wrong and what to do, all at once; no secret is shown."""
+    directory = with_files.parent
+    (directory / "server.key").write_bytes((directory / "ca.key").read_bytes())
+    (directory / "ca.pem").write_text("rubbish")
+    (directory / "users").write_text("alice:wonder\n\nbob\n")
+    (directory / "plant").unlink()
+    answer = run_fanout("check", str(with_files))
+    assert (answer.returncode, answer.stdout) == (2, "")
+    lines = answer.stderr.splitlines()
+    assert lines[0] == f"error: {with_files}: 6 faults"
+    mismatch = f"the key in {directory}/server.key does not belong to the certificate in {directory}/server.pem"
+    assert lines[1::2][:3] == [
+        f"  server.listener[0].key_file: {mismatch}",
+        f"  server.listener[1].key_file: {mismatch}",
+        f"  server.listener[1].client_ca_file: {directory}/ca.pem has no certificates in PEM",
+    ]
+    assert lines[7].startswith(f"  access.password_file: {directory}/users, line 1: ")
+    assert lines[9].startswith(f"  access.password_file: {directory}/users, line 3: ")
+    assert lines[11].startswith(f"  link[0].password_file: {directory}/plant: cannot read the password")
+    assert all(hint.startswith("    ") and hint.endswith(".") for hint in lines[2::2])
+    assert "wonder" not in answer.stderr
+
+
+def test_files_need_not_be_at_hand(runner: CliRunner, with_files: Path) -> None:
+    """A configuration can be checked on another machine."""
+    for path in with_files.parent.iterdir():
+        if path != with_files:
+            path.unlink()
+    assert runner.invoke(app, ["check", str(with_files)]).exit_code == 2
+    answer = runner.invoke(app, ["check", str(with_files), "--no-files"])
+    assert (answer.exit_code, answer.stderr) == (0, "")
+
+
+def test_files_that_do_no_good_are_a_warning(runner: CliRunner, with_files: Path) -> None:
+    """A password file without users, or that everybody can read, is legal."""
+    users = with_files.parent / "users"
+    users.write_text("# nobody yet\n")
+    users.chmod(0o604)
+    answer = runner.invoke(app, ["check", str(with_files)])
+    assert answer.exit_code == 0
+    assert answer.stderr.startswith(f"warning: {with_files}: 2 warnings\n")
+    assert f"  access.password_file: {users}: it has no users\n" in answer.stderr
+    assert f"  access.password_file: {users}: everybody on this machine can read it\n" in answer.stderr
+
+
+def test_listener_that_admits_nobody_is_a_warning(runner: CliRunner, config: Path) -> None:
+    """The listener's key, why nobody gets in, and the keys that let somebody in."""
+    config.write_text('[node]\nid = "a"\n[server]\nlisten = ["mqtt://127.0.0.1:1883", "mqtt://0.0.0.0:1884"]\n')
+    answer = runner.invoke(app, ["check", str(config), "--role", "primary"])
+    assert answer.exit_code == 0
+    head, where, hint = answer.stderr.splitlines()
+    assert head == f"warning: {config}: 1 warning"
+    assert where.startswith("  server.listen[1]: no client can connect to mqtt://0.0.0.0:1884: ")
+    for key in ("access.password_file", "client_ca_file", "[access.http]", "access.anonymous"):
+        assert key in hint

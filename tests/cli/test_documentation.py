@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 from fanout.cli.app import app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+REPORTS = [["report", name] for name in ("snapshots", "convergence", "stalls", "traffic", "watch")]
 COMMANDS = (
-    *(["secondary"], ["primary"], ["tap"], ["check"], ["ready"], ["status"], ["lag"], ["passwd"]),
-    *(["report", "completeness"], ["report", "lag"], ["log", "stat"], ["log", "verify"]),
+    *(["secondary"], ["primary"], ["tap"], ["check"], ["ready"], ["drain"], ["status"], ["lag"], ["audit"], ["passwd"]),
+    *(["report", "completeness"], ["report", "lag"], *REPORTS, ["log", "stat"], ["log", "verify"]),
 )
 
 

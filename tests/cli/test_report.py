@@ -37,7 +37,7 @@ class StandInResult:
 
 
 class StandInJob:
-    """Takes the place of `run_completeness` and `run_lag`."""
+    """Takes the place of `run_completeness`, `run_lag` and `run_section`."""
 
     def __init__(self) -> None:
         self.exit_code = 0
@@ -58,10 +58,11 @@ class StandInJob:
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> StandInJob:
-    """Put a stand-in in the place of both jobs and of the printing."""
+    """Put a stand-in in the place of the jobs and of the printing."""
     stand_in = StandInJob()
     monkeypatch.setattr(entry, "run_completeness", stand_in)
     monkeypatch.setattr(entry, "run_lag", stand_in)
+    monkeypatch.setattr(entry, "run_section", stand_in)
     monkeypatch.setattr(terminal, "print_report", print_stand_in)
     return stand_in
 
@@ -87,6 +88,7 @@ def test_completeness_stages_the_logs_and_passes_every_option(
     arguments = [
         *("--reference", "hub", "--settle", "2.5", "--depth", "2", "--master", "local[1]"),
         *("--fail-under", "99.5", "--json", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html")),
+        *("--parquet", "s3a://bucket/tables"),
     ]
     answer = runner.invoke(app, ["report", "completeness", str(log), *arguments])
     assert answer.exit_code == 0, answer.output
@@ -98,6 +100,7 @@ def test_completeness_stages_the_logs_and_passes_every_option(
         "fail_under": 99.5,
         "json_path": tmp_path / "r.json",
         "html_path": tmp_path / "r.html",
+        "parquet": "s3a://bucket/tables",
     }
     assert job.logs is not None
     assert job.logs.directories == (str(log),)
@@ -116,6 +119,7 @@ def test_defaults_are_those_of_the_job(runner: CliRunner, job: StandInJob, log: 
         "fail_under": None,
         "json_path": None,
         "html_path": None,
+        "parquet": None,
     }
 
 
@@ -123,7 +127,26 @@ def test_lag_passes_its_options(runner: CliRunner, job: StandInJob, log: Path) -
     """The lag report needs no reference."""
     answer = runner.invoke(app, ["report", "lag", str(log), "--master", "local[2]"])
     assert answer.exit_code == 0
-    assert job.options == {"master": "local[2]", "json_path": None, "html_path": None}
+    assert job.options == {"master": "local[2]", "json_path": None, "html_path": None, "parquet": None}
+
+
+@pytest.mark.parametrize("name", ["snapshots", "convergence", "stalls", "traffic"])
+def test_single_sections_pass_their_options(
+    runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path, name: str
+) -> None:
+    """Each of the four hands over its own options; snapshots need no reference, traffic has a depth."""
+    arguments = ["--settle", "3", "--parquet", str(tmp_path / "tables"), "--html", str(tmp_path / "r.html")]
+    expected: dict[str, Any] = {"name": name, "settle_s": 3.0, "master": LOCAL_MASTER, "json_path": None}
+    expected |= {"parquet": str(tmp_path / "tables"), "html_path": tmp_path / "r.html"}
+    if name != "snapshots":
+        arguments += ["--reference", "hub"]
+        expected["reference"] = "hub"
+    if name == "traffic":
+        arguments += ["--depth", "2"]
+        expected["depth"] = 2
+    answer = runner.invoke(app, ["report", name, str(log), *arguments])
+    assert answer.exit_code == 0, answer.output
+    assert job.options == expected
 
 
 def test_report_is_printed_plain_in_a_pipe(runner: CliRunner, job: StandInJob, log: Path) -> None:
@@ -172,7 +195,7 @@ def test_not_a_log(runner: CliRunner, job: StandInJob, tmp_path: Path) -> None:
     assert job.logs is None
 
 
-@pytest.mark.parametrize("command", ["completeness", "lag"])
+@pytest.mark.parametrize("command", ["completeness", "lag", "snapshots", "convergence", "stalls", "traffic"])
 def test_pyspark_missing(runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str) -> None:
     """Without pyspark: exit 4 and the command that installs it, before the logs are looked at."""
     monkeypatch.setattr("fanout.reports.spark.importlib.util.find_spec", lambda name: None)

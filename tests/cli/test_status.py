@@ -28,6 +28,7 @@ plant   12,040  no        -         0000000000000001  plant/#
 link      office
 primary   mqtt://127.0.0.1:1883
 snapshot  321 topics in 1.9 s
+left out  of office/#: content 21
 troubles  reconnects 3, truncated snapshots 1, messages outside the selectors 7
 
 link      plant
@@ -40,6 +41,7 @@ retained   200,000 topics
 delivered  12,345,678 messages, 942 MiB
 received   55 messages
 queued     6 messages, 700 B
+conflated  21 messages, 8 values waiting
 dropped    expired 1, queue_full 4
 
 log      var/replication-log

@@ -90,7 +90,7 @@ def test_the_files_that_come_with_fanout_load(name: str, role: Role) -> None:
 def test_no_file_is_without_a_test() -> None:
     """A new file in `configs/` gets its line above."""
     names = sorted(path.name for path in CONFIGS.iterdir())
-    assert names == ["full.toml", "primary.toml", "secondary.toml", "tap.toml"]
+    assert names == ["full.toml", "haproxy.cfg", "primary.toml", "secondary.toml", "tap.toml"]
 
 
 def test_the_files_work_side_by_side() -> None:
@@ -163,8 +163,15 @@ def test_the_optional_lines_of_full_are_right() -> None:
             text = text.replace("\nallow = ", "\n# allow = ")
         config = parse_config(text, path="full.toml", role="secondary")
         assert config.server is not None
-        places = (config.links[0], config.access, config.access.rules[0], config.server.listener_tables[0])
-        values = [str(value) for place in places if (value := getattr(place, key, None)) is not None]
+        places = (
+            config.server,
+            config.links[0],
+            config.access,
+            config.http,
+            config.access.rules[0],
+            config.server.listener_tables[0],
+        )
+        values = [str(as_in_file(value)) for place in places if (value := getattr(place, key, None)) is not None]
         assert len(values) == 1
         assert values[0] in line
 
@@ -187,8 +194,20 @@ def test_a_selector_has_the_defaults_of_the_core() -> None:
 def test_a_loaded_selector_is_what_the_file_says() -> None:
     """Every key of the section reaches the selector."""
     text = 'exclude = ["plant/a/+", "plant/b"]\nqos = 2\nprefix = "p/"\nwrites = "forward"\n'
+    text += 'content = ["json", "text"]\nretained_only = true\nmax_payload = 512\n'
     config = parse_config(NODE + SERVER + LINK + SELECTOR + text, path="edge.toml")
-    assert config.links[0].selectors == (Selector("plant/#", ("plant/a/+", "plant/b"), 2, "p/", "forward"),)
+    assert config.links[0].selectors == (
+        Selector(
+            "plant/#",
+            ("plant/a/+", "plant/b"),
+            2,
+            "p/",
+            "forward",
+            content=("json", "text"),
+            retained_only=True,
+            max_payload=512,
+        ),
+    )
 
 
 def test_a_loaded_link_is_what_the_file_says() -> None:

@@ -169,3 +169,36 @@ def test_origin_that_no_browser_sends(text: str) -> None:
     """It would never match."""
     ((key, problem, _),) = faults_of(f'{NODE}[server]\nwebsocket_origins = ["{text}"]\n')
     assert (key, problem) == ("server.websocket_origins[0]", f'"{text}" is not the origin of a web page')
+
+
+@pytest.mark.parametrize("text", ["edge-2", "edge-2:1883", "10.0.0.2:1883 edge-3.plant", "[fd00::7]:1883"])
+def test_server_references_that_clients_understand_pass(text: str) -> None:
+    """Hosts with or without a port, one blank between (MQTT 5, section 4.11)."""
+    assert faults_of(f'{NODE}{SERVER}server_reference = "{text}"\n') == []
+
+
+@pytest.mark.parametrize("text", ["", "mqtt://edge-2", "edge-2:port", "edge-2  edge-3", "edge-2,edge-3"])
+def test_server_references_that_no_client_understands_are_refused(text: str) -> None:
+    """With an example."""
+    [(key, problem, _)] = faults_of(f'{NODE}{SERVER}server_reference = "{text}"\n')
+    assert (key, problem) == ("server.server_reference", f'"{text}" does not name servers as clients read them')
+
+
+def test_kinds_of_content_are_three() -> None:
+    """Others are refused with those that there are."""
+    assert faults_of(selector_with('content = ["json", "binary", "text"]')) == []
+    [(key, problem, hint)] = faults_of(selector_with('content = ["xml"]'))
+    assert key == "link[0].selector[0].content[0]"
+    assert '"xml" is not possible here' in problem
+    assert hint == 'Use "json", "binary" or "text".'
+
+
+def test_retained_only_and_live_only_leave_nothing() -> None:
+    """One of them, or neither."""
+    for line in ("retained_only = true", "live_only = true"):
+        assert faults_of(selector_with(line)) == []
+    [(key, problem, _)] = faults_of(selector_with("retained_only = true\nlive_only = true"))
+    assert (key, problem) == (
+        "link[0].selector[0].live_only",
+        "retained_only is true too, and nothing would be left",
+    )

@@ -316,9 +316,13 @@ class Pair:
 
     def go_live(self) -> None:
         """Connect and become live; what happened on the way is forgotten."""
+        self.go_live_keeping_events()
+        self.events.clear()
+
+    def go_live_keeping_events(self) -> None:
+        """Connect and become live."""
         self.connect()
         assert self.is_in(LinkState.LIVE), (self.session.state, self.events)
-        self.events.clear()
 
     def of(self, kind: type[T]) -> list[T]:
         """Return the events of one kind."""

@@ -45,6 +45,8 @@ class RecordingSink:
     """("record" | "dispatch", changes)."""
     events: list[dict[str, Any]] = field(default_factory=list)
     """Events with their fields, and "name"."""
+    clients: int = 0
+    """How many clients are told of each removal."""
 
     def record(self, link: str, changes: Changes, *, epoch: int) -> None:
         """Remember a batch for the log."""
@@ -56,9 +58,18 @@ class RecordingSink:
         """Remember a batch for local clients."""
         self.steps.append(("dispatch", changes))
 
+    async def prepare_tear_down(self, link: str) -> int:
+        """Remember that a tear-down is about to begin, and claim to have `clients`."""
+        self.events.append({"name": "prepare_tear_down"})
+        return self.clients
+
     def event(self, link: str, event: str, **fields: Any) -> None:
         """Remember an event."""
         self.events.append({"name": event, **fields})
+
+    def standing_changed(self) -> None:
+        """Remember that the standing may have changed."""
+        self.events.append({"name": "standing"})
 
     def dispatched(self) -> list[Update]:
         """Return every update dispatched, in order."""

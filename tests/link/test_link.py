@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from typing import Literal
 
 import pytest
 
 from fanout.config import Address
+from fanout.errors import AuditRefused
 from fanout.link.forwarding import UNAVAILABLE
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
+from fanout.link.teardown import DELIVERIES_MAX, TOPICS_MAX
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Ack, Connack, Disconnect
 from fanout.mqtt.reason_codes import ReasonCode
@@ -147,6 +151,62 @@ async def test_the_session_is_lost_while_the_connection_stays() -> None:
         assert [event["name"] for event in link.sink.events if event["name"] == "tear_down"] == ["tear_down"]
 
 
+@pytest.mark.parametrize("clients", [0, 1_000])
+async def test_a_tear_down_gives_turns_to_others(clients: int) -> None:
+    """Between two turns of the event loop no more is removed than clients can be told of in a few milliseconds."""
+    count = 5_000
+    primary = FakePrimary(retained={b"plant/%d" % number: b"x" for number in range(count)})
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        link.sink.clear()
+        link.sink.clients = clients
+        turn, removed = 0, dict[int, int]()
+        dispatch = link.sink.dispatch
+
+        def count_removals(changes: Changes) -> None:
+            removed[turn] = removed.get(turn, 0) + sum(not update[1] for update in changes.dispatch)
+            dispatch(changes)
+
+        link.sink.dispatch = count_removals  # type: ignore[method-assign]
+        primary.has_session = False
+        primary.retained.clear()
+        server.cut()
+        while link.sink.states()[-1:] != ["live"]:
+            turn += 1
+            await asyncio.sleep(0)
+        assert sum(removed.values()) == count
+        assert max(removed.values()) <= TOPICS_MAX
+        assert max(removed.values()) * clients <= DELIVERIES_MAX
+        names = [event["name"] for event in link.sink.events]
+        assert names.index("prepare_tear_down") < names.index("tear_down")
+
+
+async def test_stale_values_are_served_and_told() -> None:
+    """The status, the log line and the event say `stale`; a resync that brings nothing new dispatches nothing."""
+    primary = FakePrimary(retained=dict(VALUES))
+    lines: list[dict[str, object]] = []
+    async with FakeServer(primary) as server:
+        config = config_for(server.port, on_session_loss="serve_stale", grace_s=600.0)
+        async with running(config, logger=logging_to(lines)) as link:
+            await link.wait_state(LinkState.LIVE)
+            link.sink.clear()
+            primary.has_session = False
+            primary.truncate_after = 3
+            server.cut()
+            await link.wait(lambda: link.status.called == "stale")
+            assert not link.status.ready
+            assert 0 < (link.status.stale_left_s or 0) <= 600
+            assert len(link.replica) == len(VALUES)
+            primary.truncate_after = None
+            primary.has_session = False
+            server.cut()
+            await link.wait_state(LinkState.LIVE)
+            assert link.status.called == "live"
+            assert link.sink.dispatched() == []
+            assert "stale" in link.sink.states()
+            assert "session lost, serving stale values" in [line["event"] for line in lines]
+
+
 async def test_a_connection_lost_during_the_tear_down() -> None:
     """A connection that ends while the replica is removed: the next one starts clean."""
     primary = FakePrimary(retained={b"plant/%d" % number: b"x" for number in range(20_000)})
@@ -276,3 +336,89 @@ async def test_the_evidence_of_the_link_is_the_weakest_of_its_selectors(evidence
     async with FakeServer(primary) as server, running(config_for(server.port, *selectors)) as link:
         await link.wait_state(LinkState.LIVE)
         assert link.status.evidence is evidence
+
+
+async def test_an_audit_is_asked_for_and_told() -> None:
+    """Who asks gets the report; it stands in the status, in the log, and in the alarm until somebody confirms."""
+    primary = FakePrimary(retained={b"plant/%d" % number: b"x" for number in range(10)})
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        with pytest.raises(AuditRefused, match="the link is"):
+            await link.link.audit()
+        await link.wait_state(LinkState.LIVE)
+        for number in range(5):
+            del primary.retained[b"plant/%d" % number]
+        report = await link.link.audit()
+        assert (report.checked, report.kept, report.removed) == (10, 5, 0)
+        assert "5 of 10 topics" in (link.status.alarm or "")
+        assert link.status.ready
+        report = await link.link.audit(confirmed=True)
+        assert report.removed == 5
+        assert link.status.alarm is None
+        assert link.values().keys() == {topic.decode() for topic in primary.retained}
+        totals = link.status.audits
+        assert (totals.ended_total, totals.failed_total, totals.removed_total, totals.last) == (2, 0, 5, report)
+        assert [json.loads(event["detail"])["removed"] for event in link.sink.named("audit")] == [0, 5]
+
+
+async def test_an_audit_that_is_cut_short_takes_readiness_away() -> None:
+    """What was dropped may have been an update: not ready until an audit, or a verification, has come to its end."""
+    primary = FakePrimary(retained=dict(VALUES))
+    async with FakeServer(primary) as server, running(config_for(server.port, snapshot_quiet_s=0.3)) as link:
+        await link.wait_state(LinkState.LIVE)
+        primary.truncate_after = 100
+        report = await link.link.audit()
+        primary.truncate_after = None
+        assert "ended after 9" in report.failure
+        assert not link.status.ready
+        assert "an audit failed" in (link.status.withheld or "")
+        assert len(link.values()) == len(VALUES)
+        server.cut()
+        await link.wait(lambda: link.status.ready)
+        assert link.status.withheld is None
+
+
+async def test_a_stop_ends_the_wait_for_an_audit() -> None:
+    """Nobody waits for the audit of a link that is gone."""
+    primary = FakePrimary(retained=dict(VALUES))
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        primary.truncate_after = 0
+        waiting = asyncio.create_task(link.link.audit())
+        await asyncio.sleep(0)
+    assert (await waiting).failure
+
+
+@pytest.mark.parametrize(
+    ("allowed", "wanted", "ready"), [(True, "marker", True), (False, "marker", False), (False, "barrier", True)]
+)
+async def test_evidence_weaker_than_wanted_is_not_ready(
+    allowed: bool, wanted: Literal["marker", "barrier"], ready: bool
+) -> None:
+    """A primary that takes no marker: the link is live with the barrier, and ready only if that is enough."""
+    lines: list[dict[str, object]] = []
+    primary = FakePrimary(retained=dict(VALUES), allow_control=allowed)
+    async with (
+        FakeServer(primary) as server,
+        running(config_for(server.port, min_evidence=wanted), logger=logging_to(lines)) as link,
+    ):
+        await link.wait_state(LinkState.LIVE)
+        assert link.status.ready is ready
+        withheld = link.status.withheld or ""
+        assert ("evidence for plant/# is barrier, weaker than min_evidence = marker" in withheld) is not ready
+        told = [line for line in lines if line["event"] == "evidence is too weak to be ready"]
+        assert len(told) == (0 if ready else 1)
+
+
+async def test_an_announcement_that_is_refused_is_told() -> None:
+    """The primary does not let the link publish it: a warning names the filter. None is sent before it is live."""
+    lines: list[dict[str, object]] = []
+    primary = FakePrimary(allow_control=False)
+    async with FakeServer(primary) as server, running(config_for(server.port), logger=logging_to(lines)) as link:
+        link.link.announce_missing("plant/early")
+        await link.wait_state(LinkState.LIVE)
+        link.link.announce_missing("plant/new")
+        await link.wait(lambda: any(line["event"] == "missing topic not announced" for line in lines))
+        (told,) = (line for line in lines if line["event"] == "missing topic not announced")
+        assert (told["filter"], told["reason_code"]) == ("plant/new", "Not authorized")
+        assert link.status.missing_announced_total == 1
+    assert [topic for topic, *_ in primary.published].count(b"fanout/control/missing") == 1

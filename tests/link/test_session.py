@@ -11,6 +11,7 @@ from fanout.link.events import Applied, Failed, Forwarded, HeartbeatReturned, Se
 from fanout.link.forwarding import UNAVAILABLE
 from fanout.link.outgoing import Message
 from fanout.link.proof import Evidence
+from fanout.link.rehearsal import SERVER_FENCE
 from fanout.link.states import LinkState
 from fanout.mqtt.packets import Ack, Auth, Connack, Disconnect, PacketType, Pingresp, Suback, encode
 from fanout.mqtt.properties import Properties
@@ -284,7 +285,7 @@ def test_a_fanout_primary_needs_no_fence() -> None:
     assert pair.is_in(S.LIVE)
     assert pair.session.fence is None
     assert pair.session.primary_node == "root"
-    assert all(b"$SYS" not in each.subscriptions[0].topic_filter for each in pair.primary.subscribes)
+    assert all(each.subscriptions[0].topic_filter != SERVER_FENCE for each in pair.primary.subscribes)
 
 
 @pytest.mark.parametrize("packets", range(3, 56))
@@ -1167,3 +1168,19 @@ def test_evidence_of_an_attempt_that_was_cut_off_does_not_count() -> None:
     pair.pump()
     assert pair.session.evidence == [Evidence.MARKER, Evidence.MARKER]
     assert pair.is_in(S.LIVE)
+
+
+@pytest.mark.parametrize(("count", "told"), [(b"12500", "12500 retained messages in all"), (b"many", "")])
+def test_a_shortfall_has_a_measure(count: bytes, told: str) -> None:
+    """What the primary says it has in all stands beside what came; what is no number is left out."""
+    pair = Pair(primary=filled(retained={b"$SYS/broker/retained messages/count": count, b"plant/1": b"x"}))
+    pair.primary.swallow = (Pingresp,)
+    pair.connect()
+    pair.primary.swallow = ()
+    pair.feed(encode(Pingresp(), version=5))
+    assert pair.is_in(S.SNAPSHOT)
+    pair.session.take_output()
+    pair.wait(120)
+    assert "the retained set of plant/# ended after 0 topics" in pair.reason()
+    assert pair.reason().endswith(told)
+    assert pair.session.outside_total == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.errors import PrimaryRefused, SnapshotUnproved
+from fanout.errors import LinkLost, PrimaryRefused, SnapshotUnproved
 from fanout.link.control import ControlChannel
 from fanout.link.intake import Intake
 from fanout.link.outgoing import Message, Outgoing
@@ -48,6 +48,7 @@ class Case:
             fence=FENCE,
             quiet_s=5.0,
             compare=compare,
+            retained_count=lambda: None,
         )
         self._decoder = Decoder(version=None, packet_bytes_max=1 << 20, role="server")
         self.outgoing.connect(clean_start=True, password=None, now=0.0)
@@ -182,8 +183,11 @@ def test_a_pass_that_has_not_begun_ignores_everything() -> None:
     case.sync.receive_unsuback(9)
     case.sync.receive_control(b"x", 1.0)
     case.sync.receive_retained(FENCE, 1.0)
-    case.sync.tick(100.0)
+    case.sync.tick(4.9)
     assert case.sync.advance() is None
+    assert case.sync.deadline == 5.0
+    with pytest.raises(LinkLost, match="PINGREQ"):
+        case.sync.tick(5.0)
 
 
 def test_a_settled_pass_ignores_a_pingresp() -> None:

@@ -350,3 +350,12 @@ def test_split_of_legal_blocks(data: st.DataObject) -> None:
     raw = encoded[len(encode_varint(len(encoded) - 1)) :] if len(encoded) <= 128 else encoded[2:]
     expiry_s, topic_alias, identifiers, kept = slow_split(raw)  # type: ignore[misc]
     assert fast_split(raw) == (expiry_s, topic_alias, identifiers, kept)
+
+
+@pytest.mark.timeout(30)
+def test_time_is_linear_in_repeated_properties() -> None:
+    """A packet full of properties that may be repeated is decoded in a moment; a quadratic way would take minutes."""
+    user_properties = b"\x26\0\0\0\0" * 200_000
+    found, _ = decode_properties(encode_varint(len(user_properties)) + user_properties, 0, packet=C.CONNECT)
+    assert len(found.user_property) == 200_000
+    assert split_publish_properties(b"\x0b\x01" * 500_000).subscription_identifiers == (1,) * 500_000

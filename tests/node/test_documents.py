@@ -15,14 +15,18 @@ from structlog.typing import FilteringBoundLogger
 from fanout.access.gate import AccessStats, Gate
 from fanout.access.settings import AccessConfig, HookConfig
 from fanout.config import Address, HttpConfig, IdentityConfig, LinkConfig, LogConfig, NodeConfig, ServerConfig
+from fanout.link.audit import AuditReport
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
-from fanout.link.status import LinkStatus, SelectorStatus
+from fanout.link.status import AuditTotals, LinkStatus, SelectorStatus
 from fanout.node.documents import NodeDocuments
+from fanout.node.drain import NodePhase
+from fanout.node.readiness import WAITS_FOR
 from fanout.node.running import Node
 from fanout.replog.settings import LogStats
 from fanout.selection import Selector
 from fanout.server.counters import ServerStats
+from fanout.standing import Standing
 from fanout.workers.figures import add_up
 from fanout.workers.messages import Report
 from fanout.workers.process import WorkerState
@@ -71,6 +75,9 @@ SERVER_STATS = ServerStats(
     keep_alive_timeouts_total=15,
     protocol_errors_total=16,
     wills_total=17,
+    sessions_overflowed_total=21,
+    conflated_topics=19,
+    conflated_total=20,
     dropped_total={"refused": 18},
     limits_reached_total={"sessions_max": 19},
     entry_faults_total={"tls": 20},
@@ -128,7 +135,7 @@ class PartsOfNode(SimpleNamespace):
             store=[b"a", b"b"],
             ingress=SimpleNamespace(limits_reached={"retained_topics_max": 3}),
             log=SimpleNamespace(stats=lambda: LOG_STATS),
-            stopping=False,
+            drain=SimpleNamespace(phase=NodePhase.SERVING),
         )
 
     @property
@@ -157,13 +164,14 @@ def test_node_without_links_is_ready() -> None:
 @pytest.mark.parametrize("state", [state for state in LinkState if state is not LinkState.LIVE])
 def test_every_other_state_is_a_reason(state: LinkState) -> None:
     """Readiness is false in each of them, also when the snapshot was proved before."""
-    assert reasons(dataclasses.replace(LIVE, state=state)) == (f"link plant is {state.value.replace('_', ' ')}",)
+    told = f"link plant is {state.value.replace('_', ' ')}, waits for {WAITS_FOR[state]}"
+    assert reasons(dataclasses.replace(LIVE, state=state)) == (told,)
 
 
 def test_reason_tells_the_last_error() -> None:
     """An operator reads why a link is down where readiness is asked."""
     down = dataclasses.replace(LIVE, state=LinkState.DOWN, last_error="connection refused")
-    assert reasons(down) == ("link plant is down: connection refused",)
+    assert reasons(down) == ("link plant is down, waits for a connection to the primary: connection refused",)
 
 
 def test_error_of_the_past_is_no_reason() -> None:
@@ -175,8 +183,51 @@ def test_values_refused_by_a_limit_are_a_reason() -> None:
     """A replica that a limit kept values out of does not hold everything."""
     incomplete = dataclasses.replace(PLANT, complete=False)
     assert reasons(dataclasses.replace(LIVE, selectors=(incomplete,), refused_total=3)) == (
-        "link plant refused 3 values over its limits",
+        "link plant is incomplete: limits kept 3 values out",
     )
+
+
+def test_what_withholds_readiness_is_a_reason() -> None:
+    """A link that is live and proved may have to wait for something else, such as its primary's own readiness."""
+    waiting = dataclasses.replace(LIVE, withheld="its primary is not ready: link top is down")
+    assert reasons(waiting) == ("link plant is live, but its primary is not ready: link top is down",)
+
+
+def test_standing_is_what_the_links_say() -> None:
+    """Nodes below are told what this one holds, whether or not it is stopping, and every way from the top."""
+    node = PartsOfNode(
+        dataclasses.replace(LIVE, paths_above=(("hub", "a"), ("hub", "b"))), dataclasses.replace(LIVE, name="other")
+    )
+    node.stopping = True
+    assert node.documents.standing() == Standing("", (("hub", "a", "edge-1"), ("hub", "b", "edge-1")))
+    waiting = PartsOfNode(dataclasses.replace(LIVE, state=LinkState.SNAPSHOT)).documents.standing()
+    assert waiting == Standing("link plant is snapshot", (("edge-1",),))
+
+
+def test_newest_audit_is_in_the_status() -> None:
+    """Its figures, the totals, and the alarm while topics were left in place."""
+    report = AuditReport(False, checked=10, changed=1, removed=0, kept=4, seconds=0.5)
+    totals = AuditTotals().with_report(report, now_ns=NOW_NS)
+    (link,) = PartsOfNode(dataclasses.replace(LIVE, audits=totals)).documents.status().links
+    assert link.audit is not None
+    assert link.audit.model_dump(mode="json") == {
+        "ended": "2023-11-14T22:13:20Z",
+        "confirmed": False,
+        "checked_topics": 10,
+        "changed_topics": 1,
+        "removed_topics": 0,
+        "kept_topics": 4,
+        "took_seconds": 0.5,
+        "failure": None,
+    }
+    assert (link.audits_total, link.audits_failed_total, link.audit_changed_total, link.audit_removed_total) == (
+        1,
+        0,
+        1,
+        0,
+    )
+    assert link.alarm is not None
+    assert "fanout audit plant --confirm" in link.alarm
 
 
 def test_all_reasons_are_given() -> None:
@@ -186,9 +237,19 @@ def test_all_reasons_are_given() -> None:
         dataclasses.replace(LIVE, name="b"),
         dataclasses.replace(LIVE, name="c", state=LinkState.TEARING_DOWN),
     )
-    node.stopping = True
+    node.drain.phase = NodePhase.STOPPING
     readiness = node.documents.readiness()
-    assert readiness.reasons == ("the node is stopping", "link a is snapshot", "link c is tearing down")
+    assert readiness.state == "stopping"
+    assert readiness.reasons == (
+        "the node is stopping",
+        "link a is snapshot, waits for the retained set",
+        "link c is tearing down, waits for the end of the tear-down",
+    )
+    assert [link.reason for link in readiness.links] == [
+        "snapshot, waits for the retained set",
+        None,
+        "tearing down, waits for the end of the tear-down",
+    ]
     assert [link.ready for link in readiness.links] == [False, True, False]
 
 
@@ -199,6 +260,7 @@ def test_readiness_names_epoch_topics_and_evidence() -> None:
         "name": "plant",
         "ready": True,
         "state": "live",
+        "reason": None,
         "since": "2023-11-14T22:13:15Z",
         "epoch": 1_699_999_990_000_000,
         "topics": 2,
@@ -265,6 +327,7 @@ def test_status_has_every_part() -> None:
         "server.connect_timeout_s": 5.0,
         "server.sessions_max": 100_000,
         "server.subscriptions_max": 1_000,
+        "server.filter_levels_max": 128,
         "server.packet_bytes_max": 2**20,
         "server.receive_maximum": 1_000,
         "server.inflight_max": 16_384,

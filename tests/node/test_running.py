@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import pytest
 import pytest_asyncio
 import structlog
@@ -39,12 +40,14 @@ from fanout.link.status import LinkSink, LinkStatus
 from fanout.mqtt.packets import Ack, PacketType, Publish
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node import running
+from fanout.node.drain import NodePhase
 from fanout.node.running import Node, run_node
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Update, content_digest
 from fanout.replog.writer import LogWriter
 from fanout.selection import Selector
 from fanout.server.server import Server
+from fanout.standing import STANDING_TOPIC
 from tests.access.pieces import cheap_hash
 from tests.support.nodes import read_events, read_updates
 from tests.support.raw_client import RawClient
@@ -63,6 +66,9 @@ class LinkStandIn:
         self.fault: Exception | None = None
         self.runs = asyncio.Event()
         self.ended = False
+        self.awaited = False
+        self.answered = asyncio.Event()
+        self.answered.set()
         self._failed = asyncio.Event()
 
     async def run(self) -> None:
@@ -76,6 +82,10 @@ class LinkStandIn:
     def fail(self, fault: Exception) -> None:
         self.fault = fault
         self._failed.set()
+
+    async def wait_forwarded(self) -> None:
+        self.awaited = True
+        await self.answered.wait()
 
     def forward(self, row: object, *, prefix: bytes) -> object:
         raise AssertionError
@@ -133,10 +143,12 @@ def taken_port() -> Iterator[int]:
 other_listener = pytest.fixture(taken_port)
 
 
-def config(directory: Path, *, mqtt_port: int = 0, http_port: int = 0, links: int = 1) -> NodeConfig:
+def config(
+    directory: Path, *, mqtt_port: int = 0, http_port: int = 0, links: int = 1, drain_s: float = 0.0
+) -> NodeConfig:
     """Return the configuration of a node with every part."""
     return NodeConfig(
-        node=IdentityConfig(id="edge-1"),
+        node=IdentityConfig(id="edge-1", drain_s=drain_s),
         server=ServerConfig(listen=(Address("mqtt", "127.0.0.1", mqtt_port),)),
         http=HttpConfig(listen=Address("http", "127.0.0.1", http_port)),
         log=LogConfig(directory=directory / "log"),
@@ -163,7 +175,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     node = node_of(config(tmp_path))
     await node.start()
     yield node
-    if not node.stopping:
+    if node.drain.phase is not NodePhase.STOPPING:
         await node.stop()
 
 
@@ -239,7 +251,7 @@ class Recorder:
     def note(self, call: str) -> None:
         """Note a call, and whether the node called itself stopping."""
         self.calls.append(call)
-        self.stopping[call] = self.node.stopping
+        self.stopping[call] = self.node.drain.phase is NodePhase.STOPPING
 
     def _noted(self, method: Any, call: str) -> Any:
         def noted(*arguments: Any, **keywords: Any) -> Any:
@@ -367,6 +379,18 @@ async def test_primary_has_no_links(tmp_path: Path) -> None:
     (row,) = read_updates(tmp_path / "log")
     assert (row["link"], row["topic"], row["stamp_primary"], row["sequence"]) == ("", "t", "edge-1", 1)
     assert row["stamp_epoch"] == row["node_epoch"] == row["link_epoch"] == node.epoch
+
+
+async def test_listener_that_admits_nobody_is_told_at_the_start(tmp_path: Path) -> None:
+    """A warning names the listener's key, and those that would let somebody in."""
+    settings = dataclasses.replace(config(tmp_path, links=0), access=AccessConfig(anonymous="never"))
+    node = node_of(settings, role="primary")
+    with capture_logs() as lines:
+        await node.start()
+        await node.stop()
+    (line,) = [line for line in lines if line["event"] == "configuration needs a look"]
+    assert (line["log_level"], line["key"]) == ("warning", "server.listen[0]")
+    assert "access.password_file" in line["hint"]
 
 
 async def test_tap_serves_nobody(tmp_path: Path) -> None:
@@ -526,6 +550,72 @@ async def test_signal_stops_in_good_order(
     assert read_events(tmp_path / "log")[-1]["event"] == "stop"
 
 
+async def test_sigterm_drains_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not ready at once; who is there and who still comes is served, until the time is over."""
+    task, node = await running_node(config(tmp_path, drain_s=0.5), monkeypatch)
+    async with await RawClient.connect(port_of(node), "there") as there:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await wait_until(lambda: not node.documents.readiness().ready, what="not being ready")
+        assert node.documents.readiness().state == "draining"
+        assert node.documents.status().state == "draining"
+        async with await RawClient.connect(port_of(node), "late") as late:
+            assert await late.messages_until_ping() == []
+            await there.expect_end(0x8B)
+            await late.expect_end(0x8B)
+    assert await asyncio.wait_for(task, 10) == 0
+
+
+async def test_sigint_does_not_drain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody waits at the terminal."""
+    task, _ = await running_node(config(tmp_path, drain_s=3600), monkeypatch)
+    os.kill(os.getpid(), signal.SIGINT)
+    assert await asyncio.wait_for(task, 10) == 0
+
+
+async def test_drain_over_http_ends_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As SIGTERM does, which in the middle of it changes nothing: it is the first signal."""
+    task, node = await running_node(config(tmp_path, drain_s=0.3), monkeypatch)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{http_port_of(node)}") as http:
+        answer = await http.post("/v1/drain")
+        assert (answer.status_code, answer.json()["state"]) == (202, "draining")
+        assert 0 < answer.json()["left_seconds"] <= 0.3
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (await http.post("/v1/drain")).status_code == 202
+    assert await asyncio.wait_for(task, 10) == 0
+
+
+async def test_tap_does_not_drain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It serves nobody who would have to be sent elsewhere."""
+    settings = dataclasses.replace(config(tmp_path, drain_s=3600), server=None)
+    task, _ = await running_node(settings, monkeypatch, role="tap")
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(task, 10) == 0
+
+
+async def test_links_stay_until_the_primary_has_answered(node: Node) -> None:
+    """What clients published before they left is forwarded."""
+    link = link_of(node)
+    link.answered.clear()
+    await link.runs.wait()
+    stopping = asyncio.create_task(node.stop())
+    await wait_until(lambda: link.awaited, what="the question whether all is answered")
+    assert not link.ended
+    link.answered.set()
+    await stopping
+    assert link.ended
+
+
+async def test_primary_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node ends all the same, and says what may be lost."""
+    monkeypatch.setattr(running, "_FORWARDED_S", 0.05)
+    node = node_of(dataclasses.replace(config(tmp_path), log=None))
+    await node.start()
+    link_of(node).answered.clear()
+    with capture_logs() as lines:
+        await node.stop()
+    assert "messages of clients may not have reached the primary" in [line["event"] for line in lines]
+
+
 async def test_second_signal_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks twice does not want to wait: the exit code of a process ended by the signal, without cleaning up."""
     codes: list[int] = []
@@ -630,7 +720,7 @@ async def test_tap_reloads_nothing(tmp_path: Path) -> None:
 
 async def test_sys_topics_are_retained_and_not_logged(node: Node, tmp_path: Path) -> None:
     """Clients read figures of the server and of the links below `$SYS`, which `#` does not match; a report does not."""
-    await wait_until(lambda: any(True for _ in node.store.match(b"$SYS/broker/uptime")))
+    await wait_until(lambda: node.store.get(b"$SYS/broker/uptime") is not None)
     async with await RawClient.connect(port_of(node)) as client:
         await client.subscribe(b"#")
         assert await client.messages_until_ping() == []
@@ -646,13 +736,78 @@ async def test_sys_topics_are_retained_and_not_logged(node: Node, tmp_path: Path
 
 
 async def test_sys_topics_can_be_off(tmp_path: Path) -> None:
-    """With an interval of 0 there are none."""
+    """With an interval of 0 there are none but the one that nodes below rely on."""
     settings = config(tmp_path)
     assert settings.server is not None
     node = node_of(dataclasses.replace(settings, server=dataclasses.replace(settings.server, sys_interval_s=0.0)))
     await node.start()
     try:
         await asyncio.sleep(0)
-        assert list(node.store.match(b"$SYS/#")) == []
+        values = [value for piece in node.store.match(b"$SYS/#") for value in piece]
+        assert [value[0] for value in values] == [STANDING_TOPIC]
     finally:
         await node.stop()
+
+
+# HAProxy's agent check.
+
+
+async def test_agent_check_follows_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weight falls with each connection; while the node drains the line says so, and then the port is gone."""
+    settings = config(tmp_path, drain_s=3600)
+    assert settings.http is not None
+    assert settings.server is not None
+    settings = dataclasses.replace(
+        settings,
+        http=dataclasses.replace(settings.http, agent_listen=Address("http", "127.0.0.1", 0)),
+        server=dataclasses.replace(settings.server, connections_max=4),
+    )
+    task, node = await running_node(settings, monkeypatch)
+    assert node.agent is not None
+    port = node.agent.port
+
+    async def told() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        line = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        return line
+
+    assert await told() == b"ready up 100%\n"
+    async with await RawClient.connect(port_of(node), "c"):
+        assert await told() == b"ready up 75%\n"
+    os.kill(os.getpid(), signal.SIGTERM)
+    await wait_until(lambda: not node.documents.readiness().ready, what="the drain")
+    assert await told() == b"drain #the node is draining\n"
+    node.drain.end()
+    assert await asyncio.wait_for(task, 10) == 0
+    assert is_free(port)
+
+
+# Tear-downs.
+
+
+async def test_clients_are_sent_away_before_a_tear_down(tmp_path: Path) -> None:
+    """Where the link says so: those that have subscribed to its topics, by their local names."""
+    settings = config(tmp_path, links=2)
+    first, second = settings.links
+    settings = dataclasses.replace(settings, links=(dataclasses.replace(first, disconnect_clients=True), second))
+    node = node_of(settings)
+    await node.start()
+    async with (
+        await RawClient.connect(port_of(node), "concerned") as concerned,
+        await RawClient.connect(port_of(node), "other") as other,
+    ):
+        await concerned.subscribe(b"hq/plant-1/#")
+        await other.subscribe(b"hq/plant-2/#")
+        assert await node.prepare_tear_down("plant-2") == 2
+        await node.prepare_tear_down("plant-1")
+        await concerned.expect_end(0x9C)
+        assert await other.messages_until_ping() == []
+    await node.stop()
+
+
+async def test_tap_prepares_nothing(tmp_path: Path) -> None:
+    """Nobody is told of a removal."""
+    node = node_of(dataclasses.replace(config(tmp_path), server=None), role="tap")
+    assert await node.prepare_tear_down("plant-1") == 0

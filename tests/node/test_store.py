@@ -21,7 +21,7 @@ def replica(*topics: bytes) -> Replica:
 
 def matched(store: JoinedStore, topic_filter: bytes) -> list[bytes]:
     """Return the topics that a Topic Filter matches, in the store's order."""
-    return [update[0] for update in store.match(topic_filter)]
+    return [update[0] for piece in store.match(topic_filter) for update in piece]
 
 
 def test_match_goes_through_every_replica_in_order() -> None:
@@ -54,6 +54,14 @@ def test_match_bears_changes_between_two_steps() -> None:
     """A walk over many turns of the event loop yields a later replica's values as they are then."""
     first, second = replica(b"a"), replica(b"b")
     walk = JoinedStore([first, second]).match(b"#")
-    assert next(walk)[0] == b"a"
+    assert next(walk) == [value(b"a")]
     second.apply([value(b"b", b"newer")], phase=Phase.LIVE)
-    assert [(update[0], update[1]) for update in walk] == [(b"b", b"newer")]
+    assert list(walk) == [[value(b"b", b"newer")]]
+
+
+def test_value_of_one_topic_is_found_in_any_replica() -> None:
+    """A topic stands in one replica at most."""
+    store = JoinedStore([replica(b"a"), replica(b"b")], uncounted=[replica(b"$SYS/c")])
+    for topic in (b"a", b"b", b"$SYS/c"):
+        assert store.get(topic) == value(topic)
+    assert store.get(b"d") is None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import pytest
 from hypothesis import given, settings
@@ -29,6 +30,11 @@ def tree_of(topics: Iterable[bytes]) -> TopicTree:
     return tree
 
 
+def matched(tree: TopicTree, topic_filter: bytes) -> Iterator[bytes]:
+    """Yield what a filter matches, whatever the pieces."""
+    return chain.from_iterable(tree.match(topic_filter))
+
+
 def expected(topics: Iterable[bytes], topic_filter: bytes) -> list[bytes]:
     """Return what a filter matches, found by trying every topic."""
     return sorted(topic for topic in topics if matches(topic_filter, topic))
@@ -38,7 +44,7 @@ def expected(topics: Iterable[bytes], topic_filter: bytes) -> list[bytes]:
 @settings(max_examples=600)
 def test_match_agrees_with_trying_every_topic(topics: set[bytes], topic_filter: bytes) -> None:
     """A search finds exactly the topics that match, each once."""
-    assert sorted(tree_of(topics).match(topic_filter)) == expected(topics, topic_filter)
+    assert sorted(matched(tree_of(topics), topic_filter)) == expected(topics, topic_filter)
 
 
 @given(st.lists(st.tuples(st.booleans(), TOPICS), max_size=60))
@@ -54,7 +60,7 @@ def test_add_and_discard_keep_a_set(steps: list[tuple[bool, bytes]]) -> None:
             model.discard(topic)
         assert (topic in tree) == (topic in model)
     assert len(tree) == len(model)
-    assert sorted(tree.match(b"#")) == expected(model, b"#")
+    assert sorted(matched(tree, b"#")) == expected(model, b"#")
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 40, 700, 5000])
@@ -67,19 +73,19 @@ def test_large_trees_split_and_shrink(batch_size: int, shuffled: bool) -> None:
     tree = TopicTree()
     for start in range(0, len(topics), batch_size):
         tree.add_new(topics[start : start + batch_size])
-    assert list(tree.match(b"plant/#")) == sorted(topics)
-    assert list(tree.match(b"plant/+/cell77/temp")) == [b"plant/line0/cell77/temp"]
-    assert sorted(tree.match(b"plant/line3/+/temp")) == expected(topics, b"plant/line3/+/temp")
+    assert list(matched(tree, b"plant/#")) == sorted(topics)
+    assert list(matched(tree, b"plant/+/cell77/temp")) == [b"plant/line0/cell77/temp"]
+    assert sorted(matched(tree, b"plant/line3/+/temp")) == expected(topics, b"plant/line3/+/temp")
     for topic in topics:
         tree.discard(topic)
     assert len(tree) == 0
-    assert list(tree.match(b"#")) == []
+    assert list(matched(tree, b"#")) == []
 
 
 def test_match_yields_the_stored_object() -> None:
     """The topic that comes out is the object that went in, so that no copies pile up."""
     topic = b"plant/" + b"line1"
-    assert next(tree_of([topic]).match(b"plant/line1")) is topic
+    assert next(matched(tree_of([topic]), b"plant/line1")) is topic
 
 
 def test_take_empties_the_tree_in_pieces() -> None:
@@ -102,7 +108,7 @@ def test_match_survives_changes_while_it_runs(topic_filter: bytes) -> None:
     tree = tree_of([*stay, *(topic + b"x" for topic in stay)])
     chooser = random.Random(9)
     found = []
-    for number, topic in enumerate(tree.match(topic_filter)):
+    for number, topic in enumerate(matched(tree, topic_filter)):
         found.append(topic)
         tree.discard(chooser.choice(stay) + b"x")
         tree.add(b"t/%06dy" % chooser.randrange(30000))
@@ -116,10 +122,10 @@ def test_match_survives_changes_while_it_runs(topic_filter: bytes) -> None:
 def test_dollar_topics_are_hidden_from_leading_wildcards() -> None:
     """A filter that begins with a wildcard does not match a topic that begins with `$` [MQTT-4.7.2-1]."""
     tree = tree_of([b"$SYS/up", b"$SYS", b"x", b"%x", b"a/$SYS"])
-    assert list(tree.match(b"#")) == [b"%x", b"a/$SYS", b"x"]
-    assert list(tree.match(b"+/up")) == []
-    assert list(tree.match(b"$SYS/#")) == [b"$SYS", b"$SYS/up"]
-    assert list(tree.match(b"$SYS/+")) == [b"$SYS/up"]
+    assert list(matched(tree, b"#")) == [b"%x", b"a/$SYS", b"x"]
+    assert list(matched(tree, b"+/up")) == []
+    assert list(matched(tree, b"$SYS/#")) == [b"$SYS", b"$SYS/up"]
+    assert list(matched(tree, b"$SYS/+")) == [b"$SYS/up"]
 
 
 def test_empty_batches_change_nothing() -> None:
@@ -127,4 +133,20 @@ def test_empty_batches_change_nothing() -> None:
     tree = TopicTree()
     tree.add_new([])
     assert tree.take(5) == []
-    assert list(tree.match(b"a")) == []
+    assert list(matched(tree, b"a")) == []
+
+
+def test_long_search_comes_in_pieces() -> None:
+    """A search that finds nothing among many topics gives empty pieces meanwhile, of a bounded number of topics."""
+    tree = tree_of(b"t/%04d/a" % number for number in range(5000))
+    pieces = list(tree.match(b"t/+/b"))
+    assert pieces == [[]] * len(pieces)
+    assert len(pieces) >= 5000 / 512
+
+
+def test_pieces_end_at_the_same_places() -> None:
+    """Whoever searches, and whenever, gets the same pieces while no topic comes or goes."""
+    tree = tree_of(b"t/%04d" % number for number in range(5000))
+    first = list(tree.match(b"#"))
+    assert list(tree.match(b"#")) == first
+    assert max(map(len, first)) <= 512

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from fanout.replog.schema import EVENTS, FLAG_DUP, FLAG_DUPLICATE, FLAG_STALE, UPDATES, event_names
+from fanout.replog.schema import EVENTS, FLAG_CONFLATED, FLAG_DUP, FLAG_DUPLICATE, FLAG_STALE, UPDATES, event_names
 
 
 @pytest.mark.parametrize("schema", [UPDATES, EVENTS])
@@ -25,5 +25,7 @@ def test_both_tables_share_their_identity_columns() -> None:
 
 def test_flags_are_different_bits() -> None:
     """Flags can be combined, and events have different names."""
-    assert FLAG_DUP | FLAG_DUPLICATE | FLAG_STALE == FLAG_DUP + FLAG_DUPLICATE + FLAG_STALE
+    flags = (FLAG_DUP, FLAG_DUPLICATE, FLAG_STALE, FLAG_CONFLATED)
+    assert [flag.bit_count() for flag in flags] == [1] * len(flags)
+    assert len(set(flags)) == len(flags)
     assert len(set(event_names)) == len(event_names)

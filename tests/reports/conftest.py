@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -27,20 +26,15 @@ def spark() -> Iterator[SparkSession]:
     settings = session_settings("local[2]", cores=1) | {
         **INTERPRETED,
         "spark.sql.shuffle.partitions": "2",
-        "spark.pyspark.python": "/nonexistent",
         "spark.sql.debug.maxToStringFields": "1000",
     }
-    options = os.environ.get("SPARK_SUBMIT_OPTS")
-    # The simple compiler and collector halve the CPU time of such short runs.
-    os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    try:
+    with pytest.MonkeyPatch.context() as environment:
+        # The simple compiler and collector halve the CPU time of such short runs.
+        environment.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        # A driver that is plain Python reads this, not the setting `spark.pyspark.python`.
+        environment.setenv("PYSPARK_PYTHON", "/nonexistent")
         with spark_session(master="local[2]", settings=settings) as session:
             yield session
-    finally:
-        if options is None:
-            del os.environ["SPARK_SUBMIT_OPTS"]
-        else:
-            os.environ["SPARK_SUBMIT_OPTS"] = options
 
 
 @pytest.fixture

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from fanout.reports.document import (
     Attempt,
+    ClockDifference,
     DifferingTopic,
     Inputs,
     LagPoint,
@@ -36,6 +38,26 @@ from fanout.reports.figures import (
     UnstampedFigures,
     percent,
 )
+from fanout.reports.findings import (
+    ApartTopic,
+    ConvergenceSection,
+    ConvergenceSet,
+    HeldValue,
+    LinkEpoch,
+    LinkSnapshots,
+    Member,
+    PrefixTraffic,
+    Publisher,
+    SnapshotSection,
+    SourceTraffic,
+    StalledTopic,
+    StallFigures,
+    StallSection,
+    TrafficSection,
+)
+
+if TYPE_CHECKING:
+    from fanout.reports.document import ReportName
 
 BEGIN = datetime(2026, 2, 2, 2, 40, tzinfo=UTC)
 END = BEGIN + timedelta(minutes=5)
@@ -215,6 +237,11 @@ def report(*targets: TargetReport, hostile: bool = False, fail_under: float | No
                 Propagation(node=name, link="up", filter="site/#", stamped_by="hub", lag=lag_figures(-5000)),
             ),
             heartbeat=(RoundTrip(node=name, link="up", lag=lag_figures()),),
+            clocks=(
+                ClockDifference(
+                    node=name, link="up", stamped_by="hub", at_most_us=-5000, at_least_us=-5300, estimate_us=-5150
+                ),
+            ),
             window_s=10,
             over_time=(LagSeries(node=name, link="up", stamped_by="hub", points=points),),
         ),
@@ -253,3 +280,136 @@ def report(*targets: TargetReport, hostile: bool = False, fail_under: float | No
         if fail_under is None
         else Verdict(fail_under_percent=fail_under, lowest_percent=98.7654321, passed=False, because=f"lowest: {name}"),
     )
+
+
+def section_report(name: ReportName, *, place: str = "edge") -> Report:
+    """Return the report on snapshots, convergence, stalls or traffic, with `place` for every name and topic."""
+    return report().model_copy(
+        update={
+            "report": name,
+            "targets": (),
+            "lag": LagSection(),
+            "ready": ReadySection(),
+            "prefixes": None,
+            "missing": None,
+            "differing": None,
+            "repeated": None,
+            name: {"snapshots": snapshots, "convergence": convergence, "stalls": stalls, "traffic": traffic}[name](
+                place
+            ),
+        }
+    )
+
+
+def snapshots(place: str) -> SnapshotSection:
+    """Return a link with an epoch that was torn down, one that is ready, one that never was and a young one."""
+    epochs = tuple(
+        LinkEpoch(
+            node=place,
+            link="up",
+            process=1,
+            epoch=number,
+            begin=BEGIN + timedelta(seconds=10 * number),
+            verdict="ready" if ready_s is not None else "never" if number == 2 else "pending",
+            ready=None if ready_s is None else BEGIN + timedelta(seconds=10 * number + ready_s),
+            ready_s=ready_s,
+            entered_live=0 if ready_s is None else 1,
+            selectors=2,
+            topics=None if ready_s is None else 1_234,
+            evidence=place if ready_s is not None else "",
+            tear_downs=int(number == 0),
+            last=BEGIN + timedelta(seconds=10 * number + 9),
+        )
+        for number, ready_s in enumerate((2.5, 4.0, None, None))
+    )
+    link = LinkSnapshots(
+        node=place,
+        link="up",
+        epochs=4,
+        ready=2,
+        never=1,
+        pending=1,
+        tear_downs=1,
+        least_ready_s=2.5,
+        most_ready_s=4,
+        last_ready_s=4,
+        topics=1_234,
+        evidence="barrier",
+    )
+    return SnapshotSection(links=(link,), epochs=Listed[LinkEpoch](total=9, listed=epochs))
+
+
+def convergence(place: str) -> ConvergenceSection:
+    """Return a selector whose two nodes differ on one topic of a hundred."""
+    found = ConvergenceSet(
+        filter=place,
+        exclude=("x",),
+        basis="stamped",
+        settled_until=END,
+        members=(
+            Member(node="hub", link="", topics=100, digest="00000000000000aa"),
+            Member(node=place, link="up", topics=99, digest="00000000000000bb"),
+        ),
+        equal=99,
+        apart=1,
+        pending=0,
+        unknown=0,
+        windows_compared=7,
+        windows_equal=5,
+        last_equal=END,
+    )
+    values = (HeldValue(node="hub", link="", digest="0a"), HeldValue(node=place, link="up", digest=None))
+    apart = Listed[ApartTopic](total=1, listed=(ApartTopic(filter=place, topic=place, values=values),))
+    return ConvergenceSection(sets=(found,), apart=apart, window_s=10)
+
+
+def stalls(place: str) -> StallSection:
+    """Return a selector of which two topics stopped, one of them elsewhere too."""
+    figures = StallFigures(
+        node=place,
+        link="up",
+        filter=place,
+        basis="stamped",
+        current=8,
+        stalled=2,
+        alone=1,
+        pending=0,
+        unknown=0,
+        most_behind_s=75,
+    )
+    topics = tuple(
+        StalledTopic(
+            node=place,
+            link="up",
+            filter=place,
+            topic=f"{place}{number}",
+            basis="stamped",
+            newest=BEGIN if number else None,
+            first_lacking=BEGIN + timedelta(seconds=3),
+            reference_newest=END,
+            lacking=12,
+            stalled_links=1,
+            current_links=1,
+        )
+        for number in range(2)
+    )
+    return StallSection(targets=(figures,), topics=Listed[StalledTopic](total=2, listed=topics))
+
+
+def traffic(place: str) -> TrafficSection:
+    """Return a prefix with three quarters of what a union saw."""
+    source = SourceTraffic(
+        source=place, basis="unstamped", exact=False, updates=400, payload_bytes=0, topics=9, prefixes=2, pending=3
+    )
+    prefix = PrefixTraffic(
+        source=place,
+        prefix=place,
+        updates=300,
+        updates_percent=75,
+        payload_bytes=0,
+        bytes_percent=None,
+        topics=4,
+        retained=300,
+        publishers=(Publisher(node=None, updates=200), Publisher(node=place, updates=100)),
+    )
+    return TrafficSection(depth=1, sources=(source,), prefixes=Listed[PrefixTraffic](total=2, listed=(prefix,)))

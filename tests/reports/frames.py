@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fanout.reports.reading import Tables
 from fanout.reports.schemas import EVENTS, UPDATES
+from fanout.reports.transforms.rows import small_frame
 from tests.reports.logs import NodeLog
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def tables_of(spark: SparkSession, logs: Iterable[NodeLog]) -> Tables:
     logs = list(logs)
     updates = [tuple(row[name] for name in UPDATES.names) for log in logs for row in log.updates]
     events = [tuple(row[name] for name in EVENTS.names) for log in logs for row in log.events]
-    return Tables(spark.createDataFrame(updates, schema=UPDATES), spark.createDataFrame(events, schema=EVENTS))
+    return Tables(small_frame(spark, updates, schema=UPDATES), small_frame(spark, events, schema=EVENTS))
 
 
 def rows_of(frame: DataFrame, *order: str) -> list[dict[str, Any]]:

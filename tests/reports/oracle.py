@@ -87,9 +87,9 @@ class Oracle:
                 return min(delays)
         return 0
 
-    def _updates(self, node: NodeLog, link: Row, selector: Row, expected: Expected) -> None:
+    def span(self, node: NodeLog, link: Row) -> tuple[int, int, list[tuple[int, int]]]:
+        """Return after and until when a link had to apply what was published, and the gaps of its log."""
         of_link = [row for row in node.updates if row["link"] == link["name"] and row["sequence"] is not None]
-        rows = [row for row in of_link if row["selector"] == selector["filter"]]
         held = self._held(node, link)
         offset = self._offset(of_link, held[1]) if held else 0
         from_us = held[0] - offset if held else NEVER
@@ -98,7 +98,6 @@ class Oracle:
         stops = [micros(r["at"]) for r in node.events if r["event"] == "stop" and r["node_epoch"] == last]
         if stops:
             until_us = min(until_us, max(stops) - offset)
-        settled_us = until_us - self.settle_us
         gaps = []
         for row in node.events:
             if row["event"] == "gap" and row["link"] in ("", link["name"]):
@@ -106,7 +105,16 @@ class Oracle:
                 first = detail["first_us"]
                 after = -NEVER if first is None else first - offset - self.settle_us
                 gaps.append((after, detail["last_us"] - offset))
+        return from_us, until_us, gaps
 
+    def _updates(self, node: NodeLog, link: Row, selector: Row, expected: Expected) -> None:
+        from_us, until_us, gaps = self.span(node, link)
+        settled_us = until_us - self.settle_us
+        rows = [
+            row
+            for row in node.updates
+            if (row["link"], row["selector"]) == (link["name"], selector["filter"]) and row["sequence"] is not None
+        ]
         live = [row for row in rows if is_update(row)]
         applied = {identity(row) for row in live}
         copies = {identity(row) for row in rows if row["phase"] != 0}

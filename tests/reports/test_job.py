@@ -226,6 +226,25 @@ def test_lag_needs_no_reference(spark: SparkSession, tmp_path: Path) -> None:
         make_lag_report(spark, empty, list_limit=5, progress=stages.append)
 
 
+def test_clock_differences_are_between_bounds(spark: SparkSession, tmp_path: Path) -> None:
+    """A clock 3 s ahead is estimated from the quickest update and heartbeat; in a chain there is no lower bound."""
+    hub, ahead, far = NodeLog("hub", "primary"), NodeLog("ahead"), NodeLog("far")
+    for node, upstream in ((ahead, "hub"), (far, "ahead")):
+        node.event("state", at(0), link="up", state="snapshot", detail=f'{{"primary_node": "{upstream}"}}')
+        for lag_us in (2_000, 1_000, 9_000):
+            node.event("heartbeat", at(1), link="up", lag_us=lag_us)
+    for number, delay_us in enumerate((700, 400, 90_000)):
+        row = hub.publish(at(2 + number), number + 1, "t", f"{number}")
+        ahead.apply(row, link="up", selector="#", delay_us=3_000_000 + delay_us)
+        far.apply(row, link="up", selector="#", delay_us=delay_us - 5_000_000)
+    files = LogFiles.in_directories([write(tmp_path, [hub, ahead, far])])
+    clocks = make_lag_report(spark, files, list_limit=5, progress=lambda stage: None).lag.clocks
+    assert [(c.node, c.at_least_us, c.estimate_us, c.at_most_us) for c in clocks] == [
+        ("ahead", 2_999_400, 2_999_900, 3_000_400),
+        ("far", None, None, -4_999_600),
+    ]
+
+
 def test_a_broken_file_is_a_report_error(spark: SparkSession, tmp_path: Path) -> None:
     """What Spark says of a file that is no Parquet becomes one line with a hint."""
     broken = tmp_path / "broken.parquet"

@@ -32,4 +32,3 @@ def test_codes_equal_those_of_the_service() -> None:
     assert int(Phase.LIVE) == schemas.PHASE_LIVE
     for name in ("NEW", "REPLACED", "REMOVED", "UNCHANGED", "REFUSED"):
         assert getattr(schemas, f"CHANGE_{name}") == ChangeKind[name]
-    assert not schemas.FLAG_CONFLATED & (contract.FLAG_DUP | contract.FLAG_DUPLICATE | contract.FLAG_STALE)

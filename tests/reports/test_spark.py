@@ -78,7 +78,7 @@ def test_the_session_is_in_utc_and_quiet(spark: SparkSession) -> None:
     """The shared session has the report's settings."""
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.sparkContext.uiWebUrl is None
-    assert spark.conf.get("spark.pyspark.python") == "/nonexistent"
+    assert spark.sparkContext.pythonExec == "/nonexistent"
 
 
 @pytest.mark.spark

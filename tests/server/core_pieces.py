@@ -2,12 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from fanout.config import QueueOverflow
+from fanout.replica.update import Update
 from fanout.server.audiences import SubscriptionOptions
 from fanout.server.counters import Counters
+from fanout.server.message_queue import MessageQueue
+from fanout.server.retained_delivery import RetainedDelivery
+from fanout.server.retained_pieces import RetainedPieces
 from fanout.server.sessions import Session
 from fanout.server.wire import WireVariant
 
-__all__ = ["Peer", "make_session", "options"]
+__all__ = ["Peer", "Values", "make_session", "options"]
+
+
+class Values:
+    """A store of retained values that finds all of them for any filter.
+
+    Attributes:
+        values: By Topic Name.
+        piece: How many it gives at once.
+        pieces: What its deliveries share.
+    """
+
+    def __init__(self, values: dict[bytes, Update]) -> None:
+        self.values = values
+        self.piece = 100
+        self.pieces = RetainedPieces()
+
+    def match(self, topic_filter: bytes) -> Iterator[list[Update]]:
+        """Yield the values of topics that are there now, read piece by piece."""
+        topics = list(self.values)
+        for start in range(0, len(topics), self.piece):
+            yield [self.values[topic] for topic in topics[start : start + self.piece] if topic in self.values]
+
+    def get(self, topic: bytes) -> Update | None:
+        """Return one value."""
+        return self.values.get(topic)
+
+    def delivery(self, topic_filter: bytes, granted: SubscriptionOptions) -> RetainedDelivery:
+        """Make a delivery of the values."""
+        return RetainedDelivery(topic_filter, options=granted, store=self, pieces=self.pieces)
 
 
 def make_session(
@@ -17,13 +53,15 @@ def make_session(
     counters: Counters | None = None,
     queue_messages_max: int = 1000,
     queue_bytes_max: int = 1_000_000,
+    queue_overflow: QueueOverflow = "disconnect",
+    overflowed: dict[Session, None] | None = None,
 ) -> Session:
     """Make a session without a connection, for MQTT 5 unless `wire` says otherwise."""
     return Session(
         client_id,
         wire=WireVariant(5) if wire is None else wire,
-        queue_messages_max=queue_messages_max,
-        queue_bytes_max=queue_bytes_max,
+        queue=MessageQueue(messages_max=queue_messages_max, bytes_max=queue_bytes_max, overflow=queue_overflow),
+        overflowed={} if overflowed is None else overflowed,
         counters=Counters() if counters is None else counters,
     )
 

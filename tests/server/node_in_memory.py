@@ -71,9 +71,13 @@ class NodeInMemory:
         """The server's port."""
         return int(self.server.addresses[0].rpartition(":")[2])
 
-    def match(self, topic_filter: bytes) -> Iterator[Update]:
-        """Yield retained values."""
+    def match(self, topic_filter: bytes) -> Iterator[list[Update]]:
+        """Yield retained values in pieces."""
         return self.replica.match(topic_filter)
+
+    def get(self, topic: bytes) -> Update | None:
+        """Return the retained value of a topic."""
+        return self.replica.get(topic)
 
     def publish(self, client_id: str, rows: list[PublishRow], now_ns: int) -> list[PublishVerdict]:
         """Take what a client published."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
+from types import FrameType
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -260,3 +265,71 @@ def test_index_agrees_with_a_plain_model(
     for session, subscriptions in zip(sessions, model, strict=True):
         assert session.subscriptions == subscriptions
     assert index.count == len({(s.wire, tuple(sorted(m.items()))) for s, m in zip(sessions, model, strict=True) if m})
+
+
+def count_calls(action: Callable[[], object]) -> int:
+    """Return how many functions, C functions included, an action calls: its work, whatever the machine does beside."""
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    gc.disable()  # its callbacks would count
+    sys.setprofile(count)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return calls
+
+
+def many_filters(index: AudienceIndex, count: int) -> list[Session]:
+    """Make sessions with different filters, most with wildcards."""
+    shapes = (b"plant/+/cell%d/#", b"plant/line%d/#", b"+/line1/cell%d/temp", b"plant/line1/cell%d/temp")
+    return [subscribed(index, shapes[number % 4] % number) for number in range(count)]
+
+
+def test_work_of_a_change_does_not_depend_on_topics_or_filters() -> None:
+    """A subscription that begins or ends costs the same with many topics in the cache and many filters beside."""
+    work: list[tuple[int, int, int]] = []
+    for filters, topics in ((4, 10), (2000, 20_000)):
+        index = AudienceIndex()
+        sessions = many_filters(index, filters)
+        moving, added = make_session(), {b"plant/+/cell9/new": options()}
+
+        def fill(index: AudienceIndex = index, topics: int = topics) -> None:
+            for number in range(topics):
+                index.routes(b"plant/line1/cell%d/temp" % number)
+
+        fill()
+        assert len(index.cached) == topics
+        begin = count_calls(partial(index.change, moving, added=added))
+        fill()
+        end = count_calls(partial(index.change, moving, added={}, removed=list(added)))
+        fill()
+        work.append((begin, end, count_calls(partial(index.leave, sessions[0]))))
+    assert work[0] == work[1]
+
+
+def test_work_of_finding_a_route_does_not_depend_on_the_filters() -> None:
+    """With ten thousand filters a topic's route is found by its levels, without looking at other filters."""
+    work: list[int] = []
+    for filters in (20, 10_000):
+        index = AudienceIndex()
+        many_filters(index, filters)
+        work.append(count_calls(partial(index.routes, b"plant/line5/cell8/temp")))
+    assert work[0] == work[1]
+    assert work[0] < 100
+
+
+def test_joining_an_audience_keeps_the_route_cache() -> None:
+    """A session with the same subscriptions as others, coming or going, costs no route."""
+    index = AudienceIndex()
+    subscribed(index, b"a", b"b")
+    index.routes(b"a")
+    joiner = subscribed(index, b"a", b"b")
+    assert len(index.cached) == 1
+    index.leave(joiner)
+    assert len(index.cached) == 1

@@ -26,6 +26,7 @@ from fanout.mqtt.packets import (
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server import PublishVerdict
+from fanout.server.dispatch import SLICE_BYTES
 from fanout.server.wire import WireVariant
 from tests.server.conftest import StartNode
 from tests.server.node_in_memory import NodeInMemory, update
@@ -365,6 +366,41 @@ async def test_slow_reader_of_qos_0_loses_the_oldest_only(start_node: StartNode)
         assert numbers == sorted(numbers)
         assert total - len(numbers) == dropped()
         assert numbers[-100:] == list(range(total - 100, total))
+
+
+async def test_stalled_reader_of_qos_0_gets_the_newest_value_of_each_topic(start_node: StartNode) -> None:
+    """After 100,000 updates of 100 topics it gets what the socket held, then each newest value: as the store has it."""
+    high = 65_536
+    node = await start_node(write_buffer_high_bytes=high, write_buffer_low_bytes=16_384)
+    topics = [b"t/%d" % number for number in range(100)]
+    async with await RawClient.connect(node.port, "slow") as slow:
+        await slow.subscribe(b"#")
+        slow.pause()
+        padding = b"x" * 200
+        for number in range(1_000):
+            node.take([update(topic, b"%06d" % number + padding) for topic in topics])
+            stats = node.server.stats()
+            assert stats.conflated_topics <= 100
+            assert stats.queued_messages == 0
+            if number % 100 == 0:
+                await asyncio.sleep(0)
+        node.take([update(topic, b"") for topic in topics[:10]])
+        assert node.server.stats().conflated_topics == 100
+        (connection,) = node.server.connections
+        assert connection._transport.get_write_buffer_size() < high + SLICE_BYTES + 1_000
+        slow.resume()
+        seen: dict[bytes, list[bytes]] = {topic: [] for topic in topics}
+        count = 0
+        while count + node.server.stats().conflated_total < 100_010:
+            packet = await slow.expect(Publish)
+            seen[packet.topic].append(packet.payload[:6])
+            count += 1
+        assert node.server.stats().conflated_topics == 0
+        final = {topic: values[-1] for topic, values in seen.items()}
+        assert final == {topic: b"" if number < 10 else b"000999" for number, topic in enumerate(topics)}
+        assert all(values[:-1] == sorted(set(values[:-1])) for values in seen.values())
+        node.set(b"t/0", b"after")
+        assert (await slow.expect(Publish)).payload == b"after"
 
 
 async def test_client_that_reads_no_answers_is_not_read_from(start_node: StartNode) -> None:

@@ -129,7 +129,7 @@ def test_members_that_cannot_be_written_to_share_the_queued_batch() -> None:
     ready, slow, absent = (bench.peer({b"#": options(1)}) for _ in range(3))
     slow.session.pause()
     absent.session.disconnect()
-    updates = [update(b"a", b"1", qos=1), update(b"a", b"2", qos=0)]
+    updates = [update(b"a", b"1", qos=1, retain=False), update(b"a", b"2", qos=0, retain=False)]
     assert bench.dispatch(*updates) == 5
     assert ready.read() == frame(updates[0], V5, qos=1, packet_id=1) + frame(updates[1], V5)
     assert (slow.session.sending.queue.messages, absent.session.sending.queue.messages) == (2, 1)
@@ -145,7 +145,7 @@ def test_batch_for_slow_members_alone_is_not_encoded_at_once() -> None:
     slow = [bench.peer({b"#": options()}) for _ in range(2)]
     for peer in slow:
         peer.session.pause()
-    one = update(b"a", b"1")
+    one = update(b"a", b"1", retain=False)
     assert bench.dispatch(one) == 2
     assert slow[0].session.sending.queue.head()[0].frames is None
     for peer in slow:
@@ -188,7 +188,7 @@ def test_socket_that_fills_during_a_batch_stops_after_its_slice() -> None:
 
     slow.session.disconnect()
     slow.session.connect(write, window=100)
-    updates = [update(b"a", b"%06d" % number + b"x" * 10_000) for number in range(100)]
+    updates = [update(b"a", b"%06d" % number + b"x" * 10_000, retain=False) for number in range(100)]
     bench.dispatch(*updates)
     expected = b"".join(frame(one, V5) for one in updates)
     assert len(slow_writes) == 1
@@ -333,3 +333,37 @@ def test_dispatch_agrees_with_a_plain_model(
             retain = one[3] and any(granted.retain_as_published for granted in hits)
             expected.append(frame(one, wire, qos=qos, retain=retain, packet_id=packet_id if qos else 0, ids=ids))
         assert peers[number].read() == b"".join(expected)
+
+
+def test_stalled_member_costs_the_others_nothing() -> None:
+    """One member reads nothing and keeps its newest values; the others get the same writes as without it."""
+    bench = Bench()
+    quick, stalled = [bench.peer({b"#": options()}) for _ in range(20)], bench.peer({b"#": options()})
+    stalled.session.pause()
+    for number in range(50):
+        bench.dispatch(*(update(b"t/%d" % topic, b"%d" % number) for topic in range(10)))
+    expected = [
+        b"".join(frame(update(b"t/%d" % topic, b"%d" % number), V5) for topic in range(10)) for number in range(50)
+    ]
+    assert all(peer.written == expected for peer in quick)
+    assert stalled.written == []
+    assert len(stalled.session.sending.conflation) == 10
+    assert not stalled.session.sending.queue
+    assert bench.counters.conflated == 49 * 10
+    stalled.session.resume()
+    stalled.take(now_ns=NOW_NS)
+    assert stalled.read() == expected[-1]
+
+
+def test_slow_member_that_publishes_with_no_local_is_conflated_too() -> None:
+    """What a slow publisher gets apart from its audience is conflated in the same way."""
+    bench = Bench()
+    subscriptions = {b"#": options(no_local=True), b"t/#": options()}
+    publisher, other = bench.peer(subscriptions), bench.peer(subscriptions)
+    publisher.session.pause()
+    for payload in (b"1", b"2"):
+        bench.dispatch(update(b"t/a", payload), update(b"u/a", payload), origin=publisher)
+    publisher.session.resume()
+    publisher.take(now_ns=NOW_NS)
+    assert publisher.read() == frame(update(b"t/a", b"2"), V5)
+    assert other.read().count(b"u/a") == 2

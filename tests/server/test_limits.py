@@ -11,13 +11,17 @@ import gc
 import io
 import json
 import logging
+import random
 import re
 from collections.abc import Iterator
 from dataclasses import fields
+from ipaddress import ip_network
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from fanout.api.metrics import METRICS
 from fanout.config import Address, ListenerConfig, ServerConfig
@@ -29,7 +33,7 @@ from fanout.server.connection import ClientConnection
 from fanout.server.counters import Limit
 from tests.server.conftest import StartNode
 from tests.server.node_in_memory import NodeInMemory, update
-from tests.server.test_entry import V1, behind_proxy, closed
+from tests.server.test_entry import V1, V2, behind_proxy, closed
 from tests.server.test_websocket import LISTEN as WEBSOCKET
 from tests.support.certificates import Authority, client_context
 from tests.support.raw_client import RawClient
@@ -289,6 +293,25 @@ async def test_proxy_headers_that_are_wrong_are_counted(start_node: StartNode) -
     assert node.server.stats().entry_faults_total == {"proxy_header": 2, "tls": 0, "websocket": 0}
 
 
+@pytest.mark.parametrize("listener", ["tls", "proxy", "proxy-tls"])
+async def test_health_checks_are_no_warning(
+    start_node: StartNode, tls: tuple[Authority, dict[str, object]], tmp_path: Path, listener: str
+) -> None:
+    """Who only connects and leaves is counted, and told at the level DEBUG."""
+    files = {"certificate_file": tmp_path / "server.pem", "key_file": tmp_path / "server.key"}
+    settings = {"tls": tls[1], "proxy": behind_proxy(), "proxy-tls": behind_proxy("mqtts", **files)}[listener]
+    node = await start_node(**settings)
+    with capture_logs() as lines:
+        _, writer = await asyncio.open_connection("127.0.0.1", node.port)
+        if listener == "proxy-tls":
+            writer.write(b"PROXY UNKNOWN\r\n")
+        writer.close()
+        await wait_until(lambda: node.server.stats().connections_refused_total == 1)
+    layer = "proxy_header" if listener == "proxy" else "tls"
+    assert [(line["log_level"], line["reason"]) for line in lines] == [("debug", f"{layer}_failed")]
+    assert node.server.stats().entry_faults_total[layer] == 1
+
+
 # What one client may have.
 
 
@@ -364,20 +387,33 @@ async def test_inflight_max(start_node: StartNode, version: int) -> None:
         assert [one.payload for one in await client.messages(3)] == [b"3", b"4", b"5"]
 
 
+@pytest.mark.parametrize("version", [5, 4])
+async def test_filter_levels_max(start_node: StartNode, version: int) -> None:
+    """A Topic Filter with too many levels is refused for itself; those of a group do not count."""
+    node = await start_node(filter_levels_max=2)
+    code = ReasonCode.QUOTA_EXCEEDED if version == 5 else 0x80
+    async with await RawClient.connect(node.port, version=version) as client:
+        assert (await client.subscribe(b"a/b", b"a/b/c", b"$share/g/a/b")).reason_codes == (0, code, 0)
+    assert (reached(node, Limit.FILTER_LEVELS), reached(node, Limit.SUBSCRIPTIONS)) == (1, 0)
+
+
+@pytest.mark.parametrize("version", [5, 4])
 @pytest.mark.parametrize("settings", [{"queue_messages_max": 3}, {"queue_bytes_max": 1024}])
-async def test_queue_of_a_session_is_bounded(start_node: StartNode, settings: dict[str, int]) -> None:
-    """In messages and in bytes; what goes is counted, and the newest message stays."""
-    node = await start_node(**settings)
-    async with await RawClient.connect(node.port, "c", properties=DURABLE) as client:
+async def test_queue_of_a_session_is_bounded(start_node: StartNode, settings: dict[str, int], version: int) -> None:
+    """In messages and in bytes: a session for which more waits ends, and its client is told."""
+    node = await start_node(**settings, inflight_max=1)
+    async with await RawClient.connect(node.port, version=version) as client:
         await client.subscribe(b"t", qos=1)
-    await wait_until(lambda: node.server.stats().connections == 0)
-    node.take([update(b"t", b"%04d" % number + b"x" * 296, qos=1, retain=False) for number in range(10)])
+        for number in range(4):
+            node.take([update(b"t", b"%04d" % number + b"x" * 296, qos=1, retain=False)])
+        await client.messages(1)
+        assert await client.messages_until_ping() == []
+        stats = node.server.stats()
+        assert (stats.queued_messages, stats.sessions_overflowed_total) == (3, 0)
+        node.take([update(b"t", b"0004" + b"x" * 296, qos=1, retain=False)])
+        await client.expect_end(ReasonCode.QUOTA_EXCEEDED if version == 5 else None)
     stats = node.server.stats()
-    assert stats.queued_messages == 3
-    assert stats.queued_bytes <= 1024
-    assert stats.dropped_total["queue_full"] == 7
-    async with await RawClient.connect(node.port, "c", clean_start=False) as client:
-        assert (await client.messages(3))[-1].payload[:4] == b"0009"
+    assert (stats.sessions, stats.sessions_overflowed_total, stats.ended_total) == (0, 1, {"quota_exceeded": 1})
 
 
 # Rubbish.
@@ -447,6 +483,52 @@ async def test_rubbish_costs_few_lines_and_leaves_nothing(log: io.StringIO, star
     broken = [line for line in lines if line["event"] == "client_broke_protocol"]
     assert 5 <= len(broken) < 200  # 5 of a kind in ten seconds, however long the machine takes
     assert all(re.fullmatch(r"127\.0\.0\.1:\d+", line["address"]) for line in broken)
+
+
+async def test_rubbish_on_every_transport(log: io.StringIO, start_node: StartNode, tmp_path: Path) -> None:
+    """What comes in place of TLS, WebSocket and PROXY headers is as harmless, also when the client leaves half-way."""
+    certificate, key = Authority(tmp_path).issue("server")
+    files: dict[str, Any] = {"certificate_file": certificate, "key_file": key}
+    loopback = (ip_network("127.0.0.0/8"),)
+    node = await start_node(
+        listen=(*WEBSOCKET,),
+        listener_tables=(
+            ListenerConfig(address=Address("mqtts", "127.0.0.1", 0), **files),
+            ListenerConfig(address=Address("wss", "127.0.0.1", 0), **files),
+            ListenerConfig(address=Address("mqtt", "127.0.0.1", 0), proxy_protocol_from=loopback),
+            ListenerConfig(address=Address("mqtts", "127.0.0.1", 0), proxy_protocol_from=loopback, **files),
+        ),
+    )
+    ports = [int(address.rpartition(":")[2]) for address in node.server.addresses]
+    tasks = len(asyncio.all_tasks())
+    source = random.Random(1)
+    heads = (b"", CLIENT_HELLO, UPGRADE, V1, V2[:20], encode(Connect("r"), version=5))
+
+    async def send_rubbish() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", source.choice(ports))
+        writer.write(source.choice(heads) + source.randbytes(source.choice((3, 400, 4000))))
+        match source.randrange(3):
+            case 0:
+                writer.write_eof()
+            case 1:
+                writer.close()
+        with contextlib.suppress(TimeoutError, ConnectionError):  # where more is awaited nothing comes
+            async with asyncio.timeout(0.1):
+                await reader.read()
+        writer.transport.abort()
+
+    for _ in range(10):
+        await asyncio.gather(*(send_rubbish() for _ in range(50)))
+    await wait_until(lambda: node.server.stats().connections_refused_total == 500)
+    await wait_until(lambda: len(asyncio.all_tasks()) == tasks)
+    stats = node.server.stats()
+    assert (stats.connections, stats.connections_opened_total) == (0, 500)
+    assert all(count > 20 for count in stats.entry_faults_total.values())
+    assert (connections_in_memory(node), node.server._listeners._entering, len(node.server._deadlines)) == (0, {}, 0)
+    assert "Traceback" not in log.getvalue()
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert 5 <= len(lines) < 250
+    assert all("address" in line for line in lines)
 
 
 # The table of the operations page.

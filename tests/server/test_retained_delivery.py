@@ -2,88 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
-from fanout.replica.update import Update
-from fanout.server.audiences import SubscriptionOptions
-from fanout.server.retained_delivery import RetainedDelivery
-from fanout.server.wire import Message
-from tests.server.core_pieces import options
+from fanout.server.wire import WireVariant
+from tests.server.core_pieces import Values, options
 from tests.server.node_in_memory import update
 
 VALUES = [
     update(b"t/1", b"one", qos=2),
     update(b"t/2", b"two", qos=0),
-    update(b"t/3", b"three", qos=1, expires_ns=100),
+    update(b"t/3", b"three", qos=1),
 ]
 
 
-def deliver(values: list[Update], granted: SubscriptionOptions) -> RetainedDelivery:
-    """Make a delivery of `values`."""
-
-    def find(topic_filter: bytes) -> Iterator[Update]:
-        assert topic_filter == b"t/#"
-        return iter(values)
-
-    return RetainedDelivery(b"t/#", options=granted, find=find)
-
-
-def take(
-    delivery: RetainedDelivery,
-    messages_max: int,
-    *,
-    waiting: Mapping[bytes, Update] | None = None,
-    now_ns: int = 0,
-    bytes_max: int = 1000,
-) -> list[Message]:
-    """Take messages, whose size must be the one said."""
-    messages, size = delivery.take(messages_max=messages_max, bytes_max=bytes_max, waiting=waiting or {}, now_ns=now_ns)
-    assert size == sum(len(message[0][1]) for message in messages)
-    return messages
+def values() -> Values:
+    """Return a store of the values."""
+    return Values({value[0]: value for value in VALUES})
 
 
 def test_messages_have_retain_and_the_lower_qos() -> None:
     """Retained messages carry RETAIN 1 [MQTT-3.3.1-8], the lower QoS, and the subscription's identifier."""
-    delivery = deliver(VALUES, options(1, identifier=6))
-    assert take(delivery, 2, now_ns=0) == [(VALUES[0], 1, True, (6,)), (VALUES[1], 0, True, (6,))]
-    assert take(delivery, 2, now_ns=0) == [(VALUES[2], 1, True, (6,))]
-    assert take(delivery, 2, now_ns=0) == []
+    delivery = values().delivery(b"t/#", options(1, identifier=6))
+    delivery.take(1)
+    expected = [(value, min(value[2], 1), True, (6,)) for value in VALUES]
+    assert [delivery.message(value) for value in VALUES] == expected
+    batch = delivery.batch(VALUES, wire=WireVariant(5))
+    assert batch is not None
+    assert batch.messages == expected
 
 
-def test_piece_ends_at_a_number_of_bytes() -> None:
-    """The message that reaches the bound is the last one of its piece."""
-    delivery = deliver(VALUES, options())
-    assert len(take(delivery, 9, bytes_max=4)) == 2
-    assert len(take(delivery, 9, bytes_max=4)) == 1
+def test_values_come_in_the_pieces_of_the_store() -> None:
+    """Each piece is read when its turn comes, until there are none left."""
+    store = values()
+    store.piece = 2
+    delivery = store.delivery(b"t/#", options())
+    assert delivery.take(1) == VALUES[:2]
+    newer = store.values[b"t/3"] = update(b"t/3", b"newer")
+    assert delivery.take(1) == [newer]
+    assert delivery.take(1) is None
 
 
-def test_expired_value_is_left_out() -> None:
-    """A value whose Message Expiry Interval passed is not sent [MQTT-3.3.2-5]."""
-    assert take(deliver(VALUES[2:], options()), 1, now_ns=100) == []
+def test_values_put_back_are_looked_up_again() -> None:
+    """What could not be sent comes again with the values of that time, or not at all, as many as asked for."""
+    store = values()
+    delivery = store.delivery(b"t/#", options())
+    assert delivery.take(1) == VALUES
+    delivery.put_back(VALUES)
+    newer = store.values[b"t/1"] = update(b"t/1", b"newer")
+    del store.values[b"t/2"]
+    assert delivery.take(1) == [newer]
+    delivery.put_back([newer])
+    newest = store.values[b"t/1"] = update(b"t/1", b"newest")
+    assert delivery.take(1) == [newest]
+    assert delivery.take(1) == [VALUES[2]]
+    assert delivery.take(1) is None
 
 
-def test_message_put_back_is_looked_up_again() -> None:
-    """A message that could not be sent comes again with the value of that time, or not at all."""
-    values = {one[0]: one for one in VALUES}
-
-    def find(topic_filter: bytes) -> Iterator[Update]:
-        if topic_filter == b"t/#":
-            return iter(list(values.values()))
-        return iter([values[topic_filter]] if topic_filter in values else [])
-
-    delivery = RetainedDelivery(b"t/#", options=options(), find=find)
-    for newer in (update(b"t/1", b"newer"), update(b"t/1", b"newest")):
-        (message,) = take(delivery, 1, now_ns=0)
-        delivery.put_back(message)
-        values[b"t/1"] = newer
-    (message,) = take(delivery, 1, now_ns=0)
-    assert message == (newer, 0, True, ())
-    delivery.put_back(message)
-    del values[b"t/1"]
-    assert take(delivery, 9, now_ns=0) == [(one, 0, True, ()) for one in VALUES[1:]]
+def test_values_put_back_may_all_be_gone() -> None:
+    """When none of them is left the walk goes on."""
+    store = values()
+    store.piece = 2
+    delivery = store.delivery(b"t/#", options())
+    assert delivery.take(1) == VALUES[:2]
+    delivery.put_back(VALUES[:2])
+    del store.values[b"t/1"], store.values[b"t/2"]
+    assert delivery.take(1) == [VALUES[2]]
 
 
-def test_topic_with_a_newer_message_waiting_is_left_out() -> None:
-    """The retained value of a topic is not sent when a live one for it follows."""
-    delivery = deliver(VALUES, options())
-    assert take(delivery, 1, waiting={b"t/1": VALUES[0]}, now_ns=0) == [(VALUES[1], 0, True, ())]
+def test_only_whole_pieces_are_shared() -> None:
+    """A part of a piece, and a single value, are for one session alone."""
+    store = values()
+    delivery = store.delivery(b"t/#", options())
+    taken = delivery.take(1)
+    assert taken is not None
+    assert delivery.batch(taken, wire=WireVariant(5)) is not None
+    delivery.put_back(taken[1:])
+    taken = delivery.take(2)
+    assert taken == VALUES[1:]
+    assert delivery.batch(taken, wire=WireVariant(5)) is None
+    store.piece = 1
+    single = store.delivery(b"t/#", options())
+    taken = single.take(1)
+    assert taken == VALUES[:1]
+    assert single.batch(taken, wire=WireVariant(5)) is None

@@ -11,18 +11,18 @@ from fanout.replica.update import Update
 from fanout.server.audiences import SubscriptionOptions
 from fanout.server.counters import Counters, DropReason
 from fanout.server.message_queue import Batch
-from fanout.server.retained_delivery import RetainedDelivery
 from fanout.server.sending import PINGRESP
+from fanout.server.sessions import Session
 from fanout.server.wire import Message, WireVariant
-from tests.server.core_pieces import Peer, make_session, options
+from tests.server.core_pieces import Peer, Values, make_session, options
 from tests.server.node_in_memory import update
 
 V5 = WireVariant(5)
 
 
-def message(payload: bytes, *, qos: int = 0, topic: bytes = b"t", expires_ns: int = 0) -> Message:
+def message(payload: bytes, *, qos: int = 0, topic: bytes = b"t", expires_ns: int = 0, retain: bool = True) -> Message:
     """Make a message."""
-    return (update(topic, payload, qos=qos, expires_ns=expires_ns), qos, False, ())
+    return (update(topic, payload, qos=qos, expires_ns=expires_ns, retain=retain), qos, False, ())
 
 
 def batch(*messages: Message, wire: WireVariant = V5) -> Batch:
@@ -39,11 +39,9 @@ def deliver(
     granted: SubscriptionOptions | None = None,
 ) -> None:
     """Give a session retained messages."""
-
-    def find(wanted: bytes) -> Iterator[Update]:
-        return iter([value for value in values if wanted in {topic_filter, value[0]}])
-
-    session_peer.session.add_retained(RetainedDelivery(topic_filter, options=granted or options(2), find=find))
+    store = Values({value[0]: value for value in values})
+    store.piece = 1
+    session_peer.session.add_retained(store.delivery(topic_filter, granted or options(2)))
 
 
 def publish(payload: bytes, qos: int = 0, packet_id: int = 0, *, flags: int = 0, topic: bytes = b"t") -> bytes:
@@ -62,8 +60,8 @@ def test_batch_at_qos_0_is_written_from_shared_frames() -> None:
     counters = Counters()
     peer = Peer(make_session(counters=counters))
     peer.session.pause()
-    peer.session.enqueue(batch(message(b"1"), message(b"2")))
-    peer.session.enqueue(batch(message(b"3")))
+    peer.session.enqueue(batch(message(b"1", retain=False), message(b"2", retain=False)))
+    peer.session.enqueue(batch(message(b"3", retain=False)))
     peer.session.resume()
     peer.take()
     assert peer.read() == publish(b"1") + publish(b"2") + publish(b"3")
@@ -352,7 +350,7 @@ def test_retained_messages_of_an_ended_subscription_stop() -> None:
     """UNSUBSCRIBE stops them; a PINGREQ that waited for them is answered in its turn."""
     peer = Peer(make_session(), window=1)
     session = peer.session
-    deliver(peer, update(b"a", b"1", qos=1), update(b"a", b"2", qos=1), topic_filter=b"a")
+    deliver(peer, update(b"a/1", b"1", qos=1), update(b"a/2", b"2", qos=1), topic_filter=b"a")
     session.cancel_retained(b"other")
     peer.take()
     assert session.sending.blocked
@@ -415,7 +413,7 @@ def test_expired_message_is_dropped_from_the_queue() -> None:
     peer = Peer(make_session(counters=counters))
     peer.session.pause()
     second_ns = 1_000_000_000
-    one = batch(message(b"1", expires_ns=second_ns), message(b"2", expires_ns=9 * second_ns))
+    one = batch(*(message(b"%d" % n, expires_ns=at * second_ns, retain=False) for n, at in ((1, 1), (2, 9))))
     peer.session.enqueue(one)
     peer.session.resume()
     peer.take(now_ns=4 * second_ns)
@@ -480,3 +478,217 @@ def test_refused_message_frees_the_window() -> None:
     assert session.acknowledge(ack(PacketType.PUBREC, 1, codes=[ReasonCode.QUOTA_EXCEEDED])) == b""
     peer.take()
     assert peer.read() == publish(b"2", 1, 2)
+
+
+def test_slow_reader_gets_the_newest_value_of_each_topic() -> None:
+    """While its socket is full values pile up as one for each topic, removals too, and follow what was queued."""
+    counters = Counters()
+    peer = Peer(make_session(counters=counters))
+    peer.session.pause()
+    assert (
+        peer.session.enqueue(batch(message(b"1", topic=b"a"), message(b"2", topic=b"b"), message(b"e", retain=False)))
+        == 3
+    )
+    flags: Message = (update(b"a", b"3"), 0, True, (7,))
+    peer.session.enqueue(batch(flags, message(b"", topic=b"b")))
+    assert len(peer.session.sending.conflation) == 2
+    peer.session.resume()
+    peer.take()
+    expected = b"\x31\x07\x00\x01a\x02\x0b\x073"  # with its own flag and Subscription Identifier
+    assert peer.read() == publish(b"e") + expected + publish(b"", topic=b"b")
+    assert peer.session.write is not None
+    assert (counters.conflated, counters.deliveries) == (2, 3)
+
+
+def test_order_of_one_topic_is_kept_where_not_all_is_conflated() -> None:
+    """A value stays before a message for its topic that is delivered as it is."""
+    peer = Peer(make_session())
+    peer.session.pause()
+    peer.session.enqueue(batch(message(b"1"), message(b"other", topic=b"o")))
+    peer.session.enqueue(batch(message(b"2", retain=False), message(b"3", qos=1)))
+    peer.session.enqueue(batch(message(b"4")))
+    peer.session.resume()
+    peer.take()
+    expected = publish(b"1") + publish(b"2") + publish(b"3", 1, 1)
+    assert peer.read() == expected + publish(b"other", topic=b"o") + publish(b"4")
+
+
+def test_values_are_conflated_until_the_last_has_gone() -> None:
+    """While newest values wait, a newer one takes its topic's place there, not a place in the queue before it."""
+    peer = Peer(make_session())
+    peer.session.pause()
+    peer.session.enqueue(batch(message(b"1", topic=b"a"), message(b"1", topic=b"b")))
+    peer.session.resume()
+    peer.take_piece(messages_max=1)
+    peer.session.enqueue(batch(message(b"2", topic=b"a"), message(b"2", topic=b"b")))
+    peer.take()
+    assert peer.read() == b"".join(publish(n, topic=t) for n, t in ((b"1", b"a"), (b"2", b"b"), (b"2", b"a")))
+
+
+def test_message_behind_values_that_are_being_sent_stays_behind_them() -> None:
+    """What is queued while newest values are on their way is sent after those, and before newer ones."""
+    peer = Peer(make_session())
+    peer.session.pause()
+    peer.session.enqueue(batch(message(b"0", topic=b"o"), message(b"1")))
+    peer.session.resume()
+    peer.take_piece(messages_max=1)
+    peer.session.enqueue(batch(message(b"2", retain=False), message(b"3")))
+    peer.take()
+    assert peer.read() == publish(b"0", topic=b"o") + publish(b"1") + publish(b"2") + publish(b"3")
+
+
+def test_what_waited_at_a_subscribe_goes_before_its_retained_messages() -> None:
+    """Neither a queued message nor a conflated one, older than the retained value, comes behind it."""
+    peer = Peer(make_session())
+    peer.session.pause()
+    peer.session.enqueue(batch(message(b"1", qos=1, topic=b"a"), message(b"1", topic=b"b")))
+    deliver(peer, update(b"a", b"2"), update(b"b", b"2"), update(b"c", b"2"))
+    peer.session.enqueue(batch(message(b"3", topic=b"d")))
+    peer.session.resume()
+    peer.take(messages_max=1)
+    expected = publish(b"1", 1, 1, topic=b"a") + publish(b"1", topic=b"b")
+    expected += b"".join(publish(b"2", flags=1, topic=topic) for topic in (b"a", b"b", b"c"))
+    assert peer.read() == expected + publish(b"3", topic=b"d")
+
+
+def test_value_that_is_sent_as_retained_does_not_wait_too() -> None:
+    """A slow reader that is given retained messages gets a value set meanwhile once."""
+    peer = Peer(make_session())
+    new = message(b"2", topic=b"b")
+    deliver(peer, update(b"a", b"1"), new[0])
+    peer.session.pause()
+    peer.session.enqueue(batch(new))
+    peer.session.resume()
+    peer.take()
+    assert peer.read() == publish(b"1", flags=1, topic=b"a") + publish(b"2", flags=1, topic=b"b")
+
+
+def test_newest_values_do_not_outlive_the_connection() -> None:
+    """A value that waited at QoS 0 is dropped with the connection, and counted: a newer one may be missed."""
+    counters = Counters()
+    peer = Peer(make_session(counters=counters))
+    peer.session.pause()
+    peer.session.enqueue(batch(message(b"1", topic=b"a"), message(b"1", topic=b"b"), message(b"2", qos=1)))
+    peer.session.disconnect()
+    peer.connect()
+    peer.take()
+    assert peer.read() == publish(b"2", 1, 1)
+    assert counters.dropped[DropReason.DISCONNECTED] == 2
+
+
+def deliver_piece(store: Values, *peers: Peer, granted: SubscriptionOptions | None = None) -> None:
+    """Give sessions all values of a store, in pieces of the store's size."""
+    for peer in peers:
+        peer.session.add_retained(store.delivery(b"#", granted or options()))
+
+
+def test_joiners_share_the_bytes_of_a_piece() -> None:
+    """Sessions that are given the same values get the very same bytes, which are encoded once."""
+    peers = [Peer(make_session()) for _ in range(3)]
+    values = [update(b"t/%d" % number, b"v") for number in range(5)]
+    deliver_piece(Values({value[0]: value for value in values}), *peers)
+    for peer in peers:
+        peer.take_piece()
+    first, *others = (peer.written.pop() for peer in peers)
+    assert first == b"".join(publish(b"v", flags=1, topic=value[0]) for value in values)
+    assert all(other == first for other in others)
+
+
+def test_joiner_with_live_messages_waiting_gets_the_rest_of_a_piece() -> None:
+    """What a live message for a topic takes the place of is left out of a shared piece."""
+    peers = [Peer(make_session()) for _ in range(3)]
+    store = Values({topic: update(topic, b"old") for topic in (b"a", b"b", b"c")})
+    deliver_piece(store, *peers)
+    store.values[b"b"] = update(b"b", b"new")
+    live = batch((store.values[b"b"], 0, False, ()))
+    peers[1].session.enqueue(live)
+    peers[2].session.pause()
+    peers[2].session.enqueue(live)
+    for peer in peers:
+        peer.take()
+    old = [publish(b"old", flags=1, topic=topic) for topic in (b"a", b"c")]
+    retained, new = publish(b"new", flags=1, topic=b"b"), publish(b"new", topic=b"b")
+    assert [peer.read() for peer in peers] == [
+        old[0] + retained + old[1],
+        old[0] + old[1] + new,
+        old[0] + retained + old[1],
+    ]
+
+
+def test_pieces_at_qos_1_have_their_own_identifiers_and_windows() -> None:
+    """A shared piece at QoS 1 stops where a window is full, and goes on with the values of that time."""
+    counters = Counters()
+    narrow, wide = Peer(make_session(counters=counters), window=2), Peer(make_session(counters=counters))
+    store = Values({topic: update(topic, b"1", qos=1) for topic in (b"a", b"b", b"c", b"d")})
+    deliver_piece(store, narrow, wide, granted=options(1))
+    for peer in (narrow, wide):
+        peer.take()
+    assert narrow.session.sending.blocked
+    assert narrow.read() == publish(b"1", 1, 1, flags=1, topic=b"a") + publish(b"1", 1, 2, flags=1, topic=b"b")
+    assert wide.read().count(b"\x33") == 4
+    store.values[b"c"] = update(b"c", b"2")
+    narrow.session.acknowledge(ack(PacketType.PUBACK, 1, 2))
+    narrow.take()
+    assert narrow.read() == publish(b"2", flags=1, topic=b"c") + publish(b"1", 1, 3, flags=1, topic=b"d")
+    assert counters.deliveries == 8
+
+
+def test_values_that_cannot_be_shared_come_within_the_limits() -> None:
+    """A piece of large or expiring values is divided, and what has expired meanwhile is left out [MQTT-3.3.2-5]."""
+    peer = Peer(make_session())
+    large = {b"%d" % number: update(b"%d" % number, b"x" * 100_000) for number in range(4)}
+    deliver_piece(Values(large | {b"e": update(b"e", b"expired", expires_ns=5)}), peer)
+    sizes: list[int] = []
+    while peer.session.sending.pending:
+        peer.take_piece(bytes_max=150_000, now_ns=5)
+        sizes.append(peer.read().count(b"x" * 100_000))
+    assert sizes == [2, 2, 0]
+
+
+def test_search_that_finds_nothing_comes_in_pieces() -> None:
+    """A long search gives others their turn, though it gives this session nothing."""
+    peer = Peer(make_session())
+    store = Values({})
+    searched = []
+
+    def match(topic_filter: bytes) -> Iterator[list[Update]]:
+        for number in range(100):
+            searched.append(number)
+            yield []
+
+    store.match = match  # type: ignore[method-assign]  # a search such as a large store has
+    deliver_piece(store, peer)
+    peer.take_piece(messages_max=256)
+    assert 1 <= len(searched) < 10
+    peer.take(messages_max=256)
+    assert (len(searched), peer.read()) == (100, b"")
+
+
+def test_session_that_overflowed_takes_nothing_more() -> None:
+    """It enters itself where the shell finds it, and what still comes counts as lost with its end."""
+    counters = Counters()
+    overflowed: dict[Session, None] = {}
+    session = make_session(counters=counters, queue_messages_max=2, overflowed=overflowed)
+    for number in range(3):
+        assert not overflowed
+        session.enqueue(batch(message(b"%d" % number, qos=1)))
+    assert list(overflowed) == [session]
+    session.enqueue(batch(message(b"4", qos=1), message(b"5", qos=2)))
+    assert session.sending.queue.messages == 3
+    assert counters.dropped[DropReason.SESSION_ENDED] == 2
+
+
+def test_retained_messages_wait_for_what_the_window_holds_back() -> None:
+    """A SUBSCRIBE behind messages that wait for acknowledgements is served in its turn."""
+    peer = Peer(make_session(), window=1)
+    session = peer.session
+    session.send(batch(*(message(b"%d" % number, qos=1, topic=b"a") for number in range(3))), now_ns=0)
+    deliver(peer, update(b"a", b"2"))
+    for number in (1, 2):
+        peer.take()
+        assert peer.read() == b""
+        session.acknowledge(ack(PacketType.PUBACK, number))
+        peer.take_piece(messages_max=1)
+        assert peer.read() == publish(b"%d" % number, 1, number + 1, topic=b"a")
+    peer.take()
+    assert peer.read() == publish(b"2", flags=1, topic=b"a")

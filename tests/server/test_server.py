@@ -13,6 +13,7 @@ from fanout.mqtt.packets import (
     Ack,
     Connack,
     Connect,
+    Disconnect,
     PacketType,
     Pingreq,
     Pingresp,
@@ -194,9 +195,55 @@ async def test_sessions_are_bounded(start_node: StartNode) -> None:
         assert client.connack.session_present
 
 
-async def test_queue_of_an_absent_session_is_bounded(start_node: StartNode) -> None:
-    """Beyond the bound the oldest messages go, and are counted."""
-    node = await start_node(queue_messages_max=3)
+async def test_session_ends_when_more_waits_for_it_than_may(start_node: StartNode) -> None:
+    """An absent session is discarded, and its client learns it from Session Present; a connected one gets 0x97."""
+    node = await start_node(queue_messages_max=3, write_buffer_high_bytes=65_536, write_buffer_low_bytes=16_384)
+    async with await RawClient.connect(node.port, "away", properties=DURABLE) as client:
+        await client.subscribe(b"t", qos=1)
+    await gone(node)
+    for number in range(4):
+        assert node.server.stats().sessions == 1
+        node.set(b"t", b"%d" % number, qos=1)
+    stats = node.server.stats()
+    assert (stats.sessions, stats.sessions_overflowed_total) == (0, 1)
+    assert (stats.dropped_total["session_ended"], stats.dropped_total["queue_full"]) == (4, 0)
+    async with await RawClient.connect(node.port, "away", clean_start=False) as client:
+        assert not client.connack.session_present
+    limited = Properties(receive_maximum=1, session_expiry_interval=100)
+    async with (
+        await RawClient.connect(node.port, "slow", properties=limited) as slow,
+        await RawClient.connect(node.port, "quick") as quick,
+    ):
+        await slow.subscribe(b"u", qos=1)
+        await quick.subscribe(b"u")
+        node.take([update(b"u", b"%d" % number, qos=1) for number in range(10)])
+        assert (await slow.expect(Publish)).payload == b"0"
+        assert (await slow.expect(Disconnect)).reason_code == ReasonCode.QUOTA_EXCEEDED
+        await slow.expect_end()
+        assert payloads(await quick.messages(10)) == [b"%d" % number for number in range(10)]
+    stats = node.server.stats()
+    assert stats.sessions_overflowed_total == 2
+    assert stats.dropped_total["session_ended"] == 4 + 10
+
+
+async def test_client_whose_own_message_is_one_too_many_is_disconnected(start_node: StartNode) -> None:
+    """A publisher whose session ends through what it publishes itself gets no answer but the DISCONNECT."""
+    node = await start_node(queue_messages_max=1)
+    async with await RawClient.connect(node.port, properties=Properties(receive_maximum=1)) as client:
+        await client.subscribe(b"t", qos=1)
+        for number in range(3):
+            client.publish(b"t", b"%d" % number, qos=1)
+        assert (await client.expect(Publish)).payload == b"0"
+        while not isinstance(packet := await client.receive(), Disconnect):
+            assert isinstance(packet, Ack)
+        assert packet.reason_code == ReasonCode.QUOTA_EXCEEDED
+        await client.expect_end()
+    await wait_until(lambda: node.server.stats().sessions == 0)
+
+
+async def test_queue_of_an_absent_session_can_drop_the_oldest(start_node: StartNode) -> None:
+    """With the policy for it the oldest messages beyond the bound go, and are counted."""
+    node = await start_node(queue_messages_max=3, queue_overflow="drop_oldest")
     async with await RawClient.connect(node.port, "c", properties=DURABLE) as client:
         await client.subscribe(b"t", qos=1)
     await gone(node)
@@ -605,6 +652,90 @@ async def test_stop_tells_clients(start_node: StartNode) -> None:
         await asyncio.open_connection("127.0.0.1", port)
     for client in (modern, old, silent):
         await client.close()
+
+
+async def test_stop_names_another_server(start_node: StartNode) -> None:
+    """With `server_reference` clients are told 0x9C and where to go, those that have not sent CONNECT included."""
+    node = await start_node(server_reference="edge-2:1883 edge-3")
+    client = await RawClient.connect(node.port, "m")
+    old = await RawClient.connect(node.port, version=4)
+    await wait_until(lambda: node.server.stats().connections == 2)
+    await node.server.stop()
+    told = await client.expect(Disconnect)
+    assert told == Disconnect(ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference="edge-2:1883 edge-3"))
+    await old.expect_end()
+    for each in (client, old):
+        await each.close()
+
+
+async def test_clients_of_some_topics_are_sent_away(start_node: StartNode) -> None:
+    """Those with a subscription of the kind, shared ones included, get 0x9C; others and absent sessions stay."""
+    node = await start_node(server_reference="edge-2:1883")
+    clients = [
+        await RawClient.connect(node.port, name, properties=DURABLE) for name in ("own", "shared", "other", "absent")
+    ]
+    own, shared, other, absent = clients
+    await own.subscribe(b"x", b"plant/#")
+    await shared.subscribe(b"$share/group/plant/#")
+    await other.subscribe(b"office/#")
+    await absent.subscribe(b"plant/#")
+    await absent.disconnect()
+    await wait_until(lambda: node.server.stats().connections == 3)
+    assert await node.server.send_away(lambda topic_filter: topic_filter.startswith(b"plant")) == 2
+    for client in (own, shared):
+        told = await client.expect(Disconnect)
+        assert told == Disconnect(ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference="edge-2:1883"))
+        await client.expect_end()
+    assert await other.messages_until_ping() == []
+    assert node.server.stats().sessions == 4
+    for client in clients:
+        await client.close()
+
+
+async def test_sending_many_away_gives_turns_to_others(node: NodeInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a number of checks everything else has its turn; who has left meanwhile is not counted."""
+    monkeypatch.setattr("fanout.server.server._CHECKED_MAX", 2)
+    clients = [await RawClient.connect(node.port, f"c{number}") for number in range(6)]
+    for client in clients:
+        await client.subscribe(b"t")
+    sending = asyncio.create_task(node.server.send_away(lambda _: True))
+    await asyncio.sleep(0)
+    assert not sending.done()
+    node.server._connection_of[node.server.registry.get("c5")].abort()  # type: ignore[index]
+    await sending
+    await gone(node)
+    for client in clients:
+        await client.close()
+
+
+async def test_stop_waits_for_what_is_under_way(start_node: StartNode) -> None:
+    """Messages in flight to a client are acknowledged before it is told to leave; nobody waits for it meanwhile."""
+    node = await start_node()
+    slow = await RawClient.connect(node.port, "slow")
+    quick = await RawClient.connect(node.port, "quick")
+    await slow.subscribe(b"t", qos=1)
+    node.take([update(b"t", b"v", qos=1)])
+    (message,) = await slow.messages(1)
+    stopping = asyncio.create_task(node.server.stop(deadline_s=30))
+    await quick.expect_end(ReasonCode.SERVER_SHUTTING_DOWN)
+    assert not stopping.done()
+    assert message.packet_id is not None
+    slow.send(Ack(PacketType.PUBACK, message.packet_id))
+    await slow.expect_end(ReasonCode.SERVER_SHUTTING_DOWN)
+    await stopping
+    for client in (slow, quick):
+        await client.close()
+
+
+async def test_stop_gives_up_what_is_under_way(start_node: StartNode) -> None:
+    """A client that never acknowledges is told to leave at the deadline."""
+    node = await start_node()
+    async with await RawClient.connect(node.port, "mute") as mute:
+        await mute.subscribe(b"t", qos=1)
+        node.take([update(b"t", b"v", qos=1)])
+        await mute.messages(1)
+        await node.server.stop(deadline_s=0.05)
+        await mute.expect_end(ReasonCode.SERVER_SHUTTING_DOWN)
 
 
 async def test_stop_does_not_wait_for_ever(start_node: StartNode) -> None:

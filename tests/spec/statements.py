@@ -26,7 +26,7 @@ _TITLE = """# Which statements of MQTT are supported
 Made by `scripts/mqtt_support` from the tests in `tests/spec`; a test sees to it that it is up to date. Every row is a
 normative statement that binds a Server, and the test over a real socket that shows it. "Refused" says what a client is
 told that breaks the statement: the Reason Code of MQTT 5; over MQTT 3.1.1, which has no DISCONNECT from a Server, its
-Network Connection is closed.
+Network Connection is closed. [conformance.md](conformance.md) has what other people's suites find.
 
 What is left to a Server, and how it is decided:
 
@@ -40,7 +40,9 @@ What is left to a Server, and how it is decided:
 - A refused PUBLISH at QoS 1 or 2 over MQTT 3.1.1 closes the Network Connection; at QoS 0 it is dropped and counted.
 - A message of a Shared Subscription that was not sent, or not acknowledged at QoS 1, goes to another member when the
   session of its receiver ends.
-- Enhanced authentication is not supported: CONNACK 0x8C.
+- A Topic Filter of more than `filter_levels_max` levels (128) is refused in SUBACK: 0x97, over MQTT 3.1.1 0x80.
+- Enhanced authentication is not supported: a CONNECT with an Authentication Method gets CONNACK 0x8C, and AUTH after a
+  CONNECT without one is a Protocol Error (0x82).
 """
 
 

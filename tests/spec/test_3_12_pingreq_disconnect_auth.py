@@ -88,11 +88,29 @@ async def test_3_14_4_1_nothing_after_disconnect(node: NodeInMemory, version: in
     await client.close()
 
 
-@statement(v5="3.15.1-1 4.12.0-6", refused=ReasonCode.PROTOCOL_ERROR)
-async def test_4_12_0_6_auth_without_a_method(node: NodeInMemory) -> None:
+@statement(v5="3.15.1-1", refused=ReasonCode.MALFORMED_PACKET)
+async def test_3_15_1_1_flags_of_auth(node: NodeInMemory) -> None:
+    """AUTH with reserved bits set is malformed."""
+    client = await connect(node)
+    client.send_bytes(b"\xf1\x00")
+    await expect_fault(client, ReasonCode.MALFORMED_PACKET)
+
+
+@statement(v5="4.12.0-6")
+async def test_4_12_0_6_no_authentication_unasked(node: NodeInMemory) -> None:
+    """Without an Authentication Method in CONNECT there is none in CONNACK, and no AUTH from the server."""
+    async with await connect(node) as client:
+        assert client.connack.properties.authentication_method is None
+        assert client.connack.properties.authentication_data is None
+        assert await client.messages_until_ping() == []
+
+
+@statement(v5="4.12.0-7", refused=ReasonCode.PROTOCOL_ERROR)
+@pytest.mark.parametrize("code", [0x18, 0x19])
+async def test_4_12_0_7_auth_without_a_method(node: NodeInMemory, code: int) -> None:
     """AUTH from a client that sent no Authentication Method in CONNECT is a Protocol Error."""
     client = await connect(node)
-    client.send(Auth(0x19, Properties(authentication_method="x")))
+    client.send(Auth(code, Properties(authentication_method="x")))
     await expect_fault(client, ReasonCode.PROTOCOL_ERROR)
 
 

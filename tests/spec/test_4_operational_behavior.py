@@ -7,6 +7,7 @@ import pytest
 from fanout.mqtt.packets import Ack, PacketType, Subscription
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
+from tests.server.conftest import StartNode
 from tests.server.node_in_memory import NodeInMemory
 from tests.spec.peers import connect, durable, leave, payloads
 from tests.spec.statements import statement
@@ -219,8 +220,9 @@ async def test_4_7_3_2_null_character_in_topic_filter(node: NodeInMemory, versio
 
 
 @statement(v5="4.7.3-3", v4="4.7.3-3")
-async def test_4_7_3_3_longest_topic(node: NodeInMemory, version: int) -> None:
-    """Topic Names and Topic Filters may have 65,535 bytes."""
+async def test_4_7_3_3_longest_topic(start_node: StartNode, version: int) -> None:
+    """Topic Names and Topic Filters may have 65,535 bytes, and as many levels as `filter_levels_max` grants."""
+    node = await start_node(filter_levels_max=32_768)
     topic = b"t/" * 32_767 + b"t"
     async with await connect(node, version=version) as client:
         await client.subscribe(topic)

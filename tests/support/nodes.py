@@ -112,9 +112,17 @@ class Nodes:
         self.directory = directory
         self._nodes: list[LiveNode] = []
 
-    def secondary(self, *links: str, name: str = "edge-1", settings: str = "", log: bool | str = True) -> LiveNode:
+    def secondary(
+        self,
+        *links: str,
+        name: str = "edge-1",
+        settings: str = "",
+        log: bool | str = True,
+        drain_s: float = 0.0,
+        http: str = "",
+    ) -> LiveNode:
         """Describe a secondary; the test starts it."""
-        return self._add("secondary", links, name=name, settings=settings, log=log)
+        return self._add("secondary", links, name=name, settings=settings, log=log, drain_s=drain_s, http=http)
 
     def primary(self, *, name: str = "hub", settings: str = "", log: bool | str = True) -> LiveNode:
         """Describe a `fanout primary`."""
@@ -130,8 +138,27 @@ class Nodes:
         assert set(codes.values()) <= {0}, f"exit codes {codes}:\n{self._logs()}"
         assert "Traceback" not in self._logs(), self._logs()
 
-    def _add(self, role: str, links: Sequence[str], *, name: str, settings: str, log: bool | str) -> LiveNode:
-        node = LiveNode(self.directory, role=role, name=name, links="\n".join(links), settings=settings, log=log)
+    def _add(
+        self,
+        role: str,
+        links: Sequence[str],
+        *,
+        name: str,
+        settings: str,
+        log: bool | str,
+        drain_s: float = 0.0,
+        http: str = "",
+    ) -> LiveNode:
+        node = LiveNode(
+            self.directory,
+            role=role,
+            name=name,
+            links="\n".join(links),
+            settings=settings,
+            log=log,
+            drain_s=drain_s,
+            http=http,
+        )
         self._nodes.append(node)
         return node
 

@@ -15,7 +15,8 @@ from typing import Self
 __all__ = ["RawReader"]
 
 _READ_BYTES = 1 << 20
-_CONNECT = b"\x10%c\x00\x04MQTT\x04\x02\x00\x00\x00%c%b"
+_CONNECT = b"\x10%c\x00\x04MQTT\x04%c\x00\x00%b"
+_CLEAN, _CLEAN_WITH_USER_NAME = 0x02, 0x82
 _PUBLISH, _SUBACK, _PINGRESP = 3, 9, 13
 
 
@@ -28,16 +29,22 @@ class RawReader:
         retained: How many of them had RETAIN set.
     """
 
-    def __init__(self, port: int, *, client_id: str = "raw-reader") -> None:
+    def __init__(self, port: int, *, client_id: str = "raw-reader", username: str = "") -> None:
         self.values: dict[str, bytes] = {}
         self.messages = 0
         self.retained = 0
         self._buffer = b""
         self._answers: list[int] = []
         self._connection = socket.create_connection(("127.0.0.1", port), 10)
-        name = client_id.encode()
-        self._connection.sendall(_CONNECT % (12 + len(name), len(name), name))
-        self._await(2, deadline_s=10)
+        texts = [text.encode() for text in (client_id, username) if text]
+        payload = b"".join(len(text).to_bytes(2, "big") + text for text in texts)
+        flags = _CLEAN_WITH_USER_NAME if username else _CLEAN
+        try:
+            self._connection.sendall(_CONNECT % (10 + len(payload), flags, payload))
+            self._await(2, deadline_s=10)
+        except BaseException:
+            self._connection.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

@@ -47,6 +47,7 @@ def make_pool(logger: NoLogger, *, listen: tuple[Address, ...] = LISTEN) -> Work
         NodeConfig(node=IdentityConfig(id="n"), server=ServerConfig(listen=listen, workers=2)),
         ingress=NoIngress(),
         replicas=[Replica()],
+        subscribed=lambda topic_filters: None,
         hold=lambda held: None,
         logger=bound,
     )

@@ -6,7 +6,7 @@ from fanout.reports.document import Report
 from fanout.reports.render.table import PLACE, Cell, Column, Table, build, count_cell
 from fanout.reports.render.wording import NOTHING, count, duration, printable, seconds, timestamp
 
-__all__ = ["attempts", "heartbeat", "logs", "propagation", "ready"]
+__all__ = ["attempts", "clocks", "heartbeat", "logs", "propagation", "ready"]
 
 
 def propagation(report: Report) -> Table:
@@ -72,6 +72,32 @@ def heartbeat(report: Report) -> Table:
     ]
     note = "The link's own message to the primary and back, by one clock."
     return build("heartbeat", "Heartbeat round trip", columns, rows, note)
+
+
+def clocks(report: Report) -> Table:
+    """Return the table of the differences between clocks."""
+    columns = (
+        *PLACE[:2],
+        Column("stamped by", numeric=False),
+        Column("estimate"),
+        Column("at least"),
+        Column("at most"),
+    )
+    rows = [
+        (
+            Cell(printable(c.node)),
+            Cell(printable(c.link)),
+            Cell(printable(c.stamped_by)),
+            *(Cell(duration(value)) for value in (c.estimate_us, c.at_least_us, c.at_most_us)),
+        )
+        for c in report.lag.clocks
+    ]
+    note = (
+        "The node's clock less the stamping node's. At most: the least propagation time, since nothing arrives before "
+        "it was stamped. At least: less the shortest heartbeat to that node and back, which the quickest update is "
+        "taken to have undercut. Propagation times are not corrected by it."
+    )
+    return build("clocks", "Clock differences", columns, rows, note)
 
 
 def ready(report: Report) -> Table:

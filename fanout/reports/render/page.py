@@ -16,11 +16,12 @@ from fanout.reports.render import charts
 from fanout.reports.render.style import STYLE
 from fanout.reports.render.table import Cell, Column, Table
 from fanout.reports.render.tables import tables_of
+from fanout.reports.render.timeline import timeline
 from fanout.reports.render.wording import count, facts, percentage, printable
 
 __all__ = ["render_page"]
 
-_FOLDED = frozenset({"prefixes", "logs", "attempts", "repeated", "missing"})
+_FOLDED = frozenset({"prefixes", "logs", "attempts", "repeated", "missing", "members"})
 """Tables that are closed until asked for."""
 
 
@@ -39,6 +40,7 @@ def render_page(report: Report) -> str:
         _part(tables.pop("updates-unstamped", None)),
         _part(tables.pop("final-values", None), _final_chart(report)),
         _part(tables.pop("propagation", None), _lag_charts(report)),
+        _part(tables.pop("snapshots", None), _timeline(report)),
         *(_part(table) for table in tables.values()),
     ]
     return (
@@ -195,6 +197,14 @@ def _bar_chart(found: list[charts.Bar], title: str, targets: int) -> str:
     kinds = [name for name, _ in found[0].pieces if name in present]
     cut = f'<p class="note">The {len(found)} worst of {count(targets)}.</p>' if len(found) == charts.BARS_MAX else ""
     return _legend([(kind, kind) for kind in kinds]) + charts.bars(found, title=title) + cut
+
+
+def _timeline(report: Report) -> str:
+    drawn = "" if report.snapshots is None else timeline(report.snapshots)
+    if not drawn:
+        return ""
+    kinds = [("pending", "until ready"), ("applied", "held"), ("missing", "never ready"), ("different", "torn down")]
+    return _legend(kinds) + drawn
 
 
 def _lag_charts(report: Report) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fanout.reports.document import Report
-from fanout.reports.render import completeness_tables, lag_tables
+from fanout.reports.render import completeness_tables, finding_tables, lag_tables
 from fanout.reports.render.table import Table
 
 __all__ = ["tables_of"]
@@ -19,8 +19,10 @@ def tables_of(report: Report) -> list[Table]:
         completeness_tables.missing(report),
         completeness_tables.differing(report),
         completeness_tables.repeated(report),
+        *finding_tables.tables(report),
         lag_tables.propagation(report),
         lag_tables.heartbeat(report),
+        lag_tables.clocks(report),
         lag_tables.ready(report),
         lag_tables.attempts(report),
         lag_tables.logs(report),

@@ -12,11 +12,14 @@ from collections.abc import Sequence
 from functools import reduce
 from operator import or_
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.types import ArrayType, DataType, StructType
 
+from fanout.replog.schema import FLAG_CONFLATED
 from fanout.reports.details import Selection
-from fanout.reports.schemas import FLAG_CONFLATED, PHASE_LIVE
+from fanout.reports.schemas import PHASE_LIVE
 from fanout.reports.scope import NEVER_US, Scope, Target
 from fanout.reports.transforms.matching import matches_selection
 
@@ -27,10 +30,19 @@ __all__ = [
     "is_live",
     "small_frame",
     "source_rows",
+    "struct_of",
     "target_rows",
     "targets_frame",
 ]
 
+_ARROW_TYPES: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "byte": pa.int8(),
+    "boolean": pa.bool_(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
 _SOURCES = "node string, link string, group int"
 _PLACES = "node string, link string, selector string, target int, group int"
 _TARGETS = (
@@ -132,6 +144,29 @@ def target_rows(updates: DataFrame, *, spark: SparkSession, scope: Scope, target
     return rows
 
 
-def small_frame(spark: SparkSession, rows: list[tuple[object, ...]], *, schema: str) -> DataFrame:
-    """Return a frame of a few rows that exist on this side; no Python runs on an executor for it."""
-    return spark.createDataFrame(rows, schema=schema)
+def small_frame(spark: SparkSession, rows: Sequence[tuple[object, ...]], *, schema: str | StructType) -> DataFrame:
+    """Return a frame of a few rows that exist on this side; no Python runs on an executor for it.
+
+    Through Arrow, which the JVM reads itself: a frame made of Python's tuples would be unpickled by Python on
+    every executor, which may have none.
+    """
+    struct = struct_of(schema) if isinstance(schema, str) else schema
+    arrow = pa.schema([pa.field(field.name, _arrow_type(field.dataType)) for field in struct.fields])
+    columns = [pa.array([row[index] for row in rows], field.type) for index, field in enumerate(arrow)]
+    return spark.createDataFrame(pa.Table.from_arrays(columns, schema=arrow), schema=struct)
+
+
+def struct_of(schema: str) -> StructType:
+    """Return a schema that is written as Spark writes types."""
+    struct = StructType.fromDDL(schema)
+    assert isinstance(struct, StructType)
+    return struct
+
+
+def _arrow_type(spark_type: DataType) -> pa.DataType:
+    # Spark's own translation has other arguments in each version.
+    if isinstance(spark_type, ArrayType):
+        return pa.list_(_arrow_type(spark_type.elementType))
+    if isinstance(spark_type, StructType):
+        return pa.struct([pa.field(field.name, _arrow_type(field.dataType)) for field in spark_type.fields])
+    return _ARROW_TYPES[spark_type.typeName()]

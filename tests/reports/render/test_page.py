@@ -8,10 +8,10 @@ import json
 import re
 from html.parser import HTMLParser
 
-from fanout.reports.document import Report
+from fanout.reports.document import Report, ReportName
 from fanout.reports.render.page import render_page
 from fanout.reports.render.style import STYLE
-from tests.reports.documents import HOSTILE, report, stamped, target, unstamped
+from tests.reports.documents import HOSTILE, report, section_report, stamped, target, unstamped
 
 
 class Elements(HTMLParser):
@@ -116,3 +116,17 @@ def test_a_lag_report_has_no_headline_of_completeness() -> None:
     assert '<div class="notices"' not in page
     assert "<svg viewBox" not in page
     assert "<title>fanout completeness</title>" in page
+
+
+def test_pages_of_single_sections_are_as_safe_as_the_others() -> None:
+    """Hostile names are text in the tables and in the timeline; the timeline has a bar for each epoch's parts."""
+    names: tuple[ReportName, ...] = ("snapshots", "convergence", "stalls", "traffic")
+    for name in names:
+        page = render_page(section_report(name, place=HOSTILE))
+        elements = Elements(page)
+        assert [a for tag, a in elements.found if tag == "script"] == [{"type": "application/json", "id": "report"}]
+        assert Report.model_validate_json(elements.texts["script"]).report == name
+        assert "\x1b" not in page
+    page = render_page(section_report("snapshots"))
+    for kind, bars in (("pending", 3), ("applied", 2), ("missing", 1), ("different", 1)):
+        assert page.count(f'<rect class="piece {kind}"') == bars, kind

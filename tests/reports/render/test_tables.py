@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fanout.reports.document import Report
+from fanout.reports.document import Report, ReportName
 from fanout.reports.render.table import Table, build, share_at_most_cell, share_cell
 from fanout.reports.render.tables import tables_of
-from tests.reports.documents import final, report, stamped, target, unstamped
+from tests.reports.documents import HOSTILE, final, report, section_report, stamped, target, unstamped
 
 
 def texts(made: Report, key: str) -> list[dict[str, str]]:
@@ -33,6 +33,7 @@ def test_every_section_with_rows_is_a_table() -> None:
         "repeated",
         "propagation",
         "heartbeat",
+        "clocks",
         "ready",
         "attempts",
         "logs",
@@ -99,7 +100,14 @@ def test_a_lag_report_has_only_its_own_tables() -> None:
     made = report().model_copy(
         update={"targets": (), "prefixes": None, "missing": None, "differing": None, "repeated": None}
     )
-    assert [table.key for table in tables_of(made)] == ["propagation", "heartbeat", "ready", "attempts", "logs"]
+    assert [table.key for table in tables_of(made)] == [
+        "propagation",
+        "heartbeat",
+        "clocks",
+        "ready",
+        "attempts",
+        "logs",
+    ]
 
 
 def test_shares_are_green_only_when_proved_whole() -> None:
@@ -111,3 +119,26 @@ def test_shares_are_green_only_when_proved_whole() -> None:
 def test_a_table_without_a_note_hides_columns_silently() -> None:
     """Lists need no explanation of what they leave out."""
     assert build("key", "title", (), (), "").note == ""
+
+
+def test_each_single_section_has_its_own_tables() -> None:
+    """The four sections show their figures and name what is doubtful; of what they do not make nothing is shown."""
+    keys: dict[ReportName, list[str]] = {
+        "snapshots": ["snapshots", "epochs"],
+        "convergence": ["convergence", "members", "apart"],
+        "stalls": ["stalls", "stalled-topics"],
+        "traffic": ["traffic", "traffic-prefixes"],
+    }
+    for name, wanted in keys.items():
+        made = section_report(name, place=HOSTILE)
+        assert [table.key for table in tables_of(made)] == [*wanted, "logs"]
+        for table in tables_of(made):
+            assert not any("\x1b" in cell.text for row in table.rows for cell in row)
+    assert [row["ready (UTC)"] for row in texts(section_report("snapshots"), "epochs")][2:] == ["never", "pending"]
+    assert texts(section_report("convergence"), "apart")[1]["value"] == "none"
+    assert [row["newest here (UTC)"][:5] for row in texts(section_report("stalls"), "stalled-topics")] == [
+        "never",
+        "2026-",
+    ]
+    prefix = texts(section_report("traffic"), "traffic-prefixes")[0]
+    assert (prefix["updates"], prefix["share"], prefix["published at"]) == ("≥ 300", "75.0 %", "edge (33.3 %)")

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 from fanout.reports.transforms import holes, words
+from fanout.reports.transforms.rows import small_frame
 from tests.reports.frames import assert_unique, rows_of
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ ROW = (
 def test_missing_updates_are_listed_once_and_superseded_by_later_copies_only(spark: SparkSession) -> None:
     """An update that a tap logged twice is listed once; a copy of an earlier value or another topic cures nothing."""
     published = [("t", 1, 5), ("t", 1, 5), ("t", 1, 6), ("u", 1, 69), ("t", 2, 1), ("v", 2, 2)]
-    wanted = spark.createDataFrame([(0, t, "p", e, s, 0, None, None) for t, e, s in published], schema=ROW).withColumn(
+    wanted = small_frame(spark, [(0, t, "p", e, s, 0, None, None) for t, e, s in published], schema=ROW).withColumn(
         "applied", sf.timestamp_micros(sf.lit(1_000_000))
     )
     copied = [("t", 1, 5), ("t", 2, 1), ("u", 1, 68), ("w", 9, 9), ("v", 2, 2)]
-    logged = spark.createDataFrame([(0, t, "p", e, s, 1, None, None) for t, e, s in copied], schema=ROW)
+    logged = small_frame(spark, [(0, t, "p", e, s, 1, None, None) for t, e, s in copied], schema=ROW)
     copies = holes.latest_copies(logged)
     assert_unique(copies, "target", "primary", "topic")
     bits = [
@@ -36,7 +37,7 @@ def test_missing_updates_are_listed_once_and_superseded_by_later_copies_only(spa
         (0, "p", 1, 1, 1 << 5),
         (0, "p", 2, 0, (1 << 1) | (1 << 2)),
     ]
-    merged = spark.createDataFrame(bits, schema="target int, primary string, epoch bigint, word bigint, settled bigint")
+    merged = small_frame(spark, bits, schema="target int, primary string, epoch bigint, word bigint, settled bigint")
     for name in ("applied", "reobtained", "conflated"):
         merged = merged.withColumn(name, sf.lit(0).cast("long"))
     merged = merged.withColumn("doubtful", sf.lit(1 << 2).cast("long"))

@@ -10,6 +10,7 @@ from pyspark.sql import functions as sf
 
 from fanout.reports.buckets import bucket_of, bucket_value_us, cumulative
 from fanout.reports.transforms import lag
+from fanout.reports.transforms.rows import small_frame
 from tests.reports.frames import assert_unique, rows_of, tables_of
 from tests.reports.logs import SECOND, NodeLog, at
 
@@ -24,7 +25,7 @@ def test_buckets_of_spark_and_of_python_are_the_same(spark: SparkSession) -> Non
     values = {0, 1, 2, 3, *(2**k + d for k in range(2, 42) for d in (-1, 0, 1))}
     values |= {random.Random(3).randrange(1, 10**9) for _ in range(200)}
     values |= {-value for value in values}
-    frame = spark.createDataFrame([(value,) for value in sorted(values)], schema="value bigint")
+    frame = small_frame(spark, [(value,) for value in sorted(values)], schema="value bigint")
     for row in frame.select("value", lag.bucket(sf.col("value")).alias("bucket")).collect():
         assert row["bucket"] == bucket_of(row["value"]), row
 

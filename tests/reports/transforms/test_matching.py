@@ -10,6 +10,7 @@ from pyspark.sql import functions as sf
 
 from fanout.reports.details import Selection
 from fanout.reports.transforms.matching import filter_pattern, matches_filter, matches_selection
+from fanout.reports.transforms.rows import small_frame
 from tests.reports.oracle import matches, selected
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def test_matches_filter_agrees_with_the_rules(spark: SparkSession) -> None:
             levels[-1] = "#"
         filters.add("/".join(levels))
     wanted = sorted(filters - {""})
-    frame = spark.createDataFrame([(topic,) for topic in sorted(topics)], schema="topic string")
+    frame = small_frame(spark, [(topic,) for topic in sorted(topics)], schema="topic string")
     rows = frame.select("topic", *(matches_filter(sf.col("topic"), f).alias(str(i)) for i, f in enumerate(wanted)))
     for row in rows.collect():
         for index, topic_filter in enumerate(wanted):
@@ -61,7 +62,7 @@ def test_matches_selection_leaves_out_what_is_excluded(spark: SparkSession) -> N
     """A topic that matches any of the excludes, or is a control topic, is not selected."""
     selection = Selection("+/#", ("a/+/debug", "a/x"))
     topics = ["a", "a/x", "a/x/y", "a/b/debug", "a/b/debug/c", "b", "fanout/control", "fanout/control/edge/up"]
-    frame = spark.createDataFrame([(topic,) for topic in topics], schema="topic string")
+    frame = small_frame(spark, [(topic,) for topic in topics], schema="topic string")
     taken = frame.where(matches_selection(sf.col("topic"), selection)).collect()
     oracle = {"filter": selection.filter, "exclude": list(selection.exclude)}
     assert [row["topic"] for row in taken] == [topic for topic in topics if selected(oracle, topic)]

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 from fanout.reports.transforms.prefixes import count_prefixes, prefix_of
+from fanout.reports.transforms.rows import small_frame
 from tests.reports.frames import assert_unique, rows_of
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 def test_prefix_of_takes_whole_levels(spark: SparkSession) -> None:
     """A topic with fewer levels is its own prefix."""
-    frame = spark.createDataFrame([("a/b/c",), ("a",), ("/a/b",)], schema="topic string")
+    frame = small_frame(spark, [("a/b/c",), ("a",), ("/a/b",)], schema="topic string")
     found = frame.select(*(prefix_of(sf.col("topic"), depth=depth).alias(f"d{depth}") for depth in (1, 2))).collect()
     assert [tuple(row) for row in found] == [("a", "a/b"), ("a", "a"), ("", "/a")]
 
@@ -27,7 +28,8 @@ def test_prefix_of_takes_whole_levels(spark: SparkSession) -> None:
 def test_prefixes_count_what_was_expected_and_lacked(spark: SparkSession, repeats: bool) -> None:
     """Only settled updates of the covered span count, a repeated one once, and what a gap hides apart."""
     sequences = [("a/x/1", 1, 10), ("a/x/2", 2, 11), ("a/y", 3, 12), ("b", 4, 20), ("a/x/3", 5, 9), ("a/y", 6, 21)]
-    rows = spark.createDataFrame(
+    rows = small_frame(
+        spark,
         [(0, topic, "p", 1, sequence) for topic, sequence, _ in sequences],
         schema="target int, topic string, stamp_primary string, stamp_epoch bigint, sequence bigint",
     ).withColumns(
@@ -42,8 +44,8 @@ def test_prefixes_count_what_was_expected_and_lacked(spark: SparkSession, repeat
         }
     )
     rows = rows.withColumn("applied", sf.col("origin"))
-    absent = spark.createDataFrame(
-        [(0, "a/x/2", True), (0, "a/y", False)], schema="target int, topic string, known boolean"
+    absent = small_frame(
+        spark, [(0, "a/x/2", True), (0, "a/y", False)], schema="target int, topic string, known boolean"
     )
     seen = rows.unionByName(rows) if repeats else rows
     counted = count_prefixes(seen, absent=absent, depth=2, repeats=repeats)

@@ -1,0 +1,115 @@
+"""Many subscribers of many retained topics at once: time until all have all, beside a Mosquitto bridge."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from functools import partial
+
+from bench.load import connect, packet_bytes, publish_paced
+from bench.readers import Audience, Readers
+from bench.report import Ask, Report, alternate, medians, percentile, ratio, rows
+from bench.stage import BRIDGE, LABELS, OURS, Side, Stage
+
+__all__ = ["add_arguments", "run"]
+
+_DEADLINE_S = 600
+_PIECE_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRun:
+    """One crowd at one server."""
+
+    seconds: float
+    """From the first SUBSCRIBE until the last subscriber has the last topic."""
+    live_p50_ms: float
+    """Of the updates that another subscriber got meanwhile."""
+    live_p99_ms: float
+    """The same, at 99 %."""
+    cpu_s_per_million: float
+    """CPU seconds of the server under test for a million retained messages."""
+    resident_mib_max: float
+    """Highest resident set size of the server under test so far, in MiB."""
+    delivered: float
+    """Retained messages that the crowd got."""
+    expected: float
+    """What it should have got."""
+
+    def figures(self) -> dict[str, float | int | str]:
+        """Return what a table shows."""
+        return {
+            "all have all after s": self.seconds,
+            "delivered/s": self.delivered / self.seconds,
+            "live p50 ms": self.live_p50_ms,
+            "live p99 ms": self.live_p99_ms,
+            "CPU s per million": self.cpu_s_per_million,
+            "peak MiB": self.resident_mib_max,
+        }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("--subscribers", type=int, default=200, help="subscribers that join at once (200)")
+    parser.add_argument("--topics", type=int, default=50_000, help="retained topics (50000)")
+    parser.add_argument("--rate", type=float, default=100, help="live updates a second to one other subscriber (100)")
+    parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """Let the crowd join at ours and at the bridge alternately."""
+    with Stage() as stage:
+        for name in (OURS, BRIDGE):
+            stage.load_retained(name, topics=arguments.topics, payload_bytes=arguments.payload_bytes)
+        with stage.sides(OURS, BRIDGE) as sides:
+            runs = alternate(arguments.runs, {name: partial(_join, side, arguments) for name, side in sides.items()})
+    speed = ratio(medians(runs[BRIDGE]).seconds, medians(runs[OURS]).seconds)
+    title = (
+        f"{arguments.subscribers:,} subscribers join at once on {arguments.topics:,} retained topics, "
+        f"{arguments.rate:g} live updates/s meanwhile; medians of {arguments.runs} alternating runs"
+    )
+    asked = {OURS: (Ask("times as fast as the bridge", speed, at_least=10.0),)}
+    return Report("join", title, tuple(rows({}, runs, labels=LABELS, asked=asked)))
+
+
+def _join(side: Side, arguments: argparse.Namespace) -> JoinRun:
+    payload_bytes, live_root = arguments.payload_bytes, f"{side.name}/live"
+    size = side.packet_bytes(payload_bytes=payload_bytes, qos=0)
+    live_size = packet_bytes(root=live_root, payload_bytes=payload_bytes, qos=0)
+    crowd = Audience(side.server.port, side.name, arguments.subscribers, size, subscribed=False)
+    watcher = Audience(side.server.port, live_root, 1, live_size, latencies=True, name="bench-watcher")
+    piece = max(1, round(arguments.rate * _PIECE_S))
+    with Readers(watcher) as live, Readers(crowd) as joining:
+        publisher = connect(side.publish_port, "bench-publisher")
+        try:
+            before = side.server.usage()
+            started = time.monotonic()
+            joining.expect(arguments.topics)
+            latencies_s: list[float] = []
+            outstanding = 0
+            while not joining.done and time.monotonic() - started < _DEADLINE_S:
+                live.expect(piece)
+                publish_paced(
+                    publisher, messages=piece, per_s=arguments.rate, root=live_root, payload_bytes=payload_bytes
+                )
+                outstanding += 1
+                while live.done:
+                    latencies_s += live.wait().latencies_s
+                    outstanding -= 1
+            arrivals = joining.wait(deadline_s=1)
+            after = side.server.usage()
+            for _ in range(outstanding):
+                latencies_s += live.wait().latencies_s
+        finally:
+            publisher.close()
+    expected = arguments.topics * arguments.subscribers
+    return JoinRun(
+        seconds=arrivals.finished - started,
+        live_p50_ms=percentile(latencies_s, 0.5) * 1e3,
+        live_p99_ms=percentile(latencies_s, 0.99) * 1e3,
+        cpu_s_per_million=(after.cpu_s - before.cpu_s) / expected * 1e6,
+        resident_mib_max=after.resident_bytes_max / 2**20,
+        delivered=arrivals.delivered,
+        expected=expected,
+    )

@@ -1,0 +1,264 @@
+"""The servers of one benchmark: a Mosquitto primary, and beside it what is measured.
+
+Each server under test has a *root*, the first level of its topics, and replicates nothing else: while one is
+measured, the others have nothing to do. All queues of both Mosquittos are unlimited, so that nothing is dropped and
+everybody must deliver everything.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.load import VERSION, connect, packet_bytes, publish, publishes
+from bench.processes import Mosquitto, Node, Server, free_port, link, selector, wait_for
+from bench.readers import Audience, Readers
+from fanout.mqtt.packets import Subscribe, Subscription, encode
+from fanout.mqtt.publish import encode_publish
+
+__all__ = ["BARE", "BRIDGE", "DIRECT", "LABELS", "OURS", "RELAY", "Run", "Side", "Stage", "burst", "wait_through"]
+
+OURS = "ours"
+"""A secondary with all of its features on."""
+BARE = "bare"
+"""A secondary without a replication log."""
+BRIDGE = "peer"
+"""A Mosquitto that bridges the primary."""
+DIRECT = "prim"
+"""The primary itself: what a subscriber there sees."""
+RELAY = "rely"
+"""The relay, for the self-test of the load generator. All names are roots, hence of one length."""
+
+LABELS = {OURS: "ours", BARE: "ours, no log", BRIDGE: "bridge", DIRECT: "primary", RELAY: "load generator's limit"}
+"""What a table calls them."""
+
+_UNLIMITED = ("max_queued_messages 0", "max_inflight_messages 0")
+_SETTLE_S = 0.2
+_LOAD_PIECE = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One server under test."""
+
+    name: str
+    """Also the root of its topics."""
+    server: Server
+    """What is measured."""
+    publish_port: int
+    """Where its topics are published: the primary's port."""
+
+    def packet_bytes(self, *, payload_bytes: int, qos: int) -> int:
+        """Return the size of each packet of its topics."""
+        return packet_bytes(root=self.name, payload_bytes=payload_bytes, qos=qos)
+
+
+class Stage:
+    """A primary and whatever is started beside it, in one scratch directory; a context manager."""
+
+    def __init__(self, *, qos: int = 0) -> None:
+        """Describe a stage.
+
+        Args:
+            qos: Of the hop from the primary to each server.
+        """
+        self._qos = qos
+        self._ends = ExitStack()
+        self._scratch = Path()
+        self.primary: Server
+        """The Mosquitto primary."""
+
+    def __enter__(self) -> Stage:
+        with ExitStack() as ends:
+            self._scratch = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="fanout-bench-")))
+            self.primary = ends.enter_context(Mosquitto(self._scratch, name="primary", settings=_UNLIMITED))
+            self._ends = ends.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.close()
+
+    @contextmanager
+    def side(self, name: str, *, settings: str = "") -> Iterator[Side]:
+        """Start one server and end it afterwards; it listens, but need not hold anything yet.
+
+        Args:
+            name: OURS, BARE, BRIDGE, DIRECT or RELAY.
+            settings: Further lines for `[server]` of a secondary.
+        """
+        if name == DIRECT:
+            yield Side(name, self.primary, self.primary.port)
+            return
+        with self._server(name, settings=settings) as server:
+            yield Side(name, server, server.port if name == RELAY else self.primary.port)
+
+    @contextmanager
+    def sides(self, *names: str, settings: str = "") -> Iterator[dict[str, Side]]:
+        """Start several servers and wait until each of them is through with its snapshot and forwards."""
+        with ExitStack() as ends:
+            sides = {name: ends.enter_context(self.side(name, settings=settings)) for name in names}
+            for side in sides.values():
+                wait_through(side)
+            yield sides
+
+    def load_retained(self, root: str, *, topics: int, payload_bytes: int) -> None:
+        """Publish a retained message at each of `topics` topics of the primary, and wait until it has them."""
+        client = connect(self.primary.port, "bench-loader")
+        try:
+            for start in range(0, topics, _LOAD_PIECE):
+                number = min(_LOAD_PIECE, topics - start)
+                packets = publishes(
+                    number, root=root, topics=topics, payload_bytes=payload_bytes, qos=1, retain=True, start=start
+                )
+                publish(client, packets, messages=number, qos=1)
+        finally:
+            client.close()
+
+    def _server(self, name: str, *, settings: str) -> Server:
+        if name in (OURS, BARE):
+            return Node(
+                self._scratch,
+                role="secondary",
+                name=name,
+                links=link(self.primary.port, selector(f"{name}/#", qos=self._qos)),
+                settings=settings,
+                log=name == OURS,
+            )
+        if name == RELAY:
+            port = free_port()
+            command = [sys.executable, "-m", "bench.relay", str(port)]
+            return Server(command, log=self._scratch / "relay.log", port=port)
+        return Mosquitto(
+            self._scratch,
+            name="bridge",
+            settings=[
+                *_UNLIMITED,
+                "connection bench",
+                f"address 127.0.0.1:{self.primary.port}",
+                f"topic {name}/# in {self._qos}",
+                # MQTT 3.1.1: with an unlimited window its MQTT 5 bridge sends Receive Maximum 0, which is refused.
+                "bridge_protocol_version mqttv311",
+                "notifications false",
+                "restart_timeout 1",
+            ],
+        )
+
+
+def wait_through(side: Side) -> None:
+    """Return once the server is ready and a message published for it comes out of it."""
+    if isinstance(side.server, Node):
+        side.server.wait_ready()
+    if side.publish_port == side.server.port:
+        return
+    probe = encode_publish(f"{side.name}/probe".encode(), b"through", version=VERSION)
+    reader, writer = connect(side.server.port, "bench-probe-reader"), connect(side.publish_port, "bench-probe-writer")
+    try:
+        subscription = Subscription(f"{side.name}/probe".encode(), 0)
+        reader.sendall(encode(Subscribe(packet_id=1, subscriptions=(subscription,)), version=VERSION))
+        reader.settimeout(0.2)
+
+        def arrives() -> bool:
+            writer.sendall(probe)
+            try:
+                return probe in reader.recv(4096)
+            except TimeoutError:
+                return False
+
+        wait_for(arrives, what=f"{side.name} forwarding from the primary")
+    finally:
+        reader.close()
+        writer.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One burst through one server."""
+
+    delivered_per_s: float
+    """Deliveries to the fast subscribers, divided by the time from the first write to the last delivery."""
+    cpu_s_per_million: float
+    """CPU seconds of the server under test for a million deliveries."""
+    cpu_us_per_update: float
+    """CPU microseconds of the server under test for a message, delivered to all."""
+    resident_mib_max: float
+    """Highest resident set size of the server under test so far, in MiB."""
+    delivered: float
+    """What the fast subscribers got, in messages."""
+    expected: float
+    """What they should have got."""
+
+    def figures(self) -> dict[str, float | int | str]:
+        """Return what a table shows."""
+        return {
+            "delivered/s": self.delivered_per_s,
+            "CPU s per million": self.cpu_s_per_million,
+            "CPU us per update": self.cpu_us_per_update,
+            "peak MiB": self.resident_mib_max,
+        }
+
+
+def burst(
+    side: Side,
+    *,
+    subscribers: int,
+    qos: int,
+    messages: int,
+    payload_bytes: int,
+    topics: int = 1000,
+    retained: int = 0,
+    stalled: int = 0,
+    half_speed: int = 0,
+) -> Run:
+    """Publish `messages` at once and wait until each of the fast subscribers has all of them.
+
+    Args:
+        side: The server under test.
+        subscribers: How many read as fast as they can.
+        qos: Of the publisher and the subscribers.
+        messages: How many.
+        payload_bytes: Size of each payload.
+        topics: How many topics they are spread over.
+        retained: How many topics have a retained value already, which the subscribers get before.
+        stalled: How many subscribers more that never read.
+        half_speed: How many subscribers more that read half as fast as the others.
+    """
+    packets = publishes(messages, root=side.name, topics=topics, payload_bytes=payload_bytes, qos=qos)
+    audience = Audience(
+        port=side.server.port,
+        root=side.name,
+        count=subscribers,
+        packet_bytes=side.packet_bytes(payload_bytes=payload_bytes, qos=qos),
+        qos=qos,
+        stalled=stalled,
+        half_speed=half_speed,
+        subscribed=not retained,
+    )
+    with Readers(audience) as readers:
+        publisher = connect(side.publish_port, "bench-publisher")
+        try:
+            if retained:
+                readers.expect(retained)
+                readers.wait()
+            time.sleep(_SETTLE_S)  # the subscribers of the run before are still being forgotten
+            before = side.server.usage()
+            readers.expect(messages)
+            started = time.monotonic()
+            publish(publisher, packets, messages=messages, qos=qos)
+            arrivals = readers.wait()
+            after = side.server.usage()
+        finally:
+            publisher.close()
+    cpu_s, expected = after.cpu_s - before.cpu_s, messages * subscribers
+    return Run(
+        delivered_per_s=arrivals.delivered / (arrivals.finished - started),
+        cpu_s_per_million=cpu_s / expected * 1e6,
+        cpu_us_per_update=cpu_s / messages * 1e6,
+        resident_mib_max=after.resident_bytes_max / 2**20,
+        delivered=arrivals.delivered,
+        expected=expected,
+    )

@@ -1,0 +1,107 @@
+"""HAProxy's agent check: a TCP port that says in one line whether the node takes clients, and how many more.
+
+Owns the words of the line (HAProxy's configuration manual, "agent-check") and the port. It must not know how a node
+comes by its readiness. Whatever a peer sends is ignored; it gets the line, and the connection is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, cast
+
+from fanout.api.models import Readiness
+from fanout.errors import ListenError
+
+__all__ = ["AgentListener", "agent_line"]
+
+_LINGER_S: Final = 2.0
+"""How long a peer may take to close its side, once it has the line."""
+_TEXT_CHARACTERS_MAX: Final = 200
+"""Longest reason in a line; HAProxy cuts lines at 16 KiB and shows less."""
+
+
+def agent_line(readiness: Readiness, *, connections: int, connections_max: int) -> str:
+    """Return the line that tells HAProxy what to do with a node.
+
+    A node that drains says `drain`, which HAProxy remembers for the server until it reads `ready`; therefore every
+    other line has that word, so that the node is taken back after its restart. The weight is the share of connections
+    that are free, in percent: 0 when there are none, so that no client is sent where it would be turned away.
+
+    Args:
+        readiness: What `/readyz` says.
+        connections: Network Connections of clients.
+        connections_max: How many there may be; 0 on a node that serves nobody.
+    """
+    if readiness.ready:
+        free = max(0, connections_max - connections)
+        weight = -(-100 * free // connections_max) if connections_max else 100
+        return f"ready up {weight}%\n"
+    why = " ".join("; ".join(readiness.reasons).encode("ascii", "replace").decode().split())[:_TEXT_CHARACTERS_MAX]
+    if readiness.state in ("draining", "stopping"):
+        return f"drain #{why}\n"
+    return f"ready down #{why}\n"
+
+
+class AgentListener:
+    """The port; `start` once, `stop` once."""
+
+    def __init__(self, answer: Callable[[], str], *, host: str, port: int) -> None:
+        """Prepare; nothing is opened before `start`.
+
+        Args:
+            answer: Makes the line, for each connection anew.
+            host: Name or address to listen on.
+            port: TCP port; 0 takes a free one, see `port` after `start`.
+        """
+        self._answer = answer
+        self._host = host
+        self._port = port
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is bound; before `start`, the one asked for."""
+        return self._port
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            ListenError: The address cannot be bound.
+        """
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: _Answer(self._answer), self._host, self._port
+            )
+        except OSError as error:
+            raise ListenError(
+                f"cannot listen on {self._host}:{self._port}: {(error.strerror or str(error)).lower()}",
+                hint="Check http.agent_listen in the configuration, or stop the process that has the port",
+            ) from error
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Listen no more; harmless when not started."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+
+class _Answer(asyncio.Protocol):
+    """One connection: it is answered at once, and lives until the peer has closed its side too."""
+
+    def __init__(self, answer: Callable[[], str]) -> None:
+        self._make_answer = answer
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        stream = cast("asyncio.Transport", transport)
+        stream.write(self._make_answer().encode())
+        # Closing at once with something of the peer's unread would be a reset, which can take the line with it.
+        stream.write_eof()
+        self._deadline = asyncio.get_running_loop().call_later(_LINGER_S, stream.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()

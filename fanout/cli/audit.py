@@ -1,0 +1,77 @@
+"""`fanout audit`: have a node compare what it holds with its primaries, and repair it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fanout.cli.exit_codes import ExitCode
+from fanout.cli.options import DEFAULT_URL, JsonOption, UrlOption
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fanout.api.models import AuditDetail
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command(
+        epilog="Exit codes: 0 equal now; 1 topics left in place, or an audit failed; 3 unreachable; 5 none can begin."
+    )(audit)
+
+
+def audit(
+    link: Annotated[str | None, typer.Argument(metavar="[LINK]", help="Name of a link; all links without it.")] = None,
+    url: UrlOption = DEFAULT_URL,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Remove whatever the primary does not have, however much it is.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare a node's replicas with their primaries and repair them.
+
+    Every live link takes the retained sets again, inside its session. Local clients get what was missed, and
+    nothing that is unchanged. Topics that the primary does not have any more are removed, if they are not more than
+    max_removed_percent of the link allows.
+    """
+    from fanout.cli.client import NodeClient
+    from fanout.cli.terminal import print_json, show
+
+    with NodeClient(url) as client:
+        names = [link] if link is not None else [one.name for one in client.status().links]
+        details = {name: client.audit(name, confirmed=confirm) for name in names}
+    if as_json:
+        print_json({name: detail.model_dump(mode="json") for name, detail in details.items()})
+    elif details:
+        show(_table(details))
+        for name, detail in details.items():
+            if detail.failure is not None:
+                show("", f"{name}: the audit failed: {detail.failure}")
+            elif detail.kept_topics:
+                show("", f"{name}: if these topics are gone at the primary: fanout audit {name} --confirm")
+    else:
+        show("the node has no links")
+    wrong = any(detail.failure is not None or detail.kept_topics for detail in details.values())
+    raise typer.Exit(ExitCode.NO if wrong else ExitCode.OK)
+
+
+def _table(details: dict[str, AuditDetail]) -> Table:
+    from fanout.cli.quantities import as_count, as_duration
+    from fanout.cli.terminal import columns
+
+    numbers = ("checked", "changed", "removed", "left in place", "took")
+    table = columns("link", *numbers, right=numbers)
+    for name, one in details.items():
+        table.add_row(
+            name,
+            as_count(one.checked_topics),
+            as_count(one.changed_topics),
+            as_count(one.removed_topics),
+            as_count(one.kept_topics),
+            as_duration(one.took_seconds),
+        )
+    return table

@@ -1,0 +1,65 @@
+"""The files that a configuration names: whether a node could use each of them.
+
+Owns opening them for `fanout check`, as a node would at its start. It changes nothing, and no fault repeats what is in
+a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fanout.access.passwords import load_password_file
+from fanout.config import NodeConfig, read_password
+from fanout.errors import ConfigError, ConfigFault
+from fanout.server.tls import find_tls_faults
+
+__all__ = ["find_file_cautions", "find_file_faults"]
+
+
+def find_file_faults(config: NodeConfig) -> list[ConfigFault]:
+    """Return what is wrong with the files that `config`, which has no faults itself, names; relative to here."""
+    return [*_tls_faults(config), *_password_file_faults(config), *_link_faults(config)]
+
+
+def find_file_cautions(config: NodeConfig) -> list[ConfigFault]:
+    """Return what is surely not meant about these files, which have no faults."""
+    path = config.access.password_file
+    if config.server is None or path is None:
+        return []
+    file = load_password_file(path)
+    cautions = []
+    if file.exposure:
+        cautions.append(ConfigFault("access.password_file", f"{path}: {file.exposure}", "Run: chmod o= on it."))
+    if not file.users:
+        cautions.append(ConfigFault("access.password_file", f"{path}: it has no users", "Add some with fanout passwd."))
+    return cautions
+
+
+def _tls_faults(config: NodeConfig) -> Iterator[ConfigFault]:
+    for index, listener in enumerate(config.server.listener_tables if config.server is not None else ()):
+        if listener.address.has_tls:
+            for name, problem in find_tls_faults(listener):
+                yield ConfigFault(f"server.listener[{index}].{name}", problem, "Correct the file or its path.")
+
+
+def _password_file_faults(config: NodeConfig) -> Iterator[ConfigFault]:
+    path = config.access.password_file
+    if config.server is None or path is None:
+        return
+    try:
+        load_password_file(path)
+    except ConfigError as error:
+        for fault in error.faults:
+            place = f"{path}, {fault.key}" if fault.key else str(path)
+            yield ConfigFault("access.password_file", f"{place}: {fault.problem}", fault.hint)
+
+
+def _link_faults(config: NodeConfig) -> Iterator[ConfigFault]:
+    for index, link in enumerate(config.links):
+        if link.password_file is None:  # a variable may be set for the node only
+            continue
+        try:
+            read_password(link)
+        except ConfigError as error:
+            for fault in error.faults:
+                yield ConfigFault(f"link[{index}].password_file", f"{link.password_file}: {fault.problem}", fault.hint)

@@ -1,0 +1,125 @@
+"""An audit of a live link: when one is due, and what its passes over the retained sets add up to (core).
+
+Owns the schedule, the cap on removals, and the report. It must not know how a pass is made (`fanout.link.sync`).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from fanout.link.verification import find_losses, find_vanished
+from fanout.replica.store import PassResult
+from fanout.replica.update import Stamp, Update
+
+__all__ = ["RETRY_S", "Audit", "AuditReport", "AuditSchedule"]
+
+RETRY_S = 30.0
+"""Pause before the next audit when one could not be proved complete."""
+_JITTER = 0.1
+_NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What an audit found and did."""
+
+    confirmed: bool
+    """Whether somebody asked for it who accepts any number of removals."""
+    checked: int = 0
+    """Topics compared."""
+    changed: int = 0
+    """Topics that had another value at the primary, or were missing here, without a message to us; repaired."""
+    removed: int = 0
+    """Topics that the primary did not have any more; removed."""
+    kept: int = 0
+    """Such topics that were left in place: they are more than an audit may remove, or their absence is not proved."""
+    seconds: float = 0.0
+    """How long it took."""
+    failure: str = ""
+    """Why it did not come to its end; empty when it did. What it found until then is repaired."""
+
+
+class Audit:
+    """One audit under way.
+
+    Attributes:
+        report: What it found so far.
+    """
+
+    def __init__(self, *, confirmed: bool, removed_percent_max: int, now: float) -> None:
+        """Begin.
+
+        Args:
+            confirmed: See `AuditReport`.
+            removed_percent_max: Share of a selector's topics that may be removed without confirmation.
+            now: Monotonic seconds.
+        """
+        self.report = AuditReport(confirmed)
+        self._removed_percent_max = removed_percent_max
+        self._started_s = now
+
+    def judge(
+        self,
+        result: PassResult,
+        values: Mapping[bytes, Update],
+        *,
+        topics: int,
+        proves_absence: bool,
+        before: Stamp | None,
+        now_ns: int,
+    ) -> list[bytes]:
+        """Take a proved pass over one selector's set, and return the topics to remove.
+
+        Args:
+            result: What the pass showed.
+            values: The replica after it.
+            topics: How many of them the selector has.
+            proves_absence: Whether the evidence is good enough to remove what did not come.
+            before: Stamp of a control message that came back before the pass; None without stamps.
+            now_ns: Unix time in nanoseconds.
+        """
+        vanished = find_vanished(result, values, now_ns=now_ns)
+        allowed = math.ceil(topics * self._removed_percent_max / 100)
+        if not self.report.confirmed and (len(vanished) > allowed or not proves_absence):
+            kept, vanished = len(vanished), []
+        else:
+            kept = 0
+        changed = find_losses(result, values, before=before, now_ns=now_ns).changed
+        report = self.report
+        self.report = replace(
+            report,
+            checked=report.checked + topics,
+            changed=report.changed + changed,
+            removed=report.removed + len(vanished),
+            kept=report.kept + kept,
+        )
+        return vanished
+
+    def end(self, *, now: float, failure: str = "") -> AuditReport:
+        """Return the whole report."""
+        return replace(self.report, seconds=now - self._started_s, failure=failure)
+
+
+class AuditSchedule:
+    """When the next audit is due."""
+
+    def __init__(self, interval_s: float, *, seed: int) -> None:
+        """Prepare.
+
+        Args:
+            interval_s: Seconds between audits; 0 for none.
+            seed: Differs between processes, so that the nodes of a pool do not ask all at once.
+        """
+        self._interval_s = interval_s * random.Random(seed).uniform(1 - _JITTER, 1 + _JITTER)
+        self.due_s = _NEVER
+
+    def plan(self, now: float) -> None:
+        """Count the interval from now."""
+        self.due_s = now + self._interval_s if self._interval_s else _NEVER
+
+    def plan_retry(self, now: float) -> None:
+        """Count a short pause from now, whatever the interval."""
+        self.due_s = now + RETRY_S

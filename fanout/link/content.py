@@ -1,0 +1,137 @@
+"""Which messages inside a selector are replicated: by kind of content, by RETAIN, by size (core).
+
+Owns what the keys `content`, `retained_only`, `live_only` and `max_payload` of a selector mean, and the count of what
+does not fit, by reason. It works on the updates of a batch; a link none of whose selectors has such a key has none of
+it. It must not know sessions, nor why a batch came beyond its phase.
+
+What a payload is: its Content Type decides where it is a media type; else the Payload Format Indicator may say text;
+else the payload is looked at: UTF-8 is text, everything else binary. Every JSON document is text too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Final
+
+from fanout.mqtt.data_representation import encode_varint
+from fanout.mqtt.packets import PacketType
+from fanout.mqtt.properties import decode_properties
+from fanout.replica.store import Replica
+from fanout.replica.update import Phase, Update, content_digest
+from fanout.selection import ContentKind, Selector
+
+__all__ = ["REASONS", "ContentFilter", "kinds_of"]
+
+REASONS: Final = ("content", "not_retained", "retained", "payload_too_large")
+"""Why a message does not fit."""
+_JSON: Final = frozenset[ContentKind]({"json", "text"})
+_TEXT: Final = frozenset[ContentKind]({"text"})
+_BINARY: Final = frozenset[ContentKind]({"binary"})
+
+
+class ContentFilter:
+    """The filter of one link.
+
+    Attributes:
+        unfit: For each selector how many messages did not fit, by reason; a reason without any is absent.
+    """
+
+    def __init__(self, selectors: Sequence[Selector], *, replica: Replica) -> None:
+        """Make the filter.
+
+        Args:
+            selectors: The link's selectors.
+            replica: The link's replica, read only: what it holds and does not fit any more is removed.
+        """
+        self.unfit: list[dict[str, int]] = [{} for _ in selectors]
+        self._selectors = tuple(selectors)
+        self._replica = replica
+
+    def admit(self, updates: list[Update], *, phase: Phase) -> list[Update]:
+        """Return what is replicated of a batch, in order.
+
+        A retained value that does not fit takes away the value that the topic has: that one is not true any more.
+
+        Args:
+            updates: The batch.
+            phase: Why it came. Only in `LIVE` a message with RETAIN is known not to be a copy of a retained value.
+        """
+        admitted: list[Update] = []
+        taken: set[bytes] = set()  # topics with a retained value in this batch, which the replica does not have yet
+        for update in updates:
+            index = self._index(update[0])
+            selector = self._selectors[index]
+            reason = self._reason_against(update, selector, live=phase is Phase.LIVE)
+            if reason is not None:
+                self.unfit[index][reason] = self.unfit[index].get(reason, 0) + 1
+                if update[3] and (update[0] in taken or update[0] in self._replica.values):
+                    admitted.append(_removal(update, selector))
+            elif selector.live_only and update[3]:
+                admitted.append((*update[:3], False, *update[4:]))
+            else:
+                admitted.append(update)
+                if update[3]:
+                    taken.add(update[0])
+        return admitted
+
+    @staticmethod
+    def _reason_against(update: Update, selector: Selector, *, live: bool) -> str | None:
+        _, payload, _, retain, properties, *_ = update
+        if selector.retained_only and not retain:
+            return "not_retained"
+        if selector.live_only and retain and not live:
+            return "retained"
+        if not payload:  # nothing that could be of a kind, and with RETAIN a removal
+            return None
+        if selector.max_payload and len(payload) > selector.max_payload:
+            return "payload_too_large"
+        if selector.content and kinds_of(payload, properties).isdisjoint(selector.content):
+            return "content"
+        return None
+
+    def _index(self, topic: bytes) -> int:
+        if len(self._selectors) == 1:
+            return 0
+        known = self._replica.selector_of.get(topic)
+        if known is not None:
+            return known
+        return next(index for index, selector in enumerate(self._selectors) if selector.covers_local(topic))
+
+
+def kinds_of(payload: bytes, properties: bytes) -> frozenset[ContentKind]:
+    """Return what a payload is.
+
+    Args:
+        payload: Not empty.
+        properties: The encoded properties of its message, without their length.
+    """
+    if properties:
+        told, _ = decode_properties(encode_varint(len(properties)) + properties, 0, packet=PacketType.PUBLISH)
+        media_type = (told.content_type or "").partition(";")[0].strip().lower()
+        kind, separator, subtype = media_type.partition("/")
+        if separator:
+            if subtype == "json" or subtype.endswith("+json"):
+                return _JSON
+            return _TEXT if kind == "text" else _BINARY
+        if told.payload_format_indicator == 1:
+            return _JSON if _is_json(payload) else _TEXT
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return _BINARY
+    return _JSON if _is_json(payload) else _TEXT
+
+
+def _is_json(payload: bytes) -> bool:
+    try:
+        json.loads(payload)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _removal(update: Update, selector: Selector) -> Update:
+    topic, _, qos, _, _, received_ns, _, _, stamp = update
+    digest = content_digest(topic[len(selector.prefix.encode()) :], b"")
+    return (topic, b"", qos, True, b"", received_ns, 0, digest, stamp)

@@ -1,0 +1,50 @@
+"""What is legal in a configuration and surely not meant, so that a person is told of it.
+
+Owns finding that out from the configuration alone. It must not read files, nor know how a person is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fanout.config import AccessConfig, ListenerConfig, NodeConfig
+from fanout.errors import ConfigFault
+from fanout.server.peers import is_local
+
+__all__ = ["find_cautions"]
+
+
+def find_cautions(config: NodeConfig) -> list[ConfigFault]:
+    """Return what a person should look at before clients do; a node starts all the same."""
+    return list(_closed_listeners(config))
+
+
+def _closed_listeners(config: NodeConfig) -> Iterator[ConfigFault]:
+    server, access = config.server, config.access
+    if server is None:
+        return
+    plain = len(server.listen)
+    for index, listener in enumerate(server.listeners):
+        if _admits_anybody(listener, access):
+            continue
+        key = f"server.listen[{index}]" if index < plain else f"server.listener[{index - plain}].address"
+        whom = "lets nobody in" if access.anonymous == "never" else "lets in only clients of this machine"
+        yield ConfigFault(
+            key,
+            f"no client can connect to {listener.address}: there are no users, no certificates of clients and no "
+            f'HTTP hook, and access.anonymous = "{access.anonymous}" {whom}',
+            "Add access.password_file (fanout passwd makes it), client_ca_file of a listener with TLS, or "
+            '[access.http] that is asked for "connect"; access.anonymous = "always" lets in everybody.',
+        )
+
+
+def _admits_anybody(listener: ListenerConfig, access: AccessConfig) -> bool:
+    # Behind a load balancer the client's own address counts, which is elsewhere.
+    own_machine = is_local(listener.address) and not listener.proxy_protocol_from
+    return (
+        access.anonymous == "always"
+        or (access.anonymous == "loopback" and own_machine)
+        or access.password_file is not None
+        or (access.http is not None and "connect" in access.http.actions)
+        or listener.client_ca_file is not None
+    )

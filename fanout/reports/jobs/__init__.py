@@ -1,0 +1,1 @@
+"""The sections that one job each makes; `fanout.reports.job` runs them."""

@@ -1,0 +1,72 @@
+"""The section on the epochs of links: how each began, became ready and was torn down."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from fanout.reports.figures import Listed, time_of
+from fanout.reports.findings import LinkEpoch, LinkSnapshots, SnapshotSection
+from fanout.reports.parquet import ParquetTables
+from fanout.reports.reading import Tables, collect_rows
+from fanout.reports.survey import Survey
+from fanout.reports.transforms import snapshots
+from fanout.reports.transforms.rows import small_frame
+
+__all__ = ["describe_snapshots"]
+
+
+def describe_snapshots(
+    spark: SparkSession, tables: Tables, *, survey: Survey, settle_us: int, list_limit: int, parquet: ParquetTables
+) -> SnapshotSection:
+    """Return every epoch of every link: in numbers for each link, and the latest of them one by one."""
+    ends: list[tuple[object, ...]] = [(node, survey.log_span_us(node)[1]) for node in survey.roles]
+    epochs = snapshots.link_epochs(
+        tables.events, ends=small_frame(spark, ends, schema="node string, end_us bigint"), settle_us=settle_us
+    ).persist()
+    try:
+        links = collect_rows(snapshots.summarize_epochs(epochs).orderBy("node", "link"))
+        latest = collect_rows(
+            epochs.orderBy(sf.desc("begin_us"), "node", "link", "node_epoch", "link_epoch").limit(list_limit)
+        )
+        parquet.write("snapshots", epochs)
+    finally:
+        epochs.unpersist()
+    return SnapshotSection(
+        links=tuple(
+            LinkSnapshots(
+                **{name: row[name] for name in ("node", "link", "epochs", "ready", "never", "pending", "tear_downs")},
+                least_ready_s=_seconds(row["least_ready_us"]),
+                most_ready_s=_seconds(row["most_ready_us"]),
+                last_ready_s=_seconds(row["last_ready_us"]),
+                topics=row["topics"],
+                evidence=row["evidence"] or "",
+            )
+            for row in links
+        ),
+        epochs=Listed[LinkEpoch](
+            total=sum(row["epochs"] for row in links),
+            listed=tuple(
+                LinkEpoch(
+                    **{
+                        name: row[name]
+                        for name in (
+                            *("node", "link", "verdict", "entered_live", "selectors", "topics"),
+                            *("evidence", "tear_downs"),
+                        )
+                    },
+                    process=row["node_epoch"],
+                    epoch=row["link_epoch"],
+                    begin=time_of(row["begin_us"]),
+                    ready=None if row["live_us"] is None else time_of(row["live_us"]),
+                    ready_s=_seconds(row["ready_us"]),
+                    last=time_of(row["last_us"]),
+                )
+                for row in latest
+            ),
+        ),
+    )
+
+
+def _seconds(microseconds: int | None) -> float | None:
+    return None if microseconds is None else microseconds / 1e6

@@ -1,0 +1,1 @@
+"""Tables that are kept up to date from rolling segments: each sealed file counts once."""

@@ -1,0 +1,134 @@
+"""Audits against a real primary: what was missed without a message, and a primary that came back from an old copy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cli.processes import run_fanout
+from tests.support.clients import subscriber
+from tests.support.mosquitto import Mosquitto, publish_all, publisher
+from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_events, selector
+from tests.support.raw_reader import RawReader
+from tests.support.waiting import wait_until_blocking
+
+pytestmark = pytest.mark.mosquitto
+
+VALUES = {f"plant/{number}": b"old" for number in range(10)}
+EVERYTHING = "topic readwrite #\ntopic read $SYS/#\n"
+
+
+def retained(port: int) -> dict[str, bytes]:
+    """Return what a new subscriber reads below `plant/`."""
+    with RawReader(port) as reader:
+        reader.subscribe("plant/#")
+    return reader.values
+
+
+def audited(node: LiveNode, *further: str) -> tuple[int, Any]:
+    """Run `fanout audit` and return its exit code and what it says about the link."""
+    answer = run_fanout("audit", "--json", "--url", node.url, *further)
+    return answer.returncode, json.loads(answer.stdout)["primary"]
+
+
+@pytest.mark.parametrize("vanished", [2, 5])
+def test_audit_repairs_what_was_missed(tmp_path: Path, nodes: Nodes, vanished: int) -> None:
+    """T13, T14: values that changed and vanished without a message to the link are put right while it is live.
+
+    For a moment the primary does not let the link read some topics. Up to a fifth of them are removed, more only when
+    that is confirmed. Local subscribers get each difference once, and nothing that is unchanged; the node stays ready.
+    """
+    rules = tmp_path / "rules"
+    blind = "".join(f"topic deny plant/{number}\n" for number in range(vanished + 1))
+    rules.write_text(EVERYTHING + "user edge\n" + EVERYTHING)
+    with Mosquitto(tmp_path, settings=[f"acl_file {rules}"]) as mosquitto, publisher(mosquitto.port) as client:
+
+        def allow(text: str) -> None:
+            rules.write_text(EVERYTHING + "user edge\n" + text)
+            assert mosquitto.process is not None
+            mosquitto.process.send_signal(signal.SIGHUP)
+
+        publish_all(client, list(VALUES.items()))
+        settings = QUICK + 'username = "edge"\n'
+        node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=settings)).started()
+        with subscriber(node.port, "plant/#", qos=1) as local:
+            local.wait(10)
+            allow(blind + EVERYTHING)
+            wait_until_blocking(lambda: "plant/0" not in seen_by_edge(mosquitto.port), what="the new rules")
+            publish_all(client, [(f"plant/{number}", b"") for number in range(vanished)])
+            publish_all(client, [(f"plant/{vanished}", b"new")])
+            allow(EVERYTHING)
+            wait_until_blocking(lambda: f"plant/{vanished}" in seen_by_edge(mosquitto.port), what="the old rules")
+            assert retained(node.port) == VALUES
+
+            code, found = audited(node)
+            removed = vanished if vanished <= 2 else 0
+            assert (found["changed_topics"], found["removed_topics"]) == (1, removed)
+            assert found["kept_topics"] == vanished - removed
+            assert code == (0 if removed else 1)
+            assert node.ready
+            if not removed:
+                assert "fanout audit primary --confirm" in node.link_status()["alarm"]
+                code, found = audited(node, "primary", "--confirm")
+                assert (code, found["removed_topics"], found["kept_topics"]) == (0, vanished, 0)
+            assert node.link_status()["alarm"] is None
+            assert retained(node.port) == retained(mosquitto.port)
+            differences = {f"plant/{number}": b"" for number in range(vanished)} | {f"plant/{vanished}": b"new"}
+            wait_until_blocking(lambda: len(local.messages) >= 10 + len(differences), what="the differences")
+            publish_all(client, [("plant/9", b"live")])
+            local.wait_for("plant/9", b"live")
+            later = [(one.topic, one.payload) for one in local.messages[10:]]
+            assert sorted(later) == sorted([*differences.items(), ("plant/9", b"live")])
+        assert node.link_status()["epochs_total"] == 1
+        assert node.stop() == 0
+        assert [event["event"] for event in read_events(node.log_directory)].count("audit") == (1 if removed else 2)
+
+
+def seen_by_edge(port: int) -> set[str]:
+    """Return the topics that the link's user may read now."""
+    with RawReader(port, username="edge") as reader:
+        reader.subscribe("plant/#")
+    return set(reader.values)
+
+
+def test_primary_that_came_back_from_an_old_copy(tmp_path: Path, nodes: Nodes) -> None:
+    """A primary restored from an older store with the link's session in it: the difference is found, then repaired.
+
+    No client reads what the primary does not have once the node is ready again.
+    """
+    settings = ["persistence true", f"persistence_location {tmp_path}/", "autosave_interval 0"]
+    store, copy = tmp_path / "mosquitto.db", tmp_path / "copy"
+    with Mosquitto(tmp_path, settings=settings) as mosquitto:
+        with publisher(mosquitto.port) as client:
+            publish_all(client, list(VALUES.items()))
+        node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=QUICK)).started()
+        mosquitto.stop()
+        shutil.copy(store, copy)
+        mosquitto.start()
+        node.wait_until_ready()
+        with publisher(mosquitto.port) as client:
+            publish_all(client, [("plant/0", b""), ("plant/1", b"new"), ("plant/more", b"new")])
+            wait_until_blocking(lambda: "plant/more" in retained(node.port), what="the newer values")
+        mosquitto.stop()
+        wait_until_blocking(lambda: not node.ready, what="503 without the primary")
+        shutil.copy(copy, store)
+        mosquitto.start()
+        node.wait_until_ready()
+        assert retained(node.port) == retained(mosquitto.port) == VALUES
+
+
+def test_audit_over_http_names_what_is_wrong(mosquitto: Mosquitto, nodes: Nodes) -> None:
+    """An unknown link is a 404, a link without its primary a 409."""
+    node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=QUICK)).started()
+    assert httpx.post(f"{node.url}/v1/links/planet/audit", trust_env=False).status_code == 404
+    mosquitto.stop()
+    wait_until_blocking(lambda: not node.ready, what="503 without the primary")
+    answer = httpx.post(f"{node.url}/v1/links/primary/audit", trust_env=False)
+    assert answer.status_code == 409
+    assert "the link is" in answer.json()["error"]

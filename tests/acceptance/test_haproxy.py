@@ -1,0 +1,252 @@
+"""A pool behind a real HAProxy: rolling restarts under load, and what clients that come through it read."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+from tests.support.clients import subscriber
+from tests.support.haproxy import HAProxy, find_haproxy
+from tests.support.mosquitto import Mosquitto, find_mosquitto, free_port, load_retained, publish_all, publisher
+from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
+from tests.support.raw_reader import RawReader
+from tests.support.waiting import wait_until_blocking
+
+pytestmark = [
+    pytest.mark.mosquitto,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(find_haproxy() is None, reason="HAProxy is not installed; scripts/setup installs it"),
+]
+
+EXAMPLE = Path(__file__).parents[2] / "configs" / "haproxy.cfg"
+CHECK_S = 0.1
+DRAIN_S = 3.0
+PAUSE_S = 0.02
+"""Between two steps of each thread that makes load."""
+TOPICS = [f"plant/line-{number // 100}/sensor-{number}" for number in range(500)]
+
+
+class Load:
+    """Threads that go on until the end of a `with`, and whose faults end the test."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.faults: list[BaseException] = []
+        self._threads: list[threading.Thread] = []
+
+    def add(self, work: Any, *arguments: Any) -> None:
+        """Call `work` again and again, with a pause in between."""
+
+        def run() -> None:
+            try:
+                while not self.ended.wait(PAUSE_S):
+                    work(*arguments)
+            except BaseException as error:
+                self.faults.append(error)
+
+        thread = threading.Thread(target=run)
+        self._threads.append(thread)
+        thread.start()
+
+    def end(self) -> None:
+        """Stop all and raise what went wrong."""
+        self.ended.set()
+        for thread in self._threads:
+            thread.join(60)
+        if self.faults:
+            raise self.faults[0]
+
+
+class Readers:
+    """Clients that come through HAProxy, read everything once, and go."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.complete = 0
+        """Full sets read."""
+        self.cut = 0
+        """Connections that were refused or lost on the way."""
+
+    def read(self, name: str) -> None:
+        """Read the retained set as one client; it must be there in full, unless the connection is lost before."""
+        try:
+            with RawReader(self._port, client_id=f"{name}-{self.complete}-{self.cut}") as reader:
+                reader.subscribe("plant/#")
+        except (OSError, AssertionError):  # RawReader asserts that the connection lives
+            self.cut += 1
+            return
+        assert len(reader.values) == len(TOPICS), f"{len(reader.values)} of {len(TOPICS)} topics"
+        self.complete += 1
+
+
+class Resident:
+    """A client that stays, subscribes at QoS 1, and comes back through HAProxy when it is told to leave."""
+
+    def __init__(self, port: int, name: str) -> None:
+        self.newest: dict[str, bytes] = {}
+        self.connections = 0
+        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=paho.MQTTv5)
+        self.client.reconnect_delay_set(1, 1)
+        self.client.on_connect = self._connected
+        self.client.on_message = self._receive
+        self.client.connect("127.0.0.1", port)
+        self.client.loop_start()
+
+    def _connected(self, client: paho.Client, _data: Any, _flags: Any, code: Any, _properties: Any) -> None:
+        if not code.is_failure:
+            self.connections += 1
+            client.subscribe("plant/#", 1)
+
+    def _receive(self, _client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
+        self.newest[message.topic] = bytes(message.payload)
+
+    def end(self) -> None:
+        """Leave."""
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+class Writer:
+    """A client that publishes at QoS 1 through HAProxy, and remembers which messages were acknowledged."""
+
+    def __init__(self, client: paho.Client) -> None:
+        self._client = client
+        self._sent: dict[int, bytes] = {}
+        self._answered: set[int] = set()
+        client.on_publish = self._note
+
+    def write(self) -> None:
+        """Publish the next message, unless too many wait for an answer."""
+        if len(self._sent) - len(self._answered) < 100:
+            payload = b"%d" % len(self._sent)
+            self._sent[self._client.publish("set/value", payload, 1).mid] = payload
+
+    @property
+    def acknowledged(self) -> set[bytes]:
+        """The payloads whose PUBACK says that the primary has them."""
+        return {self._sent[packet_id] for packet_id in list(self._answered)}
+
+    def _note(self, _client: Any, _data: Any, packet_id: int, code: Any, _properties: Any) -> None:
+        if not code.is_failure:
+            self._answered.add(packet_id)
+
+
+@contextmanager
+def persistent_mosquitto(directory: Path) -> Iterator[Mosquitto]:
+    """Give a primary that keeps retained values and sessions over a restart."""
+    if find_mosquitto() is None:
+        pytest.skip("Mosquitto is not installed; scripts/test installs it")
+    kept = directory / "kept"
+    kept.mkdir()
+    with Mosquitto(directory, settings=["persistence true", f"persistence_location {kept}/"]) as server:
+        yield server
+
+
+def restart(node: LiveNode, haproxy: HAProxy) -> None:
+    """Restart a node by SIGTERM, and check at each step whom HAProxy sends to it."""
+    process = node.process
+    assert process is not None
+    process.send_signal(signal.SIGTERM)
+    wait_until_blocking(lambda: not haproxy.is_up(node.name), 30, what="HAProxy noticing the drain")
+    sent = haproxy.clients_sent(node.name)
+    assert process.poll() is None, "it ended before HAProxy had noticed"
+    wait_until_blocking(lambda: process.poll() is not None, 30, what="the end of the drain")
+    assert node.stop() == 0
+    wait_until_blocking(lambda: haproxy.status(node.name).startswith("DOWN"), 30, what="HAProxy noticing the end")
+    assert haproxy.clients_sent(node.name) == sent, "a client was sent to a node that drained"
+    node.start()
+    while (now := haproxy.clients_sent(node.name)) == sent and not node.ready:
+        time.sleep(0.01)
+    assert now == sent or node.ready, "a client was sent to a node that is not ready"
+    wait_until_blocking(lambda: haproxy.is_up(node.name), 30, what="HAProxy taking it back")
+
+
+def test_rolling_restart_behind_haproxy(tmp_path: Path, nodes: Nodes) -> None:
+    """Secondaries one after another, then the primary: nobody reads an incomplete set, nothing acknowledged is lost.
+
+    Connections end when their node ends or loses its primary; whoever is given a node reads everything there.
+    """
+    with persistent_mosquitto(tmp_path) as primary:
+        load_retained(primary.port, ((topic, b"0") for topic in TOPICS))
+        pool = []
+        for number in (1, 2, 3):
+            agent_port = free_port()
+            links = link(primary.port, selector("plant/#"), selector("set/#", writes="forward"), settings=QUICK)
+            http = f'agent_listen = "127.0.0.1:{agent_port}"\n'
+            pool.append((nodes.secondary(links, name=f"edge-{number}", drain_s=DRAIN_S, http=http), agent_port))
+        for node, _ in pool:
+            node.start()
+        for node, _ in pool:
+            node.wait_until_ready()  # HAProxy takes every server for up until its first check
+        with (
+            HAProxy(tmp_path, EXAMPLE.read_text(), pool, check_s=CHECK_S) as haproxy,
+            subscriber(primary.port, "set/#", qos=1) as at_primary,
+            publisher(primary.port) as source,
+        ):
+            load, readers = Load(), Readers(haproxy.port)
+            residents = [Resident(haproxy.port, f"resident-{number}") for number in range(6)]
+            counter = iter(range(1, 1_000_000_000))
+
+            def change_a_value() -> None:
+                count = next(counter)
+                source.publish(TOPICS[count % len(TOPICS)], b"%d" % count, 1, True)
+
+            try:
+                for number in range(3):
+                    load.add(readers.read, f"reader-{number}")
+                load.add(change_a_value)
+                with publisher(haproxy.port, client_id="writer") as client:
+                    client.reconnect_delay_set(1, 1)
+                    writer = Writer(client)
+                    writing = Load()
+                    writing.add(writer.write)
+                    try:
+                        for node, _ in pool:
+                            restart(node, haproxy)
+                            assert not load.faults, load.faults
+                    finally:
+                        writing.end()
+                assert len(writer.acknowledged) > 100
+                wait_until_blocking(
+                    lambda: writer.acknowledged <= set(at_primary.payloads("set/value")),
+                    30,
+                    what="what was acknowledged",
+                )
+                assert min(one.connections for one in residents) >= 2  # each node was restarted: all had to move
+                complete = readers.complete
+
+                primary.stop()
+                wait_until_blocking(
+                    lambda: not any(haproxy.is_up(node.name) for node, _ in pool),
+                    30,
+                    what="an empty pool",
+                )
+                primary.start()
+                wait_until_blocking(
+                    lambda: all(haproxy.is_up(node.name) for node, _ in pool),
+                    60,
+                    what="the pool again",
+                )
+                wait_until_blocking(lambda: readers.complete > complete + 20 or load.faults, 30, what="readers")
+            finally:
+                load.end()
+                final = dict.fromkeys(TOPICS, b"final")
+                with publisher(primary.port) as last:
+                    publish_all(last, final.items())
+                wait_until_blocking(
+                    lambda: all(one.newest == final for one in residents), 30, what="the residents' last values"
+                )
+                for one in residents:
+                    one.end()
+                assert [node.stop(signal.SIGINT) for node, _ in pool] == [0, 0, 0]
+            assert complete > 100, (complete, readers.cut)

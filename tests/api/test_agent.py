@@ -1,0 +1,99 @@
+"""HAProxy's agent check: the line, and the port that answers it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import pytest
+import uvloop
+
+from fanout.api.agent import AgentListener, agent_line
+from fanout.errors import ListenError
+from tests.api.stand_in import StandInNode, ready_node, syncing_node
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run every test with asyncio's own event loop, and with uvloop, which a node uses."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+def line(node: StandInNode, *, connections: int = 0, connections_max: int = 100) -> str:
+    """Return what the agent check is told."""
+    return agent_line(node.readiness(), connections=connections, connections_max=connections_max)
+
+
+@pytest.mark.parametrize(
+    ("connections", "connections_max", "weight"),
+    [(0, 100, 100), (1, 100, 99), (1, 10_000, 100), (9_999, 10_000, 1), (100, 100, 0), (101, 100, 0), (0, 0, 100)],
+)
+def test_ready_node_is_up_with_its_free_share(connections: int, connections_max: int, weight: int) -> None:
+    """At least 1 % while one more connection fits, 0 when none does."""
+    told = line(ready_node(), connections=connections, connections_max=connections_max)
+    assert told == f"ready up {weight}%\n"
+
+
+def test_node_that_is_not_ready_is_down_and_says_why() -> None:
+    """In one line of ASCII, however long the reasons are; `ready` ends a drain of the process before."""
+    assert line(syncing_node()) == "ready down #link plant: snapshot, 12,040 topics so far\n"
+    node = syncing_node()
+    node.reasons = ("link plänt is down:\n" + "x" * 1000,)
+    told = line(node)
+    assert told.startswith("ready down #link pl?nt is down: xxx")
+    assert told.count("\n") == 1
+    assert len(told) < 250
+
+
+def test_node_that_drains_keeps_its_clients() -> None:
+    """`drain` and not `down`, which would move them at once."""
+    node = ready_node()
+    node.drain()
+    assert line(node) == "drain #the node is draining\n"
+
+
+@pytest.fixture
+async def listener() -> AsyncIterator[AgentListener]:
+    """Give a listener that says what number its answer has."""
+    numbers = iter(range(1, 1000))
+    listener = AgentListener(lambda: f"up {next(numbers)}%\n", host="127.0.0.1", port=0)
+    await listener.start()
+    yield listener
+    await listener.stop()
+
+
+async def ask(listener: AgentListener, sent: bytes = b"") -> bytes:
+    """Return what a peer reads until the end of the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    writer.write(sent)
+    async with asyncio.timeout(10):
+        told = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return told
+
+
+async def test_every_connection_gets_the_line_of_that_moment(listener: AgentListener) -> None:
+    """Also one that sends something first (`agent-send`)."""
+    assert await ask(listener) == b"up 1%\n"
+    assert await ask(listener, b"edge-1\n" * 1000) == b"up 2%\n"
+
+
+async def test_stopped_listener_is_gone(listener: AgentListener) -> None:
+    """Nothing listens any more; to stop twice, or before the start, is harmless."""
+    await listener.stop()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", listener.port)
+    await AgentListener(lambda: "", host="127.0.0.1", port=0).stop()
+
+
+async def test_taken_port_is_told() -> None:
+    """With the key to change."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        listener = AgentListener(lambda: "", host="127.0.0.1", port=other.getsockname()[1])
+        with pytest.raises(ListenError) as caught:
+            await listener.start()
+    assert "in use" in caught.value.message
+    assert "http.agent_listen" in caught.value.hint

@@ -1,0 +1,149 @@
+"""Every benchmark, tiny, against the real peers: the figures are there and agree with each other. None must be fast."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.processes import find_mosquitto
+
+pytestmark = [
+    pytest.mark.mosquitto,
+    pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed; scripts/test installs it"),
+]
+
+
+def measure(tmp_path: Path, *arguments: str) -> list[dict[str, Any]]:
+    """Run one benchmark once on each side and return its results; every delivery must have arrived."""
+    path = tmp_path / "results.json"
+    command = [sys.executable, "-m", "bench", *arguments, "--runs", "1", "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(path.read_text())
+    assert document["bench"] == arguments[0]
+    assert document["machine"]["mosquitto"]
+    results: list[dict[str, Any]] = document["results"]
+    for result in results:
+        assert len(result["runs"]) == 1
+        for run in result["runs"]:
+            assert run["delivered"] == run["expected"] > 0
+        for ask in result["asked"]:
+            assert f"{ask['what']} " in done.stdout
+    return results
+
+
+def servers(results: list[dict[str, Any]]) -> list[str]:
+    """Return which servers the results are of, in order."""
+    return [result["server"] for result in results]
+
+
+def test_fanout_measures_each_server_at_each_qos(tmp_path: Path) -> None:
+    """With and without log, the bridge and the load generator's limit; the asked ratio follows from the figures."""
+    options = ["--subscribers", "1,10", "--deliveries", "1000", "--messages-min", "300", "--log", "on,off"]
+    results = measure(tmp_path, "fanout", *options, "--self-test")
+
+    assert servers(results) == ["ours", "ours, no log", "bridge", "load generator's limit"] * 4
+    assert [result["messages"] for result in results] == ([1000] * 4 + [300] * 4) * 2
+    for at in range(0, len(results), 4):
+        ours, _, bridge, limit = results[at : at + 4]
+        (ask,) = ours["asked"]
+        assert ask["reached"] == pytest.approx(ours["delivered/s"] / bridge["delivered/s"])
+        assert ask["met"] == (ask["reached"] >= ask["at_least"])
+        assert limit["asked"][0]["reached"] > 0
+    assert [result["asked"][0]["at_least"] for result in results[::4]] == [1, 5, 1, 3]
+
+
+def test_steady_takes_latencies_and_cpu(tmp_path: Path) -> None:
+    """Every update reaches every subscriber, and latencies are in order."""
+    options = ["--subscribers", "5", "--samples", "2", "--rate", "500", "--seconds", "0.4"]
+    results = measure(tmp_path, "steady", *options)
+
+    assert servers(results) == ["ours", "bridge"]
+    for result in results:
+        assert 0 < result["p50 ms"] <= result["p99 ms"] <= result["max ms"]
+        assert result["runs"][0]["delivered"] == 1000
+    assert [ask["what"] for ask in results[0]["asked"]] == ["p99, times the bridge's", "CPU, times the bridge's"]
+
+
+def test_light_compares_what_the_hop_adds(tmp_path: Path) -> None:
+    """The primary itself is measured too, and what it takes is no part of the ratio."""
+    results = measure(tmp_path, "light", "--rate", "50", "--seconds", "0.4")
+
+    assert servers(results) == ["primary", "ours", "bridge"]
+    primary, ours, bridge = (result["p50 ms"] for result in results)
+    (ask,) = results[1]["asked"]
+    if ours > primary < bridge:
+        assert ask["reached"] == pytest.approx((ours - primary) / (bridge - primary))
+    else:
+        assert ask["reached"] is None
+    assert all(result["runs"][0]["delivered"] == 20 for result in results)
+
+
+def test_snapshot_counts_time_and_memory(tmp_path: Path) -> None:
+    """Each size is started afresh, and a later subscriber gets every topic."""
+    results = measure(tmp_path, "snapshot", "--topics", "1000,3000")
+
+    assert servers(results) == ["ours", "bridge"] * 2
+    assert [result["runs"][0]["delivered"] for result in results] == [1000, 1000, 3000, 3000]
+    for result in results:
+        assert 0 < result["listens after s"] < result["ready after s"]
+
+
+def test_join_lets_a_crowd_in_while_updates_go_on(tmp_path: Path) -> None:
+    """Every subscriber that joins gets every retained message, and live updates were timed meanwhile."""
+    results = measure(tmp_path, "join", "--subscribers", "4", "--topics", "500")
+
+    assert servers(results) == ["ours", "bridge"]
+    for result in results:
+        assert result["runs"][0]["delivered"] == 2000
+        assert result["delivered/s"] == pytest.approx(2000 / result["all have all after s"])
+        assert 0 < result["live p50 ms"] <= result["live p99 ms"]
+    assert results[0]["asked"][0]["reached"] == pytest.approx(
+        results[1]["all have all after s"] / results[0]["all have all after s"]
+    )
+
+
+def test_slow_subscribers_are_left_out_of_the_count(tmp_path: Path) -> None:
+    """The quick ones get everything, with slow ones beside them and without."""
+    options = ["--subscribers", "6", "--stalled", "1", "--half-speed", "2", "--messages", "200"]
+    results = measure(tmp_path, "slow", *options)
+
+    assert servers(results) == ["ours", "ours with slow ones", "bridge", "bridge with slow ones"]
+    assert [result["runs"][0]["delivered"] for result in results] == [600] * 4
+    others, memory = results[1]["asked"]
+    assert others["reached"] == pytest.approx(results[1]["delivered/s"] / results[0]["delivered/s"])
+    assert memory["at_most"] == 3 * 3
+
+
+def test_scale_grows_topics_and_then_subscribers(tmp_path: Path) -> None:
+    """Each series has its own first line, and every line says what was counted."""
+    options = ["--topics", "10,100", "--subscribers", "1,3", "--deliveries", "600", "--messages-min", "100"]
+    results = measure(tmp_path, "scale", *options, "--subscribers-beside", "2", "--topics-beside", "20")
+
+    cases = [(result["grows"], result["topics"], result["subscribers"], result["messages"]) for result in results]
+    assert cases == [
+        ("topics", 10, 2, 300),
+        ("topics", 100, 2, 300),
+        ("subscribers", 20, 1, 600),
+        ("subscribers", 20, 3, 200),
+    ]
+
+
+def test_capacity_divides_what_a_node_grows_by(tmp_path: Path) -> None:
+    """Each figure is of so many things as were asked for, and for one of them."""
+    path = tmp_path / "results.json"
+    sizes = ["--connections", "20", "--sessions", "10", "--queued", "5"]
+    command = [sys.executable, "-m", "bench", "capacity", *sizes, "--runs", "1", "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(path.read_text())["results"]
+    assert [result["count"] for result in results] == [20, 20, 1, 10, 50, 10, 50]
+    for result in results:
+        assert result["bytes each"] * result["count"] == pytest.approx(result["MiB"] * 2**20)
+        assert result["CPU us each"] * result["count"] == pytest.approx(result["CPU s"] * 1e6)
+        assert result["what"] in done.stdout

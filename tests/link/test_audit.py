@@ -1,0 +1,238 @@
+"""Audits of a live link: what they find, what they leave alone, when they are made (T13, T14)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fanout.config import LinkConfig
+from fanout.link.audit import RETRY_S, AuditReport
+from fanout.link.events import Applied, AuditEnded, Failed, TearDown
+from fanout.link.states import LinkState
+from fanout.mqtt.packets import Connack, Pingresp, encode
+from fanout.replica.update import Phase, Stamp
+from fanout.selection import Selector
+from fanout.stamp import encode_stamp
+from tests.link.fake_primary import STAMPING, FakePrimary, Pair, make_config
+
+VALUES = {b"plant/%d" % number: b"old" for number in range(10)}
+
+
+def live(config: LinkConfig | None = None, **knobs: object) -> Pair:
+    """Return a live link to a primary with ten topics."""
+    pair = Pair(config or make_config(), FakePrimary(retained=dict(VALUES), **knobs))  # type: ignore[arg-type]
+    pair.go_live()
+    return pair
+
+
+def ask(pair: Pair, *, confirmed: bool = False, pump: bool = True) -> None:
+    """Begin an audit on demand."""
+    begun = pair.session.audit(confirmed=confirmed, now_ns=pair.now_ns, now=pair.now)
+    assert not isinstance(begun, str), begun
+    pair.events += begun
+    if pump:
+        pair.pump()
+
+
+def report(pair: Pair) -> AuditReport:
+    """Return the report of the one audit that has ended, without its duration."""
+    (ended,) = pair.of(AuditEnded)
+    return replace(ended.report, seconds=0)
+
+
+def test_equal_sets_bring_nothing() -> None:
+    """Unchanged values are not delivered again, and the link stays live at the QoS of its selector."""
+    pair = live()
+    ask(pair)
+    assert report(pair) == AuditReport(False, checked=10)
+    assert pair.dispatched() == []
+    assert pair.states() == []
+    assert pair.primary.subscriptions[b"plant/#"].qos == 1
+    assert not pair.session.auditing
+
+
+def test_what_was_missed_is_repaired_and_delivered() -> None:
+    """Changed, new and vanished without a message: each is put right, delivered once, as copies of an audit."""
+    pair = live()
+    del pair.primary.retained[b"plant/0"]
+    pair.primary.retained |= {b"plant/1": b"new", b"plant/more": b"new"}
+    ask(pair)
+    assert report(pair) == AuditReport(False, checked=11, changed=2, removed=1)
+    assert sorted(pair.dispatched()) == [(b"plant/0", b""), (b"plant/1", b"new"), (b"plant/more", b"new")]
+    assert pair.values() == pair.primary.retained
+    assert {event.changes.phase for event in pair.of(Applied) if event.changes.updates} == {Phase.AUDIT}
+    pair.events.clear()
+    ask(pair)
+    assert report(pair) == AuditReport(False, checked=10)
+
+
+def test_removals_have_a_cap() -> None:
+    """Three of ten are more than 20 %: they stay until somebody confirms; what changed is repaired all the same."""
+    pair = live()
+    for number in range(3):
+        del pair.primary.retained[b"plant/%d" % number]
+    pair.primary.retained[b"plant/9"] = b"new"
+    ask(pair)
+    assert report(pair) == AuditReport(False, checked=10, changed=1, kept=3)
+    assert len(pair.replica) == 10
+    pair.events.clear()
+    ask(pair, confirmed=True)
+    assert report(pair) == AuditReport(True, checked=10, removed=3)
+    assert pair.values() == pair.primary.retained
+
+
+def test_without_a_fence_nothing_is_removed_unasked() -> None:
+    """Where only the order of answers speaks for the set, a topic that did not come may still be there."""
+    pair = live(system_topics=False, allow_control=False)
+    del pair.primary.retained[b"plant/0"]
+    ask(pair)
+    assert report(pair) == AuditReport(False, checked=10, kept=1)
+    assert len(pair.replica) == 10
+
+
+def test_what_comes_live_meanwhile_is_live() -> None:
+    """Behind its copy an update is delivered whatever its value, at QoS 0 too; so is one of another selector."""
+    config = make_config(Selector("plant/#"), Selector("office/#", qos=0))
+    pair = live(config)
+    pair.primary.retained[b"office/1"] = b"same"
+    pair.primary.publish(b"office/1", b"same")
+    pair.pump()
+    pair.events.clear()
+    ask(pair, pump=False)
+    pair.primary.receive(pair.session.take_output())
+    pair.primary.publish(b"plant/1", b"old")
+    pair.primary.publish(b"plant/2", b"new")
+    pair.primary.publish(b"office/1", b"same", qos=0)
+    pair.pump()
+    assert pair.dispatched() == [(b"plant/1", b"old"), (b"plant/2", b"new"), (b"office/1", b"same")]
+    assert report(pair) == AuditReport(False, checked=11)
+
+
+def test_what_came_live_wins_over_a_late_copy() -> None:
+    """A primary whose retained store lags: the copy is older than what came live in front of it, and is left out."""
+    pair = live()
+    ask(pair, pump=False)
+    request = pair.session.take_output()
+    pair.primary.deliver(b"plant/1", b"live", qos=1, retain=True)
+    pair.primary.deliver(b"plant/2", b"live", qos=1, retain=True)
+    pair.primary.retained[b"plant/2"] = b"live"
+    pair.primary.receive(request)  # the copy of plant/1 is still the old one
+    pair.pump()
+    assert pair.values()[b"plant/1"] == pair.values()[b"plant/2"] == b"live"
+    assert pair.dispatched() == [(b"plant/1", b"live"), (b"plant/2", b"live")]
+    assert report(pair) == AuditReport(False, checked=10)
+
+
+def test_stamps_tell_what_is_live() -> None:
+    """A fanout primary leaves out the copy of a topic for which an update waits: its stamp says that it is no copy."""
+
+    def stamp(sequence: int) -> bytes:
+        return encode_stamp(Stamp("root", 1, sequence, 1))
+
+    pair = live(connack=Connack(False, 0, STAMPING), properties=stamp(5))
+    ask(pair, pump=False)
+    request = pair.session.take_output()
+    pair.primary.deliver(b"plant/1", b"first", qos=1, retain=True, properties=stamp(6))
+    del pair.primary.retained[b"plant/1"]
+    pair.primary.receive(request)
+    pair.feed(pair.primary.take())
+    assert pair.session.auditing or pair.of(AuditEnded)
+    pair.primary.deliver(b"plant/1", b"second", retain=True, properties=stamp(7))
+    pair.pump()
+    assert pair.values()[b"plant/1"] == b"second"
+    assert report(pair).kept == report(pair).removed == 0
+
+
+def test_audits_are_periodic() -> None:
+    """One each interval, give or take a tenth; none with an interval of 0."""
+    pair = live(make_config(audit_interval_s=100.0))
+    pair.wait(89)
+    assert not pair.of(AuditEnded)
+    pair.wait(22)
+    assert len(pair.of(AuditEnded)) == 1
+    pair.wait(220)
+    assert len(pair.of(AuditEnded)) in (2, 3)
+    never = live(make_config(audit_interval_s=0.0))
+    never.wait(500)
+    assert not never.of(AuditEnded)
+
+
+@pytest.mark.parametrize("packets", range(13))
+def test_an_audit_that_is_cut_short_removes_nothing(packets: int) -> None:
+    """Wherever the primary begins to drop: it is told, the replica stays, and the next audit follows soon."""
+    pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
+    del pair.primary.retained[b"plant/0"]
+    ask(pair, pump=False)
+    pair.primary.truncate_after = packets  # SUBACK, nine values, the fence, PINGRESP, the marker
+    pair.pump()
+    pair.primary.truncate_after = 0
+    pair.wait(5.5)
+    assert report(pair).failure
+    assert len(pair.replica) == 10
+    assert pair.is_in(LinkState.LIVE)
+    assert not pair.of(TearDown)
+    pair.primary.truncate_after = None
+    pair.events.clear()
+    pair.feed(encode(Pingresp(), version=5))
+    pair.wait(RETRY_S + 1)
+    assert report(pair) == AuditReport(False, checked=10, removed=1)
+    assert pair.primary.subscriptions[b"plant/#"].qos == 1
+
+
+def test_an_audit_ends_with_its_connection() -> None:
+    """Who waits for it is told, and the resumed session is verified as always."""
+    pair = live()
+    ask(pair, pump=False)
+    pair.lose()
+    assert report(pair).failure == "the connection was lost"
+    pair.connect()
+    assert pair.is_in(LinkState.LIVE)
+    assert LinkState.VERIFYING in pair.states()
+
+
+def test_only_a_live_link_is_audited() -> None:
+    """What is not live is not complete anyway; and one audit at a time."""
+    pair = Pair()
+    assert pair.session.audit(confirmed=False, now_ns=pair.now_ns, now=pair.now) == "the link is down"
+    pair = live()
+    ask(pair, pump=False)
+    assert pair.session.audit(confirmed=False, now_ns=pair.now_ns, now=pair.now) == "an audit is under way"
+    pair.pump()
+    assert not pair.of(Failed)
+
+
+def test_an_audit_does_not_wait_for_a_dead_primary() -> None:
+    """It begins behind the PINGRESP that is under way; when that does not come, the connection is given up."""
+    pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
+    pair.primary.swallow = (Pingresp,)
+    pair.wait(24)
+    assert pair.session.take_output() == b""
+    ask(pair)
+    pair.wait(5.1)
+    assert "does not answer PINGREQ" in pair.failure()
+
+
+def test_a_fence_of_our_own_is_made_anew() -> None:
+    """It expires at the primary after a day, and sessions live longer: each audit begins by publishing it.
+
+    What comes back of that is no fence: an audit that is cut short in front of the fence is not believed.
+    """
+    pair = live(system_topics=False)
+    fence = pair.session.control.fence_topic
+    assert pair.session.fence == fence
+    del pair.primary.retained[fence]
+    ask(pair)
+    assert report(pair) == AuditReport(False, checked=10)
+    pair.events.clear()
+    assert pair.session.outside_total == 0
+
+    del pair.primary.retained[fence]
+    del pair.primary.retained[b"plant/0"]
+    ask(pair, pump=False)
+    pair.primary.truncate_after = 1 + 1 + 1 + 9  # the fence coming back, its PUBACK, SUBACK, nine values
+    pair.pump()
+    pair.primary.truncate_after = None
+    pair.wait(5.1)
+    assert report(pair).failure
+    assert len(pair.replica) == 10

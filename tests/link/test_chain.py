@@ -1,0 +1,114 @@
+"""A link whose primary is a fanout node: it asks how the primary stands, and refuses a cycle."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanout.errors import PrimaryRefused
+from fanout.link.events import Applied, Failed, StandingTold
+from fanout.link.states import LinkState
+from fanout.mqtt.packets import Connack
+from fanout.standing import NO_NODE, STANDING_TOPIC, UNTOLD, Standing, encode_standing
+from tests.link.fake_primary import STAMPING, FakePrimary, Pair
+
+READY = Standing("", (("hub", "root"),))
+WAITING = Standing("link primary is down", (("root",),))
+
+
+def node(standing: Standing | None = READY) -> FakePrimary:
+    """Return a fanout node with one topic."""
+    primary = FakePrimary(retained={b"plant/1": b"x"}, connack=Connack(False, 0, STAMPING))
+    if standing is not None:
+        primary.retained[STANDING_TOPIC] = encode_standing(standing)
+    return primary
+
+
+def told(pair: Pair) -> list[Standing]:
+    """Return what the session told, in order."""
+    return [event.standing for event in pair.of(StandingTold)]
+
+
+def test_standing_is_asked_and_followed() -> None:
+    """It is awaited from the connection on, and every later word of the primary counts."""
+    pair = Pair(primary=node(WAITING))
+    pair.go_live_keeping_events()
+    assert told(pair) == [UNTOLD, WAITING]
+    pair.primary.publish(STANDING_TOPIC, encode_standing(READY))
+    pair.pump()
+    assert told(pair)[2:] == [READY]
+    assert pair.values() == {b"plant/1": b"x"}
+    assert pair.session.outside_total == 0
+
+
+def test_standing_keeps_its_place_among_the_data() -> None:
+    """In one read: what came before the word is applied before it is told, what came behind, after."""
+    pair = Pair(primary=node())
+    pair.go_live()
+    pair.primary.publish(b"plant/1", b"before")
+    pair.primary.publish(STANDING_TOPIC, encode_standing(WAITING))
+    pair.primary.publish(b"plant/1", b"behind")
+    pair.feed(pair.primary.take())
+    order = [
+        [update[1] for update in event.changes.updates] if isinstance(event, Applied) else "told"
+        for event in pair.events
+        if isinstance(event, StandingTold) or (isinstance(event, Applied) and event.changes.updates)
+    ]
+    assert order == [[b"before"], "told", [b"behind"]]
+
+
+def test_another_kind_of_primary_is_not_asked() -> None:
+    """Only a primary that says it is a fanout node has such a document."""
+    pair = Pair()
+    pair.go_live_keeping_events()
+    assert told(pair) == [NO_NODE]
+    assert all(each.subscriptions[0].topic_filter != STANDING_TOPIC for each in pair.primary.subscribes)
+
+
+@pytest.mark.parametrize("standing", [None, b"nonsense"])
+def test_a_node_that_says_nothing_is_awaited(standing: bytes | None) -> None:
+    """Without a document that can be read the primary counts as not ready."""
+    primary = node(None)
+    if standing is not None:
+        primary.retained[STANDING_TOPIC] = standing
+    pair = Pair(primary=primary)
+    pair.go_live_keeping_events()
+    assert told(pair)[-1] == UNTOLD
+
+
+def test_a_primary_that_refuses_to_say_is_refused() -> None:
+    """Without the right to read the topic the link could never be ready: the error names it."""
+    primary = node()
+    primary.refuse_filters = (STANDING_TOPIC,)
+    pair = Pair(primary=primary)
+    pair.connect()
+    assert "$SYS/fanout/standing" in pair.failure()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_cycle_is_refused(at_once: bool) -> None:
+    """A primary that gets what it has from this node is left, at once or when it turns out, with the path."""
+    cycle = Standing("", (("hub", "x"), ("edge-1", "root")))
+    pair = Pair(primary=node(cycle if at_once else READY))
+    pair.connect()
+    if not at_once:
+        assert pair.is_in(LinkState.LIVE)
+        pair.primary.publish(STANDING_TOPIC, encode_standing(cycle))
+        pair.pump()
+    (failed,) = pair.of(Failed)
+    assert isinstance(failed.error, PrimaryRefused)
+    assert failed.error.message == "the links form a cycle: edge-1 > root > edge-1"
+    assert UNTOLD in told(pair)
+    assert cycle not in told(pair)
+
+
+def test_standing_is_heard_during_a_tear_down() -> None:
+    """A primary that lost the session says how it stands before the replica is gone; and gets its PUBACK."""
+    pair = Pair(primary=node())
+    pair.go_live()
+    pair.lose()
+    pair.primary.has_session = False
+    pair.connect()
+    assert pair.is_in(LinkState.TEARING_DOWN)
+    assert told(pair) == [UNTOLD, READY]
+    assert pair.session.outside_total == 0
+    assert any(event.acknowledgement for event in pair.of(Applied))

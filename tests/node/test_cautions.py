@@ -1,0 +1,52 @@
+"""What is surely not meant: listeners through which nobody can connect."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanout.config import parse_config
+from fanout.node.cautions import find_cautions
+
+OPEN = 'listen = ["mqtt://0.0.0.0:1883"]\n'
+TABLE = """listen = []
+[[server.listener]]
+address = "{}"
+"""
+TLS = TABLE.format("mqtts://10.0.0.7:8883") + 'certificate_file = "a"\nkey_file = "b"\n'
+HOOK = '[access.http]\nurl = "http://127.0.0.1:9000/"\n'
+
+
+@pytest.mark.parametrize(
+    ("settings", "keys"),
+    [
+        ("", []),  # loopback, which is the default
+        ('listen = ["mqtt://localhost:1883", "ws://[::1]:80", "unix:///run/mqtt.sock"]\n', []),
+        (OPEN, ["server.listen[0]"]),
+        (
+            'listen = ["mqtt://127.0.0.1:1883", "mqtt://[::]:1883", "ws://edge:80"]\n',
+            ["server.listen[1]", "server.listen[2]"],
+        ),
+        (OPEN + '[access]\nanonymous = "always"\n', []),
+        (OPEN + '[access]\npassword_file = "users"\n', []),
+        (OPEN + HOOK, []),
+        (OPEN + HOOK + 'actions = ["publish"]\n', ["server.listen[0]"]),
+        ('[access]\nanonymous = "never"\n', ["server.listen[0]"]),
+        (TLS, ["server.listener[0].address"]),
+        (TLS + 'client_ca_file = "c"\n', []),
+        (TABLE.format("mqtt://127.0.0.1:1883"), []),
+        (
+            TABLE.format("mqtt://127.0.0.1:1883") + 'proxy_protocol_from = ["127.0.0.1"]\n',
+            ["server.listener[0].address"],
+        ),
+    ],
+)
+def test_listeners_through_which_nobody_can_connect(settings: str, keys: list[str]) -> None:
+    """Neither users nor certificates nor a hook, and anonymous clients are not let in there."""
+    config = parse_config(f'[node]\nid = "a"\n[server]\n{settings}', path="a.toml", role="primary")
+    assert [caution.key for caution in find_cautions(config)] == keys
+
+
+def test_a_tap_serves_nobody_anyway() -> None:
+    """Without [server] there is nothing to warn of."""
+    text = '[node]\nid = "a"\n[log]\n[[link]]\nname = "l"\nprimary = "mqtt://a"\n[[link.selector]]\nfilter = "#"\n'
+    assert find_cautions(parse_config(text, path="a.toml", role="tap")) == []

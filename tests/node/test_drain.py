@@ -1,0 +1,74 @@
+"""How a node goes: from serving, over draining, to stopping."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+from structlog.testing import capture_logs
+
+from fanout.node.drain import Drain, NodePhase
+
+
+def drain_of(seconds: float) -> Drain:
+    """Return a drain that nobody has asked for."""
+    return Drain(seconds=seconds, logger=structlog.get_logger("test"))
+
+
+async def over(drain: Drain) -> bool:
+    """Return whether the node is to stop, once everything that is due has happened."""
+    waiting = asyncio.create_task(drain.wait_over())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    done = waiting.done()
+    waiting.cancel()
+    return done
+
+
+async def test_nobody_asked() -> None:
+    """It serves, with no end in sight."""
+    drain = drain_of(3600)
+    assert (drain.phase, drain.seconds_left, await over(drain)) == (NodePhase.SERVING, 0.0, False)
+
+
+async def test_draining_takes_its_time() -> None:
+    """The phase changes at once, the end comes when the time is over."""
+    drain = drain_of(0.05)
+    with capture_logs() as lines:
+        drain.begin()
+    assert drain.phase is NodePhase.DRAINING
+    assert 0 < drain.seconds_left <= 0.05
+    assert not await over(drain)
+    async with asyncio.timeout(10):
+        await drain.wait_over()
+    assert (drain.phase, drain.seconds_left) == (NodePhase.STOPPING, 0.0)
+    assert [(line["event"], line["seconds"]) for line in lines] == [("draining", 0.05)]
+
+
+async def test_asking_twice_does_not_begin_again() -> None:
+    """Neither while it drains nor afterwards."""
+    drain = drain_of(3600)
+    drain.begin()
+    left = drain.seconds_left
+    drain.begin()
+    assert drain.seconds_left <= left
+    drain.end()
+    drain.begin()
+    assert drain.phase is NodePhase.STOPPING
+
+
+async def test_end_does_not_wait() -> None:
+    """Whoever is in a hurry goes from either phase to the end."""
+    for begins in (True, False):
+        drain = drain_of(3600)
+        if begins:
+            drain.begin()
+        drain.end()
+        assert (drain.phase, await over(drain)) == (NodePhase.STOPPING, True)
+
+
+async def test_without_time_there_is_no_draining() -> None:
+    """`drain_s = 0`."""
+    drain = drain_of(0)
+    drain.begin()
+    assert (drain.phase, await over(drain)) == (NodePhase.STOPPING, True)

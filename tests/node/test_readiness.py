@@ -1,0 +1,64 @@
+"""The table of readiness: every phase of a node with every state of a link."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from fanout.link.states import TRANSITIONS, LinkState, Trigger
+from fanout.node.drain import NodePhase
+from fanout.node.readiness import WAITS_FOR, Verdict, judge, reason_against
+from tests.node.test_documents import LIVE, PLANT
+
+DOWN = dataclasses.replace(LIVE, name="north", state=LinkState.DOWN)
+
+
+def test_the_table_has_every_state() -> None:
+    """And only one of them may be ready."""
+    assert set(WAITS_FOR) == set(LinkState)
+    assert [state for state, waits_for in WAITS_FOR.items() if waits_for is None] == [LinkState.LIVE]
+
+
+def test_readiness_is_latched() -> None:
+    """The one ready state is left by a stall and by a lost connection alone, and comes back only over a proof."""
+    assert {trigger for state, trigger in TRANSITIONS if state is LinkState.LIVE} == {Trigger.STALL, Trigger.LOST}
+    proofs = {trigger for (_, trigger), after in TRANSITIONS.items() if after is LinkState.LIVE}
+    assert proofs == {Trigger.COMPLETED, Trigger.VERIFIED}
+
+
+@pytest.mark.parametrize("state", list(LinkState))
+@pytest.mark.parametrize("phase", list(NodePhase))
+def test_ready_only_while_it_serves_with_live_links(phase: NodePhase, state: LinkState) -> None:
+    """One link that is not live, or one step towards the end, is enough."""
+    verdict = judge(phase, [LIVE, dataclasses.replace(LIVE, state=state)])
+    ready = phase is NodePhase.SERVING and state is LinkState.LIVE
+    assert (verdict.state == "ready") is ready is (verdict.reasons == ())
+
+
+def test_a_node_that_goes_says_so_whatever_its_links_do() -> None:
+    """An operator who drained a node reads `draining`, and the links' reasons besides."""
+    assert judge(NodePhase.DRAINING, [LIVE]) == Verdict("draining", ("the node is draining",))
+    assert judge(NodePhase.STOPPING, []) == Verdict("stopping", ("the node is stopping",))
+    assert judge(NodePhase.DRAINING, [DOWN]).state == "draining"
+    assert judge(NodePhase.DRAINING, [DOWN]).reasons == (
+        "the node is draining",
+        "link north is down, waits for a connection to the primary",
+    )
+
+
+def test_stale_link_says_so_whatever_it_does() -> None:
+    """Until when its values are served, why they are stale, and what it is doing about it."""
+    for state, doing in ((LinkState.DOWN, "down: refused"), (LinkState.SNAPSHOT, "snapshot: refused")):
+        status = dataclasses.replace(
+            LIVE, state=state, stale_reason="the session expired", stale_left_s=41.7, last_error="refused"
+        )
+        assert status.called == "stale"
+        assert reason_against(status) == f"stale for at most 42 s more (the session expired), {doing}"
+
+
+def test_links_that_hold_everything_have_no_reason() -> None:
+    """Live, and every selector complete; a limit that kept values out is a reason."""
+    assert reason_against(LIVE) is None
+    incomplete = dataclasses.replace(LIVE, selectors=(PLANT, dataclasses.replace(PLANT, complete=False)))
+    assert reason_against(dataclasses.replace(incomplete, refused_total=7)) == "incomplete: limits kept 7 values out"

@@ -1,0 +1,350 @@
+"""The reports on snapshots, convergence, stalls and traffic, against plain-Python oracles and literal logs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.types import StructType
+
+from fanout.errors import ReportError
+from fanout.reports.document import Parameters, Report, ReportName
+from fanout.reports.figures import time_of
+from fanout.reports.job import make_section_report
+from fanout.reports.jobs import convergence, snapshots, stalls, traffic
+from fanout.reports.log_files import LogFiles
+from fanout.reports.parquet import TABLES
+from fanout.reports.reading import collect_rows
+from fanout.reports.transforms import convergence as convergence_transforms
+from fanout.reports.transforms import snapshots as snapshots_transforms
+from fanout.reports.transforms import stalls as stalls_transforms
+from fanout.reports.transforms import traffic as traffic_transforms
+from fanout.reports.transforms.rows import small_frame
+from tests.reports.frames import assert_unique, plan_of, rows_of
+from tests.reports.logs import SECOND, NodeLog, at, digest_of, selector, write
+from tests.reports.oracle import Oracle
+from tests.reports.random_logs import random_hub, random_secondary
+from tests.reports.section_oracle import convergence_of, epochs_of, stalls_of, traffic_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+SETTLE_US = 2_500_000
+
+
+@pytest.fixture(autouse=True)
+def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Check after each test that no query ran Python or joined row by row."""
+    seen: list[str] = []
+
+    def collect(frame: DataFrame) -> list[dict[str, Any]]:
+        seen.append(plan_of(frame))
+        return collect_rows(frame)
+
+    for module in (convergence, snapshots, stalls, traffic):
+        monkeypatch.setattr(module, "collect_rows", collect)
+    yield
+    for plan in seen:
+        for forbidden in ("Python", "ArrowEval", "CartesianProduct", "NestedLoop"):
+            assert forbidden not in plan
+
+
+def section(
+    spark: SparkSession, files: LogFiles | Path, name: ReportName, *, parquet: Path | None = None, **asked: object
+) -> Report:
+    """Return one report over logs on disk."""
+    parameters = {"reference": None, "settle_s": 0, "depth": 1, "fail_under_percent": None, "list_limit": 1_000_000}
+    return make_section_report(
+        spark,
+        files if isinstance(files, LogFiles) else LogFiles.in_directories([files]),
+        name=name,
+        parameters=Parameters.model_validate(parameters | asked),
+        parquet=None if parquet is None else str(parquet),
+        progress=lambda stage: None,
+    )
+
+
+@pytest.fixture(scope="module")
+def random_nodes() -> tuple[NodeLog, list[NodeLog]]:
+    """A primary and secondaries with every kind of fault."""
+    rng = random.Random(23)
+    hub = random_hub(rng, updates=300)
+    return hub, [random_secondary(rng, number, hub) for number in range(15)]
+
+
+@pytest.fixture(scope="module")
+def random_files(random_nodes: tuple[NodeLog, list[NodeLog]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Their logs on disk."""
+    hub, nodes = random_nodes
+    return write(tmp_path_factory.mktemp("random"), [hub, *nodes])
+
+
+def test_snapshots_equal_the_oracle(
+    spark: SparkSession, random_nodes: tuple[NodeLog, list[NodeLog]], random_files: Path, tmp_path: Path
+) -> None:
+    """Every epoch of every link has the oracle's figures; the Parquet table holds the same epochs."""
+    hub, nodes = random_nodes
+    report = section(spark, random_files, "snapshots", settle_s=2.5, parquet=tmp_path)
+    expected = epochs_of([hub, *nodes], settle_us=SETTLE_US)
+    assert report.snapshots is not None
+    found = {(e.node, e.link, e.process, e.epoch): e for e in report.snapshots.epochs.listed}
+    assert found.keys() == expected.keys()
+    for key, epoch in expected.items():
+        one = found[key]
+        assert epoch.begin_us is not None
+        assert (one.begin, one.last) == (time_of(epoch.begin_us), time_of(epoch.last_us)), key
+        assert (one.verdict, one.entered_live, one.tear_downs) == (
+            epoch.verdict,
+            epoch.entered_live,
+            epoch.tear_downs,
+        ), key
+        assert (one.selectors, one.evidence) == (len(epoch.selectors), ",".join(sorted(epoch.evidence))), key
+        assert one.ready == (None if epoch.live_us is None else time_of(epoch.live_us)), key
+    assert sum(link.epochs for link in report.snapshots.links) == report.snapshots.epochs.total == len(expected)
+    assert {"ready"} <= {epoch.verdict for epoch in expected.values()}
+    table = spark.read.parquet(str(tmp_path / "snapshots"))
+    assert table.schema.simpleString() == StructType.fromDDL(TABLES["snapshots"]).simpleString()
+    assert table.count() == len(expected)
+
+
+def test_convergence_equals_the_oracle(
+    spark: SparkSession, random_nodes: tuple[NodeLog, list[NodeLog]], random_files: Path, tmp_path: Path
+) -> None:
+    """Each topic's verdict, each member's digest: as replaying the logs row by row says."""
+    hub, nodes = random_nodes
+    report = section(spark, random_files, "convergence", settle_s=2.5, parquet=tmp_path)
+    expected = convergence_of(Oracle(hub, nodes, settle_us=SETTLE_US))
+    assert report.convergence is not None
+    sets = {(one.filter, one.exclude): one for one in report.convergence.sets}
+    assert sets.keys() == expected.keys()
+    kinds: set[str] = set()
+    for key, wanted in expected.items():
+        one = sets[key]
+        verdicts = list(wanted.verdicts.values())
+        kinds |= set(verdicts)
+        for verdict in ("equal", "apart", "pending"):
+            assert getattr(one, verdict) == verdicts.count(verdict), (key, verdict)
+        assert one.unknown == 0
+        digests = {member.node: (member.topics, int(member.digest, 16)) for member in one.members}
+        assert digests == wanted.digests, key
+    assert kinds == {"equal", "apart", "pending"}
+    apart = {(one.filter, one.topic) for one in report.convergence.apart.listed}
+    assert apart == {(key[0], t) for key, one in expected.items() for t, v in one.verdicts.items() if v == "apart"}
+    found = rows_of(spark.read.parquet(str(tmp_path / "convergence")), "selector", "topic")
+    assert len(found) == sum(len(one.verdicts) for one in expected.values())
+
+
+def test_stalls_equal_the_oracle(
+    spark: SparkSession, random_nodes: tuple[NodeLog, list[NodeLog]], random_files: Path, tmp_path: Path
+) -> None:
+    """Each selector's topics by verdict, and each stalled topic with its times and the other links' state."""
+    hub, nodes = random_nodes
+    report = section(spark, random_files, "stalls", settle_s=2.5, parquet=tmp_path)
+    counts, stalled = stalls_of(Oracle(hub, nodes, settle_us=SETTLE_US))
+    assert report.stalls is not None
+    figures = {(t.node, t.link, t.filter): t for t in report.stalls.targets}
+    assert figures.keys() == counts.keys()
+    names = ("current", "stalled", "alone", "pending", "unknown")
+    for place, wanted in counts.items():
+        found = {name: getattr(figures[place], name) for name in names}
+        assert found == {name: wanted[name] for name in found}, place
+    assert all(sum(count[name] for count in counts.values()) for name in names)
+    listed = {((t.node, t.link, t.filter), t.topic): t for t in report.stalls.topics.listed}
+    assert listed.keys() == stalled.keys()
+    for key, one in stalled.items():
+        topic = listed[key]
+        assert topic.newest == (None if one.newest_us is None else time_of(one.newest_us)), key
+        assert (topic.first_lacking, topic.reference_newest) == (time_of(one.first_us), time_of(one.reference_us)), key
+        assert (topic.lacking, topic.stalled_links, topic.current_links) == (
+            one.lacking,
+            one.stalled_links,
+            one.current_links,
+        ), key
+    assert spark.read.parquet(str(tmp_path / "stalls")).count() == report.stalls.topics.total == len(stalled)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_traffic_equals_the_oracle(
+    spark: SparkSession,
+    random_nodes: tuple[NodeLog, list[NodeLog]],
+    random_files: Path,
+    tmp_path: Path,
+    depth: int,
+) -> None:
+    """Each prefix has the oracle's updates, bytes, topics and shares; control topics are no traffic."""
+    hub, nodes = random_nodes
+    report = section(spark, random_files, "traffic", settle_s=2.5, depth=depth, parquet=tmp_path)
+    counts, pending = traffic_of(hub, end_us=Oracle(hub, nodes, settle_us=0).end_us, settle_us=SETTLE_US, depth=depth)
+    assert report.traffic is not None
+    (source,) = report.traffic.sources
+    total = sum(count["updates"] for count in counts.values())
+    assert (source.updates, source.pending, source.prefixes, source.exact) == (total, pending, len(counts), True)
+    found = {p.prefix: p for p in report.traffic.prefixes.listed}
+    assert found.keys() == counts.keys()
+    for prefix, wanted in counts.items():
+        one = found[prefix]
+        assert {name: getattr(one, name) for name in ("updates", "payload_bytes", "retained", "topics")} == {
+            name: wanted[name] for name in ("updates", "payload_bytes", "retained", "topics")
+        }, prefix
+        assert one.updates_percent == pytest.approx(100 * wanted["updates"] / total)
+        assert [(p.node, p.updates) for p in one.publishers] == [("hub", wanted["updates"])]
+    assert pending
+    assert spark.read.parquet(str(tmp_path / "traffic")).count() == len(counts)
+
+
+def two_secondaries() -> tuple[NodeLog, NodeLog, NodeLog]:
+    """Return a primary and two secondaries that replicate everything, ready after a second."""
+    hub, one, two = NodeLog("hub", "primary"), NodeLog("one"), NodeLog("two")
+    hub.start(at(0))
+    for node in (one, two):
+        node.start(at(0), {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("#")]})
+        node.ready(at(1), "up", "#")
+    return hub, one, two
+
+
+def test_a_gap_makes_stalls_and_values_unknown(spark: SparkSession, tmp_path: Path) -> None:
+    """What was lost in a gap of the log is neither stalled nor apart."""
+    hub, one, two = two_secondaries()
+    for number in range(2):
+        row = hub.publish(at(2 + number), number + 1, "a", f"{number}")
+        one.apply(row, link="up", selector="#")
+        if not number:
+            two.apply(row, link="up", selector="#")
+    two.gap(at(3.5), link="up", rows=1, first_us=at(2.5), last_us=at(3.2), first_log_pos=9, last_log_pos=9)
+    for node in (hub, one, two):
+        node.event("heartbeat", at(60))
+    files = write(tmp_path, [hub, one, two])
+    stalled = section(spark, files, "stalls").stalls
+    assert stalled is not None
+    assert [(t.node, t.current, t.stalled, t.unknown) for t in stalled.targets] == [("one", 1, 0, 0), ("two", 0, 0, 1)]
+    converged = section(spark, files, "convergence").convergence
+    assert converged is not None
+    assert [(s.equal, s.apart, s.unknown) for s in converged.sets] == [(0, 0, 1)]
+
+
+def test_digests_over_time_say_when_nodes_agreed(spark: SparkSession, tmp_path: Path) -> None:
+    """Heartbeats of both links carry digests: the windows in which they are the same are counted, the last is named."""
+    hub, one, two = two_secondaries()
+    hub.publish(at(2), 1, "a", "x")
+    for second in range(5, 10):
+        for node in (one, two):
+            same = second < 8 or node is one
+            node.event("heartbeat", at(second + 0.2), link="up", topics=1, digest=-5 if same else 9, lag_us=100)
+    hub.event("heartbeat", at(60))
+    report = section(spark, write(tmp_path / "log", [hub, one, two]), "convergence", parquet=tmp_path)
+    assert report.convergence is not None
+    (found,) = report.convergence.sets
+    assert report.convergence.window_s == 1
+    # The window of `ready` compares too; there both logged no value.
+    assert (found.windows_compared, found.windows_equal, found.last_equal) == (7, 5, time_of(at(7)))
+    points = rows_of(spark.read.parquet(str(tmp_path / "digests")), "node", "window")
+    assert [point["digest"] for point in points if point["node"] == "two"][-3:] == [-5, 9, 9]
+
+
+def test_a_digest_of_many_values_wraps_as_the_nodes_do(spark: SparkSession) -> None:
+    """The sum modulo 2**64 leaves the range of a long without an error."""
+    digests = [2**63 - 1, 2**63 - 1, -(2**63), -1, digest_of("a", "b"), 5]
+    for case in ([2**63 - 1] * 3, [-(2**63)] * 3, digests, [-1]):
+        values = small_frame(spark, [(1, digest) for digest in case], schema="member int, digest bigint")
+        (row,) = rows_of(convergence_transforms.count_members(values), "member")
+        assert (row["topics"], row["digest"] % 2**64) == (len(case), sum(case) % 2**64)
+
+
+def test_an_epoch_that_is_torn_down_gives_way_to_the_next(spark: SparkSession, tmp_path: Path) -> None:
+    """A session lost at a reconnect: the old epoch has the tear-down, the new one begins after it."""
+    edge = NodeLog("edge")
+    edge.start(at(0), {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("#")]})
+    edge.ready(at(3), "up", "#", took_us=2 * SECOND, evidence="marker")
+    edge.event("state", at(10), link="up", state="down")
+    edge.event("state", at(11), link="up", state="connecting")
+    edge.event("state", at(12), link="up", state="tearing_down")
+    edge.event("tear_down", at(14), link="up")
+    edge.link_epoch = 2
+    edge.event("state", at(15), link="up", state="snapshot")
+    edge.event("complete", at(16), link="up", selector="#", evidence="barrier")
+    edge.event("state", at(17), link="up", state="live", topics=5)
+    edge.event("state", at(18), link="up", state="down")
+    edge.event("state", at(19), link="up", state="connecting")
+    edge.link_epoch = 3
+    edge.event("state", at(19.5), link="up", state="snapshot")
+    report = section(spark, write(tmp_path, [edge]), "snapshots", settle_s=1)
+    assert report.snapshots is not None
+    found = [(e.epoch, e.verdict, e.ready_s, e.tear_downs, e.evidence) for e in report.snapshots.epochs.listed]
+    assert found == [(3, "pending", None, 0, ""), (2, "ready", 3, 0, "barrier"), (1, "ready", 2, 1, "marker")]
+    (link,) = report.snapshots.links
+    assert (link.epochs, link.ready, link.pending, link.never, link.topics) == (3, 2, 1, 0, 5)
+
+
+def test_traffic_without_a_primary_is_a_lower_bound(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a union the node that saw most of a topic counts; nobody knows where unstamped updates were published."""
+    _, one, two = two_secondaries()
+    for number in range(5):
+        one.update(at(2 + number), "a/b", f"{number}", link="up", selector="#")
+        if number < 3:
+            two.update(at(2 + number), "a/b", f"{number}", link="up", selector="#")
+    two.update(at(3), "c", "", link="up", selector="#")
+    report = section(spark, write(tmp_path / "both", [one, two]), "traffic")
+    assert report.traffic is not None
+    (source,) = report.traffic.sources
+    assert (source.source, source.exact, source.updates) == ("one/up, two/up", False, 6)
+    found = [(p.prefix, p.updates, p.publishers[0].node) for p in report.traffic.prefixes.listed]
+    assert found == [("a", 5, None), ("c", 1, None)]
+    assert "at least" in report.basis[0]
+    alone = section(spark, write(tmp_path / "alone", [two]), "traffic")
+    assert alone.traffic is not None
+    assert [source.updates for source in alone.traffic.sources] == [4]
+
+
+def test_reports_that_compare_need_something_to_compare(spark: SparkSession, tmp_path: Path) -> None:
+    """One secondary alone can neither converge nor stall."""
+    files = write(tmp_path, [two_secondaries()[1]])
+    names: tuple[ReportName, ...] = ("convergence", "stalls")
+    for name in names:
+        with pytest.raises(ReportError, match="nothing to compare"):
+            section(spark, files, name)
+
+
+def test_join_keys_are_unique(
+    spark: SparkSession,
+    random_nodes: tuple[NodeLog, list[NodeLog]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No side that a join takes to have one row for each key has two."""
+    hub, nodes = random_nodes
+    files = write(tmp_path, [hub, *nodes[2:6]])
+    checked: list[str] = []
+
+    def watch(module: Any, name: str, *key: str) -> None:
+        original = getattr(module, name)
+
+        def checking(*arguments: Any, **keywords: Any) -> DataFrame:
+            frame: DataFrame = original(*arguments, **keywords)
+            assert_unique(frame, *key)
+            checked.append(name)
+            return frame
+
+        monkeypatch.setattr(module, name, checking)
+
+    watch(snapshots_transforms, "link_epochs", "node", "link", "node_epoch", "link_epoch")
+    watch(convergence, "_values", "set", "member", "topic")
+    watch(convergence, "_owners", "target")
+    watch(convergence, "_sets_frame", "set")
+    watch(convergence, "_places", "member")
+    watch(convergence_transforms, "compare_members", "set", "topic")
+    watch(convergence_transforms, "digest_points", "member", "window_us")
+    watch(stalls_transforms, "judge_topics", "target", "topic")
+    watch(stalls_transforms, "with_others", "target", "topic")
+    watch(stalls_transforms, "lacking_updates", "target", "topic")
+    watch(traffic_transforms, "count_topics", "group", "topic", "publisher")
+    watch(traffic_transforms, "count_by_source", "group")
+    watch(traffic_transforms, "count_by_prefix", "group", "prefix")
+    names: tuple[ReportName, ...] = ("snapshots", "convergence", "stalls", "traffic")
+    for name in names:
+        section(spark, files, name, settle_s=2.5)
+    assert len(set(checked)) == 13

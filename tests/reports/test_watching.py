@@ -1,0 +1,211 @@
+"""The tables that `fanout report watch` keeps, and what of them counts after a kill."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fanout.errors import ReportError
+from fanout.reports import run_watch
+from fanout.reports.document import Report
+from fanout.reports.watching.keeper import LATEST_JSON, LATEST_PAGE, Keeper
+from fanout.reports.watching.ledger import Ledger, Seen, new_files
+from tests.reports.frames import rows_of
+from tests.reports.logs import T0, NodeLog, at, selector
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def sealed(log: Path, node: str, number: int, table: str = "updates") -> str:
+    """Return the path of a sealed file."""
+    return str(log / "v1" / table / f"node={node}" / "date=2026-02-02" / "hour=02" / f"{T0}-{number:06}.parquet")
+
+
+def test_seen_files_are_ranges_of_their_process(tmp_path: Path) -> None:
+    """A file counts by table, node, node epoch and number, wherever its copy lies; ranges read back the same."""
+    seen = Seen()
+    for number in (0, 1, 2, 5):
+        seen.add(sealed(tmp_path, "hub", number))
+    seen.add(sealed(tmp_path, "edge", 1))
+    again = Seen()
+    again.add_ranges(json.loads(json.dumps(seen.to_ranges())))
+    assert list(seen.to_ranges().values()) == [[[1, 1]], [[0, 2], [5, 5]]]
+    assert sealed(tmp_path / "copy", "hub", 5) in again
+    assert sealed(tmp_path, "hub", 5, "events") not in again
+    assert sealed(tmp_path, "hub", 3) not in again
+    assert (len(again), again.count_by_table()) == (5, {"updates": 5})
+    paths = [sealed(tmp_path / place, "hub", number) for place in ("a", "b") for number in (2, 3, 4)]
+    assert new_files(paths, seen=again, limit=9) == paths[1:3]
+    assert new_files(paths, seen=again, limit=1) == paths[1:2]
+    with pytest.raises(ReportError, match="no sealed file"):
+        new_files(["x.parquet"], seen=again, limit=1)
+
+
+def test_only_commits_count_and_a_base_replaces_what_is_before(tmp_path: Path) -> None:
+    """A number without a commit is given again; after a base the older parts and commits are gone, the files stay."""
+    ledger = Ledger(tmp_path)
+    with ledger.locked():
+        assert (ledger.read().numbers, ledger.read().next_number) == ((), 1)
+        for number in (1, 2, 3):
+            Path(ledger.table_path("lag", number)).mkdir(parents=True)
+            if number < 3:
+                ledger.commit(number, files=[sealed(tmp_path, "hub", number)], rows={"updates": number})
+        batch = ledger.read()
+        assert (batch.numbers, batch.next_number, len(batch.seen), batch.rows) == ((1, 2), 3, 2, {"updates": 3})
+        ledger.commit_base(3, before=batch)
+        batch = ledger.read()
+        assert (batch.numbers, len(batch.seen), batch.rows) == ((3,), 2, {"updates": 3})
+        assert [path.name for path in (tmp_path / "lag").iterdir()] == ["batch=3"]
+        with pytest.raises(ReportError, match="another process"), Ledger(tmp_path).locked():
+            raise AssertionError("locked twice")
+    commit = next((tmp_path / "commits").glob("*.json"))
+    commit.write_text(commit.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(ReportError, match="another version"):
+        ledger.read()
+
+
+def rolling(hub: NodeLog, edge: NodeLog, number: int) -> None:
+    """Add what one rolled segment holds: five updates, one of them late, and a heartbeat each."""
+    for log in (hub, edge):
+        log.updates.clear()
+        log.events.clear()
+    if not number:
+        hub.start(at(0))
+        edge.start(at(0), {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("#")]})
+        edge.ready(at(1), "up", "#")
+    for index in range(5):
+        row = hub.publish(at(2 + 40 * number + index), 5 * number + index + 1, f"t/{index}", "x")
+        edge.apply(row, link="up", selector="#", delay_us=90_000 if index == 4 else 1_000)
+    for second in (7, 8):
+        edge.event("heartbeat", at(40 * number + second), link="up", lag_us=2_000)
+
+
+def add_segment(log: Path, nodes: list[NodeLog], number: int) -> None:
+    """Seal what the nodes hold as segment `number`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from fanout.replog.schema import EVENTS, UPDATES
+
+    for node in nodes:
+        for table, rows, schema in (("updates", node.updates, UPDATES), ("events", node.events, EVENTS)):
+            path = Path(sealed(log, node.node, number, table))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+
+
+def sums(keeper: Keeper, ledger: Ledger) -> dict[str, Any]:
+    """Return what the kept tables add up to."""
+    batch = ledger.read()
+    lag = keeper.table("lag", batch).groupBy("kind").sum("rows")
+    traffic = keeper.table("traffic", batch).groupBy("node").sum("updates")
+    events = keeper.table("events", batch).groupBy("event").count()
+    return {
+        "lag": {row["kind"]: row["sum(rows)"] for row in rows_of(lag, "kind")},
+        "traffic": {row["node"]: row["sum(updates)"] for row in rows_of(traffic, "node")},
+        "events": {row["event"]: row["count"] for row in rows_of(events, "event")},
+    }
+
+
+@pytest.mark.spark
+def test_each_file_counts_once_through_kills_and_merges(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that are killed before and after the commit, and merges, leave the sums of the rows that were logged."""
+    log, ledger = tmp_path / "log", Ledger(tmp_path / "kept")
+    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
+    keeper = Keeper(spark, logs=[log, log], ledger=ledger)
+    with ledger.locked():
+        rolling(hub, edge, 0)
+        add_segment(log, [hub, edge], 0)
+        with monkeypatch.context() as killed:
+            killed.setattr(ledger, "commit", _killed)
+            with pytest.raises(KeyboardInterrupt):
+                keeper.run()
+        assert ledger.read().numbers == ()
+        for number in (1, 2, 3):
+            rolling(hub, edge, number)
+            add_segment(log, [hub, edge], number)
+            with monkeypatch.context() as killed:
+                killed.setattr(ledger, "publish", _killed)
+                with pytest.raises(KeyboardInterrupt):
+                    keeper.run(parts_max=2)
+            assert keeper.run(parts_max=2).files == 0
+        assert ledger.read().numbers == (4,), "three batches became one"
+        assert ledger.read().rows == {"updates": 40, "events": 14}
+        assert sums(keeper, ledger) == {
+            "lag": {"propagation": 20, "heartbeat": 8},
+            "traffic": {"hub": 20, "edge": 20},
+            "events": {"start": 2, "state": 3, "complete": 1, "heartbeat": 1},
+        }
+    report = Report.model_validate_json((tmp_path / "kept" / LATEST_JSON).read_text())
+    (propagation,) = report.lag.propagation
+    assert (propagation.node, propagation.lag.rows, propagation.lag.most_us) == ("edge", 20, 90_000)
+    assert (report.inputs.updates, report.inputs.update_files) == (40, 8)
+    assert report.snapshots is not None
+    assert [epoch.verdict for epoch in report.snapshots.epochs.listed] == ["ready"]
+    assert "Epochs of each link" in (tmp_path / "kept" / LATEST_PAGE).read_text()
+
+
+@pytest.mark.spark
+def test_windows_that_are_too_old_go_at_the_next_merge(spark: SparkSession, tmp_path: Path) -> None:
+    """What is kept is bounded: older windows, and events of former processes, go when parts are merged."""
+    log, ledger = tmp_path / "log", Ledger(tmp_path / "kept")
+    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
+    keeper = Keeper(spark, logs=[log], ledger=ledger, keep_days=1 / 24)
+    with ledger.locked():
+        for number in (0, 200):
+            rolling(hub, edge, number)
+            add_segment(log, [hub, edge], number)
+            keeper.run(parts_max=1)
+        assert sums(keeper, ledger)["lag"] == {"propagation": 5, "heartbeat": 2}
+        assert sums(keeper, ledger)["events"] == {"start": 2, "state": 3, "complete": 1, "heartbeat": 1}
+        edge.restart(at(400 * 40))
+        rolling(hub, edge, 400)
+        add_segment(log, [hub, edge], 400)
+        keeper.run(parts_max=1)
+        assert sums(keeper, ledger)["events"] == {"start": 1, "heartbeat": 1}
+
+
+@pytest.mark.spark
+def test_watching_runs_until_it_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
+    """Each run is told; a run that fails is told too and the next goes on; one run alone raises."""
+    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
+    rolling(hub, edge, 0)
+    add_segment(tmp_path / "log", [hub, edge], 0)
+    told: list[str] = []
+    stop = threading.Event()
+
+    def tell(text: str) -> None:
+        told.append(text)
+        if len(told) == 1:
+            Path(sealed(tmp_path / "log", "hub", 1)).write_bytes(b"no Parquet")
+        elif len(told) == 2:
+            Path(sealed(tmp_path / "log", "hub", 1)).unlink()
+        else:
+            stop.set()
+
+    into = tmp_path / "kept"
+    run_watch([tmp_path / "log"], into=into, every_s=0.01, keep_days=30, stop=stop, tell=tell)
+    assert told[0] == "4 new files"
+    assert told[1].startswith("failed: ")
+    assert told[2] == "0 new files"
+    Path(sealed(tmp_path / "log", "hub", 1)).write_bytes(b"no Parquet")
+    with pytest.raises(ReportError):
+        run_watch([tmp_path / "log"], into=into, every_s=None, keep_days=30, stop=threading.Event(), tell=tell)
+
+
+def test_a_store_cannot_be_watched(tmp_path: Path) -> None:
+    """A URI is refused before Spark starts."""
+    stop = threading.Event()
+    with pytest.raises(ReportError, match="not a local directory"):
+        run_watch(["s3a://b/logs"], into=tmp_path, every_s=None, keep_days=1, stop=stop, tell=print)
+
+
+def _killed(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,79 @@
+"""A real HAProxy in front of some nodes, and what it thinks of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.processes import Node, Server, free_port
+
+__all__ = ["HAProxy", "find_haproxy"]
+
+
+def find_haproxy() -> str | None:
+    """Return the path of HAProxy, or None when the machine has none."""
+    return shutil.which("haproxy", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
+
+
+class HAProxy(Server):
+    """An HAProxy with the backend of `configs/haproxy.cfg`, with quicker checks and addresses on loopback."""
+
+    def __init__(self, directory: Path, example: str, nodes: Sequence[tuple[Node, int]], *, check_s: float) -> None:
+        """Describe it.
+
+        Args:
+            directory: For its configuration, socket and log.
+            example: The text of `configs/haproxy.cfg`.
+            nodes: The nodes, each with the port of its agent check.
+            check_s: Pause between checks.
+        """
+        binary = find_haproxy()
+        if binary is None:
+            raise RuntimeError("HAProxy was not found. On Debian or Ubuntu: sudo apt-get install haproxy")
+        self._path = directory / "haproxy.cfg"
+        self._socket = directory / "haproxy.sock"
+        super().__init__([binary, "-db", "-f", str(self._path)], log=directory / "haproxy.log", port=free_port())
+        lines = [line for line in example.splitlines() if not line.strip().startswith("server ")]
+        text = "\n".join(lines).replace("/tmp/fanout-haproxy.sock", str(self._socket))
+        text = text.replace("bind :1883", f"bind 127.0.0.1:{self.port}")
+        text = text.replace("500ms", f"{int(check_s * 1000)}ms").replace("check port 8080", "check")
+        text = text.replace("agent-port 8082 ", "")
+        self._text = text + "".join(
+            f"\n    server {node.name} 127.0.0.1:{node.port} port {node.http_port} agent-port {agent_port}"
+            for node, agent_port in nodes
+        )
+
+    def _prepare(self) -> None:
+        self._path.write_text(self._text + "\n")
+
+    def ask(self, command: str) -> str:
+        """Return its answer to a command on its own socket."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(self._socket))
+            connection.sendall(command.encode() + b"\n")
+            answer = b""
+            while piece := connection.recv(65_536):
+                answer += piece
+        return answer.decode()
+
+    def servers(self) -> dict[str, dict[str, str]]:
+        """Return the figures of each server, such as `status`, `weight` and `stot` (connections so far)."""
+        head, *rows = self.ask("show stat").removeprefix("# ").strip().splitlines()
+        names = head.split(",")
+        found = [dict(zip(names, row.split(","), strict=False)) for row in rows if row.strip()]
+        return {row["svname"]: row for row in found if row["svname"] not in ("FRONTEND", "BACKEND")}
+
+    def status(self, name: str) -> str:
+        """Return the status of one server: `UP`, `DOWN`, `NOLB` or `DRAIN`, perhaps with more behind it."""
+        return self.servers()[name]["status"]
+
+    def clients_sent(self, name: str) -> int:
+        """Return how many connections it has sent to one server."""
+        return int(self.servers()[name]["stot"])
+
+    def is_up(self, name: str) -> bool:
+        """Return whether it sends clients to one server."""
+        return self.status(name).startswith("UP")
