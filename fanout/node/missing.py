@@ -20,7 +20,7 @@ def missing_filter(topic_filter: str, selector: Selector, replica: Replica) -> s
         None when the selector covers nothing of it, or a topic that both match is there.
     """
     common = common_filter(topic_filter, selector.local_filter)
-    if common is None or next(replica.match(common.encode()), None) is not None:
+    if common is None or any(replica.match(common.encode())):
         return None
     at_primary = common.removeprefix(selector.prefix)
     if not at_primary or (selector.exclude and overlap(Selector(at_primary), selector, local=False) is None):

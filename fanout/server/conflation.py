@@ -4,14 +4,16 @@ Owns which retained topics changed while a session's socket was full, and the ne
 included: so what waits is bounded by the number of topics, not of messages. It must not know sockets or queues;
 `Sending` says when something is conflated, and when it is sent.
 
-Messages wait in two parts. `put` fills the open one. `seal` closes it, and only what is sealed is taken: that is
-sent before anything that is queued later, and before retained messages of a later SUBSCRIBE. Nothing is deleted
-from the front of a dictionary, which would take time by the number of what was deleted before.
+Messages wait in parts. `put` fills the open one. `seal` closes it, and only what is sealed is taken: that is sent
+behind what was queued until then, before anything that is queued later, and before retained messages of a later
+SUBSCRIBE. A topic is in one sealed part at most. Nothing is deleted from the front of a dictionary, which would take
+time by the number of what was deleted before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 
 from fanout.server.counters import Counters
 from fanout.server.wire import Message
@@ -27,7 +29,7 @@ class Conflation:
     def __init__(self, *, counters: Counters) -> None:
         self._counters = counters
         self._open: dict[bytes, Message] = {}
-        self._sealed: Iterator[tuple[bytes, Message]] = iter(())
+        self._sealed: deque[_Part] = deque()  # none of them empty
         self.sealed = 0
         """How many topics are sealed and not taken."""
 
@@ -53,6 +55,10 @@ class Conflation:
         found = (self._open.pop(message[0][0], None) for message in messages)
         return [message for message in found if message is not None]
 
+    def follows(self, topic: bytes) -> bool:
+        """Return whether a message for `topic` comes behind all that is queued."""
+        return topic in self._open
+
     def supersede(self, message: Message) -> None:
         """Note that `message`, a retained value just read, is sent: the same value need not follow.
 
@@ -64,17 +70,23 @@ class Conflation:
             del self._open[topic]
             self._counters.conflated += 1
 
-    def seal(self) -> None:
-        """Close what is open; it follows what is sealed already."""
+    @property
+    def turn(self) -> int:
+        """Position in the queue before which messages precede the next one; only while `sealed` is not 0."""
+        return self._sealed[0].position
+
+    def seal(self, position: int) -> None:
+        """Close what is open; it follows what is sealed already, but for older messages of the same topics.
+
+        Args:
+            position: Of the next message to be queued: all before it precede.
+        """
         opened, self._open = self._open, {}
-        if self.sealed:
-            rest = dict(self._sealed)
-            self._counters.conflated += len(rest) + len(opened)
-            rest.update(opened)
-            self._counters.conflated -= len(rest)
-            opened = rest
-        self.sealed = len(opened)
-        self._sealed = iter(opened.items())
+        parts = [_Part(part.position, _without(part.messages, opened)) for part in self._sealed]
+        parts.append(_Part(position, opened))
+        before, self.sealed = self.sealed, sum(part.left for part in parts)
+        self._counters.conflated += before + len(opened) - self.sealed
+        self._sealed = deque(part for part in parts if part.left)
 
     def take(self, *, newest: bool) -> Message:
         """Take the next message; only while `sealed` is not 0.
@@ -83,8 +95,12 @@ class Conflation:
             newest: Whether a newer message for its topic goes in its place; so a topic that changes all the time
                 has its turn too. Not when something is queued, which may be for that topic and older.
         """
-        topic, message = next(self._sealed)
+        part = self._sealed[0]
+        topic, message = next(part.messages)
         self.sealed -= 1
+        part.left -= 1
+        if not part.left:
+            self._sealed.popleft()
         if newest:
             newer = self._open.pop(topic, None)
             if newer is not None:
@@ -96,6 +112,21 @@ class Conflation:
         """Forget everything and return how many messages that were."""
         count = len(self)
         self._open = {}
-        self._sealed = iter(())
+        self._sealed.clear()
         self.sealed = 0
         return count
+
+
+class _Part:
+    """What is sealed at one time."""
+
+    __slots__ = ("left", "messages", "position")
+
+    def __init__(self, position: int, messages: dict[bytes, Message]) -> None:
+        self.position = position
+        self.messages = iter(messages.items())
+        self.left = len(messages)
+
+
+def _without(messages: Iterable[tuple[bytes, Message]], newer: Mapping[bytes, Message]) -> dict[bytes, Message]:
+    return {topic: message for topic, message in messages if topic not in newer}

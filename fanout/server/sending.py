@@ -118,6 +118,7 @@ class Sending:
         self.wire = wire
         self.blocked = False
         self.outbound.window = window
+        self._seal()  # so what was queued before goes before retained values, which may have changed meanwhile
         releases: list[int] = []
         for packet_id, message, state in self.outbound.in_flight():
             if state is SendState.AWAIT_PUBCOMP:
@@ -253,11 +254,11 @@ class Sending:
         piece = _Piece(now_ns=now_ns, messages_left=messages_max, bytes_left=bytes_max)
         self.blocked = False
         self._take_resend(piece)
-        if not self._resend and (self._deliveries or self.conflation.sealed):
-            self._take_queued(piece, until=self._retained_from)
-            if self._position >= self._retained_from:
-                self._take_sealed(piece)
-                if not self.conflation.sealed:
+        if not self._resend:
+            self._take_sealed(piece)
+            if self._deliveries and not self.conflation.sealed:
+                self._take_queued(piece, until=self._retained_from)
+                if self._position >= self._retained_from:
                     self._take_retained(piece)
         if not self._deliveries and not self.conflation.sealed and not self.blocked:
             self._take_queued(piece)
@@ -318,7 +319,7 @@ class Sending:
     def _seal(self) -> None:
         """Let what waits go before all that comes."""
         self._retained_from = self.queue.appended_total
-        self.conflation.seal()
+        self.conflation.seal(self._retained_from)
 
     def _acknowledge_own(self, run: AckRun) -> bytes:
         if self._resend:
@@ -385,7 +386,7 @@ class Sending:
             if not piece.has_room():
                 return values[index:]
             piece.spend(1, len(value[1]))
-            if value[0] in self._waiting or 0 < value[6] <= piece.now_ns:  # [MQTT-3.3.2-5]
+            if self._waits(value) or 0 < value[6] <= piece.now_ns:  # [MQTT-3.3.2-5]
                 continue
             message = delivery.message(value)
             if not self._encode_one(message, piece):
@@ -402,7 +403,7 @@ class Sending:
         piece.spend(len(messages), batch.bytes_between(0, len(messages)))
         waiting = self._waiting
         if waiting and not waiting.keys().isdisjoint([message[0][0] for message in messages]):
-            kept = [index for index, message in enumerate(messages) if message[0][0] not in waiting]
+            kept = [index for index, message in enumerate(messages) if not self._waits(message[0])]
             messages, data = [messages[index] for index in kept], None
             frames = [frames[index] for index in kept]
             batch = Batch(messages, wire=batch.wire, frames=frames)
@@ -418,11 +419,24 @@ class Sending:
                 self.conflation.supersede(message)
         return [message[0] for message in messages[done:]]
 
+    def _waits(self, value: Update) -> bool:
+        """Return whether a retained value, just read, waits as a live message.
+
+        An older message for its topic does not do, unless the newest follows that: the value may have come while the
+        client had no subscription.
+        """
+        waiting = self._waiting.get(value[0])
+        return waiting is not None and (waiting == value or self.conflation.follows(value[0]))
+
     def _take_sealed(self, piece: _Piece) -> None:
         conflation = self.conflation
-        newest = not self.queue
         while conflation.sealed and piece.has_room():
-            message = conflation.take(newest=newest)
+            if self._position < conflation.turn:
+                self._take_queued(piece, until=conflation.turn)
+                if self.blocked:
+                    return
+                continue
+            message = conflation.take(newest=not self.queue)
             self._encode_one(message, piece)
             piece.spend(1, len(message[0][1]))
 

@@ -198,10 +198,10 @@ def test_standing_is_what_the_links_say() -> None:
     node = PartsOfNode(
         dataclasses.replace(LIVE, paths_above=(("hub", "a"), ("hub", "b"))), dataclasses.replace(LIVE, name="other")
     )
-    node.stopping = True
+    node.drain.phase = NodePhase.STOPPING
     assert node.documents.standing() == Standing("", (("hub", "a", "edge-1"), ("hub", "b", "edge-1")))
     waiting = PartsOfNode(dataclasses.replace(LIVE, state=LinkState.SNAPSHOT)).documents.standing()
-    assert waiting == Standing("link plant is snapshot", (("edge-1",),))
+    assert waiting == Standing("link plant is snapshot, waits for the retained set", (("edge-1",),))
 
 
 def test_newest_audit_is_in_the_status() -> None:

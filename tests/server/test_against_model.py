@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fanout.config import ServerConfig
@@ -271,7 +271,27 @@ OPERATIONS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+STALLED_AND_SUBSCRIBING: list[tuple[object, ...]] = [
+    ("stall", 0),
+    ("publish", [(0, 0, "value")]),
+    ("join", b"#", 1),
+    ("publish", [(0, 1, "value")]),
+    ("subscribe", 0, b"#", 0, True),
+]
+
+
+MISSED_BETWEEN: list[tuple[object, ...]] = [
+    ("join", b"t/#", 0),
+    ("publish", [(2, 0, "value")]),
+    ("unsubscribe", 0, b"#"),
+    ("publish", [(2, 0, "value")]),
+    ("join", b"#", 0),
+]
+
+
+@example([(WireVariant(5), 1)] * CLIENTS, STALLED_AND_SUBSCRIBING)
+@example([(WireVariant(5), 1)] * CLIENTS, MISSED_BETWEEN)
+@settings(max_examples=1000, deadline=None)
 @given(
     st.lists(st.tuples(WIRES, st.integers(1, 6)), min_size=CLIENTS, max_size=CLIENTS),
     st.lists(OPERATIONS, max_size=60),

@@ -33,7 +33,7 @@ def test_newest_message_keeps_the_place_of_the_first() -> None:
     put(conflation, message(b"a", b"a1"), message(b"b", b"b1"))
     put(conflation, message(b"a", b"a2"))
     assert len(conflation) == 2
-    conflation.seal()
+    conflation.seal(0)
     assert drain(conflation) == [b"a2", b"b1"]
     assert not conflation
     assert counters.conflated == 1
@@ -44,10 +44,10 @@ def test_what_changes_while_it_is_taken_goes_as_newest() -> None:
     counters = Counters()
     conflation = Conflation(counters=counters)
     put(conflation, message(b"a", b"a1"), message(b"b", b"b1"))
-    conflation.seal()
+    conflation.seal(0)
     put(conflation, message(b"b", b"b2"), message(b"c", b"c1"))
     assert drain(conflation) == [b"a1", b"b2"]
-    conflation.seal()
+    conflation.seal(0)
     assert drain(conflation) == [b"c1"]
     assert counters.conflated == 1
 
@@ -56,10 +56,10 @@ def test_older_value_is_taken_where_something_is_queued_between() -> None:
     """When messages stand between an older and a newer value, each of them keeps its place."""
     conflation = Conflation(counters=Counters())
     put(conflation, message(b"a", b"a1"))
-    conflation.seal()
+    conflation.seal(0)
     put(conflation, message(b"a", b"a2"))
     assert drain(conflation, newest=False) == [b"a1"]
-    conflation.seal()
+    conflation.seal(0)
     assert drain(conflation) == [b"a2"]
 
 
@@ -68,13 +68,26 @@ def test_sealing_again_merges() -> None:
     counters = Counters()
     conflation = Conflation(counters=counters)
     put(conflation, message(b"a", b"a1"), message(b"b", b"b1"), message(b"c", b"c1"))
-    conflation.seal()
+    conflation.seal(0)
     assert conflation.take(newest=True)[0][1] == b"a1"
     put(conflation, message(b"a", b"a2"), message(b"c", b"c2"))
-    conflation.seal()
+    conflation.seal(0)
     assert conflation.sealed == len(conflation) == 3
-    assert drain(conflation) == [b"b1", b"c2", b"a2"]
+    assert drain(conflation) == [b"b1", b"a2", b"c2"]
     assert counters.conflated == 1
+
+
+def test_each_part_has_its_turn_in_the_queue() -> None:
+    """What is sealed waits for what was queued before, and not for what was queued between two parts."""
+    conflation = Conflation(counters=Counters())
+    put(conflation, message(b"a", b"a1"), message(b"b", b"b1"))
+    conflation.seal(3)
+    put(conflation, message(b"b", b"b2"))
+    conflation.seal(5)
+    assert conflation.turn == 3
+    assert conflation.take(newest=True)[0][1] == b"a1"
+    assert conflation.turn == 5
+    assert drain(conflation) == [b"b2"]
 
 
 def test_taking_out_gives_what_is_open() -> None:
@@ -82,7 +95,7 @@ def test_taking_out_gives_what_is_open() -> None:
     conflation = Conflation(counters=Counters())
     assert conflation.take_out([message(b"a", b"x")]) == []
     put(conflation, message(b"a", b"a1"))
-    conflation.seal()
+    conflation.seal(0)
     put(conflation, message(b"b", b"b1"), message(b"c", b"c1"))
     assert conflation.take_out([message(b"a", b"x"), message(b"b", b"x")]) == [message(b"b", b"b1")]
     assert len(conflation) == 2
@@ -95,7 +108,7 @@ def test_retained_value_takes_the_place_of_the_same_value() -> None:
     put(conflation, message(b"a", b"a1", identifiers=(1,)), message(b"b", b"b1", identifiers=(1, 2)))
     for topic in (b"a", b"b", b"c"):
         conflation.supersede(message(topic, b"", identifiers=(1,)))
-    conflation.seal()
+    conflation.seal(0)
     assert drain(conflation) == [b"b1"]
     assert counters.conflated == 1
 
@@ -104,7 +117,7 @@ def test_clearing_tells_how_many_waited() -> None:
     """What is forgotten is counted by the caller."""
     conflation = Conflation(counters=Counters())
     put(conflation, message(b"a", b"a1"))
-    conflation.seal()
+    conflation.seal(0)
     put(conflation, message(b"b", b"b1"))
     assert conflation.clear() == 2
     assert not conflation

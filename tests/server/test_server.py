@@ -468,8 +468,8 @@ async def test_durable_subscription_gets_retained_values_once(node: NodeInMemory
         assert [(one.payload, one.retain, one.dup) for one in found] == [
             (b"1", True, True),
             (b"2", True, True),
-            (b"4", True, False),
             (b"new", False, False),
+            (b"4", True, False),
         ]
 
 
