@@ -424,3 +424,27 @@ async def test_workers_hold_no_more_than_the_limits_of_a_link(mosquitto: Mosquit
             assert len(await client.messages(5)) == 5
             await client.subscribe(b"plant/#")
             assert {one.topic for one in await client.messages_until_ping()} == {b"plant/0", b"plant/1", b"plant/2"}
+
+
+@pytest.mark.mosquitto
+async def test_what_links_ask_of_clients_is_asked_of_all_workers(tmp_path: Path, nodes: Nodes) -> None:
+    """Missing topics are announced for clients of both, and clients of both are sent away before a tear-down."""
+    with Mosquitto(tmp_path, name="own") as mosquitto:
+        load_retained(mosquitto.port, [("plant/held", b"x")])
+        settings = f"{QUICK}announce_missing = true\ndisconnect_clients = true\n"
+        node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=settings), settings=WORKERS)
+        await asyncio.to_thread(node.start)
+        await node.until_ready(deadline_s=DEADLINE_S)
+        names = [*ids_of(0, count=1, stem="q"), *ids_of(1, count=1, stem="q")]
+        async with AsyncExitStack() as stack:
+            watcher = await stack.enter_async_context(await RawClient.connect(mosquitto.port, "watcher"))
+            await watcher.subscribe(b"fanout/control/#")
+            clients = [await stack.enter_async_context(await RawClient.connect(node.port, name)) for name in names]
+            for client, topic in zip(clients, (b"plant/a", b"plant/b"), strict=True):
+                await client.subscribe(topic)
+                async with asyncio.timeout(DEADLINE_S):
+                    while topic not in (await watcher.expect(Publish)).payload:
+                        pass
+            await asyncio.to_thread(mosquitto.restart)
+            for client in clients:
+                await client.expect_end(ReasonCode.USE_ANOTHER_SERVER)
