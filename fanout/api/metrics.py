@@ -15,7 +15,16 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from fanout.api.models import LINK_STATES, AccessStatus, LinkDetail, LinkLag, LogStatus, NodeStatus, ServerStatus
+from fanout.api.models import (
+    LINK_STATES,
+    AccessStatus,
+    LinkDetail,
+    LinkLag,
+    LogStatus,
+    NodeStatus,
+    ServerStatus,
+    WorkerStatus,
+)
 from fanout.api.node_view import NodeView
 
 __all__ = ["METRICS", "MetricSpec", "NodeCollector", "node_registry"]
@@ -160,6 +169,13 @@ METRICS = (
         "Network Connections that the server ended, by Reason Code.",
         ("reason",),
     ),
+    MetricSpec("fanout_worker_serving", "gauge", "1 while the worker serves clients, else 0.", ("worker",)),
+    MetricSpec("fanout_worker_restarts_total", "counter", "Ends of the worker after which it started.", ("worker",)),
+    MetricSpec("fanout_worker_connections", "gauge", "Network Connections that the worker serves.", ("worker",)),
+    MetricSpec("fanout_worker_sessions", "gauge", "Sessions that the worker holds.", ("worker",)),
+    MetricSpec("fanout_worker_topics", "gauge", "Retained topics that the worker holds.", ("worker",)),
+    MetricSpec("fanout_worker_unread_bytes", "gauge", "Batches that the worker has not read.", ("worker",)),
+    MetricSpec("fanout_worker_cpu_seconds_total", "counter", "Processor time of the worker's process.", ("worker",)),
     MetricSpec("fanout_access_admitted_total", "counter", "Clients let in, by what they showed.", ("means",)),
     MetricSpec("fanout_access_refused_total", "counter", "Clients refused, by Reason Code.", ("reason",)),
     MetricSpec("fanout_access_password_checks_total", "counter", "Passwords checked."),
@@ -231,6 +247,8 @@ def _samples(status: NodeStatus, lags: Iterable[LinkLag]) -> Iterator[Sample]:
             yield "fanout_link_heartbeat_age_seconds", (lag.name,), lag.heartbeat_age_seconds
     if status.server is not None:
         yield from _server_samples(status.server)
+    for worker in status.workers:
+        yield from _worker_samples(worker)
     if status.access is not None:
         yield from _access_samples(status.access)
     if status.log is not None:
@@ -276,6 +294,13 @@ def _server_samples(server: ServerStatus) -> Iterator[Sample]:
                 yield f"fanout_server_{name}", (label,), count
         else:
             yield f"fanout_server_{name}", (), value
+
+
+def _worker_samples(worker: WorkerStatus) -> Iterator[Sample]:
+    label = (str(worker.number),)
+    yield "fanout_worker_serving", label, worker.state == "serving"
+    for name in ("restarts_total", "connections", "sessions", "topics", "unread_bytes", "cpu_seconds_total"):
+        yield f"fanout_worker_{name}", label, getattr(worker, name)
 
 
 def _access_samples(access: AccessStatus) -> Iterator[Sample]:

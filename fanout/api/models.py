@@ -43,6 +43,7 @@ __all__ = [
     "SelectorDetail",
     "SelectorReadiness",
     "ServerStatus",
+    "WorkerStatus",
     "utc_from_ns",
 ]
 
@@ -273,6 +274,22 @@ class ServerStatus(_Document):
     )
 
 
+class WorkerStatus(_Document):
+    """One of the processes that serve clients, where there are several; figures are up to a second old."""
+
+    number: int = Field(ge=1, description="Which worker, from 1.")
+    state: Literal["down", "starting", "serving"] = Field(
+        description="`starting` until it holds every value; `down` while it waits to be started again."
+    )
+    pid: int | None = Field(description="Of its process; null without one.")
+    restarts_total: NonNegativeInt = Field(description="How often it ended and was started again.")
+    connections: NonNegativeInt = Field(description="Network Connections of clients that it serves now.")
+    sessions: NonNegativeInt = Field(description="Sessions that it holds now.")
+    topics: NonNegativeInt = Field(description="Topics with a retained value that it holds now, `$SYS` included.")
+    unread_bytes: NonNegativeInt = Field(description="Batches that it has not read; above 16 MiB sources wait.")
+    cpu_seconds_total: NonNegativeFloat = Field(description="Processor time that its process has used.")
+
+
 class AccessStatus(_Document):
     """Who was let in, and what it took to find out; totals count since the node started."""
 
@@ -333,6 +350,10 @@ class NodeStatus(_Document):
     listeners: tuple[str, ...] = Field(description="Addresses at which MQTT clients are served, with their real ports.")
     links: tuple[LinkDetail, ...]
     server: ServerStatus | None = Field(description="Null on a node that serves nobody (a tap).")
+    pid: int | None = Field(default=None, description="Of the node's process; with workers that of the hub.")
+    workers: tuple[WorkerStatus, ...] = Field(
+        default=(), description="The processes that serve clients; empty when the node's own process does."
+    )
     access: AccessStatus | None = Field(default=None, description="Null on a node that serves nobody (a tap).")
     log: LogStatus | None = Field(description="Null without a replication log.")
     limits: dict[str, NonNegativeFloat] = Field(

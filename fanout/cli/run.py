@@ -46,10 +46,11 @@ LogLevelOption: TypeAlias = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the three commands to `app`."""
+    """Add the three commands to `app`, and that of a node's worker, which nobody else runs."""
     app.command()(secondary)
     app.command()(primary)
     app.command()(tap)
+    app.command(hidden=True)(worker)
 
 
 def secondary(
@@ -89,25 +90,54 @@ def tap(
     _run(config, role="tap", log_format=log_format, log_level=log_level)
 
 
+def worker(
+    feed: Annotated[int, typer.Option(help="Descriptor of the channel to the hub.")],
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_level: LogLevelOption = LogLevel.INFO,
+) -> None:
+    """Serve a share of the clients of a node; started by the node itself."""
+    import asyncio
+    import signal
+    import socket
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the hub gets them too, and says what to do
+        signal.signal(number, signal.SIG_IGN)
+
+    from fanout.system_clock import SystemClock
+    from fanout.workers.worker import run_worker
+
+    _configure_logging(log_format, log_level)
+    with asyncio.Runner(loop_factory=_event_loop_factory()) as runner:
+        raise typer.Exit(runner.run(run_worker(socket.socket(fileno=feed), clock=SystemClock())))
+
+
 def _run(path: Path, *, role: Role, log_format: LogFormat, log_level: LogLevel) -> None:
     from fanout.config import load_config
 
     node_config = load_config(path, role=role)  # before the slow imports: a wrong file is told at once
 
     import asyncio
+    import os
+
+    from fanout.node import run_node
+
+    _configure_logging(log_format, log_level)
+    os.environ.update(FANOUT_LOG_FORMAT=log_format, FANOUT_LOG_LEVEL=log_level)  # workers log alike
+    with asyncio.Runner(loop_factory=_event_loop_factory()) as runner:
+        raise typer.Exit(runner.run(run_node(node_config, role=role, path=path)))
+
+
+def _configure_logging(log_format: LogFormat, log_level: LogLevel) -> None:
     import logging
     import sys
 
     from fanout.logging_setup import configure_logging
-    from fanout.node import run_node
 
     configure_logging(
         level=logging.getLevelNamesMapping()[log_level.upper()],
         as_json=log_format is LogFormat.JSON,
         stream=sys.stderr,
     )
-    with asyncio.Runner(loop_factory=_event_loop_factory()) as runner:
-        raise typer.Exit(runner.run(run_node(node_config, role=role, path=path)))
 
 
 def _event_loop_factory() -> Callable[[], AbstractEventLoop]:

@@ -6,6 +6,7 @@ It assumes that each value is legal by itself (`fanout.config.values`), and read
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
@@ -160,6 +161,12 @@ def _server_faults(config: NodeConfig) -> Iterator[ConfigFault]:
             "server.write_buffer_low_bytes",
             f"{server.write_buffer_low_bytes} is more than the high mark, {server.write_buffer_high_bytes}",
             "Choose a value that is at most write_buffer_high_bytes.",
+        )
+    if server is not None and server.workers > 1 and sys.platform != "linux":
+        yield ConfigFault(
+            "server.workers",
+            f"{server.workers} processes can share listeners on Linux only, and this is {sys.platform}",
+            "Remove the line.",
         )
 
 

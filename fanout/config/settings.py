@@ -52,6 +52,7 @@ from fanout.config.values import (
     SessionExpiry,
     Uint16,
     UserName,
+    WorkerCount,
     converted,
 )
 from fanout.selection import ContentKind, Selector, WritePolicy
@@ -139,6 +140,8 @@ class ServerConfig:
 
     listen: ListenAddresses = _LISTEN
     """Addresses to listen on, where nothing else is to be said."""
+    workers: WorkerCount = 1
+    """Processes that serve clients; with more than one they share the listeners, and another one holds the links."""
     connect_timeout_s: Seconds = 5.0
     """How long a new connection may take to send its whole CONNECT."""
     connections_max: Count = 10_000

@@ -53,6 +53,7 @@ __all__ = [
     "SessionExpiry",
     "Uint16",
     "UserName",
+    "WorkerCount",
     "converted",
 ]
 
@@ -243,6 +244,7 @@ PositiveUint16: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=65_535)]
 # 0xFFFFFFFF means that the session never expires (MQTT 5, section 3.1.2.11.2), and nothing would bound it.
 SessionExpiry: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=0xFFFF_FFFE)]
 Count: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=1_000_000_000)]
+WorkerCount: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=64)]
 ByteCount: TypeAlias = Annotated[int, Strict(), Field(ge=KIB, le=1024 * GIB)]
 # A Remaining Length of four bytes and the fixed header in front of it (MQTT 5, section 1.5.5).
 PacketBytes: TypeAlias = Annotated[int, Strict(), Field(ge=KIB, le=268_435_460)]

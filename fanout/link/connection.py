@@ -61,6 +61,7 @@ class LinkConnection(asyncio.BufferedProtocol):
         self._lost = False
         self._reading = True
         self._writable = True
+        self._held = False
         self._transport: asyncio.Transport | None = None
 
     # --- what asyncio calls ---
@@ -76,7 +77,7 @@ class LinkConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Take a read."""
         data = bytes(self._buffer[:nbytes])
-        if not self.read_ahead and not self._pending:
+        if not self.read_ahead and not self._pending and not self._held:
             self._on_data(data)
             return
         self._pending.append(data)
@@ -112,6 +113,13 @@ class LinkConnection(asyncio.BufferedProtocol):
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
+    def hold(self, held: bool) -> None:
+        """Hand nothing over and read nothing while held."""
+        self._held = held
+        self._adjust_reading()
+        if self._pending:
+            self._schedule()
+
     async def close(self) -> None:
         """Close after what was written has left, for a second at most; what is read from now on is dropped."""
         self._pending.clear()
@@ -132,13 +140,13 @@ class LinkConnection(asyncio.BufferedProtocol):
     # --- reading ahead ---
 
     def _schedule(self) -> None:
-        if not self._decoding:
+        if not self._decoding and not self._held:
             self._decoding = True
             asyncio.get_running_loop().call_soon(self._decode_slice)
 
     def _decode_slice(self) -> None:
         self._decoding = False
-        if not self._pending:
+        if not self._pending or self._held:
             return
         pieces = [self._pending.popleft()]
         size = len(pieces[0])
@@ -161,7 +169,7 @@ class LinkConnection(asyncio.BufferedProtocol):
         if self._transport is None or self._lost or self._transport.is_closing():
             return
         high, low = self._read_ahead_bytes_max, self._read_ahead_bytes_max // 2
-        wanted = self._writable and self._pending_bytes <= (high if self._reading else low)
+        wanted = self._writable and not self._held and self._pending_bytes <= (high if self._reading else low)
         if wanted and not self._reading:
             self._transport.resume_reading()
         elif self._reading and not wanted:

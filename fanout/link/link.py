@@ -96,6 +96,7 @@ class Link:
         self._preferred: int | None = None
         """Position of a better address that has just answered: to be used in place of the one in use."""
         self._connection: LinkConnection | None = None
+        self._held = False
         self._attention = asyncio.Event()
         """Set when the task has something to do: a failure, a tear-down, or a connection that is gone."""
         self._failure: FanoutError | None = None
@@ -169,6 +170,12 @@ class Link:
         self._write_and_plan()
         verdict = self._verdicts[token] = asyncio.get_running_loop().create_future()
         return verdict
+
+    def hold(self, held: bool) -> None:
+        """Read nothing from the primary while held: who takes the batches has too many of them."""
+        self._held = held
+        if self._connection is not None:
+            self._connection.hold(held)
 
     async def wait_forwarded(self) -> None:
         """Wait until the primary has answered what was forwarded, or nobody can any more."""
@@ -294,6 +301,7 @@ class Link:
                 timeout_s=self.config.connect_timeout_s,
             )
             self._connection = connection
+            connection.hold(self._held)
             self._write_and_plan()
             while not (self._failed() or connection.closed.is_set()):
                 await self._wait_attention(_NEVER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING, Final
 
 from fanout import __version__
@@ -21,6 +22,7 @@ from fanout.api.models import (
     SelectorDetail,
     SelectorReadiness,
     ServerStatus,
+    WorkerStatus,
     utc_from_ns,
 )
 from fanout.link.audit import AuditReport
@@ -89,6 +91,8 @@ class NodeDocuments:
             listeners=tuple(node.server.addresses) if node.server else (),
             links=tuple(self._detail(link.status()) for link in node.links),
             server=self._server(),
+            pid=os.getpid(),
+            workers=self._workers(),
             access=self._access(),
             log=self._log(),
             limits=self._limits(),
@@ -142,12 +146,14 @@ class NodeDocuments:
         server = self._node.server
         return agent_line(
             self.readiness(),
-            connections=len(server.connections) if server else 0,
+            connections=server.stats().connections if server else 0,
             connections_max=server.config.connections_max if server else 0,
         )
 
     def _verdict(self) -> Verdict:
-        return judge(self._node.drain.phase, (link.status() for link in self._node.links))
+        pool = self._node.pool
+        unserved = pool.reasons() if pool is not None else ()
+        return judge(self._node.drain.phase, (link.status() for link in self._node.links), unserved=unserved)
 
     @staticmethod
     def _detail(status: LinkStatus) -> LinkDetail:
@@ -197,8 +203,29 @@ class NodeDocuments:
         return ServerStatus(**figures, retained_topics=len(self._node.store))
 
     def _access(self) -> AccessStatus | None:
-        gate = self._node.gate
+        gate, pool = self._node.gate, self._node.pool
+        if pool is not None:
+            return AccessStatus(**dataclasses.asdict(pool.access_stats()))
         return AccessStatus(**dataclasses.asdict(gate.stats())) if gate is not None else None
+
+    def _workers(self) -> tuple[WorkerStatus, ...]:
+        found = []
+        for worker in self._node.pool.workers if self._node.pool is not None else ():
+            report = worker.last_report
+            found.append(
+                WorkerStatus(
+                    number=worker.number + 1,
+                    state=worker.state.value,
+                    pid=worker.pid,
+                    restarts_total=worker.restarts_total,
+                    connections=report.server.connections if report is not None else 0,
+                    sessions=report.server.sessions if report is not None else 0,
+                    unread_bytes=worker.unread_bytes,
+                    topics=report.topics if report is not None else 0,
+                    cpu_seconds_total=report.cpu_s if report is not None else 0,
+                )
+            )
+        return tuple(found)
 
     def _log(self) -> LogStatus | None:
         log, config = self._node.log, self._node.config.log
@@ -219,7 +246,7 @@ class NodeDocuments:
         if config.server is not None and self._node.server is not None:
             for key in _SERVER_LIMITS:
                 limits[f"server.{key}"] = getattr(config.server, key)
-        if self._node.gate is not None:
+        if self._node.gate is not None or self._node.pool is not None:
             limits["access.decisions_max"] = config.access.decisions_max
             limits["access.password_queue_max"] = config.access.password_queue_max
             if config.access.http is not None:

@@ -67,15 +67,16 @@ def link_reasons(links: Iterable[LinkStatus]) -> tuple[str, ...]:
     return tuple(f"link {name} is {reason}" for name, reason in reasons if reason is not None)
 
 
-def judge(phase: NodePhase, links: Iterable[LinkStatus]) -> Verdict:
+def judge(phase: NodePhase, links: Iterable[LinkStatus], *, unserved: tuple[str, ...] = ()) -> Verdict:
     """Return whether a node is ready.
 
     Args:
         phase: Where the node is in its life.
         links: Its links.
+        unserved: Why its workers cannot serve clients; empty when they can.
     """
     own = () if phase is NodePhase.SERVING else (f"the node is {phase.value}",)
-    reasons = (*own, *link_reasons(links))
+    reasons = (*own, *link_reasons(links), *unserved)
     if phase is NodePhase.DRAINING:
         return Verdict("draining", reasons)
     if phase is NodePhase.STOPPING:

@@ -24,12 +24,11 @@ from fanout.access.passwords import PasswordFile, load_password_file
 from fanout.api.agent import AgentListener
 from fanout.api.app import create_app
 from fanout.api.http_server import HttpServer
+from fanout.concerned import Concerned
 from fanout.config import AccessConfig, LinkConfig, NodeConfig, Role, load_config
 from fanout.errors import ConfigError
 from fanout.link.link import Link
 from fanout.node.cautions import find_cautions
-from fanout.node.clock import SystemClock
-from fanout.node.concerned import Concerned
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
@@ -43,6 +42,8 @@ from fanout.replog.settings import LogSettings
 from fanout.replog.writer import LogWriter
 from fanout.selection import Selector
 from fanout.server.server import Server
+from fanout.system_clock import SystemClock
+from fanout.workers.pool import WorkerPool
 
 __all__ = ["Node", "run_node"]
 
@@ -112,11 +113,15 @@ class Node:
             control_prefixes=[f"{link.control_topic}/".encode() for link in config.links],
             accept=self._accept_own,
         )
-        self.gate = self._make_gate() if server_config else None
-        """Decides who may connect, read and write; None where nobody is served."""
         self._announcing = [link for link in config.links if link.announce_missing]
-        self.server = (
-            Server(
+        self.pool = self._make_pool() if server_config and server_config.workers > 1 else None
+        """The processes that serve clients; None where this one does, or nobody is served."""
+        self.gate = self._make_gate() if server_config and self.pool is None else None
+        """Decides who may connect, read and write; None where this process serves nobody."""
+        self.server: Server | WorkerPool | None = self.pool
+        """What serves clients; None for nobody."""
+        if server_config and self.pool is None:
+            self.server = Server(
                 server_config,
                 node_id=config.node.id,
                 store=self.store,
@@ -127,9 +132,6 @@ class Node:
                 gate=self.gate,
                 subscribed=self._announce_missing if self._announcing else None,
             )
-            if server_config
-            else None
-        )
         self.documents = NodeDocuments(self)
         self.http = (
             HttpServer(create_app(self.documents), host=config.http.listen.host, port=config.http.listen.port)
@@ -175,6 +177,8 @@ class Node:
             await self.stop()
             raise
         self.spawn("housekeeping", self._keep_house)
+        if self.pool is not None:
+            self.spawn("workers", self.pool.wait_failed)
         for name, link in self._links.items():
             self.spawn(f"link-{name}", link.run)
         self._logger.info(
@@ -226,10 +230,10 @@ class Node:
         Raises:
             ConfigError: The password file cannot be used; what was in force stays.
         """
-        if self.gate is None or self.server is None:
+        if self.server is None:
             return
         passwords = await asyncio.to_thread(_load_passwords, config.access)
-        change = self.gate.replace(config.access, passwords=passwords)
+        change = self.gate.replace(config.access, passwords=passwords) if self.gate is not None else None
         self.config = dataclasses.replace(self.config, access=config.access)
         differing = [
             field.name
@@ -238,10 +242,12 @@ class Node:
         ]
         if differing:
             self._logger.warning("changes need a restart", sections=differing)
-        if change.sessions_to_check:
+        if self.pool is not None:
+            self.pool.reload(self.config)
+        if isinstance(self.server, Server) and change is not None and change.sessions_to_check:
             await self.server.check_again()
-        stats = self.gate.stats()
-        self._logger.info("access reloaded", rules=stats.rules, users=stats.users)
+        users = len(passwords.users) if passwords is not None else 0
+        self._logger.info("access reloaded", rules=len(config.access.rules), users=users)
 
     def reload_certificates(self) -> None:
         """Read the certificates and keys of the listeners again; connections stay."""
@@ -279,7 +285,7 @@ class Node:
         if record.config.disconnect_clients:
             gone = await self.server.send_away(Concerned(record.config.selectors))
             self._logger.warning("clients sent away before a tear-down", link=link, clients=gone)
-        return len(self.server.connections)
+        return self.server.stats().connections
 
     def event(
         self,
@@ -340,6 +346,21 @@ class Node:
             ),
             logger=self._logger,
         )
+
+    def _make_pool(self) -> WorkerPool:
+        _load_passwords(self.config.access)  # a file that cannot be used is told before anything starts
+        return WorkerPool(
+            self.config,
+            ingress=self.ingress,
+            replicas=[*(record.replica for record in self._records.values()), self.own, self._sys.replica],
+            subscribed=self._announce_missing,
+            hold=self._hold_links,
+            logger=self._logger,
+        )
+
+    def _hold_links(self, held: bool) -> None:
+        for link in self._links.values():
+            link.hold(held)
 
     def _make_gate(self) -> Gate:
         access = self.config.access

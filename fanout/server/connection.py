@@ -220,6 +220,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether it waits for `release`."""
+        return self._held
+
     def release(self) -> None:
         """Go on with what was kept, then with reading."""
         self._held = False

@@ -1,6 +1,7 @@
 """The sockets on which the server listens.
 
 Owns opening and closing them, and the certificates that they show. It must not know what is spoken on a connection.
+Binding and serving are two steps: with several workers one process binds, and others serve.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -28,11 +30,22 @@ _SOCKET_MODE: Final = 0o660
 _PROBE_S: Final = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """Sockets that listen, and which others serve."""
+
+    sockets: Sequence[socket.socket]
+
+    def close(self) -> None:
+        for one in self.sockets:
+            one.close()
+
+
 class Listeners:
     """Listening sockets, all open or none."""
 
     def __init__(self) -> None:
-        self._servers: list[tuple[Address, asyncio.Server | TlsAcceptor]] = []
+        self._servers: list[tuple[Address, asyncio.Server | TlsAcceptor | _Bound]] = []
         self._tls: list[ListenerTls] = []
         self._paths: dict[Path, int] = {}
         self._entering: dict[Entering, None] = {}
@@ -45,7 +58,48 @@ class Listeners:
         """
         try:
             for config in listeners:
-                await self._open(config, reception)
+                await self._serve(config, await self._bind(config), reception)
+        except BaseException:
+            self.close()
+            raise
+
+    async def bind(self, listeners: Iterable[ListenerConfig]) -> list[list[socket.socket]]:
+        """Listen on every one of `listeners`, for other processes to serve; they stay open until `close`.
+
+        Returns:
+            The sockets of each.
+
+        Raises:
+            ListenError: An address cannot be bound, or a certificate cannot be used; all others are closed again.
+        """
+        bound: list[list[socket.socket]] = []
+        try:
+            for config in listeners:
+                if config.address.has_tls:
+                    self._tls.append(ListenerTls(config))
+                bound.append(await self._bind(config))
+                self._servers.append((config.address, _Bound(bound[-1])))
+        except BaseException:
+            self.close()
+            raise
+        return bound
+
+    async def serve(
+        self, listeners: Iterable[ListenerConfig], sockets: Iterable[Sequence[socket.socket]], reception: Reception
+    ) -> None:
+        """Serve what another process has bound.
+
+        Args:
+            listeners: As given to `bind` there.
+            sockets: The sockets of each.
+            reception: Takes the connections.
+
+        Raises:
+            ListenError: A certificate cannot be used; all are closed then.
+        """
+        try:
+            for config, bound in zip(listeners, sockets, strict=True):
+                await self._serve(config, bound, reception)
         except BaseException:
             self.close()
             raise
@@ -91,22 +145,12 @@ class Listeners:
                     found.append(str(Address(address.scheme, host, port)))
         return found
 
-    async def _open(self, config: ListenerConfig, reception: Reception) -> None:
+    async def _bind(self, config: ListenerConfig) -> list[socket.socket]:
         address = config.address
-        tls = ListenerTls(config) if address.has_tls else None
-        gateway = Gateway(config, tls, reception, self._entering)
-        new_entry = partial(Entry, gateway)
-        loop = asyncio.get_running_loop()
         try:
             if address.scheme == "unix":
-                bound = self._bind_unix(Path(address.host))
-                self._servers.append((address, await loop.create_unix_server(new_entry, sock=bound, backlog=_BACKLOG)))
-            elif tls is not None and not config.proxy_protocol_from:
-                for listening in await _listen(address):
-                    self._servers.append((address, TlsAcceptor(listening, gateway)))
-            else:  # TLS comes behind the PROXY header
-                server = await loop.create_server(new_entry, address.host, address.port, backlog=_BACKLOG)
-                self._servers.append((address, server))
+                return [self._bind_unix(Path(address.host))]
+            return await _listen(address)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             what = "path" if address.scheme == "unix" else "port"
@@ -114,6 +158,28 @@ class Listeners:
                 f"cannot listen on {address}: {reason}",
                 hint=f"Correct server.listen or server.listener, or stop the process that has the {what}.",
             ) from error
+
+    async def _serve(self, config: ListenerConfig, bound: Sequence[socket.socket], reception: Reception) -> None:
+        address = config.address
+        left = list(bound)
+        try:
+            tls = ListenerTls(config) if address.has_tls else None
+            gateway = Gateway(config, tls, reception, self._entering)
+            new_entry = partial(Entry, gateway)
+            loop = asyncio.get_running_loop()
+            while left:
+                server: asyncio.Server | TlsAcceptor
+                if tls is not None and not config.proxy_protocol_from:
+                    server = TlsAcceptor(left[0], gateway)
+                elif address.scheme == "unix":
+                    server = await loop.create_unix_server(new_entry, sock=left[0], backlog=_BACKLOG)
+                else:  # TLS comes behind the PROXY header
+                    server = await loop.create_server(new_entry, sock=left[0], backlog=_BACKLOG)
+                self._servers.append((address, server))
+                del left[0]
+        finally:
+            for one in left:
+                one.close()
         if tls is not None:
             self._tls.append(tls)
 
@@ -126,6 +192,7 @@ class Listeners:
             bound.bind(str(path))
             self._paths[path] = path.stat().st_ino
             path.chmod(_SOCKET_MODE)
+            bound.listen(_BACKLOG)
         except BaseException:
             bound.close()
             raise

@@ -140,6 +140,9 @@ class SessionRegistry:
             except ProtocolError:
                 codes.append(ReasonCode.TOPIC_FILTER_INVALID)
                 continue
+            if shared is not None and self._config.workers > 1:  # its members would be in different processes
+                codes.append(ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED)
+                continue
             if shared is not None:
                 new = shared not in session.shared
             else:

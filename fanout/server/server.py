@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
 from collections.abc import Callable, Collection, Container, Sequence
 from functools import partial
 from typing import Final
@@ -31,6 +32,7 @@ from fanout.server.connection import ClientConnection
 from fanout.server.counters import Counters, DropReason, EntryFault, Limit, ServerStats
 from fanout.server.deadlines import Deadline, Deadlines
 from fanout.server.dispatch import Dispatcher
+from fanout.server.doorman import Doorman, Doorway
 from fanout.server.handshake import Terms, terms_for
 from fanout.server.listeners import Listeners
 from fanout.server.pacing import Pacer
@@ -70,6 +72,7 @@ class Server:
         known_topics: Container[bytes] = (),
         assign_client_id: Callable[[], str] = _random_client_id,
         gate: Gate | None = None,
+        doorman: Doorman | None = None,
         subscribed: Callable[[Sequence[bytes]], None] | None = None,
     ) -> None:
         """Make a server; `start` opens its listeners.
@@ -84,6 +87,7 @@ class Server:
             known_topics: Topic Names that are known to be valid, such as the keys of a replica.
             assign_client_id: Makes Client Identifiers for clients that send none.
             gate: Decides who may connect, read and write; None lets everybody do everything.
+            doorman: Decides which process serves a client; None when there is only this one.
             subscribed: Told of the Topic Filters of each SUBSCRIBE that were granted, `$share` forms left out.
         """
         self.config = config
@@ -114,6 +118,7 @@ class Server:
         self.pacer: Pacer
         """Gives turns to connections with much to send; there from `start` on."""
         self._gate = gate
+        self._doorman = doorman
         self._node_id = node_id
         self._known_topics = known_topics
         self._assign_client_id = assign_client_id
@@ -127,17 +132,25 @@ class Server:
         self._loop: asyncio.AbstractEventLoop
         self._listeners = Listeners()
         self._stopping = False
+        self._publishers_held = False
+        self._waiting_publishers: list[ClientConnection] = []
         self._all_gone = asyncio.Event()
 
-    async def start(self) -> None:
+    async def start(self, sockets: Sequence[Sequence[socket.socket]] | None = None) -> None:
         """Open the listeners.
+
+        Args:
+            sockets: What each of them listens on already, because another process has opened it; None opens them.
 
         Raises:
             ListenError: An address cannot be bound, or a certificate cannot be used; no listener is open then.
         """
         self._loop = asyncio.get_running_loop()
         self.pacer = Pacer(loop=self._loop, monotonic=self.clock.monotonic)
-        await self._listeners.open(self.config.listeners, self)
+        if sockets is None:
+            await self._listeners.open(self.config.listeners, self)
+        else:
+            await self._listeners.serve(self.config.listeners, sockets, self)
 
     async def stop(self, *, deadline_s: float = 5.0) -> None:
         """Close the listeners and every connection: each once nothing is under way on it, or at the deadline.
@@ -303,9 +316,15 @@ class Server:
         """How long a connection may take until its CONNECT is there, PROXY header and TLS handshake included."""
         return self.config.connect_timeout_s
 
-    def arrive(self, host: str, *, address: str) -> Place | None:
-        """Give a new connection a place; None when it is refused; see `fanout.server.entry.Reception`."""
-        self.counters.connections_opened += 1
+    def arrive(self, host: str, *, address: str, accepted_here: bool = True) -> Place | None:
+        """Give a new connection a place; None when it is refused; see `fanout.server.entry.Reception`.
+
+        Args:
+            host: From where it comes.
+            address: The same with the port, for the log.
+            accepted_here: Whether it is to be counted as opened; not when another process has accepted it.
+        """
+        self.counters.connections_opened += accepted_here
         if self._stopping:
             self.turn_away("stopping", address=address)
             return None
@@ -347,7 +366,11 @@ class Server:
 
     def new_protocol(self, peer: Peer, place: Place, *, websocket: bool) -> asyncio.BufferedProtocol:
         """Make what serves a connection."""
-        connection = ClientConnection(self, peer, place)
+        connection: ClientConnection | Doorway
+        if self._doorman is not None:
+            connection = self._doorman.meet(peer, place, websocket=websocket)
+        else:
+            connection = ClientConnection(self, peer, place)
         if not websocket:
             return connection
         return WebSocket(
@@ -472,7 +495,18 @@ class Server:
             for index, row in enumerate(rows):
                 if row[2] & 0x06 and verdicts[index] is success and routes(row[0]) is NO_ROUTES:
                     verdicts[index] = ReasonCode.NO_MATCHING_SUBSCRIBERS
+        if self._publishers_held and not connection.is_held:
+            connection.hold()
+            self._waiting_publishers.append(connection)
         return verdicts
+
+    def hold_publishers(self, held: bool) -> None:
+        """Let clients that publish wait, each from its next messages on, until called with False."""
+        self._publishers_held = held
+        if not held:
+            waiting, self._waiting_publishers = self._waiting_publishers, []
+            for connection in waiting:
+                connection.release()
 
     def verdict_came(self, session: Session) -> None:
         """Note that a verdict on a message of `session` came later; its connection may be another one by now."""

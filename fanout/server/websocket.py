@@ -195,6 +195,10 @@ class WebSocket(asyncio.BufferedProtocol):
 
     # The connection's side.
 
+    def hand_on(self, connection: Connection) -> None:
+        """Give the packets to another connection from now on."""
+        self._connection = connection
+
     def has_ended(self) -> bool:
         """Return whether no more can be said in either direction."""
         return self._ended
@@ -245,6 +249,9 @@ class _Stream(asyncio.Transport):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._transport.get_extra_info(name, default)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._websocket.hand_on(cast("Connection", protocol))
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._transport.set_write_buffer_limits(high=high, low=low)

@@ -27,6 +27,7 @@ from fanout.api.models import (
     SelectorDetail,
     SelectorReadiness,
     ServerStatus,
+    WorkerStatus,
 )
 from fanout.errors import AuditRefused
 
@@ -217,6 +218,20 @@ class StandInNode:
             reasons=self.reasons,
             listeners=("mqtt://127.0.0.1:1884",),
             links=self.links,
+            pid=4711,
+            workers=(
+                WorkerStatus(
+                    number=1,
+                    state="serving",
+                    pid=4712,
+                    restarts_total=1,
+                    connections=5,
+                    sessions=6,
+                    topics=200_013,
+                    unread_bytes=0,
+                    cpu_seconds_total=2.5,
+                ),
+            ),
             server=self.server,
             access=self.access,
             log=self.log,

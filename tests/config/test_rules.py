@@ -211,6 +211,16 @@ def test_the_low_mark_is_not_above_the_high_mark() -> None:
     assert faults_of(f"{NODE}{SERVER}write_buffer_low_bytes = 2048\nwrite_buffer_high_bytes = 2048\n") == []
 
 
+def test_several_workers_need_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere processes cannot share listeners and hand connections over like this."""
+    text = f"{NODE}{SERVER}workers = 2\n"
+    assert faults_of(text) == []
+    monkeypatch.setattr("sys.platform", "win32")
+    problem = "2 processes can share listeners on Linux only, and this is win32"
+    assert faults_of(text) == [("server.workers", problem, "Remove the line.")]
+    assert faults_of(text.replace("2", "1")) == []
+
+
 class TestLinks:
     """Names, identifiers, passwords and pauses of links."""
 

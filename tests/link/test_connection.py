@@ -114,6 +114,26 @@ async def test_the_order_is_kept_when_reading_ahead_ends() -> None:
         await wait_until(lambda: case.total() == b"onetwo")
 
 
+@pytest.mark.parametrize("read_ahead", [False, True])
+async def test_nothing_is_handed_over_while_held(read_ahead: bool) -> None:
+    """What was read before and what comes then waits, the socket included, and follows in order."""
+    async with connected(read_ahead=read_ahead) as case:
+        for data in (b"one", b"two"):
+            case.connection.get_buffer(0)[:3] = data
+            case.connection.buffer_updated(3)
+            case.connection.hold(True)
+        sending = asyncio.create_task(case.send(b"x" * 20_000_000))
+        before = case.total()
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        assert case.total() == before
+        assert not sending.done()
+        case.connection.hold(False)
+        await sending
+        await wait_until(lambda: len(case.total()) == 20_000_006)
+        assert case.total().startswith(b"onetwox")
+
+
 async def test_reading_ahead_is_bounded() -> None:
     """Beyond the bound the socket has to wait; below half of it reading goes on."""
     async with connected(read_ahead=True, read_ahead_bytes_max=200_000) as case:

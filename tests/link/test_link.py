@@ -245,6 +245,20 @@ async def wait_verdict(link: Running, *, topic: bytes = b"plant/0", flags: int =
     return await asyncio.wait_for(verdict, 5) if isinstance(verdict, asyncio.Future) else verdict
 
 
+async def test_a_held_link_reads_nothing() -> None:
+    """Not on the connection that it has, and not on the next one; then it goes on where it was."""
+    primary = FakePrimary()
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        link.link.hold(True)
+        before = link.link.status().received_total
+        link.link.forward(row(b"plant/0"), prefix=b"")
+        await asyncio.sleep(0.1)
+        assert link.link.status().received_total == before
+        link.link.hold(False)
+        await link.wait(lambda: link.link.status().received_total > before)
+
+
 async def test_forwarded_messages_get_a_verdict() -> None:
     """The primary's answer is the verdict; without the prefix, at QoS 1 at least, and it comes back."""
     primary = FakePrimary()

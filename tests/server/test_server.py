@@ -782,3 +782,21 @@ async def test_connect_while_stopping_is_refused(node: NodeInMemory) -> None:
         node.server._stopping = False
         client.send(Connect("c"))
         assert (await client.expect(Connack)).reason_code == 0
+
+
+async def test_publishers_wait_while_they_are_held(node: NodeInMemory) -> None:
+    """What comes first is taken, what comes behind waits; who only reads is served on, and nothing is lost."""
+    async with await RawClient.connect(node.port, "w") as writer, await RawClient.connect(node.port, "r") as reader:
+        await reader.subscribe(b"a", qos=1)
+        node.server.hold_publishers(True)
+        await writer.expect_ack(PacketType.PUBACK, writer.publish(b"a", b"0", qos=1))
+        writer.publish(b"a", b"1", qos=1)
+        writer.publish(b"a", b"2", qos=1)
+        assert (await reader.expect(Publish)).payload == b"0"
+        assert await reader.messages_until_ping() == []
+        node.server.hold_publishers(False)
+        assert [message.payload for message in await reader.messages(2)] == [b"1", b"2"]
+        node.server.hold_publishers(True)
+        writer.publish(b"a", b"3", qos=1)
+        assert (await reader.expect(Publish)).payload == b"3"
+    node.server.hold_publishers(False)  # the client is gone

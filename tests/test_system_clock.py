@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from fanout.node.clock import SystemClock
+from fanout.system_clock import SystemClock
 
 
 def test_clocks_are_those_of_the_machine() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.node.concerned import Concerned
+from fanout.concerned import Concerned
 from fanout.selection import LEVELS_MAX, Selector
 
 SELECTORS = (Selector("plant/+/state", prefix="hq/"), Selector("office/#", exclude=("office/debug/#",)))

@@ -1,0 +1,237 @@
+"""The workers of a node, which look like its server to the hub.
+
+Owns the listening sockets, the workers' processes, and what all of them are fed: each batch is encoded once and written
+to every worker. It must not know links, nor how the hub decides on what clients publish.
+
+A worker that reads too slowly makes the others' sources wait (links, and what clients publish at other workers), as a
+slow socket would; one that says nothing for long is killed. A worker that ends is started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+from structlog.typing import FilteringBoundLogger
+
+from fanout.access.gate import AccessStats
+from fanout.concerned import Concerned
+from fanout.config import NodeConfig, ServerConfig
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.store import Replica
+from fanout.replica.update import Update
+from fanout.server.collaborators import Ingress
+from fanout.server.counters import ServerStats
+from fanout.server.listeners import Listeners
+from fanout.workers.channel import encode
+from fanout.workers.doorman import new_arrivals
+from fanout.workers.figures import add_up
+from fanout.workers.messages import Batch, Message, Published, Reload, ReloadCertificates, Stop, Verdicts
+from fanout.workers.ownership import share_of
+from fanout.workers.process import WorkerProcess, WorkerState
+
+__all__ = ["WorkerPool"]
+
+_TICK_S: Final = 1.0
+_STOP_MARGIN_S: Final = 5.0
+"""How much longer than its clients may take a worker may take to end."""
+
+
+class WorkerPool:
+    """The workers of a node. `start` once, `stop` once."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        ingress: Ingress,
+        replicas: Sequence[Replica],
+        subscribed: Callable[[Sequence[bytes]], None],
+        hold: Callable[[bool], None],
+        logger: FilteringBoundLogger,
+    ) -> None:
+        """Make a pool; `start` starts the workers.
+
+        Args:
+            config: The node's; its server has several workers.
+            ingress: Decides on what clients publish.
+            replicas: All values that clients read.
+            subscribed: Told of the Topic Filters that clients have subscribed to, if a link wants to know them.
+            hold: Told True when no more batches are wanted for now, and False when they are again.
+            logger: Takes log lines.
+        """
+        assert config.server is not None
+        self.config: ServerConfig = config.server
+        """`[server]`."""
+        self._node_config = config
+        self._ingress = ingress
+        self._replicas = tuple(replicas)
+        self._subscribed = subscribed
+        self._hold = hold
+        self._logger = logger
+        self._listeners = Listeners()
+        self._arrivals: list[tuple[socket.socket, socket.socket]] = []
+        self._workers: list[WorkerProcess] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._refused_before = 0
+        self._is_held = False
+
+    async def start(self) -> None:
+        """Open the listeners and start the workers, which take some time until they serve.
+
+        Raises:
+            ListenError: An address cannot be bound, or a certificate cannot be used; nothing is open then.
+        """
+        bound = await self._listeners.bind(self.config.listeners)
+        self._arrivals = [new_arrivals() for _ in range(self.config.workers)]
+        sockets = tuple(tuple(one.fileno() for one in each) for each in bound)
+        others = tuple(sending.fileno() for _, sending in self._arrivals)
+        self._workers = [
+            WorkerProcess(
+                self._node_config,
+                number=number,
+                sockets=sockets,
+                arrivals=taking.fileno(),
+                others=others,
+                replicas=self._replicas,
+                on_published=self._publish,
+                on_subscribed=self._subscribed,
+                on_pressure=self._balance,
+                logger=self._logger,
+            )
+            for number, (taking, _) in enumerate(self._arrivals)
+        ]
+        for worker in self._workers:
+            self._tasks.append(asyncio.create_task(worker.run(), name=f"worker-{worker.number + 1}"))
+        self._tasks.append(asyncio.create_task(self._watch(), name="workers-watch"))
+
+    async def stop(self, *, deadline_s: float = 5.0) -> None:
+        """Let the workers send their clients away, and end; those that do not are killed.
+
+        Args:
+            deadline_s: How long clients may take to read what was written to them, in seconds.
+        """
+        timeout_s = 2 * deadline_s + _STOP_MARGIN_S
+        await asyncio.gather(*(worker.stop(Stop(deadline_s), timeout_s=timeout_s) for worker in self._workers))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._listeners.close()
+        for pair in self._arrivals:
+            for one in pair:
+                one.close()
+        self._arrivals.clear()
+
+    async def wait_failed(self) -> None:
+        """Wait until a task of the pool ends, which only a bug makes it do, and raise why."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where the workers listen, with the real ports."""
+        return self._listeners.addresses
+
+    @property
+    def workers(self) -> Sequence[WorkerProcess]:
+        """The workers; none before `start`."""
+        return self._workers
+
+    def reasons(self) -> tuple[str, ...]:
+        """Return why the node cannot serve clients; empty when it can.
+
+        A worker that is started again does not count while another one serves: its clients wait, or are told to come
+        again, and all others are served.
+        """
+        reasons = [f"worker {worker.number + 1} is starting" for worker in self._workers if not worker.served_once]
+        if not reasons and not any(worker.state is WorkerState.SERVING for worker in self._workers):
+            reasons.append("no worker serves clients")
+        return tuple(reasons)
+
+    def reload_certificates(self) -> None:
+        """Let every worker read the certificates again."""
+        for error in self._listeners.reload():
+            self._logger.error("certificates_not_reloaded", reason=error.message, hint=error.hint)
+        self._send(encode(ReloadCertificates()))
+
+    def reload(self, config: NodeConfig) -> None:
+        """Let `[access]` of another configuration decide in every worker, also in those that start later."""
+        self._node_config = config
+        for worker in self._workers:
+            worker.config = config
+        self._send(encode(Reload(share_of(config).access)))
+
+    def dispatch(self, updates: list[Update], *, origin: str | None = None) -> None:
+        """Feed a batch to every worker.
+
+        Args:
+            updates: In order; what is retained of them is in the replicas already.
+            origin: Client Identifier of the client that published all of them, for No Local; None for others.
+        """
+        if not self._workers:
+            return  # each of them begins with what the replicas hold
+        self._send(encode(Batch(updates, origin, self._unheld(updates))))
+
+    async def send_away(self, concerns: Concerned) -> int:
+        """Disconnect clients that have a subscription of a kind, as a server does; return how many."""
+        return sum(await asyncio.gather(*(worker.send_away(concerns) for worker in self._workers)))
+
+    def stats(self) -> ServerStats:
+        """Return the figures of all workers, those that have ended included, as they last reported them."""
+        return add_up(ServerStats, (stats for worker in self._workers for stats in worker.server_stats))
+
+    def access_stats(self) -> AccessStats:
+        """Return the figures of all gates, as they were last reported."""
+        return add_up(AccessStats, (stats for worker in self._workers for stats in worker.access_stats))
+
+    # Its own.
+
+    def _send(self, data: bytes) -> None:
+        for worker in self._workers:
+            worker.write(data)
+
+    def _unheld(self, updates: list[Update]) -> tuple[bytes, ...]:
+        """Return the topics of a batch whose values were set and are not held: a limit has no room for them."""
+        refused = sum(replica.refused_total for replica in self._replicas)
+        if refused == self._refused_before:
+            return ()
+        self._refused_before = refused
+        topics = {topic for topic, payload, _, retain, *_ in updates if retain and payload}
+        return tuple(topic for topic in topics if not any(topic in replica.values for replica in self._replicas))
+
+    def _publish(self, message: Published, reply: Callable[[Message], None]) -> None:
+        """Let the node decide on what a worker's client published, and tell the worker."""
+        verdicts = self._ingress.publish(message.client_id, list(message.rows), message.now_ns)
+        late = [verdict for verdict in verdicts if not isinstance(verdict, ReasonCode)]
+        if not late:
+            reply(Verdicts(message.request, tuple(verdict for verdict in verdicts if isinstance(verdict, ReasonCode))))
+            return
+        left = len(late)
+
+        def one_came(_: object) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                codes = tuple(one if isinstance(one, ReasonCode) else one.result() for one in verdicts)
+                reply(Verdicts(message.request, codes))
+
+        for verdict in late:
+            cast("asyncio.Future[ReasonCode]", verdict).add_done_callback(one_came)
+
+    def _balance(self) -> None:
+        """Let sources wait while a worker has too much unread, but for what that worker itself has to say."""
+        held = any(worker.is_full for worker in self._workers)
+        for worker in self._workers:
+            worker.read(not held or worker.is_full)
+        if held is not self._is_held:
+            self._is_held = held
+            self._hold(held)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            for worker in self._workers:
+                worker.tick()

@@ -1,0 +1,273 @@
+"""One worker: serves its share of the clients, from values that the hub feeds it.
+
+Owns the order of its life: set-up, values until complete, then clients, until the hub says stop or is gone. It has no
+links, no log and no HTTP interface, and decides nothing about what clients publish: the hub does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from fanout.access.gate import Gate
+from fanout.access.passwords import PasswordFile, load_password_file
+from fanout.config import AccessConfig
+from fanout.errors import ConfigError
+from fanout.replica.store import Replica
+from fanout.replica.update import Phase, Update
+from fanout.server.collaborators import Clock
+from fanout.server.counters import DropReason
+from fanout.server.server import Server
+from fanout.workers.channel import Channel, open_channel
+from fanout.workers.doorman import WorkerDoorman
+from fanout.workers.messages import (
+    Batch,
+    Complete,
+    Message,
+    Reload,
+    ReloadCertificates,
+    Report,
+    SendAway,
+    SentAway,
+    Serving,
+    SetUp,
+    Stop,
+    Subscribed,
+    Verdicts,
+)
+from fanout.workers.ownership import new_client_id, share_of
+from fanout.workers.remote_ingress import RemoteIngress
+
+__all__ = ["REPORT_S", "run_worker"]
+
+REPORT_S: Final = 1.0
+"""Pause between reports to the hub."""
+_REPORT_SHARE: Final = 20
+"""With many sessions, adding up takes time: the pause is at least so many times as long."""
+_FAILED: Final = 70
+_CLIENT_ID_BYTES: Final = 10
+
+
+async def run_worker(end: socket.socket, *, clock: Clock) -> int:
+    """Run a worker until the hub ends it, or is gone.
+
+    Args:
+        end: The worker's end of the channel.
+        clock: The time.
+
+    Returns:
+        The exit code: 0 after a stop in good order or when the hub is gone, 70 after a failure.
+
+    Raises:
+        ConfigError: The password file cannot be used.
+        ListenError: A certificate cannot be used.
+    """
+    life = _Life(clock)
+    await open_channel(life.channel, end)
+    try:
+        return await life.run()
+    finally:
+        life.channel.abort()
+
+
+class _Life:
+    """What comes from the hub, and what it causes."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._attention = asyncio.Event()
+        """Set when there may be something for `run` to do."""
+        self.channel = Channel(on_messages=self._receive, on_closed=self._attention.set, on_pressure=self._press)
+        self._clock = clock
+        self._set_up: SetUp | None = None
+        self._complete = False
+        self._reload: AccessConfig | None = None
+        self._send_away: deque[SendAway] = deque()
+        self._stop: Stop | None = None
+        self._replica = Replica()  # the hub's limits hold for what it feeds
+        self._server: Server | None = None
+        self._logger: FilteringBoundLogger = structlog.get_logger("fanout.worker")
+        self._ingress = RemoteIngress(
+            send=self.channel.send, hold=self._hold_publishers, count_refused=self._count_refused
+        )
+
+    async def run(self) -> int:
+        """Live, and return the exit code."""
+        await self._wait(lambda: self._set_up is not None)
+        if self._set_up is not None:
+            await self._work(self._set_up)
+        self._ingress.give_up()
+        if self.channel.crash is not None:
+            self._logger.error("the worker failed", exc_info=self.channel.crash)
+            return _FAILED
+        if self._stop is None:
+            self._logger.error("the hub is gone, the worker ends")
+        return 0
+
+    async def _work(self, set_up: SetUp) -> None:
+        self._logger = self._logger.bind(node=set_up.config.node.id, worker=set_up.number + 1)
+        config = share_of(set_up.config)
+        assert config.server is not None
+        workers = config.server.workers
+        gate = Gate(
+            config.access,
+            passwords=await asyncio.to_thread(_passwords, config.access),
+            monotonic=self._clock.monotonic,
+            logger=self._logger,
+        )
+        doorman = WorkerDoorman(
+            number=set_up.number,
+            arrivals=socket.socket(fileno=set_up.arrivals),
+            others=[socket.socket(fileno=one) for one in set_up.others],
+        )
+        server = self._server = doorman.server = Server(
+            config.server,
+            node_id=config.node.id,
+            store=self._replica,
+            ingress=self._ingress,
+            clock=self._clock,
+            logger=self._logger,
+            known_topics=self._replica.values,
+            assign_client_id=lambda: new_client_id(_random_client_id, number=set_up.number, workers=workers),
+            gate=gate,
+            doorman=doorman,
+            subscribed=self._tell_subscribed if any(link.announce_missing for link in config.links) else None,
+        )
+        if await self._wait(lambda: self._complete):
+            await server.start([[socket.socket(fileno=one) for one in each] for each in set_up.sockets])
+            doorman.open()
+            self.channel.send(Serving())
+            self._logger.info("worker serves", topics=len(self._replica))
+            await self._serve(server, gate)
+            doorman.close()
+            deadline_s = self._stop.deadline_s if self._stop is not None else 0.0
+            await server.stop(deadline_s=deadline_s)
+            self._report(server, gate)
+            await doorman.end()
+        await gate.close()
+
+    async def _serve(self, server: Server, gate: Gate) -> None:
+        """Let the server work, report, and do what the hub asks for, until it asks for the end or is gone."""
+        while True:
+            began = self._clock.monotonic()
+            self._report(server, gate)
+            now = self._clock.monotonic()
+            report_at = now + max(REPORT_S, _REPORT_SHARE * (now - began))
+            while await self._wait(lambda: self._reload is not None or bool(self._send_away), until=report_at):
+                access, self._reload = self._reload, None
+                if access is not None:
+                    await self._replace(access, server, gate)
+                while self._send_away:
+                    clients = await server.send_away(self._send_away.popleft().concerns)
+                    self.channel.send(SentAway(clients))
+            if self._over:
+                return
+
+    @property
+    def _over(self) -> bool:
+        return self._stop is not None or self.channel.closed
+
+    async def _wait(self, condition: Callable[[], bool], *, until: float | None = None) -> bool:
+        """Wait until a condition holds, and return True; or until it is time or over, and return whether it holds."""
+        try:
+            async with asyncio.timeout(None if until is None else max(0.0, until - self._clock.monotonic())):
+                while not (condition() or self._over):
+                    self._attention.clear()
+                    await self._attention.wait()
+        except TimeoutError:
+            pass
+        return condition() and not self._over
+
+    async def _replace(self, access: AccessConfig, server: Server, gate: Gate) -> None:
+        try:
+            passwords = await asyncio.to_thread(_passwords, access)
+        except ConfigError as error:
+            self._logger.error("reload failed, what was in force stays", faults=str(error).splitlines())
+            return
+        change = gate.replace(access, passwords=passwords)
+        if change.sessions_to_check:
+            await server.check_again()
+
+    def _report(self, server: Server, gate: Gate) -> None:
+        self.channel.send(
+            Report(server=server.stats(), access=gate.stats(), topics=len(self._replica), cpu_s=time.process_time())
+        )
+
+    def _tell_subscribed(self, topic_filters: Sequence[bytes]) -> None:
+        self.channel.send(Subscribed(tuple(topic_filters)))
+
+    def _press(self, is_full: bool) -> None:
+        self._ingress.press(is_full)
+
+    def _hold_publishers(self, held: bool) -> None:
+        if self._server is not None:
+            self._server.hold_publishers(held)
+
+    def _count_refused(self, messages: int) -> None:
+        if self._server is not None:
+            self._server.counters.dropped[DropReason.REFUSED] += messages
+
+    # What comes from the hub.
+
+    def _receive(self, messages: list[Message]) -> None:
+        """Take what one read brought; batches that follow each other become one."""
+        gathered: list[Update] = []
+        unheld: set[bytes] = set()
+        for message in messages:
+            if isinstance(message, Batch) and message.origin is None:
+                gathered += message.updates
+                unheld.update(message.unheld)
+                continue
+            if gathered:
+                self._apply(gathered, unheld, None)
+                gathered, unheld = [], set()
+            self._act(message)
+        if gathered:
+            self._apply(gathered, unheld, None)
+
+    def _act(self, message: Message) -> None:
+        match message:
+            case Batch(updates, origin, unheld):
+                self._apply(updates, unheld, origin)
+                return
+            case Verdicts():
+                self._ingress.answer(message)
+                return
+            case SetUp():
+                self._set_up = message
+            case Complete():
+                self._complete = True
+            case Reload(access):
+                self._reload = access
+            case ReloadCertificates():
+                if self._server is not None:
+                    self._server.reload_certificates()
+            case SendAway():
+                self._send_away.append(message)
+            case Stop():
+                self._stop = message
+            case _:
+                raise AssertionError(f"{type(message).__name__} is not for a worker")
+        self._attention.set()
+
+    def _apply(self, updates: list[Update], unheld: Collection[bytes], origin: str | None) -> None:
+        self._replica.apply(updates, phase=Phase.LIVE)
+        if unheld:
+            self._replica.sweep(unheld, now_ns=self._clock.now_ns())
+        if self._complete and self._server is not None:  # before that there are no clients
+            self._server.dispatch(updates, origin=origin)
+
+
+def _passwords(access: AccessConfig) -> PasswordFile | None:
+    return load_password_file(access.password_file) if access.password_file is not None else None
+
+
+def _random_client_id() -> str:
+    return f"auto-{secrets.token_hex(_CLIENT_ID_BYTES)}"

@@ -1,0 +1,39 @@
+"""Which worker serves a client, and its share of the limits."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fanout.access.settings import AccessConfig, HookConfig
+from fanout.config import IdentityConfig, NodeConfig, ServerConfig
+from fanout.workers.ownership import new_client_id, owner_of, share_of
+
+
+def test_clients_are_spread_and_stay() -> None:
+    """The same Client Identifier always has the same worker, and many of them have all workers."""
+    names = [f"client-{index}" for index in range(3000)]
+    owners = Counter(owner_of(name, 3) for name in names)
+    assert set(owners) == {0, 1, 2}
+    assert min(owners.values()) > 900
+    assert [owner_of(name, 3) for name in names] == [owner_of(name, 3) for name in names]
+
+
+def test_assigned_client_identifiers_belong_to_the_worker() -> None:
+    """The first one that does is taken."""
+    names = iter(f"auto-{index}" for index in range(100))
+    assert owner_of(new_client_id(lambda: next(names), number=3, workers=4), 4) == 3
+
+
+def test_limits_of_the_node_are_shared_and_others_are_not() -> None:
+    """Rounded up, so that no worker has none."""
+    config = NodeConfig(
+        node=IdentityConfig(id="n"),
+        server=ServerConfig(workers=4, connections_max=10, sessions_max=3, subscriptions_max=7),
+        access=AccessConfig(password_checks_max=2, http=HookConfig(url="http://127.0.0.1:1", requests_max=32)),
+    )
+    share = share_of(config)
+    assert share.server is not None
+    assert share.access.http is not None
+    assert (share.server.connections_max, share.server.sessions_max, share.server.subscriptions_max) == (3, 1, 7)
+    assert (share.access.password_checks_max, share.access.http.requests_max) == (1, 8)
+    assert share.server.workers == 4

@@ -1,0 +1,106 @@
+"""The workers of a node as the hub sees them, where the processes are not workers at all."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from structlog.testing import CapturingLogger
+from structlog.typing import FilteringBoundLogger
+
+from fanout.config import Address, IdentityConfig, NodeConfig, ServerConfig
+from fanout.errors import ListenError
+from fanout.mqtt.decoder import PublishRow
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.store import Replica
+from fanout.server.collaborators import PublishVerdict
+from fanout.workers.pool import WorkerPool
+from fanout.workers.process import WorkerState
+from tests.support.waiting import wait_until
+
+LISTEN = (Address("mqtt", "127.0.0.1", 0),)
+
+
+class NoLogger(CapturingLogger):
+    """Takes log lines, of whatever is bound."""
+
+    def bind(self, **fields: object) -> NoLogger:
+        """Return itself."""
+        return self
+
+
+class NoIngress:
+    """Takes nothing."""
+
+    def publish(self, client_id: str, rows: list[PublishRow], now_ns: int) -> list[PublishVerdict]:
+        """Refuse everything."""
+        return [ReasonCode.NOT_AUTHORIZED] * len(rows)
+
+
+def make_pool(logger: NoLogger, *, listen: tuple[Address, ...] = LISTEN) -> WorkerPool:
+    """Make a pool of two workers."""
+    bound: FilteringBoundLogger = logger
+    return WorkerPool(
+        NodeConfig(node=IdentityConfig(id="n"), server=ServerConfig(listen=listen, workers=2)),
+        ingress=NoIngress(),
+        replicas=[Replica()],
+        subscribed=lambda topic_filters: None,
+        hold=lambda held: None,
+        logger=bound,
+    )
+
+
+@pytest_asyncio.fixture
+async def pool(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WorkerPool]:
+    """Return a pool whose workers end as soon as they are started."""
+    program = shutil.which("false")
+    assert program is not None
+    monkeypatch.setattr("sys.executable", program)
+    pool = make_pool(NoLogger())
+    await pool.start()
+    yield pool
+    await pool.stop(deadline_s=0.1)
+
+
+async def test_workers_that_end_are_started_again_and_again(pool: WorkerPool) -> None:
+    """The node is not ready, and says for which of them it waits."""
+    await wait_until(lambda: all(worker.restarts_total >= 2 for worker in pool.workers))
+    assert pool.reasons() == ("worker 1 is starting", "worker 2 is starting")
+    assert (pool.stats().connections, pool.access_stats().rules) == (0, 0)
+
+
+async def test_one_worker_that_serves_is_enough_once_all_have_served(pool: WorkerPool) -> None:
+    """Before that, and without any, the node is not ready."""
+    await wait_until(lambda: all(worker.restarts_total for worker in pool.workers))
+    first, second = pool.workers
+    first.served_once = True
+    assert pool.reasons() == ("worker 2 is starting",)
+    second.served_once = True
+    first.state = second.state = WorkerState.DOWN
+    assert pool.reasons() == ("no worker serves clients",)
+    second.state = WorkerState.SERVING
+    assert pool.reasons() == ()
+
+
+async def test_an_address_in_use_starts_no_worker(pool: WorkerPool) -> None:
+    """It is told at once, as by a node of one process."""
+    port = int(pool.addresses[0].rpartition(":")[2])
+    second = make_pool(NoLogger(), listen=(Address("mqtt", "127.0.0.1", port),))
+    with pytest.raises(ListenError, match="in use"):
+        await second.start()
+    assert list(second.workers) == []
+
+
+async def test_the_end_closes_the_listeners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while workers are being started."""
+    monkeypatch.setattr("sys.executable", shutil.which("false"))
+    pool = make_pool(NoLogger())
+    await pool.start()
+    port = int(pool.addresses[0].rpartition(":")[2])
+    await pool.stop(deadline_s=0.1)
+    assert pool.addresses == []
+    with pytest.raises(OSError, match="Connect call failed"):
+        await asyncio.open_connection("127.0.0.1", port)

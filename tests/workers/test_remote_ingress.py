@@ -1,0 +1,73 @@
+"""What a worker's clients publish, on its way to the hub and back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fanout.mqtt.decoder import PublishRow
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.workers.messages import Published, Verdicts
+from fanout.workers.remote_ingress import ROWS_HIGH, ROWS_LOW, RemoteIngress
+
+
+class Case:
+    """An ingress, with what it did."""
+
+    def __init__(self) -> None:
+        self.sent: list[Published] = []
+        self.held: list[bool] = []
+        self.refused = 0
+        self.ingress = RemoteIngress(send=self.sent.append, hold=self.held.append, count_refused=self.count)
+
+    def count(self, messages: int) -> None:
+        self.refused += messages
+
+    def publish(self, *, qos: int, count: int = 1) -> list[object]:
+        """Publish so many messages."""
+        row: PublishRow = (b"a", b"x", qos << 1, 7 if qos else 0, b"", None)
+        return list(self.ingress.publish("c", [row] * count, 5))
+
+
+@pytest.fixture
+async def case() -> Case:
+    """Return an ingress with nothing under way."""
+    return Case()
+
+
+async def test_verdicts_come_with_the_answer(case: Case) -> None:
+    """Each message has that of the hub; refusals are counted, those at QoS 0 too."""
+    (first,), (second,) = case.publish(qos=1), case.publish(qos=2)
+    assert case.publish(qos=0) == [ReasonCode.SUCCESS]
+    assert [(one.request, one.client_id, one.now_ns) for one in case.sent] == [(1, "c", 5), (2, "c", 5), (3, "c", 5)]
+    assert case.ingress.waiting == 3
+    case.ingress.answer(Verdicts(1, (ReasonCode.SUCCESS,)))
+    case.ingress.answer(Verdicts(2, (ReasonCode.NOT_AUTHORIZED,)))
+    case.ingress.answer(Verdicts(3, (ReasonCode.NOT_AUTHORIZED,)))
+    assert isinstance(first, asyncio.Future)
+    assert isinstance(second, asyncio.Future)
+    assert (first.result(), second.result()) == (ReasonCode.SUCCESS, ReasonCode.NOT_AUTHORIZED)
+    assert (case.ingress.waiting, case.refused) == (0, 2)
+
+
+async def test_publishers_wait_above_the_marks(case: Case) -> None:
+    """Above the number of messages, or while too much is unsent, and go on when neither is so."""
+    case.publish(qos=0, count=ROWS_HIGH - ROWS_LOW + 2)
+    assert case.held == []
+    case.publish(qos=0, count=ROWS_LOW)
+    assert case.held == [True]
+    case.ingress.press(True)
+    case.ingress.answer(Verdicts(1, (ReasonCode.SUCCESS,) * (ROWS_HIGH - ROWS_LOW + 2)))
+    assert case.held == [True]
+    case.ingress.press(False)
+    assert case.held == [True, False]
+
+
+async def test_who_waits_is_told_when_the_hub_is_gone(case: Case) -> None:
+    """With a Reason Code that PUBACK may have."""
+    (verdict,) = case.publish(qos=1)
+    case.ingress.give_up()
+    assert isinstance(verdict, asyncio.Future)
+    assert verdict.result() is ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+    assert case.ingress.waiting == 0
