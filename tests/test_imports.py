@@ -23,6 +23,7 @@ LAYERS: dict[str, set[str]] = {
     "config": {"errors", "mqtt", "selection", "access.settings"},
     "logging_setup": set(),
     "system_clock": set(),
+    "long_lived": set(),
     "concerned": {"errors", "selection"},
     "replog": {"errors", "replica", "config"},
     "link": {"errors", "mqtt", "selection", "replica", "stamp", "standing", "config"},
@@ -30,7 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "access": {"errors", "mqtt", "selection"},
     "api": {"errors"},
     # It joins parts in other processes, as `node` does in the first one.
-    "workers": {"errors", "mqtt", "concerned", "replica", "config", "access", "server", "link.backoff"},
+    "workers": {"errors", "mqtt", "concerned", "long_lived", "replica", "config", "access", "server", "link.backoff"},
     "reports": {"errors", "replog.schema"},
     "node": {"*"},
     "cli": {"*"},

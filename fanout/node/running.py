@@ -28,6 +28,7 @@ from fanout.concerned import Concerned
 from fanout.config import AccessConfig, LinkConfig, NodeConfig, Role, load_config
 from fanout.errors import ConfigError
 from fanout.link.link import Link
+from fanout.long_lived import LongLived
 from fanout.node.cautions import find_cautions
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
@@ -432,9 +433,11 @@ class Node:
     async def _keep_house(self) -> None:
         """Remove the node's own values that have expired, and say in the log that the node is alive."""
         alive_at = sys_at = self.clock.monotonic()
+        long_lived = LongLived()
         sys_interval_s = self.server.config.sys_interval_s if self.server is not None else 0.0
         while True:
             now_ns = self.clock.now_ns()
+            long_lived.note(len(self.store))
             self.ingress.remove_expired(now_ns)
             self.standing_changed()  # a limit that keeps values out changes it without a word of the link
             if self._log is not None and self.clock.monotonic() >= alive_at:

@@ -21,6 +21,7 @@ from fanout.access.gate import Gate
 from fanout.access.passwords import PasswordFile, load_password_file
 from fanout.config import AccessConfig
 from fanout.errors import ConfigError
+from fanout.long_lived import LongLived
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update
 from fanout.server.collaborators import Clock
@@ -155,8 +156,10 @@ class _Life:
 
     async def _serve(self, server: Server, gate: Gate) -> None:
         """Let the server work, report, and do what the hub asks for, until it asks for the end or is gone."""
+        long_lived = LongLived()
         while True:
             began = self._clock.monotonic()
+            long_lived.note(len(self._replica))
             self._report(server, gate)
             now = self._clock.monotonic()
             report_at = now + max(REPORT_S, _REPORT_SHARE * (now - began))
