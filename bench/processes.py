@@ -88,6 +88,16 @@ class Usage:
     """The highest resident set size so far."""
 
 
+def _used_by(pid: str) -> tuple[float, int, int]:
+    """Return CPU seconds, and resident memory now and at most in bytes, of one process."""
+    stat = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    now, peak = (
+        next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key)) for key in ("VmRSS", "VmHWM")
+    )
+    return (int(stat[11]) + int(stat[12])) / _TICKS_PER_SECOND, now, peak
+
+
 class Server:
     """One server process: `start`, then `stop` or `kill`, any number of times, on the same port.
 
@@ -182,14 +192,11 @@ class Server:
         self.start()
 
     def usage(self) -> Usage:
-        """Return what the process has used so far."""
+        """Return what the process and its children have used so far."""
         assert self.process is not None
-        stat = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        now, peak = (
-            next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key)) for key in ("VmRSS", "VmHWM")
-        )
-        return Usage((int(stat[11]) + int(stat[12])) / _TICKS_PER_SECOND, now, peak)
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return Usage(*map(sum, zip(*map(_used_by, [str(pid), *children]), strict=True)))
 
     def __enter__(self) -> Self:
         self.start()

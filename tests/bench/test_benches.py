@@ -147,3 +147,15 @@ def test_capacity_divides_what_a_node_grows_by(tmp_path: Path) -> None:
         assert result["bytes each"] * result["count"] == pytest.approx(result["MiB"] * 2**20)
         assert result["CPU us each"] * result["count"] == pytest.approx(result["CPU s"] * 1e6)
         assert result["what"] in done.stdout
+
+
+def test_workers_share_a_burst(tmp_path: Path) -> None:
+    """Each number of workers delivers everything; the gain is that of the figures."""
+    one, two = measure(
+        tmp_path, "workers", "--subscribers", "10", "--deliveries", "1000", "--messages-min", "100", "--workers", "1,2"
+    )
+    assert (one["workers"], two["workers"]) == (1, 2)
+    assert one["asked"] == []
+    (ask,) = two["asked"]
+    assert ask["reached"] == pytest.approx(two["delivered/s"] / one["delivered/s"])
+    assert two["peak MiB"] > 1.5 * one["peak MiB"]  # of all processes of the node

@@ -14,6 +14,8 @@ from fcntl import ioctl
 
 __all__ = ["TerminalRun", "run_fanout", "run_on_terminal"]
 
+DEADLINE_S = 240
+"""How long a command may take: a report starts a JVM, which takes its time on a busy machine."""
 COMMAND = [sys.executable, "-m", "fanout"]
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -24,7 +26,7 @@ def run_fanout(*arguments: str, **environment: str) -> subprocess.CompletedProce
         [*COMMAND, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         check=False,
         env={**os.environ, **environment},
     )
