@@ -95,10 +95,10 @@ def facts(*pairs: tuple[str, RenderableType]) -> Table:
 
 
 def state_text(state: str) -> Text:
-    """Return the state of a link, coloured by how far it is from serving."""
+    """Return the state of a link or a worker, coloured by how far it is from serving."""
     from rich.text import Text
 
-    return Text(state, {"live": "green", "down": "red", "stalled": "red"}.get(state, "yellow"))
+    return Text(state, {"live": "green", "serving": "green", "down": "red", "stalled": "red"}.get(state, "yellow"))
 
 
 def print_json(document: Any) -> None:
