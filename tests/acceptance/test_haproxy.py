@@ -193,6 +193,7 @@ def test_rolling_restart_behind_haproxy(tmp_path: Path, nodes: Nodes) -> None:
             subscriber(primary.port, "set/#", qos=1) as at_primary,
             publisher(primary.port) as source,
         ):
+            source.reconnect_delay_set(1, 1)
             load, readers = Load(), Readers(haproxy.port)
             residents = [Resident(haproxy.port, f"resident-{number}") for number in range(6)]
             counter = iter(range(1, 1_000_000_000))
@@ -241,8 +242,9 @@ def test_rolling_restart_behind_haproxy(tmp_path: Path, nodes: Nodes) -> None:
             finally:
                 load.end()
                 final = dict.fromkeys(TOPICS, b"final")
-                with publisher(primary.port) as last:
-                    publish_all(last, final.items())
+                # Behind what it queued while the primary was away.
+                wait_until_blocking(source.is_connected, 30, what="the publisher coming back")
+                publish_all(source, final.items())
                 wait_until_blocking(
                     lambda: all(one.newest == final for one in residents), 30, what="the residents' last values"
                 )
