@@ -66,7 +66,7 @@ def _snapshots(section: SnapshotSection) -> list[Table]:
             )
             for link in section.links
         ],
-        "From `connecting`, or from the tear-down before on the same connection, to the first `live`.",
+        "From connecting, or from the tear-down before on the same connection, to the first live.",
     )
     epochs = build(
         "epochs",

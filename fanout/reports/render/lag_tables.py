@@ -128,7 +128,7 @@ def ready(report: Report) -> Table:
         )
         for r in report.ready.links
     ]
-    note = "From entering `connecting` to entering `live`; topics and evidence are those of the latest."
+    note = "From entering connecting to entering live; topics and evidence are those of the latest."
     return build("ready", "Time from connect to ready", columns, rows, note)
 
 

@@ -160,7 +160,8 @@ def _cell(column: Column, cell: Cell) -> str:
 
 
 def _class(column: Column, cell: Cell | None = None) -> str:
-    names = [name for name in ("number" if column.numeric else "", cell.tone if cell else "") if name]
+    kind = "number" if column.numeric else "time" if column.name.endswith("(UTC)") else ""
+    names = [name for name in (kind, cell.tone if cell else "") if name]
     return f' class="{" ".join(names)}"' if names else ""
 
 
@@ -203,7 +204,7 @@ def _timeline(report: Report) -> str:
     drawn = "" if report.snapshots is None else timeline(report.snapshots)
     if not drawn:
         return ""
-    kinds = [("pending", "until ready"), ("applied", "held"), ("missing", "never ready"), ("different", "torn down")]
+    kinds = [("pending", "until ready"), ("applied", "held"), ("unknown", "never ready"), ("different", "torn down")]
     return _legend(kinds) + drawn
 
 

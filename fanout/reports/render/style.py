@@ -46,6 +46,7 @@ th { color: var(--quiet); font-weight: 500; vertical-align: bottom; }
 td { overflow-wrap: anywhere; min-width: 5.5rem; max-width: 32rem; }
 td.number { min-width: 0; }
 .number { text-align: right; white-space: nowrap; }
+.time { white-space: nowrap; }
 th.number { white-space: normal; }
 .good { color: var(--good); } .fair { color: var(--fair); } .bad { color: var(--bad); font-weight: 600; }
 .dim { color: var(--quiet); }

@@ -50,7 +50,7 @@ def timeline(section: SnapshotSection) -> str:
             edges = [epoch.begin, epoch.ready or epoch.last, epoch.last]
             x = [_LABEL_WIDTH + (edge - begin).total_seconds() / span_s * room for edge in edges]
             said = f"<title>{escape(_said(epoch))}</title>"
-            not_ready = "pending" if epoch.verdict != "never" else "missing"
+            not_ready = "pending" if epoch.verdict != "never" else "unknown"
             for kind, first, last in ((not_ready, x[0], x[1]), ("applied", x[1], x[2])):
                 if last > first or kind == not_ready:
                     width = max(last - first, 1.0)

@@ -128,5 +128,5 @@ def test_pages_of_single_sections_are_as_safe_as_the_others() -> None:
         assert Report.model_validate_json(elements.texts["script"]).report == name
         assert "\x1b" not in page
     page = render_page(section_report("snapshots"))
-    for kind, bars in (("pending", 3), ("applied", 2), ("missing", 1), ("different", 1)):
+    for kind, bars in (("pending", 3), ("applied", 2), ("unknown", 1), ("different", 1)):
         assert page.count(f'<rect class="piece {kind}"') == bars, kind
