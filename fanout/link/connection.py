@@ -27,6 +27,11 @@ _SLICE_BYTES = 64 * 1024
 READ_AHEAD_FACTOR = 64
 """So many receive buffers may be read ahead; beyond, the socket has to wait after all."""
 _CLOSE_TIMEOUT_S = 1.0
+_SMALL_READ_BYTES = 4096
+"""A read below it may be the first of two small packets, of which the primary sends the second when the first is
+acknowledged (Nagle's algorithm; Mosquitto leaves it on): the system would wait 40 ms with that. Larger ones are
+acknowledged at once anyway."""
+_QUICKACK = getattr(socket, "TCP_QUICKACK", None)  # Linux
 
 
 class LinkConnection(asyncio.BufferedProtocol):
@@ -34,6 +39,7 @@ class LinkConnection(asyncio.BufferedProtocol):
 
     Attributes:
         read_ahead: Whether to read before decoding.
+        socket: What it reads from, for the options of the system; `connect` sets it.
         closed: Set when the connection is gone and everything that was read has been handed over.
     """
 
@@ -50,6 +56,7 @@ class LinkConnection(asyncio.BufferedProtocol):
         self.read_ahead = True
         self.closed = asyncio.Event()
         self.error: Exception | None = None
+        self.socket: socket.socket | None = None
         self._on_data = on_data
         self._on_closed = on_closed
         self._read_ahead_bytes_max = read_ahead_bytes_max
@@ -77,6 +84,9 @@ class LinkConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Take a read."""
         data = bytes(self._buffer[:nbytes])
+        if nbytes < _SMALL_READ_BYTES and self.socket is not None and _QUICKACK is not None:
+            # The system forgets it with the next write, so it is said with each read.
+            self.socket.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
         if not self.read_ahead and not self._pending and not self._held:
             self._on_data(data)
             return
@@ -203,6 +213,7 @@ async def connect(protocol: LinkConnection, address: Address, *, receive_buffer_
                 endpoint = _make_socket(family, kind, number, receive_buffer_bytes=receive_buffer_bytes)
                 try:
                     await loop.sock_connect(endpoint, place)
+                    protocol.socket = endpoint
                     await loop.create_connection(lambda: protocol, sock=endpoint)
                 except OSError as error:
                     endpoint.close()

@@ -205,6 +205,26 @@ async def test_reading_stops_while_the_peer_does_not_read() -> None:
         await wait_until(lambda: case.total() == b"later")
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="the system has no such option")
+async def test_small_reads_are_acknowledged_at_once() -> None:
+    """A primary with Nagle's algorithm sends the second of two small packets without waiting for a delayed one."""
+    async with connected(read_ahead=False) as case:
+        assert case.peer is not None
+        case.peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+        loop = asyncio.get_running_loop()
+        times = []
+        for _ in range(30):
+            case.connection.write(b"asked")  # from here on the system counts it as a dialogue, and delays
+            await loop.sock_recv(case.peer, 100)
+            before = len(case.total())
+            started = loop.time()
+            await case.send(b"one")
+            await case.send(b"two")
+            await wait_until(lambda: len(case.total()) == before + 6, what="both")  # noqa: B023
+            times.append(loop.time() - started)
+        assert sorted(times)[len(times) // 2] < 0.035  # the system's delay is 40 ms
+
+
 async def test_closing_before_connecting_is_allowed() -> None:
     """A connection that was never made has nothing to close."""
     connection = LinkConnection(on_data=lambda _: None, on_closed=lambda: None, read_ahead_bytes_max=1)
