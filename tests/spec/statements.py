@@ -38,6 +38,8 @@ What is left to a Server, and how it is decided:
 - A client that tells a Topic Alias Maximum gets Topic Aliases for the first topics that it is sent, at most
   `topic_alias_max`.
 - A refused PUBLISH at QoS 1 or 2 over MQTT 3.1.1 closes the Network Connection; at QoS 0 it is dropped and counted.
+- With several workers (`server.workers`) Shared Subscriptions are refused (0x9E), as CONNACK says, and publishers are
+  not told that nobody has subscribed (0x10).
 - A message of a Shared Subscription that was not sent, or not acknowledged at QoS 1, goes to another member when the
   session of its receiver ends.
 - A Topic Filter of more than `filter_levels_max` levels (128) is refused in SUBACK: 0x97, over MQTT 3.1.1 0x80.
