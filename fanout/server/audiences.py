@@ -225,6 +225,10 @@ class AudienceIndex:
             self._cache[topic] = routes
         return routes
 
+    def __len__(self) -> int:
+        """Return the number of Topic Filters with audiences or groups, each audience and group counted."""
+        return len(self._trie)
+
     @property
     def cached(self) -> dict[bytes, Routes]:
         """The route cache, for the hot loop to look into before it calls `routes`."""

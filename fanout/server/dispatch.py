@@ -76,6 +76,8 @@ class Dispatcher:
         Returns:
             How many messages were handed to sessions or queued for them, counting each session.
         """
+        if not self._index:  # nobody has a subscription, as during most first snapshots: no route is looked up
+            return 0
         # One loop on local variables. With one audience of a QoS 0 reader an update costs 0.8 us here, of
         # which the frame is 0.2 us; each further member costs its share of one write.
         routes_of = self._index.cached.get
