@@ -17,7 +17,6 @@ from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fanout.replica.update import Phase, Stamp, Update
 from fanout.replog.schema import EVENTS, FLAG_DUPLICATE, FLAG_STALE, UPDATES
@@ -373,16 +372,12 @@ def _names(indices: bytes, names: Sequence[str], count: int) -> Column:
 
 
 def _positions(group: _Group) -> Column:
-    """Return the column of log positions: the running sum of steps that are 1 inside a run."""
-    count = len(group.updates)
-    steps = array("q", (1,)) * count
-    row = 0
-    previous = 0
+    """Return the column of log positions, which are consecutive inside a run."""
+    # `pyarrow.compute` could sum up steps in a tenth of the time, 30 ns a row; to import it takes a start 0.1 s.
+    positions = array("q")
     for first, rows, _ in group.runs:
-        steps[row] = first - previous
-        row += rows
-        previous = first + rows - 1
-    return pc.cumulative_sum(_fixed(_INT64, steps, count))
+        positions.extend(range(first, first + rows))
+    return _fixed(_INT64, positions, len(positions))
 
 
 def _times(group: _Group) -> Column:
