@@ -208,7 +208,7 @@ class RowEncoder:
         columns = [
             self._constant(column.type, constants[column.name], count)
             if column.name in constants
-            else pa.array(by_name[column.name], pa.string()).dictionary_encode()
+            else _encoded_names(by_name[column.name])
             if column.type == _NAME
             else pa.array(by_name[column.name], column.type)
             for column in EVENTS
@@ -245,7 +245,7 @@ class RowEncoder:
             "digest": _fixed(_INT64, struct.pack(f"{count}Q", *map(_digest, rows)), count),
             "payload_bytes": _fixed(pa.int32(), struct.pack(f"{count}i", *map(len, map(_payload, rows))), count),
             "qos": _fixed(pa.int8(), bytes(map(_qos, rows)), count),
-            "retain": _fixed(pa.int8(), bytes(map(_retain, rows)), count).cast(pa.bool_()),
+            "retain": pa.array(list(map(_retain, rows)), pa.bool_()),
             "change": _fixed(pa.int8(), group.kinds, count),
             "phase": self._constant(pa.int8(), int(phase), count),
             "flags": self._constant(pa.int32(), 0, count)
@@ -369,6 +369,13 @@ def _fixed(type_: pa.DataType, data: bytes | bytearray | array[int], count: int)
 def _names(indices: bytes, names: Sequence[str], count: int) -> Column:
     """Return a dictionary column from packed 32-bit indices into `names`."""
     return pa.DictionaryArray.from_arrays(_fixed(pa.int32(), indices, count), pa.array(names, pa.string()))
+
+
+def _encoded_names(values: Sequence[str]) -> Column:
+    """Return a dictionary column of a few strings; Arrow's own way needs `pyarrow.compute` too."""
+    indices: dict[str, int] = {}
+    packed = array("i", [indices.setdefault(value, len(indices)) for value in values])
+    return _names(packed.tobytes(), tuple(indices), len(values))
 
 
 def _positions(group: _Group) -> Column:
