@@ -21,7 +21,20 @@ from bench.readers import Audience, Readers
 from fanout.mqtt.packets import Subscribe, Subscription, encode
 from fanout.mqtt.publish import encode_publish
 
-__all__ = ["BARE", "BRIDGE", "DIRECT", "LABELS", "OURS", "RELAY", "Run", "Side", "Stage", "burst", "wait_through"]
+__all__ = [
+    "BARE",
+    "BRIDGE",
+    "DIRECT",
+    "HOP",
+    "LABELS",
+    "OURS",
+    "RELAY",
+    "Run",
+    "Side",
+    "Stage",
+    "burst",
+    "wait_through",
+]
 
 OURS = "ours"
 """A secondary with all of its features on."""
@@ -33,8 +46,17 @@ DIRECT = "prim"
 """The primary itself: what a subscriber there sees."""
 RELAY = "rely"
 """The relay, for the self-test of the load generator. All names are roots, hence of one length."""
+HOP = "bhop"
+"""The least that a hop in Python can do."""
 
-LABELS = {OURS: "ours", BARE: "ours, no log", BRIDGE: "bridge", DIRECT: "primary", RELAY: "load generator's limit"}
+LABELS = {
+    OURS: "ours",
+    BARE: "ours, no log",
+    BRIDGE: "bridge",
+    DIRECT: "primary",
+    RELAY: "load generator's limit",
+    HOP: "bare hop in Python",
+}
 """What a table calls them."""
 
 _UNLIMITED = ("max_queued_messages 0", "max_inflight_messages 0")
@@ -88,7 +110,7 @@ class Stage:
         """Start one server and end it afterwards; it listens, but need not hold anything yet.
 
         Args:
-            name: OURS, BARE, BRIDGE, DIRECT or RELAY.
+            name: OURS, BARE, BRIDGE, DIRECT, RELAY or HOP.
             settings: Further lines for `[server]` of a secondary.
         """
         if name == DIRECT:
@@ -133,6 +155,10 @@ class Stage:
             port = free_port()
             command = [sys.executable, "-m", "bench.relay", str(port)]
             return Server(command, log=self._scratch / "relay.log", port=port)
+        if name == HOP:
+            port = free_port()
+            command = [sys.executable, "-m", "bench.hop", str(port), str(self.primary.port), name]
+            return Server(command, log=self._scratch / "hop.log", port=port)
         return Mosquitto(
             self._scratch,
             name="bridge",

@@ -123,3 +123,11 @@ def test_service_modules_never_import_spark() -> None:
     code += "print('pyspark' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "False"
+
+
+def test_a_node_starts_without_what_only_some_need() -> None:
+    """What takes a tenth of a second to import and only some configurations or commands use is imported there."""
+    code = "import sys, fanout.cli.app, fanout.node\n"
+    code += "print(sorted({'httpx', 'pyarrow.compute'} & sys.modules.keys()))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"

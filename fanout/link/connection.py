@@ -4,7 +4,8 @@ Owns the socket and its buffers. It must not know what the bytes mean.
 
 While a retained set arrives, a primary drops what does not fit its queue when the reader is slow. So then
 (`read_ahead`) a read is only put aside, and decoded in slices of about a millisecond, with a chance to read
-between two of them. Otherwise a read is handed over at once: one read, one batch.
+between two of them. Otherwise a read is handed over at once: one read, one batch; after one that was costly to
+handle, what comes gathers for a moment (`fanout.link.gathering`).
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import cast
 
 from fanout.config import Address
 from fanout.errors import PrimaryUnreachable
+from fanout.link.gathering import GATHERED_BYTES, gathering_s
 
 __all__ = ["READ_AHEAD_FACTOR", "LinkConnection", "connect"]
 
@@ -44,7 +47,12 @@ class LinkConnection(asyncio.BufferedProtocol):
     """
 
     def __init__(
-        self, *, on_data: Callable[[bytes], None], on_closed: Callable[[], None], read_ahead_bytes_max: int
+        self,
+        *,
+        on_data: Callable[[bytes], None],
+        on_closed: Callable[[], None],
+        read_ahead_bytes_max: int,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make a protocol for `connect`.
 
@@ -52,6 +60,7 @@ class LinkConnection(asyncio.BufferedProtocol):
             on_data: Takes what was read, in order; must not raise.
             on_closed: Told once, when `closed` is set.
             read_ahead_bytes_max: How much may be read before it is decoded.
+            monotonic: Returns seconds, to see how long `on_data` takes.
         """
         self.read_ahead = True
         self.closed = asyncio.Event()
@@ -65,6 +74,11 @@ class LinkConnection(asyncio.BufferedProtocol):
         self._pending_bytes = 0
         self._decoding = False
         """Whether a call of `_decode_slice` is due."""
+        self._monotonic = monotonic
+        self._gathering: asyncio.TimerHandle | None = None
+        """Until it is over, reads are put aside."""
+        self._answered = False
+        """Whether something was written since the last read was begun to be handled."""
         self._lost = False
         self._reading = True
         self._writable = True
@@ -84,16 +98,19 @@ class LinkConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Take a read."""
         data = bytes(self._buffer[:nbytes])
+        if not (self.read_ahead or self._pending or self._held or self._gathering):
+            self._hand_over(data)
+        else:
+            self._pending.append(data)
+            self._pending_bytes += nbytes
+            self._adjust_reading()
+            if self._gathering is not None and self._pending_bytes >= GATHERED_BYTES:
+                self._end_gathering()
+            self._schedule()
         if nbytes < _SMALL_READ_BYTES and self.socket is not None and _QUICKACK is not None:
-            # The system forgets it with the next write, so it is said with each read.
+            # The system forgets it with the next write, so it is said with each read; behind the delivery, which it
+            # would keep waiting. The transport is still there: it closes no sooner than with the next turn.
             self.socket.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
-        if not self.read_ahead and not self._pending and not self._held:
-            self._on_data(data)
-            return
-        self._pending.append(data)
-        self._pending_bytes += nbytes
-        self._adjust_reading()
-        self._schedule()
 
     def eof_received(self) -> bool:
         """Close: a primary that has closed its side takes nothing more."""
@@ -121,6 +138,7 @@ class LinkConnection(asyncio.BufferedProtocol):
     def write(self, data: bytes) -> None:
         """Write `data`; a connection that is closing drops it."""
         if data and self._transport is not None and not self._transport.is_closing():
+            self._answered = True
             self._transport.write(data)
 
     def hold(self, held: bool) -> None:
@@ -147,10 +165,32 @@ class LinkConnection(asyncio.BufferedProtocol):
             self._transport.abort()
             await self.closed.wait()
 
-    # --- reading ahead ---
+    # --- reading ahead, and gathering ---
+
+    def _hand_over(self, data: bytes) -> None:
+        """Hand a read over, and let the next ones gather when that was costly.
+
+        Not after an answer: the primary may have as many messages in flight as it likes to, and wait for more answers
+        before it sends more.
+        """
+        self._answered = False
+        started = self._monotonic()
+        self._on_data(data)
+        if self.read_ahead or self._answered:
+            return
+        delay_s = gathering_s(cost_s=self._monotonic() - started, read_bytes=len(data))
+        if delay_s:
+            self._gathering = asyncio.get_running_loop().call_later(delay_s, self._end_gathering)
+
+    def _end_gathering(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        if self._pending:
+            self._schedule()
 
     def _schedule(self) -> None:
-        if not self._decoding and not self._held:
+        if not self._decoding and not self._held and self._gathering is None:
             self._decoding = True
             asyncio.get_running_loop().call_soon(self._decode_slice)
 
@@ -168,7 +208,7 @@ class LinkConnection(asyncio.BufferedProtocol):
             self._pending.appendleft(data[_SLICE_BYTES:])
             data = data[:_SLICE_BYTES]
         self._pending_bytes -= len(data)
-        self._on_data(data)
+        self._hand_over(data)
         self._adjust_reading()
         if self._pending:
             self._schedule()

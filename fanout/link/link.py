@@ -290,6 +290,7 @@ class Link:
             on_data=self._on_data,
             on_closed=self._attention.set,
             read_ahead_bytes_max=READ_AHEAD_FACTOR * self.config.receive_buffer_bytes,
+            monotonic=clock.monotonic,
         )
         try:
             password = read_password(self.config)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fanout.replog.backlog import Loss
 from fanout.replog.node_lock import LastRun
@@ -85,5 +84,5 @@ def _newest_ns(frame: Frame) -> int:
     for stream, column in ((frame.updates, "applied"), (frame.events, "at")):
         if stream:
             times = pa.ipc.open_stream(stream).read_all()[column].cast(pa.int64())
-            newest_us = max(newest_us, pc.max(times).as_py())
+            newest_us = max(newest_us, max(filter(None, times.to_pylist()), default=0))
     return newest_us * 1000

@@ -25,6 +25,23 @@ class Case:
     received: list[bytes] = field(default_factory=list)
     closed_calls: int = 0
     peer: socket.socket | None = None
+    now_s: float = 0.0
+    cost_s: float = 0.0
+    """How far the case's clock goes on while a read is handled."""
+    answer: bytes = b""
+    """What is written while a read is handled."""
+
+    def take(self, data: bytes) -> None:
+        """Handle a read."""
+        self.received.append(data)
+        self.now_s += self.cost_s
+        self.connection.write(self.answer)
+
+    def read(self, *reads: bytes) -> None:
+        """Let the connection have reads, one after the other in one turn of the event loop."""
+        for data in reads:
+            self.connection.get_buffer(0)[: len(data)] = data
+            self.connection.buffer_updated(len(data))
 
     def total(self) -> bytes:
         """Return everything received."""
@@ -48,7 +65,10 @@ async def connected(
         case.closed_calls += 1
 
     case.connection = LinkConnection(
-        on_data=received.append, on_closed=closed, read_ahead_bytes_max=read_ahead_bytes_max
+        on_data=case.take,
+        on_closed=closed,
+        read_ahead_bytes_max=read_ahead_bytes_max,
+        monotonic=lambda: case.now_s,
     )
     case.connection.read_ahead = read_ahead
     with socket.socket() as listener:
@@ -101,6 +121,74 @@ async def test_a_read_is_one_batch_when_not_reading_ahead() -> None:
         case.connection.get_buffer(0)[:3] = b"abc"
         case.connection.buffer_updated(3)
         assert case.received == [b"abc"]
+
+
+async def test_cheap_reads_are_handed_over_one_by_one() -> None:
+    """With few clients nothing waits."""
+    async with connected(read_ahead=False) as case:
+        case.cost_s = 0.0001
+        case.read(b"one", b"two", b"three")
+        assert case.received == [b"one", b"two", b"three"]
+
+
+async def test_what_follows_a_costly_read_gathers() -> None:
+    """The read itself is not late; the ones behind it come as one."""
+    async with connected(read_ahead=False) as case:
+        case.cost_s = 0.002
+        case.read(b"one")
+        assert case.received == [b"one"]
+        case.read(b"two", b"three")
+        assert case.received == [b"one"]
+        await wait_until(lambda: len(case.received) == 2)
+        assert case.received == [b"one", b"twothree"]
+
+
+async def test_a_lone_update_is_never_late() -> None:
+    """When nothing came while the connection gathered, what comes then is handed over within its read."""
+    async with connected(read_ahead=False) as case:
+        case.cost_s = 0.002
+        for number in range(3):
+            await wait_until(lambda: case.connection._gathering is None)
+            case.read(b"x")
+            assert len(case.received) == number + 1
+
+
+async def test_a_batch_ends_the_gathering() -> None:
+    """What has become large enough does not wait for the rest of the time."""
+    async with connected(read_ahead=False) as case:
+        case.cost_s = 1000.0
+        case.read(b"one", b"x" * 10_000, b"y" * 10_000)
+        assert case.connection._gathering is None
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert list(map(len, case.received)) == [3, 20_000]
+
+
+async def test_nothing_gathers_behind_an_answer() -> None:
+    """A primary may wait for the next acknowledgement before it sends more."""
+    async with connected(read_ahead=False) as case:
+        case.cost_s = 0.002
+        case.answer = b"ack"
+        case.read(b"one", b"two")
+        assert case.received == [b"one", b"two"]
+
+
+async def test_what_gathers_waits_while_held_and_comes_before_the_end() -> None:
+    """Holding and closing treat it as what was read ahead."""
+    async with connected(read_ahead=False) as case:
+        case.cost_s = 0.002
+        case.read(b"one", b"two")
+        case.connection.hold(True)
+        await wait_until(lambda: case.connection._gathering is None)
+        await asyncio.sleep(0)
+        assert case.received == [b"one"]
+        case.connection.hold(False)
+        await wait_until(lambda: case.received == [b"one", b"two"])
+        case.read(b"three")
+        assert case.peer is not None
+        case.peer.close()
+        await asyncio.wait_for(case.connection.closed.wait(), 5)
+        assert case.total() == b"onetwothree"
 
 
 async def test_the_order_is_kept_when_reading_ahead_ends() -> None:

@@ -151,6 +151,24 @@ def test_rows_are_written_and_synced_without_being_asked(tmp_path: Path) -> None
     writer.close()
 
 
+def test_rows_are_written_without_the_functions_of_arrow(tmp_path: Path) -> None:
+    """To import them takes a tenth of a second, in which the writer's thread would hold up the event loop."""
+    code = """
+        import sys
+        from pathlib import Path
+        from tests.replog.rows import make_changes, make_updates
+        from tests.replog.test_writer import make_writer
+        sys.modules.pop("pyarrow.compute", None)  # the test modules may have it
+        writer = make_writer(Path(sys.argv[1]))
+        writer.event("start")
+        writer.append(make_changes(make_updates(100)), source=writer.source(link="berlin"))
+        print(writer.flush(), writer.close(), "pyarrow.compute" in sys.modules)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.split() == ["True", "True", "False"]
+
+
 def test_flush_waits_until_the_rows_are_on_the_disk(tmp_path: Path) -> None:
     """After flush everything appended before it is synced; with nothing appended it returns at once."""
     writer = make_writer(tmp_path, flush_interval_s=60.0, fsync_interval_s=60.0)
