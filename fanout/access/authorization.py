@@ -117,8 +117,11 @@ class Access:
         decision: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def decide(task: asyncio.Task[Answer]) -> None:
-            if not decision.done():
+            try:
                 decision.set_result(not task.cancelled() and task.result().allow)
+            except Exception:
+                decision.set_result(False)
+                raise  # a bug, which the event loop reports; nobody is to wait for ever because of it
 
         asked.add_done_callback(decide)
         return decision

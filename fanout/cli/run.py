@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 if TYPE_CHECKING:
+    import socket
     from asyncio import AbstractEventLoop
     from collections.abc import Callable
 
@@ -98,8 +99,8 @@ def worker(
     """Serve a share of the clients of a node; started by the node itself."""
     import asyncio
     import signal
-    import socket
 
+    end = _inherited_socket(feed)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the hub gets them too, and says what to do
         signal.signal(number, signal.SIG_IGN)
 
@@ -108,7 +109,19 @@ def worker(
 
     _configure_logging(log_format, log_level)
     with asyncio.Runner(loop_factory=_event_loop_factory()) as runner:
-        raise typer.Exit(runner.run(run_worker(socket.socket(fileno=feed), clock=SystemClock())))
+        raise typer.Exit(runner.run(run_worker(end, clock=SystemClock())))
+
+
+def _inherited_socket(descriptor: int) -> socket.socket:
+    import socket
+
+    try:
+        return socket.socket(fileno=descriptor)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(
+            f"{descriptor} is no socket of a node: a node with server.workers above 1 starts its workers itself",
+            param_hint="--feed",
+        ) from error
 
 
 def _run(path: Path, *, role: Role, log_format: LogFormat, log_level: LogLevel) -> None:

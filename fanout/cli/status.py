@@ -129,6 +129,8 @@ def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
 
     yield "link", link.name
     yield "primary", link.primary
+    if link.stale_left_seconds is not None:
+        yield "stale", f"for at most {as_duration(link.stale_left_seconds)} more"
     if link.snapshot_seconds is not None:
         yield "snapshot", f"{counted(link.snapshot_topics, 'topic')} in {as_duration(link.snapshot_seconds)}"
     if link.audit is not None:

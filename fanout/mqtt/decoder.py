@@ -12,7 +12,7 @@ import sys
 from array import array
 from collections.abc import Container
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from fanout.errors import ProtocolError
 from fanout.mqtt.data_representation import decode_varint, malformed, protocol_error
@@ -23,7 +23,11 @@ from fanout.mqtt.properties import split_publish_block
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.mqtt.topics import check_topic_name
 
-__all__ = ["AckRun", "Decoder", "Item", "PublishRow", "PublishRun"]
+__all__ = ["CONNECT_BYTES_MAX", "AckRun", "Decoder", "Item", "PublishRow", "PublishRun"]
+
+CONNECT_BYTES_MAX: Final = 384 * 1024
+"""Largest CONNECT that is taken, since nobody knows yet who sends it: its five fields of 64 KiB, and as much again for
+properties as for one of them."""
 
 PublishRow: TypeAlias = tuple[bytes, bytes, int, int, bytes, int | None]
 """(topic, payload, flags, packet_id, properties, expiry_s) of one PUBLISH.
@@ -120,7 +124,8 @@ class Decoder:
 
         Args:
             version: 4 or 5; None for a server that waits for CONNECT.
-            packet_bytes_max: The Maximum Packet Size that the peer was told; a longer packet is a fault.
+            packet_bytes_max: The Maximum Packet Size that the peer was told; a longer packet is a fault. CONNECT, which
+                comes before that, has at most `CONNECT_BYTES_MAX`.
             topic_alias_max: The Topic Alias Maximum that the peer was told; 0 allows none.
             known_topics: See the attribute.
             role: Our own side; the peer may send what this role may receive.
@@ -148,6 +153,11 @@ class Decoder:
         self._chunks: list[bytes] = []
         self._buffered = 0
         self._needed = 0
+
+    @property
+    def _bytes_max(self) -> int:
+        """The largest packet that may come now."""
+        return min(self._packet_bytes_max, CONNECT_BYTES_MAX) if self.version is None else self._packet_bytes_max
 
     @property
     def buffered_bytes(self) -> int:
@@ -209,7 +219,7 @@ class Decoder:
                 self._needed = end - pos + 1
                 return pos
             start, stop = header
-            if stop - pos > self._packet_bytes_max:  # [MQTT-3.1.2-24] [MQTT-3.2.2-15]
+            if stop - pos > self._bytes_max:  # [MQTT-3.1.2-24] [MQTT-3.2.2-15]
                 raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, f"a packet of {stop - pos} bytes")
             if stop > end:
                 self._needed = stop - pos

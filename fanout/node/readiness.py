@@ -46,16 +46,19 @@ class Verdict:
 
 
 def reason_against(status: LinkStatus) -> str | None:
-    """Return why a link is not ready, for a person; None when it is."""
+    """Return why a link is not ready, for a person; None when it is.
+
+    It holds no figure that counts on by itself: nodes below are told of each other reason.
+    """
     waits_for = WAITS_FOR[status.state]
     if waits_for is not None:
         error = f": {status.last_error}" if status.last_error else ""
         state = status.state.value.replace("_", " ")
         if status.stale_reason is not None:
-            return f"stale for at most {status.stale_left_s:.0f} s more ({status.stale_reason}), {state}{error}"
+            return f"stale ({status.stale_reason}), {state}{error}"
         return f"{state}, waits for {waits_for}{error}"
     if not all(selector.complete for selector in status.selectors):
-        return f"incomplete: limits kept {status.refused_total} values out"
+        return "incomplete: a limit kept values out"
     if status.withheld is not None:
         return f"live, but {status.withheld}"
     return None

@@ -11,7 +11,6 @@ here and is relayed: what goes over then is one end of a pair of sockets.
 from __future__ import annotations
 
 import asyncio
-import os
 import pickle
 import socket
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from typing import Final, cast
 
 from fanout.mqtt.packets import Connect
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.server.connection import ClientConnection
+from fanout.server.connection import LINGER_S, ClientConnection
 from fanout.server.counters import Limit
 from fanout.server.deadlines import Deadline
 from fanout.server.doorman import Doorway
@@ -116,19 +115,23 @@ class WorkerDoorman:
 
     def hand_over(self, client_id: str, transport: asyncio.Transport, peer: Peer, read: bytes) -> bool:
         """Give a plain connection to the worker of its client; return False when that one cannot take it."""
-        descriptor = os.dup(transport.get_extra_info("socket").fileno())
-        try:
-            return self._send(client_id, _Handed(peer, read), descriptor)
-        finally:
-            os.close(descriptor)
+        if not self._send(client_id, _Handed(peer, read), transport.get_extra_info("socket").fileno()):
+            return False
+        transport.abort()  # closes this process's descriptor only
+        return True
 
     def relay(self, client_id: str, transport: asyncio.Transport, peer: Peer, read: bytes) -> bool:
         """Relay a connection to the worker of its client; return False when that one cannot take it."""
-        near, far = socket.socketpair()
+        try:
+            near, far = socket.socketpair()
+        except OSError:  # this process has no room for them
+            return False
         with far:
             if not self._send(client_id, _Handed(peer, b""), far.fileno()):
                 near.close()
                 return False
+        if not transport.is_closing():
+            transport.pause_reading()
         near.setblocking(False)
         task = asyncio.get_running_loop().create_task(self._relay(transport, near, read), name="relay")
         self._tasks.add(task)
@@ -281,20 +284,15 @@ class _WorkerDoorway(Doorway):
     def _go(self, connect: Connect) -> None:
         read = b"".join(self._read)
         transport, doorman = self._transport, self._doorman
-        if not transport.is_closing():
-            transport.pause_reading()
-        plain = not self._websocket and transport.get_extra_info("sslcontext") is None
-        if plain and len(read) <= _INLINE_BYTES_MAX:
-            gone = doorman.hand_over(connect.client_id, transport, self._peer, read)
-        else:
-            gone = doorman.relay(connect.client_id, transport, self._peer, read)
+        is_plain = not self._websocket and transport.get_extra_info("sslcontext") is None
+        give = doorman.hand_over if is_plain and len(read) <= _INLINE_BYTES_MAX else doorman.relay
+        gone = give(connect.client_id, transport, self._peer, read)
         self._give_back()
         if not gone:
             self._server.turn_away("worker_unavailable", address=self._peer.address)
             transport.write(encode_refusal(ReasonCode.SERVER_UNAVAILABLE, version=connect.version))
             transport.close()
-        elif plain and len(read) <= _INLINE_BYTES_MAX:
-            transport.abort()  # closes this process's descriptor only
+            asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
 
     def _timed_out(self) -> None:
         self._give_back()

@@ -113,12 +113,12 @@ class WorkerPool:
         Args:
             deadline_s: How long clients may take to read what was written to them, in seconds.
         """
+        self._listeners.close()  # first: nobody would take what still came
         timeout_s = 2 * deadline_s + _STOP_MARGIN_S
         await asyncio.gather(*(worker.stop(Stop(deadline_s), timeout_s=timeout_s) for worker in self._workers))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._listeners.close()
         for pair in self._arrivals:
             for one in pair:
                 one.close()

@@ -143,32 +143,27 @@ class WorkerProcess:
 
     async def run(self) -> None:
         """Start the process, and start it again whenever it has ended, until stopped or cancelled."""
-        loop = asyncio.get_running_loop()
-        while True:
+        while not self._stopping:
             self.state = WorkerState.STARTING
             try:
                 code: int | str = await self._live()
             except OSError as error:
                 code = str(error)
-            served = self.state is WorkerState.SERVING
-            self.state = WorkerState.DOWN
-            if self._stopping:
-                return
-            if served and loop.time() - self._served_since >= _SETTLED_S:
+            if (
+                self.state is WorkerState.SERVING
+                and asyncio.get_running_loop().time() - self._served_since >= _SETTLED_S
+            ):
                 self._backoff.reset()
-            delay_s = self._backoff.next_delay_s()
-            self._logger.error("worker ended, it is started again", code=code, delay_s=round(delay_s, 2))
-            self.restarts_total += 1
-            await asyncio.sleep(delay_s)
+            self.state = WorkerState.DOWN
+            await self._pause(code)
 
     async def stop(self, message: Stop, *, timeout_s: float) -> None:
         """Let the worker end, and kill it when that takes too long; it is not started again."""
         self._stopping = True
         process, channel = self._process, self._channel
-        if process is None:
+        if process is None or channel is None:
             return
-        if channel is not None:
-            channel.send(message)
+        channel.send(message)
         try:
             async with asyncio.timeout(timeout_s):
                 await process.wait()
@@ -228,6 +223,15 @@ class WorkerProcess:
         report = self.last_report
         return (self._past_access,) if report is None else (self._past_access, report.access)
 
+    async def _pause(self, code: int | str) -> None:
+        """Wait until the process is to be started again, if it is."""
+        if self._stopping:
+            return
+        delay_s = self._backoff.next_delay_s()
+        self._logger.error("worker ended, it is started again", code=code, delay_s=round(delay_s, 2))
+        self.restarts_total += 1
+        await asyncio.sleep(delay_s)
+
     async def _live(self) -> int:
         """Run one process from its beginning to its end, and return its exit code."""
         near, far = socket.socketpair()
@@ -238,15 +242,15 @@ class WorkerProcess:
                 *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=tuple(inherited)
             )
             far.close()
-            self._process, self.pid = process, process.pid
-            self._gone.clear()
-            self._silent_ticks = 0
             closed = asyncio.Event()
             channel = Channel(on_messages=self._receive, on_closed=closed.set, on_pressure=self._press)
             feeding: asyncio.Task[None] | None = None
             try:
                 await open_channel(channel, near.dup())
-                self._channel = channel
+                # With the channel, and not before: `stop` waits for a process that it can tell to end.
+                self._process, self.pid, self._channel = process, process.pid, channel
+                self._gone.clear()
+                self._silent_ticks = 0
                 channel.send(SetUp(self.config, self.number, self._sockets, self._arrivals, self._others))
                 feeding = asyncio.create_task(self._feed(channel), name=f"feed-{self.number + 1}")
                 near.close()

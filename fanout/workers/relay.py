@@ -119,8 +119,8 @@ async def begin_relay(client: asyncio.Transport, end: socket.socket, read: bytes
     client.set_protocol(near)
     await asyncio.get_running_loop().create_unix_connection(lambda: far, sock=end)
     far.write(read)
-    if client.is_closing():
-        far.close()
+    if client.is_closing():  # and may be lost already, which nobody would tell again
+        near.connection_lost(None)
     else:
         client.resume_reading()
     return near

@@ -167,3 +167,18 @@ async def test_a_question_dropped_at_the_end_is_a_no(service: Service) -> None:
         abandoned.cancel()
         await wait_until(lambda: len(service.asked) == 1)
     assert [await decision(verdict) for verdict in verdicts] == [False, False]
+
+
+async def test_a_defect_of_the_hook_refuses(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever waits for the decision gets it, and the defect is reported."""
+
+    async def fail(content: bytes) -> bytes:
+        raise ZeroDivisionError
+
+    async with open_gate(AccessConfig(http=hook(service, "publish"))) as gate:
+        monkeypatch.setattr(gate.hook, "_post", fail)
+        async with asyncio.timeout(10):
+            assert not await decision(access_of(gate).may_publish(b"a"))
+    assert "ZeroDivisionError" in caplog.text

@@ -78,6 +78,14 @@ def test_status_shows_the_last_error_and_its_hint(runner: CliRunner) -> None:
     assert "error     Connection refused by mqtt://127.0.0.1:1883\n          Start the primary\n" in answer.stdout
 
 
+def test_status_shows_how_long_stale_values_are_served(runner: CliRunner) -> None:
+    """The reason does not, since it stays the same."""
+    stale = live_link().model_copy(update={"stale_left_seconds": 41.7})
+    with serving(StandInNode(stale)) as url:
+        answer = runner.invoke(app, ["status", url])
+    assert "stale     for at most 41.7 s more\n" in answer.stdout
+
+
 def test_status_of_a_tap(runner: CliRunner) -> None:
     """A tap serves nobody; what it has not is not shown as zeros."""
     node = ready_node()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fanout.errors import ProtocolError, UnsupportedProtocolVersion
 from fanout.mqtt.data_representation import encode_binary, encode_varint
-from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRow, PublishRun
+from fanout.mqtt.decoder import CONNECT_BYTES_MAX, AckRun, Decoder, Item, PublishRow, PublishRun
 from fanout.mqtt.packet_types import PacketType, Role
 from fanout.mqtt.packets import (
     Ack,
@@ -24,6 +24,7 @@ from fanout.mqtt.packets import (
     Subscription,
     Unsuback,
     Unsubscribe,
+    Will,
     encode,
     encode_acks,
 )
@@ -280,6 +281,19 @@ def test_other_packets_too_large() -> None:
     expect_fault(server(None, packet_bytes_max=100), b"\x10\xff\x7f", TOO_LARGE)
     run = expect_fault(server(packet_bytes_max=10), b"\x40\x02\x00\x01" + b"\x40\x20", TOO_LARGE)
     assert run == [AckRun(C.PUBACK, [1], None)]
+
+
+def test_connect_has_a_limit_of_its_own() -> None:
+    """It is a fault by its fixed header, before any of it is kept; five fields of the largest size are within it."""
+    for size, fits in ((CONNECT_BYTES_MAX, True), (CONNECT_BYTES_MAX + 1, False)):
+        decoder = server(None, packet_bytes_max=2 * CONNECT_BYTES_MAX)
+        header = b"\x10" + encode_varint(size - 4)
+        assert decoder.feed(header) == []
+        assert (decoder.fault is None) == fits
+    assert CONNECT_BYTES_MAX > 5 * 65_537
+    largest = "c" * 65_535
+    connect = Connect(largest, username=largest, password=bytes(65_535), will=Will(largest.encode(), bytes(65_535)))
+    assert server(None, packet_bytes_max=2 * CONNECT_BYTES_MAX).feed(encode(connect, version=5)) == [connect]
 
 
 # Splits, buffers and faults

@@ -183,7 +183,7 @@ def test_values_refused_by_a_limit_are_a_reason() -> None:
     """A replica that a limit kept values out of does not hold everything."""
     incomplete = dataclasses.replace(PLANT, complete=False)
     assert reasons(dataclasses.replace(LIVE, selectors=(incomplete,), refused_total=3)) == (
-        "link plant is incomplete: limits kept 3 values out",
+        "link plant is incomplete: a limit kept values out",
     )
 
 

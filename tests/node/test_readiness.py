@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from fanout.link.states import TRANSITIONS, LinkState, Trigger
+from fanout.link.status import LinkStatus
 from fanout.node.drain import NodePhase
 from fanout.node.readiness import WAITS_FOR, Verdict, judge, reason_against
 from tests.node.test_documents import LIVE, PLANT
@@ -48,17 +49,35 @@ def test_a_node_that_goes_says_so_whatever_its_links_do() -> None:
 
 
 def test_stale_link_says_so_whatever_it_does() -> None:
-    """Until when its values are served, why they are stale, and what it is doing about it."""
+    """Why its values are stale, and what it is doing about it."""
     for state, doing in ((LinkState.DOWN, "down: refused"), (LinkState.SNAPSHOT, "snapshot: refused")):
         status = dataclasses.replace(
             LIVE, state=state, stale_reason="the session expired", stale_left_s=41.7, last_error="refused"
         )
         assert status.called == "stale"
-        assert reason_against(status) == f"stale for at most 42 s more (the session expired), {doing}"
+        assert reason_against(status) == f"stale (the session expired), {doing}"
 
 
 def test_links_that_hold_everything_have_no_reason() -> None:
     """Live, and every selector complete; a limit that kept values out is a reason."""
     assert reason_against(LIVE) is None
     incomplete = dataclasses.replace(LIVE, selectors=(PLANT, dataclasses.replace(PLANT, complete=False)))
-    assert reason_against(dataclasses.replace(incomplete, refused_total=7)) == "incomplete: limits kept 7 values out"
+    assert reason_against(incomplete) == "incomplete: a limit kept values out"
+
+
+@pytest.mark.parametrize(
+    ("status", "later"),
+    [
+        (
+            dataclasses.replace(DOWN, stale_reason="the session expired", stale_left_s=41.7),
+            dataclasses.replace(DOWN, stale_reason="the session expired", stale_left_s=12.3),
+        ),
+        (
+            dataclasses.replace(LIVE, selectors=(dataclasses.replace(PLANT, complete=False),), refused_total=7),
+            dataclasses.replace(LIVE, selectors=(dataclasses.replace(PLANT, complete=False),), refused_total=8),
+        ),
+    ],
+)
+def test_reasons_stay_the_same_while_nothing_but_figures_change(status: LinkStatus, later: LinkStatus) -> None:
+    """Each other reason is a message to every node below."""
+    assert reason_against(status) == reason_against(later) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -104,3 +105,20 @@ async def test_the_end_closes_the_listeners(monkeypatch: pytest.MonkeyPatch) -> 
     assert pool.addresses == []
     with pytest.raises(OSError, match="Connect call failed"):
         await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_nothing_is_started_while_the_pool_stops(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It listens no more from the beginning of its end, and a worker that has ended before is not started again."""
+    program, first, starts = tmp_path / "worker", tmp_path / "first", tmp_path / "starts"
+    program.write_text(f"#!/bin/sh\nmkdir {first} 2>/dev/null && exec sleep 1\necho >> {starts}\nexit 1\n")
+    program.chmod(0o700)
+    monkeypatch.setattr("sys.executable", str(program))
+    pool = make_pool(NoLogger())
+    await pool.start()
+    await wait_until(lambda: any(worker.restarts_total for worker in pool.workers))
+    begun = starts.read_bytes()
+    stopping = asyncio.create_task(pool.stop(deadline_s=0.1))
+    await wait_until(lambda: not pool.addresses)
+    assert not stopping.done()
+    await stopping
+    assert starts.read_bytes() == begun
