@@ -39,6 +39,7 @@ __all__ = [
     "NodeState",
     "NodeStatus",
     "Readiness",
+    "ReportedLag",
     "Role",
     "SelectorDetail",
     "SelectorReadiness",
@@ -389,12 +390,32 @@ class LinkLag(_Document):
         return self
 
 
+class ReportedLag(_Document):
+    """What the logs say of one link: propagation times of the latest minute in which updates were logged."""
+
+    link: str
+    stamped_by: str = Field(
+        description="The node that stamped the updates, by whose clock, and by this node's, the times are."
+    )
+    minute: AwareDatetime = Field(description="When that minute of stamping began.")
+    updates: NonNegativeInt
+    p50_seconds: float = Field(description="Within 2.2 per cent. Negative when the clocks differ by more.")
+    p95_seconds: float
+    p99_seconds: float
+    most_seconds: float
+
+
 class LagDocument(_Document):
     """`/v1/lag`: how far each link is behind."""
 
     node: str
     role: Role
     links: tuple[LinkLag, ...]
+    reported: tuple[ReportedLag, ...] | None = Field(
+        default=None,
+        description="The last result of `fanout report watch`. Null when `http.report_directory` names none, or "
+        "nothing readable is there.",
+    )
 
 
 class Fault(_Document):

@@ -211,6 +211,8 @@ class HttpConfig:
     """Address to listen on."""
     agent_listen: HttpAddress | None = None
     """Address at which HAProxy's agent check is answered; None answers none."""
+    report_directory: PathText | None = None
+    """Where `fanout report watch` keeps its last result, which `/v1/lag` then shows; None shows none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -176,7 +176,7 @@ def test_every_key_without_a_default_has_a_hint() -> None:
             "[server]\n[http]\nzzz = 1",
             "http.zzz",
             "[http] has no such key",
-            "Its keys are listen, agent_listen.",
+            "Its keys are listen, agent_listen, report_directory.",
         ),
         (
             f"[server]\n{LINK}{SELECTOR}username = 'a'",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.errors import ReportError
+from fanout.node.kept_report import KeptReport
 from fanout.reports import run_watch
 from fanout.reports.document import Report
 from fanout.reports.watching.keeper import LATEST_JSON, LATEST_PAGE, Keeper
@@ -143,6 +144,9 @@ def test_each_file_counts_once_through_kills_and_merges(
             "traffic": {"hub": 20, "edge": 20},
             "events": {"start": 2, "state": 3, "complete": 1, "heartbeat": 1},
         }
+    (shown,) = KeptReport(tmp_path / "kept", node="edge").lag() or ()
+    assert (shown.link, shown.stamped_by, shown.updates, shown.most_seconds) == ("up", "hub", 5, 0.09)
+    assert KeptReport(tmp_path / "kept", node="hub").lag() == (), "what was published at a node itself is no link"
     report = Report.model_validate_json((tmp_path / "kept" / LATEST_JSON).read_text())
     (propagation,) = report.lag.propagation
     assert (propagation.node, propagation.lag.rows, propagation.lag.most_us) == ("edge", 20, 90_000)
