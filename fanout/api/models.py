@@ -26,6 +26,7 @@ __all__ = [
     "EVIDENCE",
     "LINK_STATES",
     "AccessStatus",
+    "ArchiveStatus",
     "AuditDetail",
     "AuditRequest",
     "Draining",
@@ -310,6 +311,19 @@ class AccessStatus(_Document):
     decisions: NonNegativeInt = Field(description="Decisions on topics remembered now.")
 
 
+class ArchiveStatus(_Document):
+    """The sealed files of the replication log; totals count since the node started."""
+
+    kept_files: NonNegativeInt = Field(description="Sealed files of this node that are here.")
+    kept_bytes: NonNegativeInt
+    removed_files_total: NonNegativeInt = Field(description="Removed because of `log.keep_days` or `keep_bytes_max`.")
+    shipped_files_total: NonNegativeInt = Field(description="Copied to `log.ship.to`.")
+    shipped_bytes_total: NonNegativeInt
+    waiting_files: NonNegativeInt = Field(description="Not confirmed by the store yet; never removed here.")
+    oldest_waiting_seconds: NonNegativeFloat = Field(description="How long the oldest of these has been sealed.")
+    failures_total: NonNegativeInt = Field(description="Attempts to use the store that failed.")
+
+
 class LogStatus(_Document):
     """The node's replication log; totals count since the node started."""
 
@@ -335,6 +349,10 @@ class LogStatus(_Document):
     recovered_segments: NonNegativeInt = Field(description="Segments that the last run left open.")
     recovered_rows: NonNegativeInt = Field(description="Updates recovered from them.")
     recovered_torn_bytes: NonNegativeInt = Field(description="Bytes in them that were no whole frame.")
+    ship_to: str | None = Field(default=None, description="Where sealed files are copied to; null for nowhere.")
+    archive: ArchiveStatus | None = Field(
+        default=None, description="Null when sealed files are neither shipped nor removed."
+    )
 
 
 class NodeStatus(_Document):

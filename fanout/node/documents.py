@@ -243,6 +243,7 @@ class NodeDocuments:
         figures = dataclasses.asdict(stats) | {
             "alarm": stats.alarm or None,
             "directory": str(config.directory),
+            "ship_to": None if config.ship is None else config.ship.to,
             "last_sync": utc_from_ns(stats.last_sync_ns) if stats.last_sync_ns else None,
             "unsynced_rows": stats.log_pos - stats.synced_log_pos,
         }

@@ -159,6 +159,7 @@ def test_every_key_without_a_default_has_a_hint() -> None:
         ("server.listener", "address"),
         ("access.http", "url"),
         ("access.rule", "filter"),
+        ("log.ship", "to"),
         ("link", "name"),
         ("link", "primary"),
         ("link.selector", "filter"),

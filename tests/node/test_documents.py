@@ -16,7 +16,16 @@ from structlog.typing import FilteringBoundLogger
 
 from fanout.access.gate import AccessStats, Gate
 from fanout.access.settings import AccessConfig, HookConfig
-from fanout.config import Address, HttpConfig, IdentityConfig, LinkConfig, LogConfig, NodeConfig, ServerConfig
+from fanout.config import (
+    Address,
+    HttpConfig,
+    IdentityConfig,
+    LinkConfig,
+    LogConfig,
+    NodeConfig,
+    ServerConfig,
+    ShipConfig,
+)
 from fanout.link.audit import AuditReport
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
@@ -25,7 +34,7 @@ from fanout.node.documents import NodeDocuments
 from fanout.node.drain import NodePhase
 from fanout.node.readiness import WAITS_FOR
 from fanout.node.running import Node
-from fanout.replog.settings import LogStats
+from fanout.replog.settings import ArchiveStats, LogStats
 from fanout.selection import Selector
 from fanout.server.counters import ServerStats
 from fanout.standing import Standing
@@ -105,6 +114,16 @@ LOG_STATS = LogStats(
     recovered_rows=13,
     recovered_torn_bytes=14,
     alarm="",
+    archive=ArchiveStats(
+        kept_files=20,
+        kept_bytes=21,
+        removed_files_total=22,
+        shipped_files_total=23,
+        shipped_bytes_total=24,
+        waiting_files=25,
+        oldest_waiting_seconds=26.5,
+        failures_total=27,
+    ),
 )
 LINK_CONFIG = LinkConfig(
     name="plant",
@@ -361,8 +380,19 @@ def test_figures_of_the_log() -> None:
     assert (figures["directory"], figures["alarm"], figures["last_sync"]) == ("var/log", None, None)
     assert figures["unsynced_rows"] == 20
     known = dataclasses.asdict(LOG_STATS)
-    for name in set(figures) - {"directory", "alarm", "last_sync", "unsynced_rows"}:
+    assert figures["ship_to"] is None
+    for name in set(figures) - {"directory", "alarm", "last_sync", "unsynced_rows", "ship_to"}:
         assert figures[name] == known[name], name
+
+
+def test_the_place_that_a_log_is_shipped_to_is_shown() -> None:
+    """As the configuration has it, which holds no credentials."""
+    node = PartsOfNode(LIVE)
+    log = LogConfig(directory=Path("var/log"), ship=ShipConfig(to="s3://bucket/logs"))
+    node.config = dataclasses.replace(CONFIG, log=log)
+    shown = node.documents.status().log
+    assert shown is not None
+    assert shown.ship_to == "s3://bucket/logs"
 
 
 def test_alarm_of_the_log_is_told() -> None:
