@@ -204,6 +204,14 @@ METRICS = (
     MetricSpec("fanout_log_recovered_segments", "gauge", "Segments that the last run left open."),
     MetricSpec("fanout_log_recovered_rows", "gauge", "Updates recovered from these segments."),
     MetricSpec("fanout_log_recovered_torn_bytes", "gauge", "Bytes in them that were no whole frame."),
+    MetricSpec("fanout_archive_kept_files", "gauge", "Sealed files of the replication log that are here."),
+    MetricSpec("fanout_archive_kept_bytes", "gauge", "Their bytes."),
+    MetricSpec("fanout_archive_removed_files_total", "counter", "Sealed files removed for their age or size."),
+    MetricSpec("fanout_archive_shipped_files_total", "counter", "Sealed files copied to the store."),
+    MetricSpec("fanout_archive_shipped_bytes_total", "counter", "Their bytes."),
+    MetricSpec("fanout_archive_waiting_files", "gauge", "Sealed files that the store has not confirmed."),
+    MetricSpec("fanout_archive_oldest_waiting_seconds", "gauge", "How long the oldest of these has been sealed."),
+    MetricSpec("fanout_archive_failures_total", "counter", "Attempts to use the store that failed."),
     MetricSpec("fanout_log_alarm", "gauge", "1 while something is wrong with the replication log, else 0."),
 )
 """Every metric of a node, beside those of the process (`process_...`) that prometheus-client adds."""
@@ -319,3 +327,6 @@ def _log_samples(log: LogStatus) -> Iterator[Sample]:
     if log.last_sync is not None:
         yield "fanout_log_last_sync_time_seconds", (), log.last_sync.timestamp()
     yield "fanout_log_alarm", (), log.alarm is not None
+    if log.archive is not None:
+        for name, value in log.archive:
+            yield f"fanout_archive_{name}", (), value

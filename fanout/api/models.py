@@ -26,6 +26,7 @@ __all__ = [
     "EVIDENCE",
     "LINK_STATES",
     "AccessStatus",
+    "ArchiveStatus",
     "AuditDetail",
     "AuditRequest",
     "Draining",
@@ -39,6 +40,7 @@ __all__ = [
     "NodeState",
     "NodeStatus",
     "Readiness",
+    "ReportedLag",
     "Role",
     "SelectorDetail",
     "SelectorReadiness",
@@ -309,6 +311,19 @@ class AccessStatus(_Document):
     decisions: NonNegativeInt = Field(description="Decisions on topics remembered now.")
 
 
+class ArchiveStatus(_Document):
+    """The sealed files of the replication log; totals count since the node started."""
+
+    kept_files: NonNegativeInt = Field(description="Sealed files of this node that are here.")
+    kept_bytes: NonNegativeInt
+    removed_files_total: NonNegativeInt = Field(description="Removed because of `log.keep_days` or `keep_bytes_max`.")
+    shipped_files_total: NonNegativeInt = Field(description="Copied to `log.ship.to`.")
+    shipped_bytes_total: NonNegativeInt
+    waiting_files: NonNegativeInt = Field(description="Not confirmed by the store yet; never removed here.")
+    oldest_waiting_seconds: NonNegativeFloat = Field(description="How long the oldest of these has been sealed.")
+    failures_total: NonNegativeInt = Field(description="Attempts to use the store that failed.")
+
+
 class LogStatus(_Document):
     """The node's replication log; totals count since the node started."""
 
@@ -334,6 +349,10 @@ class LogStatus(_Document):
     recovered_segments: NonNegativeInt = Field(description="Segments that the last run left open.")
     recovered_rows: NonNegativeInt = Field(description="Updates recovered from them.")
     recovered_torn_bytes: NonNegativeInt = Field(description="Bytes in them that were no whole frame.")
+    ship_to: str | None = Field(default=None, description="Where sealed files are copied to; null for nowhere.")
+    archive: ArchiveStatus | None = Field(
+        default=None, description="Null when sealed files are neither shipped nor removed."
+    )
 
 
 class NodeStatus(_Document):
@@ -389,12 +408,32 @@ class LinkLag(_Document):
         return self
 
 
+class ReportedLag(_Document):
+    """What the logs say of one link: propagation times of the latest minute in which updates were logged."""
+
+    link: str
+    stamped_by: str = Field(
+        description="The node that stamped the updates, by whose clock, and by this node's, the times are."
+    )
+    minute: AwareDatetime = Field(description="When that minute of stamping began.")
+    updates: NonNegativeInt
+    p50_seconds: float = Field(description="Within 2.2 per cent. Negative when the clocks differ by more.")
+    p95_seconds: float
+    p99_seconds: float
+    most_seconds: float
+
+
 class LagDocument(_Document):
     """`/v1/lag`: how far each link is behind."""
 
     node: str
     role: Role
     links: tuple[LinkLag, ...]
+    reported: tuple[ReportedLag, ...] | None = Field(
+        default=None,
+        description="The last result of `fanout report watch`. Null when `http.report_directory` names none, or "
+        "nothing readable is there.",
+    )
 
 
 class Fault(_Document):

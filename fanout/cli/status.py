@@ -200,12 +200,18 @@ def _workers_table(workers: tuple[WorkerStatus, ...]) -> Table:
 
 
 def _log_facts(log: LogStatus) -> Iterator[tuple[str, str]]:
-    from fanout.cli.quantities import as_bytes, as_count, counted
+    from fanout.cli.quantities import as_bytes, as_count, as_duration, counted
 
     yield "log", log.directory
     yield "written", f"{counted(log.rows_total, 'row')}, {as_bytes(log.written_bytes_total)}"
     yield "waiting", f"{counted(log.queued_rows, 'row')}, {as_count(log.unsynced_rows)} not on the disk yet"
     yield "lost", counted(log.lost_rows_total, "row")
+    if log.archive is not None:
+        yield "kept", f"{counted(log.archive.kept_files, 'file')}, {as_bytes(log.archive.kept_bytes)}"
+    if log.ship_to is not None and log.archive is not None:
+        since = f", the oldest for {as_duration(age)}" if (age := log.archive.oldest_waiting_seconds) else ""
+        yield "shipped", f"{counted(log.archive.shipped_files_total, 'file')} to {log.ship_to}"
+        yield "to ship", f"{counted(log.archive.waiting_files, 'file')}{since}"
     if log.alarm is not None:
         yield "alarm", log.alarm
 

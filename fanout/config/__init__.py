@@ -19,6 +19,7 @@ from fanout.config.settings import (
     QueueOverflow,
     RetainPolicy,
     ServerConfig,
+    ShipConfig,
 )
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "RetainPolicy",
     "Role",
     "ServerConfig",
+    "ShipConfig",
     "load_config",
     "parse_config",
     "read_password",

@@ -25,9 +25,11 @@ from fanout.config.values import (
     KIB,
     MIB,
     ByteCount,
+    ByteCountOrZero,
     ClientId,
     ControlTopic,
     Count,
+    DaysOrZero,
     EnvironmentName,
     Exclude,
     Flag,
@@ -50,6 +52,7 @@ from fanout.config.values import (
     SelectedFilter,
     ServerReference,
     SessionExpiry,
+    StoreUri,
     Uint16,
     UserName,
     WorkerCount,
@@ -69,6 +72,7 @@ __all__ = [
     "RetainPolicy",
     "SelectorSection",
     "ServerConfig",
+    "ShipConfig",
 ]
 
 LossPolicy: TypeAlias = Literal["tear_down", "serve_stale"]
@@ -211,6 +215,22 @@ class HttpConfig:
     """Address to listen on."""
     agent_listen: HttpAddress | None = None
     """Address at which HAProxy's agent check is answered; None answers none."""
+    report_directory: PathText | None = None
+    """Where `fanout report watch` keeps its last result, which `/v1/lag` then shows; None shows none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShipConfig:
+    """`[log.ship]`: where sealed files of the log are copied to."""
+
+    __pydantic_config__ = _STRICT
+
+    to: StoreUri
+    """URI of a prefix in an object store, or of a directory that is mounted."""
+    retry_max_s: Seconds = 60.0
+    """Longest pause before a store that failed is tried again; the first one is a second, and it doubles."""
+    behind_max_s: Seconds = 900.0
+    """How long a sealed file may wait for the store before there is an alarm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +251,12 @@ class LogConfig:
     """Age at which a segment is closed and turned into Parquet."""
     queue_rows_max: Count = 1_000_000
     """Rows that may wait to be written; beyond it rows are counted as a gap, not kept."""
+    keep_days: DaysOrZero = 0.0
+    """How long Parquet files are kept; 0 keeps them for ever. What waits to be shipped stays in any case."""
+    keep_bytes_max: ByteCountOrZero = 0
+    """Bytes of Parquet files that are kept; 0 keeps any. What waits to be shipped stays in any case."""
+    ship: ShipConfig | None = None
+    """`[log.ship]`; None when absent: the files are copied nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

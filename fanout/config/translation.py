@@ -29,6 +29,7 @@ from fanout.config.settings import (
     NodeConfig,
     SelectorSection,
     ServerConfig,
+    ShipConfig,
 )
 from fanout.config.values import FAULT
 from fanout.errors import ConfigFault
@@ -45,6 +46,7 @@ SECTIONS: Mapping[str, type] = {
     "access.rule": RuleSection,
     "http": HttpConfig,
     "log": LogConfig,
+    "log.ship": ShipConfig,
     "link": LinkConfig,
     "link.selector": SelectorSection,
 }
@@ -64,6 +66,7 @@ _MISSING_HINTS = {
     "server.listener.address": 'Add address = "mqtts://0.0.0.0:8883", or where it is to listen.',
     "access.http.url": 'Add url = "http://127.0.0.1:9000/mqtt", with the address of the service.',
     "access.rule.filter": 'Add filter = "plant/#", with the Topic Filter of what the rule decides on.',
+    "log.ship.to": 'Add to = "s3://bucket/prefix", with the place that the files are copied to.',
     "link.name": 'Add name = "plant", with a name of your choice.',
     "link.primary": 'Add primary = "mqtt://host:1883".',
     "link.selector.filter": 'Add filter = "plant/#", with the Topic Filter of what is to be replicated.',

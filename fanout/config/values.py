@@ -25,9 +25,11 @@ __all__ = [
     "KIB",
     "MIB",
     "ByteCount",
+    "ByteCountOrZero",
     "ClientId",
     "ControlTopic",
     "Count",
+    "DaysOrZero",
     "EnvironmentName",
     "Exclude",
     "Flag",
@@ -51,6 +53,7 @@ __all__ = [
     "SelectedFilter",
     "ServerReference",
     "SessionExpiry",
+    "StoreUri",
     "Uint16",
     "UserName",
     "WorkerCount",
@@ -70,6 +73,7 @@ _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SERVER_REFERENCE = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 """A server in a Server Reference (MQTT 5, section 4.11)."""
 _MQTT_STRING_BYTES_MAX = 65_535
+_STORE_SCHEMES = ("s3", "gs", "hdfs", "file")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -202,6 +206,22 @@ def _check_origin(text: str) -> None:
         )
 
 
+def _check_store_uri(text: str) -> None:
+    scheme, _, rest = text.partition("://")
+    place = rest.partition("?")[0]
+    if "@" in place.partition("/")[0]:  # said without the text: it may be the secret itself
+        raise _fault(
+            "it has credentials in it",
+            "Leave them out, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, or use the "
+            "machine's role.",
+        )
+    if scheme not in _STORE_SCHEMES or not place.strip("/") or (scheme == "file") != place.startswith("/"):
+        raise _fault(
+            f'"{text}" names no place that files can be shipped to',
+            'Write it as in "s3://bucket/prefix", "gs://bucket/prefix", "hdfs://host:port/path" or "file:///mnt/logs".',
+        )
+
+
 def _not_empty(addresses: tuple[Address, ...]) -> tuple[Address, ...]:
     if not addresses:
         raise _fault("the list is empty", "Write at least one address.")
@@ -217,6 +237,7 @@ UserName: TypeAlias = Annotated[str, _checked(_check_user_name)]
 ClientId: TypeAlias = Annotated[str, _checked(_check_client_id)]
 ServerReference: TypeAlias = Annotated[str, _checked(_check_server_reference)]
 EnvironmentName: TypeAlias = Annotated[str, _checked(_check_environment_name)]
+StoreUri: TypeAlias = Annotated[str, _checked(_check_store_uri)]
 PathText: TypeAlias = Annotated[Path, _checked(_check_path)]
 
 ControlTopic: TypeAlias = Annotated[str, _checked(_check_control_topic)]
@@ -246,8 +267,10 @@ SessionExpiry: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=0xFFFF_FFFE)]
 Count: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=1_000_000_000)]
 WorkerCount: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=64)]
 ByteCount: TypeAlias = Annotated[int, Strict(), Field(ge=KIB, le=1024 * GIB)]
+ByteCountOrZero: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=1024 * 1024 * GIB)]
 # A Remaining Length of four bytes and the fixed header in front of it (MQTT 5, section 1.5.5).
 PacketBytes: TypeAlias = Annotated[int, Strict(), Field(ge=KIB, le=268_435_460)]
 PayloadBytes: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=268_435_455)]
+DaysOrZero: TypeAlias = Annotated[float, Strict(), Field(ge=0, le=36_500, allow_inf_nan=False)]
 Seconds: TypeAlias = Annotated[float, Strict(), Field(ge=0.01, le=_DAY_S, allow_inf_nan=False)]
 SecondsOrZero: TypeAlias = Annotated[float, Strict(), Field(ge=0, le=_DAY_S, allow_inf_nan=False)]

@@ -27,6 +27,7 @@ from fanout.api.models import (
 )
 from fanout.link.audit import AuditReport
 from fanout.link.status import LinkStatus
+from fanout.node.kept_report import KeptReport
 from fanout.node.readiness import Verdict, judge, link_reasons, reason_against
 from fanout.standing import Standing, join
 
@@ -62,6 +63,8 @@ class NodeDocuments:
         self._node = node
         self._started_ns = node.clock.now_ns()
         self._started_s = node.clock.monotonic()
+        http = node.config.http
+        self._kept_report = KeptReport(None if http is None else http.report_directory, node=node.config.node.id)
 
     def readiness(self) -> Readiness:
         """Return whether the node may join a pool, and why not."""
@@ -114,7 +117,12 @@ class NodeDocuments:
                     topics=status.topics,
                 )
             )
-        return LagDocument(node=self._node.config.node.id, role=self._node.role, links=tuple(links))
+        return LagDocument(
+            node=self._node.config.node.id,
+            role=self._node.role,
+            links=tuple(links),
+            reported=self._kept_report.lag(),
+        )
 
     async def audit(self, link: str, *, confirmed: bool) -> AuditDetail | None:
         """Audit a link now and return what was found; None when there is no such link.
@@ -235,6 +243,7 @@ class NodeDocuments:
         figures = dataclasses.asdict(stats) | {
             "alarm": stats.alarm or None,
             "directory": str(config.directory),
+            "ship_to": None if config.ship is None else config.ship.to,
             "last_sync": utc_from_ns(stats.last_sync_ns) if stats.last_sync_ns else None,
             "unsynced_rows": stats.log_pos - stats.synced_log_pos,
         }

@@ -25,7 +25,7 @@ from fanout.api.agent import AgentListener
 from fanout.api.app import create_app
 from fanout.api.http_server import HttpServer
 from fanout.concerned import Concerned
-from fanout.config import AccessConfig, LinkConfig, NodeConfig, Role, load_config
+from fanout.config import AccessConfig, LinkConfig, LogConfig, NodeConfig, Role, load_config
 from fanout.errors import ConfigError
 from fanout.link.link import Link
 from fanout.long_lived import LongLived
@@ -39,7 +39,7 @@ from fanout.node.sys_topics import SysTopics
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes
 from fanout.replog.columns import LogSource
-from fanout.replog.settings import LogSettings
+from fanout.replog.settings import ArchiveSettings, LogSettings
 from fanout.replog.writer import LogWriter
 from fanout.selection import Selector
 from fanout.server.server import Server
@@ -344,6 +344,7 @@ class Node:
                 segment_bytes_max=log.segment_bytes_max,
                 segment_age_max_s=log.segment_age_max_s,
                 queue_rows_max=log.queue_rows_max,
+                archive=_archive_settings(log),
             ),
             logger=self._logger,
         )
@@ -461,6 +462,17 @@ class Node:
             now_ns=now_ns,
         )
         self.server.dispatch(updates)
+
+
+def _archive_settings(log: LogConfig) -> ArchiveSettings | None:
+    if log.ship is None and not log.keep_days and not log.keep_bytes_max:
+        return None
+    settings = ArchiveSettings(keep_days=log.keep_days, keep_bytes_max=log.keep_bytes_max)
+    if log.ship is None:
+        return settings
+    return dataclasses.replace(
+        settings, ship_to=log.ship.to, retry_max_s=log.ship.retry_max_s, behind_max_s=log.ship.behind_max_s
+    )
 
 
 def _load_passwords(access: AccessConfig) -> PasswordFile | None:

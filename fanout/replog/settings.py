@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["LogClock", "LogSettings", "LogStats"]
+__all__ = ["ArchiveSettings", "ArchiveStats", "LogClock", "LogSettings", "LogStats"]
 
 
 class LogClock(Protocol):
@@ -16,6 +16,24 @@ class LogClock(Protocol):
 
     def monotonic(self) -> float:
         """Return seconds that never go back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveSettings:
+    """What becomes of sealed files."""
+
+    keep_days: float = 0.0
+    """How long they are kept here; 0 for ever."""
+    keep_bytes_max: int = 0
+    """How many bytes of them are kept here; 0 for any."""
+    ship_to: str | None = None
+    """The URI to which they are copied; None copies none."""
+    retry_min_s: float = 1.0
+    """The first pause after the store failed; it doubles, with jitter."""
+    retry_max_s: float = 60.0
+    """The longest pause."""
+    behind_max_s: float = 900.0
+    """How long a sealed file may wait for the store before there is an alarm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +58,30 @@ class LogSettings:
     """Rows that are written as soon as there are so many, not only at the next flush."""
     retry_interval_s: float = 1.0
     """How long to wait after the disk failed."""
+    archive: ArchiveSettings | None = None
+    """What becomes of sealed files; None leaves them where they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveStats:
+    """Figures of the sealed files; totals since the start of the node."""
+
+    kept_files: int
+    """Sealed files of the node that are here."""
+    kept_bytes: int
+    """Their bytes."""
+    removed_files_total: int
+    """Sealed files removed because of their age, or of the bytes of all."""
+    shipped_files_total: int
+    """Sealed files copied to the store."""
+    shipped_bytes_total: int
+    """Their bytes."""
+    waiting_files: int
+    """Sealed files that the store has not confirmed."""
+    oldest_waiting_seconds: float
+    """How long the oldest of these has been sealed; 0 when there is none."""
+    failures_total: int
+    """Attempts to use the store that failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,3 +126,5 @@ class LogStats:
     """Bytes in them that were no whole frame."""
     alarm: str
     """What is wrong now; empty when nothing is."""
+    archive: ArchiveStats | None = None
+    """Of the sealed files; None when they are left where they are."""

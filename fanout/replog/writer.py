@@ -24,6 +24,7 @@ import structlog
 from fanout.errors import LogError
 from fanout.replica.update import Changes
 from fanout.replog.alarms import Alarms
+from fanout.replog.archive import Archive
 from fanout.replog.backlog import Backlog, Batch, Loss
 from fanout.replog.columns import EventRow, LoggedSelector, LogSource, RowEncoder
 from fanout.replog.node_lock import NodeLock
@@ -111,6 +112,12 @@ class LogWriter:
             alarms=self._alarms,
             on_sealed=self._sealed,
         )
+        archive = self._settings.archive
+        self._archive = (
+            Archive(directory, node=node, settings=archive, clock=clock, alarms=self._alarms, logger=self._logger)
+            if archive is not None
+            else None
+        )
         self._segments = SegmentLog(
             place,
             node=node,
@@ -175,6 +182,8 @@ class LogWriter:
             self._backlog.lose(loss)
         self._sealer.start()
         self._thread.start()
+        if self._archive is not None:
+            self._archive.start()
         self._accepting = True
 
     def source(self, *, link: str = "", selectors: Sequence[LoggedSelector] = ()) -> LogSource:
@@ -295,7 +304,7 @@ class LogWriter:
             return self._progress.wait_for(lambda: self._segments.synced_log_pos >= target, timeout_s)
 
     def close(self, *, timeout_s: float = 10.0) -> bool:
-        """Write and seal everything, and give the directory up.
+        """Write and seal everything, ship it if there is time left, and give the directory up.
 
         Args:
             timeout_s: How long this may take.
@@ -315,6 +324,8 @@ class LogWriter:
         sealed = self._sealer.close(timeout_s=max(end - time.monotonic(), 0))
         if self._thread.is_alive():  # stuck in the disk; the lock goes with the process
             return False
+        if self._archive is not None:
+            self._archive.close(timeout_s=max(end - time.monotonic(), 0))
         self._lock.release(clean=not self._gave_up and not self._backlog.untold)
         return sealed and not self._gave_up
 
@@ -343,6 +354,7 @@ class LogWriter:
             alarm="the writer ended unexpectedly"
             if self._accepting and not self._thread.is_alive()
             else self._alarms.text,
+            archive=None if self._archive is None else self._archive.stats(),
         )
 
     def _not_open(self) -> LogError:
@@ -409,6 +421,8 @@ class LogWriter:
     def _sealed(self, segment: ClosedSegment, sealed: Sealed) -> None:
         """Compare what was sealed with what was written: a disk may lose what it took."""
         self._sealed_total += 1
+        if self._archive is not None:
+            self._archive.add(sealed.files)
         rows = segment.update_rows - sealed.update_rows
         events = segment.event_rows - sealed.event_rows
         if rows or events:

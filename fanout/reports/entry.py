@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from fanout.errors import ReportError
 from fanout.reports.log_files import LogFiles
-from fanout.reports.spark import LOCAL_MASTER, SMALL_RUN_SETTINGS, spark_session
+from fanout.reports.spark import LOCAL_MASTER, SMALL_RUN_SETTINGS, has_ended, spark_session
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,6 +33,10 @@ LIST_LIMIT: Final = 50
 
 _SMALL_RUN_BYTES: Final = 32 * 1024 * 1024
 """Logs up to this size (about two million rows) are read in less time than it takes to compile for speed."""
+
+
+_SIGNAL_WAIT_S: Final = 5.0
+"""How long to wait for the signal that ended Spark before its end is called a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +216,13 @@ def run_watch(
 
     Raises:
         ExtraMissing: pyspark is not installed.
-        ReportError: No Java, or `into` cannot be used; with `every_s` None also when a run fails.
+        ReportError: No Java, a directory is not that of a log, `into` cannot be used, or Spark ended by itself; with
+            `every_s` None also when a run fails.
     """
     for directory in logs:
         if "://" in str(directory):
             raise ReportError(f"{directory} is not a local directory", hint="Mount it, or report on it without watch")
+    LogFiles.in_directories(logs)
     from fanout.reports.watching.ledger import Ledger
 
     ledger = Ledger(into)
@@ -234,6 +240,14 @@ def run_watch(
                 more = kept.more
                 tell(f"{kept.files} new files")
             except ReportError as error:
+                if has_ended(spark):
+                    # What ends all processes of a service may reach Spark's before this one. The run that was under
+                    # way is made again by the next start.
+                    if stop.wait(_SIGNAL_WAIT_S):
+                        return
+                    raise ReportError(
+                        "Spark ended unexpectedly", hint="Start it again, with more memory if that was short"
+                    ) from error
                 # A file may go by retention between listing and reading: the next run does without it.
                 if every_s is None:
                     raise

@@ -55,10 +55,11 @@ class LogFiles:
             root = directory.rstrip("/")
             tables = (f"{root}/v{SCHEMA_VERSION}/updates", f"{root}/v{SCHEMA_VERSION}/events")
             if "://" not in root:
-                if not any(Path(table).is_dir() for table in tables):
+                # A node that has just begun has sealed nothing yet.
+                if not any(Path(place).is_dir() for place in (*tables, f"{root}/open")):
                     raise ReportError(
-                        f"{directory} holds no replication log: there is no v{SCHEMA_VERSION}/updates in it",
-                        hint="Give the directory that the configuration's log.directory names",
+                        f"{directory} is not the directory of a replication log",
+                        hint="Give the value of log.directory of a node",
                     )
                 files = [sorted(map(str, Path(table).rglob("*.parquet"))) for table in tables]
                 updates += _visible(files[0])

@@ -103,7 +103,7 @@ def spark_errors() -> Iterator[None]:
     """Turn what Spark says of unreadable input into an error of ours."""
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JError, ConnectionError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ReportError(
             f"Spark could not run the report: {lines[0]}", hint="Check the log files with `fanout log verify`"

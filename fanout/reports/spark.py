@@ -6,10 +6,12 @@ interface). Knows nothing of logs and transforms. pyspark is imported only when 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Final
@@ -20,7 +22,14 @@ from fanout.reports.java import find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["LOCAL_MASTER", "SMALL_RUN_SETTINGS", "require_pyspark", "session_settings", "spark_session"]
+__all__ = [
+    "LOCAL_MASTER",
+    "SMALL_RUN_SETTINGS",
+    "has_ended",
+    "require_pyspark",
+    "session_settings",
+    "spark_session",
+]
 
 LOCAL_MASTER: Final = "local[*]"
 """The master that is used when none is given: this process, with every core."""
@@ -102,6 +111,25 @@ def spark_session(*, master: str = LOCAL_MASTER, settings: Mapping[str, str] | N
     try:
         yield spark
     finally:
+        _stop(spark)
+
+
+def has_ended(spark: SparkSession) -> bool:
+    """Return whether a session is of no more use: its JVM was ended, or is about to end."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())
+    except (Py4JError, OSError):
+        return True
+
+
+def _stop(spark: SparkSession) -> None:
+    from py4j.protocol import Py4JError
+
+    with warnings.catch_warnings(), contextlib.suppress(Py4JError, OSError):
+        # A JVM that was ended from outside is as good as stopped.
+        warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM process", RuntimeWarning)
         spark.stop()
 
 
@@ -127,7 +155,10 @@ def _start(settings: Mapping[str, str]) -> SparkSession:
                 # Everything that the JVM would print (its own warnings, then log4j) goes to a file, whose end
                 # is shown when the start fails. The running JVM keeps the file after it is closed here.
                 gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                    conf, popen_kwargs={"stderr": launch_log}
+                    # A group of its own: what ends this process (a shell, Ctrl-C) must not end the JVM first. It
+                    # goes when this process goes, however that happens: its standard input is then at its end.
+                    conf,
+                    popen_kwargs={"stderr": launch_log, "start_new_session": True},
                 )
                 context = SparkContext(conf=conf, gateway=gateway)
             else:

@@ -13,6 +13,7 @@ from fanout.api.http_server import HttpServer
 from fanout.api.lag import link_lag
 from fanout.api.models import (
     AccessStatus,
+    ArchiveStatus,
     AuditDetail,
     Draining,
     LagDocument,
@@ -162,6 +163,17 @@ class StandInNode:
             recovered_torn_bytes=0,
             last_sync=SINCE,
             alarm=None,
+            ship_to="s3://bucket/logs",
+            archive=ArchiveStatus(
+                kept_files=8,
+                kept_bytes=1_234_567,
+                removed_files_total=2,
+                shipped_files_total=6,
+                shipped_bytes_total=1_000_000,
+                waiting_files=2,
+                oldest_waiting_seconds=31.5,
+                failures_total=1,
+            ),
         )
         self.error: Exception | None = None
         self.draining = False

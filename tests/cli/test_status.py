@@ -51,6 +51,9 @@ log      var/replication-log
 written  201,234 rows, 22.4 MiB
 waiting  17 rows, 19 not on the disk yet
 lost     0 rows
+kept     8 files, 1.18 MiB
+shipped  6 files to s3://bucket/logs
+to ship  2 files, the oldest for 31.5 s
 """
 
 

@@ -60,8 +60,9 @@ def sections_of(text: str) -> dict[str, dict[str, Any]]:
     single = {name: data[name] for name in ("node", "server", "http", "log")}
     access = data["access"]
     [rule] = access["rule"]
+    log = {"log.ship": data["log"]["ship"]}
     guarded = {"access": access, "access.http": access["http"], "access.rule": rule}
-    return {"": data, **single, "server.listener": listener, **guarded, "link": link, "link.selector": selector}
+    return {"": data, **single, **log, "server.listener": listener, **guarded, "link": link, "link.selector": selector}
 
 
 def as_in_file(default: object) -> object:

@@ -159,6 +159,7 @@ def test_every_key_without_a_default_has_a_hint() -> None:
         ("server.listener", "address"),
         ("access.http", "url"),
         ("access.rule", "filter"),
+        ("log.ship", "to"),
         ("link", "name"),
         ("link", "primary"),
         ("link.selector", "filter"),
@@ -176,7 +177,7 @@ def test_every_key_without_a_default_has_a_hint() -> None:
             "[server]\n[http]\nzzz = 1",
             "http.zzz",
             "[http] has no such key",
-            "Its keys are listen, agent_listen.",
+            "Its keys are listen, agent_listen, report_directory.",
         ),
         (
             f"[server]\n{LINK}{SELECTOR}username = 'a'",

@@ -202,3 +202,27 @@ def test_retained_only_and_live_only_leave_nothing() -> None:
         "link[0].selector[0].live_only",
         "retained_only is true too, and nothing would be left",
     )
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3://b", "s3://b/p?region=x&endpoint_override=h:1", "gs://b/p", "hdfs://h:1/p", "file:///p"]
+)
+def test_a_place_to_ship_to_is_a_uri(uri: str) -> None:
+    """Object stores, HDFS and a mounted directory."""
+    assert faults_of(f'{NODE}{SERVER}[log.ship]\nto = "{uri}"\n') == []
+
+
+@pytest.mark.parametrize("uri", ["", "b/p", "s3:///p", "s3://", "http://b/p", "file://p", "file:///"])
+def test_other_places_to_ship_to_are_refused(uri: str) -> None:
+    """The fault shows what can be written."""
+    (fault,) = faults_of(f'{NODE}{SERVER}[log.ship]\nto = "{uri}"\n')
+    assert fault[:2] == ("log.ship.to", f'"{uri}" names no place that files can be shipped to')
+    assert "s3://bucket/prefix" in fault[2]
+
+
+def test_credentials_in_the_place_to_ship_to_are_refused() -> None:
+    """They are not repeated, and the hint says where they belong."""
+    (fault,) = faults_of(f'{NODE}{SERVER}[log.ship]\nto = "s3://KEY:s3cret@bucket/p"\n')
+    assert fault[:2] == ("log.ship.to", "it has credentials in it")
+    assert "AWS_SECRET_ACCESS_KEY" in fault[2]
+    assert "s3cret" not in str(fault)

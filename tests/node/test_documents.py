@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -14,7 +16,16 @@ from structlog.typing import FilteringBoundLogger
 
 from fanout.access.gate import AccessStats, Gate
 from fanout.access.settings import AccessConfig, HookConfig
-from fanout.config import Address, HttpConfig, IdentityConfig, LinkConfig, LogConfig, NodeConfig, ServerConfig
+from fanout.config import (
+    Address,
+    HttpConfig,
+    IdentityConfig,
+    LinkConfig,
+    LogConfig,
+    NodeConfig,
+    ServerConfig,
+    ShipConfig,
+)
 from fanout.link.audit import AuditReport
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
@@ -23,7 +34,7 @@ from fanout.node.documents import NodeDocuments
 from fanout.node.drain import NodePhase
 from fanout.node.readiness import WAITS_FOR
 from fanout.node.running import Node
-from fanout.replog.settings import LogStats
+from fanout.replog.settings import ArchiveStats, LogStats
 from fanout.selection import Selector
 from fanout.server.counters import ServerStats
 from fanout.standing import Standing
@@ -103,6 +114,16 @@ LOG_STATS = LogStats(
     recovered_rows=13,
     recovered_torn_bytes=14,
     alarm="",
+    archive=ArchiveStats(
+        kept_files=20,
+        kept_bytes=21,
+        removed_files_total=22,
+        shipped_files_total=23,
+        shipped_bytes_total=24,
+        waiting_files=25,
+        oldest_waiting_seconds=26.5,
+        failures_total=27,
+    ),
 )
 LINK_CONFIG = LinkConfig(
     name="plant",
@@ -359,8 +380,19 @@ def test_figures_of_the_log() -> None:
     assert (figures["directory"], figures["alarm"], figures["last_sync"]) == ("var/log", None, None)
     assert figures["unsynced_rows"] == 20
     known = dataclasses.asdict(LOG_STATS)
-    for name in set(figures) - {"directory", "alarm", "last_sync", "unsynced_rows"}:
+    assert figures["ship_to"] is None
+    for name in set(figures) - {"directory", "alarm", "last_sync", "unsynced_rows", "ship_to"}:
         assert figures[name] == known[name], name
+
+
+def test_the_place_that_a_log_is_shipped_to_is_shown() -> None:
+    """As the configuration has it, which holds no credentials."""
+    node = PartsOfNode(LIVE)
+    log = LogConfig(directory=Path("var/log"), ship=ShipConfig(to="s3://bucket/logs"))
+    node.config = dataclasses.replace(CONFIG, log=log)
+    shown = node.documents.status().log
+    assert shown is not None
+    assert shown.ship_to == "s3://bucket/logs"
 
 
 def test_alarm_of_the_log_is_told() -> None:
@@ -400,6 +432,22 @@ def test_lag_is_what_the_link_measured() -> None:
     assert (link.name, link.state, link.basis, link.lag_seconds) == ("plant", "live", "heartbeat", 0.0015)
     assert (link.heartbeat_age_seconds, link.heartbeat_interval_seconds) == (0.5, 5.0)
     assert (link.received_total, link.topics) == (10, 2)
+
+
+def test_lag_shows_what_the_logs_said(tmp_path: Path) -> None:
+    """With `http.report_directory` the last result of `fanout report watch` stands beside what the links measure."""
+    node = PartsOfNode(LIVE)
+    assert node.documents.lag().reported is None, "no directory is configured"
+    node.config = dataclasses.replace(CONFIG, http=HttpConfig(report_directory=tmp_path))
+    assert node.documents.lag().reported is None, "nothing was published there yet"
+    link = {"node": "edge-1", "link": "plant", "stamped_by": "hub", "minute_us": 1_700_000_040_000_000, "updates": 3}
+    link |= {"p50_us": 1_000, "p95_us": 2_000, "p99_us": 3_000, "most_us": 4_000}
+    (tmp_path / "lag.json").write_text(json.dumps({"version": 1, "links": [link, link | {"node": "edge-2"}]}))
+    (reported,) = node.documents.lag().reported or ()
+    assert (reported.link, reported.stamped_by, reported.updates) == ("plant", "hub", 3)
+    assert reported.minute == datetime(2023, 11, 14, 22, 14, tzinfo=UTC)
+    assert (reported.p50_seconds, reported.p95_seconds, reported.p99_seconds) == (0.001, 0.002, 0.003)
+    assert reported.most_seconds == 0.004
 
 
 def test_lag_that_is_not_known_is_null() -> None:

@@ -28,9 +28,12 @@ def test_in_directories_lists_visible_files_of_both_tables(tmp_path: Path) -> No
 
 
 def test_a_directory_without_a_log_is_refused(tmp_path: Path) -> None:
-    """A wrong path is an error that names it, not an empty report."""
-    with pytest.raises(ReportError, match=f"{tmp_path} holds no replication log"):
-        LogFiles.in_directories([tmp_path])
+    """A wrong path is an error that names it, not an empty report; one where nothing is sealed yet is a log."""
+    for place in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(ReportError, match=f"{place} is not the directory of a replication log"):
+            LogFiles.in_directories([place])
+    (tmp_path / "open").mkdir()
+    assert LogFiles.in_directories([tmp_path]) == LogFiles((), (), (str(tmp_path),))
 
 
 def test_uris_are_left_to_spark() -> None:

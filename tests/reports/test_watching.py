@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.errors import ReportError
-from fanout.reports import run_watch
+from fanout.node.kept_report import KeptReport
+from fanout.reports import entry, run_watch
 from fanout.reports.document import Report
 from fanout.reports.watching.keeper import LATEST_JSON, LATEST_PAGE, Keeper
 from fanout.reports.watching.ledger import Ledger, Seen, new_files
@@ -143,6 +144,9 @@ def test_each_file_counts_once_through_kills_and_merges(
             "traffic": {"hub": 20, "edge": 20},
             "events": {"start": 2, "state": 3, "complete": 1, "heartbeat": 1},
         }
+    (shown,) = KeptReport(tmp_path / "kept", node="edge").lag() or ()
+    assert (shown.link, shown.stamped_by, shown.updates, shown.most_seconds) == ("up", "hub", 5, 0.09)
+    assert KeptReport(tmp_path / "kept", node="hub").lag() == (), "what was published at a node itself is no link"
     report = Report.model_validate_json((tmp_path / "kept" / LATEST_JSON).read_text())
     (propagation,) = report.lag.propagation
     assert (propagation.node, propagation.lag.rows, propagation.lag.most_us) == ("edge", 20, 90_000)
@@ -198,6 +202,46 @@ def test_watching_runs_until_it_is_stopped(spark: SparkSession, tmp_path: Path) 
     Path(sealed(tmp_path / "log", "hub", 1)).write_bytes(b"no Parquet")
     with pytest.raises(ReportError):
         run_watch([tmp_path / "log"], into=into, every_s=None, keep_days=30, stop=threading.Event(), tell=tell)
+
+
+@pytest.mark.spark
+def test_the_end_of_spark_ends_the_watching(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A JVM that went away is a fault, told once; when the signal that ended it comes here too, it is none."""
+    (tmp_path / "log" / "open").mkdir(parents=True)
+    stop = threading.Event()
+    told: list[str] = []
+
+    def watch() -> None:
+        run_watch([tmp_path / "log"], into=tmp_path / "kept", every_s=0.01, keep_days=30, stop=stop, tell=told.append)
+
+    def lose_connection(_: object) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(Keeper, "run", lose_connection)
+    monkeypatch.setattr(entry, "has_ended", lambda session: session is spark)
+    monkeypatch.setattr(entry, "_SIGNAL_WAIT_S", 0.01)
+    with pytest.raises(ReportError, match="Spark ended unexpectedly"):
+        watch()
+    monkeypatch.setattr(entry, "_SIGNAL_WAIT_S", 60.0)
+    threading.Timer(0.05, stop.set).start()
+    watch()
+    assert told == []
+
+
+def test_tables_that_cannot_be_written_are_told(tmp_path: Path) -> None:
+    """The fault names the directory; an error of anything else inside the block keeps its name."""
+    ledger = Ledger(tmp_path / "kept")
+    with ledger.locked():
+        (tmp_path / "kept" / "commits").rmdir()
+        with pytest.raises(ReportError, match="kept cannot be written: No such file"):
+            ledger.commit(1, files=[], rows={})
+    with pytest.raises(ConnectionRefusedError), ledger.locked():
+        raise ConnectionRefusedError
+    (tmp_path / "file").touch()
+    with pytest.raises(ReportError, match="cannot be written"), Ledger(tmp_path / "file").locked():
+        raise AssertionError("locked")
 
 
 def test_a_store_cannot_be_watched(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Owns the order of one run. What a batch adds is in `fanout.reports.transforms.ke
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -28,7 +29,7 @@ from fanout.reports.transforms import kept
 from fanout.reports.transforms.rows import small_frame
 from fanout.reports.watching.ledger import Batch, Ledger, new_files
 
-__all__ = ["KEEP_DAYS", "LATEST_JSON", "LATEST_PAGE", "Keeper", "Kept"]
+__all__ = ["KEEP_DAYS", "LATEST_JSON", "LATEST_PAGE", "NODE_LAG", "Keeper", "Kept"]
 
 KEEP_DAYS: Final = 30
 """Windows and events older than this before the newest are dropped when parts are merged."""
@@ -36,6 +37,8 @@ LATEST_JSON: Final = "latest.json"
 """The last result, as the JSON of a report."""
 LATEST_PAGE: Final = "latest.html"
 """The same as a page."""
+NODE_LAG: Final = "lag.json"
+"""What nodes show of it in `/v1/lag`: for each link the latest minute. `fanout.node.kept_report` reads it."""
 
 _FILES_MAX: Final = 1000
 """The most files of one table in one batch; the rest is taken by the next."""
@@ -149,8 +152,27 @@ class Keeper:
                 self._spark, tables, survey=survey, settle_us=0, list_limit=_LIST_LIMIT, parquet=nowhere
             ),
         )
+        self._ledger.publish(NODE_LAG, json.dumps({"version": 1, "links": _latest_lag(report)}))
         self._ledger.publish(LATEST_PAGE, render_page(report))
         self._ledger.publish(LATEST_JSON, report.to_json())
+
+
+def _latest_lag(report: Report) -> list[dict[str, object]]:
+    return [
+        {
+            "node": series.node,
+            "link": series.link,
+            "stamped_by": series.stamped_by,
+            "minute_us": round(point.at.timestamp()) * 1_000_000,
+            "updates": point.rows,
+            "p50_us": point.p50_us,
+            "p95_us": point.p95_us,
+            "p99_us": point.p99_us,
+            "most_us": point.most_us,
+        }
+        for series in report.lag.over_time
+        for point in series.points[-1:]
+    ]
 
 
 def _inputs(listed: LogFiles, batch: Batch) -> Inputs:

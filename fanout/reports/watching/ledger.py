@@ -107,20 +107,17 @@ class Ledger:
         Raises:
             ReportError: Another process has it, or the directory cannot be written.
         """
-        try:
-            self._commits.mkdir(parents=True, exist_ok=True)
-            with (self.directory / "lock").open("w") as lock:
+        with contextlib.ExitStack() as stack:
+            with self._writing():
+                self._commits.mkdir(parents=True, exist_ok=True)
+                lock = stack.enter_context((self.directory / "lock").open("w"))
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
                     raise ReportError(
                         f"{self.directory} is being kept by another process", hint="One `fanout report watch` is enough"
                     ) from error
-                yield
-        except OSError as error:
-            raise ReportError(
-                f"{self.directory} cannot be written: {error.strerror}", hint="Give a directory that this user may use"
-            ) from error
+            yield
 
     def read(self) -> Batch:
         """Return what is committed.
@@ -160,12 +157,13 @@ class Ledger:
         """Make a batch whose tables hold everything before it count in place of that, and remove that."""
         self._write(number, base=True, seen=before.seen, rows=before.rows)
         # From here on nothing reads what is older; what a kill leaves of it is removed with the next base.
-        for path in self._commits.glob("*.json"):
-            if int(path.stem) < number:
-                path.unlink()
-        for path in self.directory.glob("*/batch=*"):
-            if int(path.name.removeprefix("batch=")) < number:
-                shutil.rmtree(path)
+        with self._writing():
+            for path in self._commits.glob("*.json"):
+                if int(path.stem) < number:
+                    path.unlink()
+            for path in self.directory.glob("*/batch=*"):
+                if int(path.name.removeprefix("batch=")) < number:
+                    shutil.rmtree(path)
 
     def table_path(self, table: str, number: int) -> str:
         """Return where a batch's part of a table lies."""
@@ -173,7 +171,8 @@ class Ledger:
 
     def publish(self, name: str, text: str) -> None:
         """Replace one of the files that others read."""
-        _replace(self.directory / name, text)
+        with self._writing():
+            _replace(self.directory / name, text)
 
     def _write(self, number: int, *, base: bool, seen: Seen, rows: Mapping[str, int]) -> None:
         commit = {
@@ -184,7 +183,17 @@ class Ledger:
             "files": seen.to_ranges(),
             "rows": dict(rows),
         }
-        _replace(self._commits / f"{number:012}.json", json.dumps(commit))
+        with self._writing():
+            _replace(self._commits / f"{number:012}.json", json.dumps(commit))
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ReportError(
+                f"{self.directory} cannot be written: {error.strerror}", hint="Give a directory that this user may use"
+            ) from error
 
 
 def new_files(paths: Sequence[str], *, seen: Seen, limit: int) -> list[str]:
