@@ -681,6 +681,22 @@ def test_pending_messages_are_applied_while_resuming() -> None:
     assert second.changes.phase is Phase.LIVE
 
 
+def test_copies_for_the_former_connection_are_not_dispatched_while_resuming() -> None:
+    """A primary that answers a SUBSCRIBE of the lost connection late keeps the copies in the session."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.lose()
+    pair.connect(pump=False)
+    pair.primary.receive(pair.session.take_output())
+    pair.primary.deliver(b"plant/0", b"0", retain=True)
+    pair.primary.deliver(b"plant/1", b"new", retain=True)
+    pair.primary.deliver(b"plant/message", b"0")
+    pair.primary.retained[b"plant/1"] = b"new"
+    pair.pump()
+    assert pair.is_in(S.LIVE)
+    assert pair.dispatched() == [(b"plant/1", b"new"), (b"plant/message", b"0")]
+
+
 @pytest.mark.parametrize(("topic", "payload"), [(b"plant/0", b"changed"), (b"plant/new", b"x"), (b"plant/0", b"")])
 def test_a_difference_is_a_loss_and_ends_the_session(topic: bytes, payload: bytes) -> None:
     """What changed without a message means loss: tear-down, and a clean start next time."""
