@@ -602,6 +602,7 @@ class LinkSession:
             self._schedule.plan(self._now)
         self._stage = None
         self._replica.drop_pass()
+        self.control.begin_heartbeats(self._now)
         self._events.append(AuditEnded(audit.end(now=self._now, failure=failure)))
 
     def _begin_stage(self, stage: Stage) -> None:
@@ -665,6 +666,7 @@ class LinkSession:
             self._end_audit()
             return
         self._schedule.plan(self._now)
+        self.control.begin_heartbeats(self._now)
         if self.state is LinkState.VERIFYING:
             self._trigger(Trigger.VERIFIED)
             return
@@ -754,6 +756,9 @@ class LinkSession:
         if self.control.is_stalled(self._now) and self.state is LinkState.LIVE:
             self._trigger(Trigger.STALL, "heartbeats do not come back")
         elif self.control.heartbeat_due(self._now):
+            if self.control.has_slept(self._now) and self.state is LinkState.LIVE:
+                # Stopped, suspended, or starved: the primary may have dropped what was not read in time.
+                self._trigger(Trigger.STALL, "the node itself did not run")
             if self._outgoing.free:
                 self._outgoing.publish(Message(self.control.topic, self.control.send(self._now)), now=self._now)
             else:
