@@ -20,10 +20,12 @@ from bench.chaos.witness import Witness
 from bench.processes import Mosquitto, Node, Server
 from bench.proxy import Proxy
 
-__all__ = ["FILTERS", "Injector", "learn_truth"]
+__all__ = ["FILTERS", "START_S", "Injector", "learn_truth"]
 
 FILTERS = ("plant/#", "office/#", "hall/#")
 """Everything that the publisher publishes."""
+START_S = 120.0
+"""How long a server may take to start: a busy machine compiles slowly."""
 
 
 async def learn_truth(primary: Server, truth: Truth, *, since: float) -> None:
@@ -78,7 +80,7 @@ class Injector:
         elif fault.kind == "kill":
             await asyncio.to_thread(server.kill)
             await self._last(fault)
-            await asyncio.to_thread(server.start)
+            await asyncio.to_thread(server.start, deadline_s=START_S)
         elif fault.kind == "cut witness":
             for witness in self._witnesses[fault.target]:
                 witness.cut()
@@ -86,6 +88,8 @@ class Injector:
         else:
             await self._break_connection(fault)
         self._tell(f"{fault} has ended")
+        if fault.burst_after is not None:
+            self._publisher.burst(*fault.burst_after)
 
     async def _last(self, fault: Fault) -> None:
         if fault.burst is not None:
@@ -108,11 +112,9 @@ class Injector:
         if fault.kind == "kill and wipe":
             self._store.unlink(missing_ok=True)
         since = time.monotonic()
-        await asyncio.to_thread(self._primary.start)
+        await asyncio.to_thread(self._primary.start, deadline_s=START_S)
         await learn_truth(self._primary, self._truth, since=since)
         self._publisher.resume()
-        if fault.burst is not None:
-            self._publisher.burst(*fault.burst)
 
     async def _break_connection(self, fault: Fault) -> None:
         if fault.kind == "cut":

@@ -18,6 +18,8 @@ _PRIMARY_KINDS = {"kill": 4, "kill and wipe": 3, "restart": 2, "stop": 3}
 _EDGE_KINDS = {"kill": 3, "stop": 3, "cut": 3, "black hole": 4, "half open": 2, "cut witness": 1}
 _THROUGH_PROXY = ("cut", "black hole", "half open")
 _BURSTS = {"mixed": 4, "value": 2, "clear": 2, "expiring": 2}
+_BURST_MESSAGES = (20, 100, 400)
+_QUIET = 0.4
 _OUTAGE_S = (0.1, 6.0)
 _TOGETHER = 0.25
 _RECOVER = 0.7
@@ -61,6 +63,8 @@ class Fault:
     """How long it lasts."""
     burst: tuple[str, int] | None
     """Kind and number of messages published meanwhile; None for the publisher's own pace."""
+    burst_after: tuple[str, int] | None
+    """The same for the moment after it, when links resume, verify and take snapshots."""
 
     def __str__(self) -> str:
         return f"{self.target}: {self.kind} for {self.outage_s:.1f} s"
@@ -94,7 +98,10 @@ def _draw_fault(draw: random.Random, target: str) -> Fault:
         for kind in _THROUGH_PROXY:
             del kinds[kind]
     kind = draw.choices(list(kinds), weights=list(kinds.values()))[0]
-    burst = None
-    if draw.random() < 0.6:
-        burst = draw.choices(list(_BURSTS), weights=list(_BURSTS.values()))[0], draw.choice((20, 100, 400))
-    return Fault(target, kind, draw.uniform(*_OUTAGE_S), burst)
+    return Fault(target, kind, draw.uniform(*_OUTAGE_S), _draw_burst(draw), _draw_burst(draw))
+
+
+def _draw_burst(draw: random.Random) -> tuple[str, int] | None:
+    if draw.random() < _QUIET:
+        return None
+    return draw.choices(list(_BURSTS), weights=list(_BURSTS.values()))[0], draw.choice(_BURST_MESSAGES)

@@ -23,7 +23,7 @@ import httpx
 
 from bench.chaos.client import Message, read_retained
 from bench.chaos.explain import Window, explain
-from bench.chaos.faults import FILTERS, Injector, learn_truth
+from bench.chaos.faults import FILTERS, START_S, Injector, learn_truth
 from bench.chaos.plan import EDGES, PROXIED, Fault, Setting, draw_faults, draw_setting
 from bench.chaos.probe import Edge, Prober, describe, plain
 from bench.chaos.publisher import Publisher
@@ -264,6 +264,8 @@ async def run_seed(seed: int, *, seconds: float, reports: bool, keep: Path | Non
             run.tell("the last fault has ended, and nothing more is published")
             await run.publisher.drain()
             await run.judge_end()
+        except (OSError, RuntimeError, TimeoutError, httpx.HTTPError) as error:
+            run.found(f"the run was broken off: {type(error).__name__}: {error}")
         finally:
             for task in tasks:
                 task.cancel()
@@ -316,8 +318,10 @@ async def _started(seed: int, *, keep: Path | None) -> AsyncIterator[_Run]:
         for node in run.nodes:
             ends.callback(node.stop)
         first, *others = run.nodes
-        await asyncio.to_thread(first.start)  # alone, for it may have to compile what all of them run
-        await asyncio.gather(*(asyncio.to_thread(node.start) for node in others))
+        await asyncio.to_thread(
+            first.start, deadline_s=START_S
+        )  # alone, for it may have to compile what all of them run
+        await asyncio.gather(*(asyncio.to_thread(node.start, deadline_s=START_S) for node in others))
         await run.until_ready()
         yield run
 
