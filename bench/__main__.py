@@ -28,6 +28,7 @@ BENCHES = {
     "scale": "bench.scale",
     "capacity": "bench.capacity",
     "workers": "bench.workers",
+    "chaos": "bench.chaos.command",
 }
 """By name: the module with `add_arguments(parser)` and `run(arguments) -> Report`; its docstring's first line says what
 it measures."""
@@ -55,7 +56,8 @@ def main() -> None:
         module = importlib.import_module(module_name)
         bench = benches.add_parser(name, help=str(module.__doc__).partition("\n")[0])
         module.add_arguments(bench)
-        bench.add_argument("--runs", type=int, default=3, help="runs of each side, in turn (3)")
+        if getattr(module, "REPEATED", True):
+            bench.add_argument("--runs", type=int, default=3, help="runs of each side, in turn (3)")
         bench.add_argument("--json", type=Path, help="also write the results to this file")
         bench.set_defaults(run=module.run)
     arguments = parser.parse_args()
@@ -77,6 +79,7 @@ def main() -> None:
     if arguments.json:
         document = {**report.document(), "machine": machine}
         arguments.json.write_text(json.dumps(document, indent=2) + "\n")
+    sys.exit(getattr(report, "exit_code", 0))
 
 
 if __name__ == "__main__":

@@ -136,8 +136,8 @@ class Server:
         """Return what it has written to standard output and error so far."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
-    def start(self) -> None:
-        """Start the process and wait until it accepts connections.
+    def start(self, *, deadline_s: float = 30.0) -> None:
+        """Start the process and wait until it accepts connections, for `deadline_s` at most.
 
         Raises:
             RuntimeError: It ended instead.
@@ -159,6 +159,7 @@ class Server:
             wait_for(
                 lambda: process.poll() is not None or self._listens(),
                 what=f"{self.command[0]} on port {self.port} (see {self.log_path})",
+                deadline_s=deadline_s,
             )
         except TimeoutError:
             self.stop()

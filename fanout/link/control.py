@@ -49,6 +49,7 @@ class ControlChannel:
         self._heartbeat_s = heartbeat_s
         self._count = 0
         self._last_sent = -_NEVER
+        self._heartbeats_from = -_NEVER
         self._under_way: dict[bytes, float] = {}
         """Payload to when it was sent, monotonic seconds, oldest first."""
         self._returned: tuple[float, float] | None = None
@@ -108,6 +109,14 @@ class ControlChannel:
     def is_stalled(self, now: float, *, intervals: int = STALL_INTERVALS) -> bool:
         """Say whether a message is away for `intervals` intervals or more."""
         return now >= self._stalled_at(intervals)
+
+    def begin_heartbeats(self, now: float) -> None:
+        """Note that heartbeats are sent from now on, after none was wanted."""
+        self._heartbeats_from = now
+
+    def has_slept(self, now: float) -> bool:
+        """Say whether the next heartbeat is overdue by as much as means a stall: the node itself did not run."""
+        return now >= max(self._heartbeat_at(), self._heartbeats_from) + STALL_INTERVALS * self._heartbeat_s
 
     def deadline(self, now: float) -> float:
         """When to ask `heartbeat_due` and `is_stalled` again, monotonic seconds; infinity for never."""

@@ -137,6 +137,8 @@ class LinkSession:
         """How many retained messages the primary says it has in all."""
         self._standing_id = 0
         """Packet Identifier of the SUBSCRIBE for the standing of a fanout primary while it awaits SUBACK, else 0."""
+        self._copies_late = False
+        """Whether copies for an audit that was given up may still come: until the PINGRESP behind them."""
         self._decoder: Decoder | None = None
         """None without a Network Connection, and from `Failed` on."""
         self._has_session = False
@@ -170,6 +172,7 @@ class LinkSession:
             role="client",
         )
         self._last_received = now
+        self._copies_late = False
         self._clean_start = not self._has_session  # [MQTT-3.2.2-4]: without a state of ours, none is wanted
         self._outgoing.begin_connection()
         self._outgoing.connect(clean_start=self._clean_start, password=password, now=now)
@@ -433,11 +436,16 @@ class LinkSession:
             for _, part in groupby(rows, lambda row: row[2] & 6):
                 yield Phase.LIVE, list(part)
         elif self.state in (LinkState.LIVE, LinkState.STALLED):
-            yield Phase.LIVE, rows
+            if not self._copies_late:
+                yield Phase.LIVE, rows
+                return
+            for copy, part in groupby(rows, _may_be_copy):
+                yield Phase.AUDIT if copy else Phase.LIVE, list(part)
         elif self.state is LinkState.RESUMING:
-            # What is sent again may have been applied before the connection was lost: not delivered twice.
-            for dup, part in groupby(rows, lambda row: row[2] & 8):
-                yield Phase.AUDIT if dup else Phase.LIVE, list(part)
+            # What is sent again may have been applied before the connection was lost: not delivered twice. Nor are
+            # copies that a SUBSCRIBE of the former connection asked for; Mosquitto keeps them in the session.
+            for again, part in groupby(rows, lambda row: row[2] & 8 > 0 or _may_be_copy(row)):
+                yield Phase.AUDIT if again else Phase.LIVE, list(part)
         elif self.state is LinkState.VERIFYING:
             # The copies come at QoS 0; what has a higher QoS, or comes behind the last copy, is live.
             for qos, part in groupby(rows, lambda row: row[2] & 6):
@@ -520,6 +528,7 @@ class LinkSession:
 
     def _on_pingresp(self) -> None:
         self._outgoing.ping_sent_s = None
+        self._copies_late = False
         if self._stage is not None:
             self._stage.receive_pingresp(self._now)
 
@@ -593,6 +602,7 @@ class LinkSession:
             self._schedule.plan(self._now)
         self._stage = None
         self._replica.drop_pass()
+        self.control.begin_heartbeats(self._now)
         self._events.append(AuditEnded(audit.end(now=self._now, failure=failure)))
 
     def _begin_stage(self, stage: Stage) -> None:
@@ -656,6 +666,7 @@ class LinkSession:
             self._end_audit()
             return
         self._schedule.plan(self._now)
+        self.control.begin_heartbeats(self._now)
         if self.state is LinkState.VERIFYING:
             self._trigger(Trigger.VERIFIED)
             return
@@ -730,6 +741,7 @@ class LinkSession:
             if self._audit is not None:
                 assert isinstance(self._stage, RetainedSync)
                 self._stage.give_up(now)
+                self._copies_late = self._outgoing.ping_sent_s is not None
                 self._end_audit(str(error))
                 return
             self._end_session(Trigger.UNPROVED, error.message, error)
@@ -744,6 +756,9 @@ class LinkSession:
         if self.control.is_stalled(self._now) and self.state is LinkState.LIVE:
             self._trigger(Trigger.STALL, "heartbeats do not come back")
         elif self.control.heartbeat_due(self._now):
+            if self.control.has_slept(self._now) and self.state is LinkState.LIVE:
+                # Stopped, suspended, or starved: the primary may have dropped what was not read in time.
+                self._trigger(Trigger.STALL, "the node itself did not run")
             if self._outgoing.free:
                 self._outgoing.publish(Message(self.control.topic, self.control.send(self._now)), now=self._now)
             else:
@@ -795,3 +810,8 @@ class LinkSession:
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
+
+
+def _may_be_copy(row: PublishRow) -> bool:
+    """Say whether a row has the marks of a retained copy: QoS 0 and RETAIN; a live update may have them too."""
+    return row[2] & 7 == 1

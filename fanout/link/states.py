@@ -61,7 +61,7 @@ class Trigger(enum.Enum):
     LOSS = "loss"
     """The retained sets differ from the replica."""
     STALL = "stall"
-    """Heartbeats are overdue."""
+    """Heartbeats are overdue, at the primary or here: the node itself may have been stopped for a while."""
     REVIVED = "revived"
     """A heartbeat came back after a stall."""
     LOST = "lost"

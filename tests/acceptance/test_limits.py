@@ -7,7 +7,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fanout.mqtt.packets import PacketType
 from fanout.mqtt.reason_codes import ReasonCode
-from tests.support.nodes import LiveNode, Nodes
+from tests.acceptance.test_session_loss import retained
+from tests.support.clients import subscriber
+from tests.support.mosquitto import Mosquitto, publish_all, publisher
+from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
 from tests.support.raw_client import RawClient
 
 
@@ -23,7 +26,7 @@ def samples(node: LiveNode, name: str) -> dict[str, float]:
     ("key", "value", "payload"), [("retained_topics_max", 2, b"x"), ("retained_bytes_max", 1024, b"x" * 400)]
 )
 async def test_retained_messages_are_bounded(nodes: Nodes, key: str, value: int, payload: bytes) -> None:
-    """One too many is refused with 0x97 (MQTT 3.1.1: closed); what was accepted stays, and can be replaced."""
+    """T15: one too many is refused with 0x97 (MQTT 3.1.1: closed); what was accepted stays, and can be replaced."""
     hub = await nodes.primary(settings=f"{key} = {value}\nsys_interval_s = 0\n").begin()
     async with (
         await RawClient.connect(hub.port, "watcher") as watcher,
@@ -55,6 +58,31 @@ async def test_retained_messages_are_bounded(nodes: Nodes, key: str, value: int,
     assert samples(hub, "fanout_server_limits_reached_total")[key] == 3
     assert samples(hub, "fanout_limit")[f"server.{key}"] == value
     assert samples(hub, "fanout_server_dropped_total")["refused"] == 3
+
+
+@pytest.mark.mosquitto
+@pytest.mark.parametrize(("limit", "payload"), [("topics_max = 2", b"one too many"), ("bytes_max = 1024", b"x" * 1024)])
+def test_value_over_a_limit_of_a_link_is_delivered_not_held(
+    mosquitto: Mosquitto, nodes: Nodes, limit: str, payload: bytes
+) -> None:
+    """T15: by count and by bytes; it is counted, and the status, the metrics and `/readyz` say so."""
+    node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=f"{QUICK}{limit}\n"))
+    held = {"plant/1": b"1", "plant/2": b"2"}
+    with publisher(mosquitto.port) as client:
+        publish_all(client, held.items())
+        node.started()
+        assert node.link_status()["refused_total"] == 0
+        with subscriber(node.port, "plant/#", qos=1) as live:
+            live.wait(2)
+            publish_all(client, [("plant/3", payload)])
+            live.wait_for("plant/3", payload)
+    assert retained(node) == held
+    status = node.link_status()
+    assert (status["refused_total"], status["topics"]) == (1, 2)
+    assert samples(node, "fanout_link_refused_total") == {"primary": 1}
+    code, readiness = node.probe()
+    assert code == 503
+    assert "limits kept 1 values out" in readiness["reasons"][0]
 
 
 async def test_limits_show_in_the_metrics(nodes: Nodes) -> None:

@@ -180,6 +180,25 @@ def test_an_audit_that_is_cut_short_removes_nothing(packets: int) -> None:
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
 
 
+def test_copies_that_come_after_an_audit_was_given_up_are_not_delivered_again() -> None:
+    """A primary that was only paused answers at last; from the PINGRESP behind the copies on, all is live again."""
+    pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
+    held: list[bytes] = []
+    with pytest.MonkeyPatch.context() as paused:
+        paused.setattr(pair.primary, "receive", held.append)
+        ask(pair)
+        pair.wait(5.1)
+    assert report(pair).failure
+    pair.primary.retained[b"plant/1"] = b"missed"
+    pair.primary.receive(b"".join(held))
+    pair.feed(pair.primary.take())
+    assert pair.dispatched() == [(b"plant/1", b"missed")]
+    assert pair.is_in(LinkState.LIVE)
+    pair.primary.publish(b"plant/2", b"old", qos=0)
+    pair.pump()
+    assert pair.dispatched()[1:] == [(b"plant/2", b"old")]
+
+
 def test_an_audit_ends_with_its_connection() -> None:
     """Who waits for it is told, and the resumed session is verified as always."""
     pair = live()

@@ -619,6 +619,42 @@ def test_the_primarys_keep_alive_wins() -> None:
     assert off.primary.pings == pings
 
 
+@pytest.mark.parametrize(("seconds", "suspicious"), [(19.9, False), (20.0, True)])
+def test_a_node_that_did_not_run_verifies_what_it_holds(seconds: float, suspicious: bool) -> None:
+    """Stopped for three intervals beyond the next heartbeat, it cannot know what the primary dropped meanwhile."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.wait(10)
+    pair.primary.retained[b"plant/0"] = b"dropped on the way"
+    pair.now += seconds
+    pair.tick()
+    if suspicious:
+        assert pair.states() == [S.STALLED, S.VERIFYING, S.TEARING_DOWN]
+        assert "messages were lost" in pair.reason()
+    else:
+        assert pair.is_in(S.LIVE)
+
+
+def test_a_long_snapshot_or_audit_is_no_sleep() -> None:
+    """Neither leaves the link stalled, although no heartbeat is sent meanwhile."""
+    pair = Pair(primary=filled())
+    pair.connect(pump=False)
+    while b"plant/#" not in pair.primary.subscriptions:
+        pair.feed(pair.primary.take())
+        pair.primary.receive(pair.session.take_output())
+    pair.now += 40
+    pair.pump()
+    assert pair.is_in(S.LIVE)
+    pair.tick()
+    assert pair.is_in(S.LIVE)
+    assert not isinstance(pair.session.audit(confirmed=False, now_ns=pair.now_ns, now=pair.now), str)
+    pair.now += 40
+    pair.pump()
+    pair.tick()
+    assert pair.is_in(S.LIVE)
+    assert S.STALLED not in pair.states()
+
+
 def test_a_verification_after_a_stall_waits_for_the_pingresp_under_way() -> None:
     """Only one PINGREQ is under way at a time, so that none can be mistaken for the barrier."""
     pair = Pair(make_config(keep_alive_s=20), filled())
@@ -679,6 +715,22 @@ def test_pending_messages_are_applied_while_resuming() -> None:
     first, second = pair.of(Applied)[:2]
     assert list(first.changes.kinds) == [ChangeKind.UNCHANGED]
     assert second.changes.phase is Phase.LIVE
+
+
+def test_copies_for_the_former_connection_are_not_dispatched_while_resuming() -> None:
+    """A primary that answers a SUBSCRIBE of the lost connection late keeps the copies in the session."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.lose()
+    pair.connect(pump=False)
+    pair.primary.receive(pair.session.take_output())
+    pair.primary.deliver(b"plant/0", b"0", retain=True)
+    pair.primary.deliver(b"plant/1", b"new", retain=True)
+    pair.primary.deliver(b"plant/message", b"0")
+    pair.primary.retained[b"plant/1"] = b"new"
+    pair.pump()
+    assert pair.is_in(S.LIVE)
+    assert pair.dispatched() == [(b"plant/1", b"new"), (b"plant/message", b"0")]
 
 
 @pytest.mark.parametrize(("topic", "payload"), [(b"plant/0", b"changed"), (b"plant/new", b"x"), (b"plant/0", b"")])

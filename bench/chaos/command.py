@@ -1,0 +1,97 @@
+"""Chaos: faults drawn from a seed while everything is checked from outside; exit code 1 when anything is found.
+
+Owns the command line, the tables and the verdict. It knows no server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from bench.chaos.run import Outcome, run_seed
+
+__all__ = ["REPEATED", "ChaosReport", "add_arguments", "run"]
+
+REPEATED = False
+"""Its command has no `--runs`: seeds have its place."""
+
+
+class ChaosReport:
+    """What all seeds showed."""
+
+    bench: ClassVar[str] = "chaos"
+
+    def __init__(self, outcomes: list[Outcome]) -> None:
+        self._outcomes = outcomes
+
+    @property
+    def exit_code(self) -> int:
+        """1 when anything was found, else 0."""
+        return 0 if all(outcome.passed for outcome in self._outcomes) else 1
+
+    def table(self) -> Group:
+        """Return for a terminal: the faults, the figures of each seed, and a verdict line per seed."""
+        kinds = sorted({kind for outcome in self._outcomes for kind in outcome.faults})
+        faults = Table(title="chaos: faults injected")
+        faults.add_column("fault")
+        for outcome in self._outcomes:
+            faults.add_column(f"seed {outcome.seed}", justify="right")
+        for kind in kinds:
+            faults.add_row(kind, *(str(outcome.faults[kind]) for outcome in self._outcomes))
+        figures = Table(title="chaos: what was seen")
+        figures.add_column("figure")
+        for outcome in self._outcomes:
+            figures.add_column(f"seed {outcome.seed}", justify="right")
+        for name in self._outcomes[0].figures:
+            figures.add_row(name, *(f"{outcome.figures.get(name, '-')}" for outcome in self._outcomes))
+        return Group(faults, figures, *(Text(_verdict(outcome)) for outcome in self._outcomes))
+
+    def document(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "bench": self.bench,
+            "passed": self.exit_code == 0,
+            "seeds": [{**asdict(outcome), "passed": outcome.passed} for outcome in self._outcomes],
+        }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what can be chosen."""
+    parser.add_argument("--minutes", type=float, default=1.0, help="how long faults are injected, for each seed (1)")
+    parser.add_argument("--seed", type=int, default=1, help="the first seed (1)")
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds, one after another (1)")
+    parser.add_argument(
+        "--skip-reports", action="store_true", help="leave out the reports on the logs, which need Java"
+    )
+    parser.add_argument("--keep", type=Path, help="keep the files of all servers below this directory")
+
+
+def run(arguments: argparse.Namespace) -> ChaosReport:
+    """Run the seeds; a seed that finds something says at once what, and the time line that led to it."""
+    console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+    outcomes = []
+    for seed in range(arguments.seed, arguments.seed + arguments.seeds):
+        outcome = asyncio.run(
+            run_seed(seed, seconds=arguments.minutes * 60, reports=not arguments.skip_reports, keep=arguments.keep)
+        )
+        outcomes.append(outcome)
+        console.print(_verdict(outcome))
+        if not outcome.passed:
+            console.print(f"to repeat: python -m bench chaos --minutes {arguments.minutes:g} --seed {seed}")
+            console.print(str(outcome.setting))
+            console.print("\n".join(outcome.time_line))
+    return ChaosReport(outcomes)
+
+
+def _verdict(outcome: Outcome) -> str:
+    faults = f"{outcome.faults.total()} faults"
+    if outcome.passed:
+        return f"seed {outcome.seed}: PASSED, {faults}, nothing found"
+    return f"seed {outcome.seed}: FAILED, {faults}, {outcome.findings_total} violations"

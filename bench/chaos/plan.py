@@ -1,0 +1,107 @@
+"""What the seed decides: the configuration of one run, and fault after fault.
+
+Owns the draw; everything that it returns follows from the seed alone. It must not know how a fault is done.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+__all__ = ["EDGES", "PRIMARY", "PROXIED", "Fault", "Setting", "draw_faults", "draw_setting"]
+
+PRIMARY = "primary"
+PROXIED = "edge-a"
+"""The secondary whose link goes through the proxy."""
+EDGES = (PROXIED, "edge-b")
+_PRIMARY_KINDS = {"kill": 4, "kill and wipe": 3, "restart": 2, "stop": 3}
+_EDGE_KINDS = {"kill": 3, "stop": 3, "cut": 3, "black hole": 4, "half open": 2, "cut witness": 1}
+_THROUGH_PROXY = ("cut", "black hole", "half open")
+_BURSTS = {"mixed": 4, "value": 2, "clear": 2, "expiring": 2}
+_BURST_MESSAGES = (20, 100, 400)
+_QUIET = 0.4
+_OUTAGE_S = (0.1, 6.0)
+_TOGETHER = 0.25
+_RECOVER = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How the servers of one run are configured."""
+
+    max_queued_messages: int
+    """Of the primary, beyond which it drops silently; 0 for no limit."""
+    audit_interval_s: float
+    """Of every link: short where the primary drops, for nothing else finds what a live session has lost."""
+    session_expiry_s: int
+    """Of the link behind the proxy."""
+    on_session_loss: str
+    """Of the other secondary."""
+    workers: int
+    """Of the other secondary."""
+
+    @property
+    def horizon_s(self) -> float:
+        """How long a node may call itself ready without a value of the primary.
+
+        A lost connection shows after three heartbeats of 0.5 s and the half second before the first of them; a loss in
+        a live session with the next audit, at most a tenth late; the rest is for a busy machine.
+        """
+        audit_s = self.audit_interval_s * 1.1 + 1.5 if self.max_queued_messages else 0.0
+        return 4.0 + audit_s
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault."""
+
+    target: str
+    """`PRIMARY` or one of `EDGES`."""
+    kind: str
+    """What is done to it."""
+    outage_s: float
+    """How long it lasts."""
+    burst: tuple[str, int] | None
+    """Kind and number of messages published meanwhile; None for the publisher's own pace."""
+    burst_after: tuple[str, int] | None
+    """The same for the moment after it, when links resume, verify and take snapshots."""
+
+    def __str__(self) -> str:
+        return f"{self.target}: {self.kind} for {self.outage_s:.1f} s"
+
+
+def draw_setting(draw: random.Random) -> Setting:
+    """Return the configuration of a run."""
+    tight = draw.random() < 0.5
+    return Setting(
+        max_queued_messages=draw.choice((20, 100)) if tight else 0,
+        audit_interval_s=3.0 if tight else 3600.0,
+        session_expiry_s=draw.choice((2, 300, 300)),
+        on_session_loss=draw.choice(("tear_down", "serve_stale")),
+        workers=draw.choice((1, 1, 2)),
+    )
+
+
+def draw_faults(draw: random.Random) -> tuple[list[Fault], bool]:
+    """Return one fault, or two at a time of different targets, and whether to wait then until all nodes are ready."""
+    first = _draw_fault(draw, draw.choice((PRIMARY, PROXIED, PROXIED, EDGES[1])))
+    faults = [first]
+    if draw.random() < _TOGETHER:
+        others = [each for each in (PRIMARY, *EDGES) if each != first.target]
+        faults.append(_draw_fault(draw, draw.choice(others)))
+    return faults, draw.random() < _RECOVER
+
+
+def _draw_fault(draw: random.Random, target: str) -> Fault:
+    kinds = dict(_PRIMARY_KINDS if target == PRIMARY else _EDGE_KINDS)
+    if target not in (PRIMARY, PROXIED):
+        for kind in _THROUGH_PROXY:
+            del kinds[kind]
+    kind = draw.choices(list(kinds), weights=list(kinds.values()))[0]
+    return Fault(target, kind, draw.uniform(*_OUTAGE_S), _draw_burst(draw), _draw_burst(draw))
+
+
+def _draw_burst(draw: random.Random) -> tuple[str, int] | None:
+    if draw.random() < _QUIET:
+        return None
+    return draw.choices(list(_BURSTS), weights=list(_BURSTS.values()))[0], draw.choice(_BURST_MESSAGES)

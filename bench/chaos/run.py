@@ -1,0 +1,342 @@
+"""One chaos run: starts the servers, lets publisher, probers and witnesses go while faults come, and judges the end.
+
+Owns the servers of one seed and the order of things; everything that it starts is ended by its pid when it is left.
+What is wrong is kept as *findings*, each with its time, and the time line says what was done when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from bench.chaos.client import Message, read_retained
+from bench.chaos.explain import Window, explain
+from bench.chaos.faults import FILTERS, START_S, Injector, learn_truth
+from bench.chaos.plan import EDGES, PROXIED, Fault, Setting, draw_faults, draw_setting
+from bench.chaos.probe import Edge, Prober, describe, plain
+from bench.chaos.publisher import Publisher
+from bench.chaos.truth import Truth
+from bench.chaos.witness import Witness
+from bench.processes import Mosquitto, Node, link, selector
+from bench.proxy import Proxy
+
+__all__ = ["Outcome", "run_seed"]
+
+RESIDENT_BYTES_MAX = 320 << 20
+"""More memory than a node with a few hundred topics may ever use, its workers included."""
+_READY_S = 60.0
+_EQUAL_S = 60.0
+_STOP_S = 30.0
+_USAGE_EVERY_S = 1.0
+_BEYOND_S = 1500.0
+"""What starting, waiting for readiness, comparing and three reports may take at most, beside the faults."""
+_FINDINGS_MAX = 50
+"""More of them say nothing new."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one run showed."""
+
+    seed: int
+    setting: Setting
+    faults: Counter[str] = field(default_factory=Counter)
+    """How often each kind of fault was injected."""
+    findings: list[str] = field(default_factory=list)
+    """What may not be; empty for a good run."""
+    findings_total: int = 0
+    time_line: list[str] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings_total
+
+
+class _Run:
+    """The state of one run."""
+
+    def __init__(self, seed: int, *, scratch: Path, proxy: Proxy, primary: Mosquitto) -> None:
+        draw = random.Random(seed)
+        self.setting = draw_setting(draw)
+        self.outcome = Outcome(seed, self.setting)
+        self.truth = Truth()
+        self.windows: list[Window] = []
+        self._draw = draw
+        self._began = time.monotonic()
+        self.primary = primary
+        self.scratch = scratch
+        self.proxy = proxy
+        self.publisher = Publisher(primary.port, truth=self.truth, draw=random.Random(seed + 1_000_000), tell=self.tell)
+        self.edges = [self._edge_a(), self._edge_b()]
+        self.tap = self._node("tap", "tap", link(primary.port, *map(selector, FILTERS), settings=self._link()))
+        self.nodes = [*(edge.node for edge in self.edges), self.tap]
+        self.probers = [Prober(edge, truth=self.truth, violated=self.found) for edge in self.edges]
+        self.witnesses = {
+            edge.name: [self._witness(edge, durable=durable) for durable in (True, False)] for edge in self.edges
+        }
+        self.injector = Injector(
+            primary=primary,
+            store=scratch / "mosquitto.db",
+            nodes={edge.name: edge.node for edge in self.edges},
+            proxy=proxy,
+            witnesses=self.witnesses,
+            truth=self.truth,
+            publisher=self.publisher,
+            tell=self.tell,
+        )
+
+    def tell(self, what: str) -> None:
+        """Add a line to the time line."""
+        self.outcome.time_line.append(f"{time.monotonic() - self._began:7.2f} {what}")
+
+    def found(self, what: str) -> None:
+        """Note a violation."""
+        self.outcome.findings_total += 1
+        if self.outcome.findings_total <= _FINDINGS_MAX:
+            self.outcome.findings.append(f"{time.monotonic() - self._began:7.2f} {what}")
+            self.tell(f"VIOLATION: {what}")
+
+    def _link(self, *, session_expiry_s: int = 300, on_session_loss: str = "tear_down") -> str:
+        tight = self.setting.max_queued_messages > 0
+        return (
+            "retry_min_s = 0.05\nretry_max_s = 0.5\nheartbeat_s = 0.5\nsnapshot_quiet_s = 2.0\n"
+            f"connect_timeout_s = 2.0\nkeep_alive_s = 5\nsession_expiry_s = {session_expiry_s}\n"
+            f"audit_interval_s = {self.setting.audit_interval_s}\n"
+            f'max_removed_percent = {100 if tight else 20}\non_session_loss = "{on_session_loss}"\ngrace_s = 60\n'
+        )
+
+    def _edge_a(self) -> Edge:
+        links = link(
+            self.proxy.port, selector("plant/#"), settings=self._link(session_expiry_s=self.setting.session_expiry_s)
+        )
+        return Edge(self._node("secondary", PROXIED, links), {"plant": ""}, self.setting.horizon_s)
+
+    def _edge_b(self) -> Edge:
+        links = link(
+            self.primary.port,
+            selector("plant/+/v", prefix="site/"),
+            selector("office/#", qos=2, exclude=["office/debug/#"]),
+            selector("hall/+", qos=0),
+            settings=self._link(on_session_loss=self.setting.on_session_loss),
+        )
+        node = self._node("secondary", EDGES[1], links, settings=f"workers = {self.setting.workers}\n")
+        prefixes = {"plant": "site/", "office": "", "hall": ""}
+        return Edge(node, prefixes, self.setting.horizon_s, frozenset({"hall"}))
+
+    def _node(self, role: str, name: str, links: str, *, settings: str = "") -> Node:
+        return Node(self.scratch, role=role, name=name, links=links, settings=settings)
+
+    def _witness(self, edge: Edge, *, durable: bool) -> Witness:
+        return Witness(
+            f"witness-{edge.name}-{'durable' if durable else 'live'}",
+            port=edge.node.port,
+            filters=edge.queued_filters if durable else edge.filters,
+            durable=durable,
+            truth=self.truth,
+            topic_at_primary=edge.at_primary,
+            violated=self.found,
+        )
+
+    async def faults(self, seconds: float) -> None:
+        """Inject faults until the time is over, and end the last of them."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            await asyncio.sleep(self._draw.uniform(0.5, 3.0))
+            faults, recover = draw_faults(self._draw)
+            await asyncio.gather(*map(self._inject, faults))
+            if recover:
+                await self.until_ready()
+
+    async def _inject(self, fault: Fault) -> None:
+        self.outcome.faults[f"{fault.target}: {fault.kind}"] += 1
+        begin = datetime.now(UTC)
+        try:
+            await self.injector.inject(fault)
+        finally:
+            self.windows.append(Window(fault.target, fault.kind, begin, datetime.now(UTC)))
+
+    async def until_ready(self) -> None:
+        """Return when every node is ready; a node that does not get there is a finding."""
+        for node in self.nodes:
+
+            async def is_ready(node: Node = node) -> bool:
+                return (await asyncio.to_thread(node.readiness))["ready"] is True
+
+            if not await _until(is_ready, deadline_s=_READY_S):
+                self.found(f"{node.name} is not ready after {_READY_S:g} s without a fault: {node.get('/readyz').text}")
+        self.tell("all nodes are ready")
+
+    async def watch_memory(self) -> None:
+        """Note the most memory that each node uses, until cancelled."""
+        while True:
+            for edge in self.edges:
+                with contextlib.suppress(OSError, AssertionError, StopIteration):  # it is killed, or started, right now
+                    edge.resident_bytes_max = max(edge.resident_bytes_max, edge.node.usage().resident_bytes)
+            await asyncio.sleep(_USAGE_EVERY_S)
+
+    async def judge_end(self) -> None:
+        """Compare, topic by topic, the primary with each secondary and each witness, when all is quiet."""
+        await self.until_ready()
+        await asyncio.sleep(max(0.0, self.truth.settled_at - time.monotonic()))
+        for edge in self.edges:
+            wrong: list[str] = []
+
+            async def is_equal(edge: Edge = edge, wrong: list[str] = wrong) -> bool:
+                wrong[:] = await self._unequal(edge)
+                return not wrong
+
+            if not await _until(is_equal, deadline_s=_EQUAL_S):
+                self.found(
+                    f"{edge.name} does not equal the primary in the end: {len(wrong)} topics, {'; '.join(wrong[:5])}"
+                )
+        self.tell("what the nodes serve was compared with the primary")
+
+    async def _unequal(self, edge: Edge) -> list[str]:
+        at_primary = await read_retained(self.primary.port, "chaos-reader", FILTERS)
+        wanted = {local: held for topic, held in at_primary.items() if (local := edge.local(topic)) is not None}
+        served = await read_retained(edge.node.port, "chaos-reader", edge.filters)
+        views: list[tuple[str, Sequence[str], dict[str, Message]]] = [(edge.name, edge.filters, served)]
+        views += [(each.name, each.filters, each.values) for each in self.witnesses[edge.name]]
+        return [
+            f"{topic} at {name}: {describe(view.get(topic))}, not {describe(wanted.get(topic))}"
+            for name, filters, view in views
+            for topic in sorted({*wanted, *view})
+            if topic.startswith(tuple(each[:-1] for each in filters))
+            and _shown(view.get(topic)) != _shown(wanted.get(topic))
+        ]
+
+    def judge_memory(self) -> None:
+        """Note what used too much."""
+        for edge in self.edges:
+            if edge.resident_bytes_max > RESIDENT_BYTES_MAX:
+                self.found(f"{edge.name} used {edge.resident_bytes_max >> 20} MiB of memory")
+
+    def judge_logs(self) -> None:
+        """Look at how the nodes ended and what they wrote."""
+        for node in self.nodes:
+            code = node.stop(deadline_s=_STOP_S)
+            if code:
+                self.found(f"{node.name} ended with {code}")
+            text = node.log_text()
+            if "Traceback" in text:
+                self.found(f"{node.name} wrote a traceback: {text[text.index('Traceback') :][:2000]}")
+
+
+async def run_seed(seed: int, *, seconds: float, reports: bool, keep: Path | None = None) -> Outcome:
+    """Run one seed.
+
+    Args:
+        seed: Decides the configuration, the faults and what is published.
+        seconds: For how long faults are injected.
+        reports: Whether the reports on the logs are made and judged too; they need Java.
+        keep: A directory for all files of the run; None for one that is removed.
+
+    Raises:
+        TimeoutError: Servers or reports take far longer than anything here may take.
+    """
+    async with asyncio.timeout(seconds + _BEYOND_S), _started(seed, keep=keep) as run:
+        tasks = [
+            asyncio.create_task(each)
+            for each in (
+                run.publisher.run(),
+                run.watch_memory(),
+                *(prober.run() for prober in run.probers),
+                *(witness.run() for witnesses in run.witnesses.values() for witness in witnesses),
+            )
+        ]
+        try:
+            await run.faults(seconds)
+            run.publisher.hold()
+            run.tell("the last fault has ended, and nothing more is published")
+            await run.publisher.drain()
+            await run.judge_end()
+        except (OSError, RuntimeError, TimeoutError, httpx.HTTPError) as error:
+            run.found(f"the run was broken off: {type(error).__name__}: {error}")
+        finally:
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            await run.publisher.close()
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        run.judge_memory()
+        await asyncio.to_thread(run.judge_logs)
+        outcome = run.outcome
+        outcome.figures = {
+            "published": run.publisher.sent_total,
+            "ready_answers": sum(prober.ready_total for prober in run.probers),
+            "joins_compared": sum(prober.checked_total for prober in run.probers),
+            "witnessed": sum(each.received_total for witnesses in run.witnesses.values() for each in witnesses),
+            "resident_mib_max": max(edge.resident_bytes_max for edge in run.edges) >> 20,
+        }
+        if reports:
+            logs = [node.log_directory for node in run.nodes]
+            figures, unexplained = await asyncio.to_thread(explain, logs, run.windows, scratch=run.scratch)
+            outcome.figures |= figures
+            for each in unexplained:
+                run.found(f"unexplained: {each}")
+        return outcome
+
+
+@asynccontextmanager
+async def _started(seed: int, *, keep: Path | None) -> AsyncIterator[_Run]:
+    """Give a run whose servers have started and whose primary has a value at every topic; end them all afterwards."""
+    async with AsyncExitStack() as ends:
+        if keep is None:
+            scratch = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="fanout-chaos-")))
+        else:
+            scratch = keep / f"seed-{seed}"
+            scratch.mkdir(parents=True)
+        limit = draw_setting(random.Random(seed)).max_queued_messages
+        settings = [
+            f"max_queued_messages {limit}",
+            "persistence true",
+            f"persistence_location {scratch}/",
+            "autosave_interval 2",
+        ]
+        primary = ends.enter_context(Mosquitto(scratch, name="primary", settings=settings))
+        proxy = await ends.enter_async_context(Proxy(primary.port))
+        run = _Run(seed, scratch=scratch, proxy=proxy, primary=primary)
+        await run.publisher.load()
+        await learn_truth(primary, run.truth, since=time.monotonic())
+        run.publisher.resume()
+        for node in run.nodes:
+            ends.callback(node.stop)
+        first, *others = run.nodes
+        await asyncio.to_thread(
+            first.start, deadline_s=START_S
+        )  # alone, for it may have to compile what all of them run
+        await asyncio.gather(*(asyncio.to_thread(node.start, deadline_s=START_S) for node in others))
+        await run.until_ready()
+        yield run
+
+
+async def _until(condition: Callable[[], Awaitable[bool]], *, deadline_s: float) -> bool:
+    """Return True once `condition` holds, False when it did not in time; a server that does not answer is no answer."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError, TimeoutError, httpx.HTTPError):
+            if await condition():
+                return True
+        await asyncio.sleep(0.1)
+    return False
+
+
+def _shown(message: Message | None) -> tuple[bytes, dict[str, Any]] | None:
+    """Return what a user sees of a value."""
+    return None if message is None else (message.payload, plain(message.properties))

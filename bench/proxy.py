@@ -1,0 +1,149 @@
+"""A TCP proxy that cuts, pauses and throttles, to stand between a client and a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from types import TracebackType
+from typing import Self
+
+__all__ = ["Proxy"]
+
+_BUFFER_BYTES = 32 * 1024
+
+
+class Proxy:
+    """Forwards TCP connections from a free port of 127.0.0.1 to a server on 127.0.0.1.
+
+    Its own buffers are small, so that a server notices when the client's side does not read. All methods must
+    be called on the event loop on which it was started.
+    """
+
+    def __init__(self, target_port: int) -> None:
+        self.target_port = target_port
+        self.port = 0
+        self.connections_total = 0
+        self.bytes_down_total = 0
+        """Bytes forwarded from the server to its clients."""
+        self.accepting = True
+        """When false, new connections are closed at once."""
+        self.cut_after_bytes: int | None = None
+        """Abort everything once this many bytes in total went down; None never does."""
+        self.throttle_bytes_per_s: float | None = None
+        """Rate of the bytes that go down; None for no limit."""
+        self.delay_s = 0.0
+        """Added to every piece, in both directions."""
+        self._open = asyncio.Event()
+        self._open.set()
+        self._listener: socket.socket | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    @property
+    def address(self) -> str:
+        """Its address, as a link's configuration writes it."""
+        return f"mqtt://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Listen on a free port."""
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(16)
+        listener.setblocking(False)
+        self.port = listener.getsockname()[1]
+        self._listener = listener
+        self._listening = asyncio.get_running_loop().create_task(self._accept(listener))
+
+    async def stop(self) -> None:
+        """Abort every connection and stop listening."""
+        self.cut()
+        tasks = list(self._connections)
+        if self._listening is not None:
+            self._listening.cancel()
+            tasks.append(self._listening)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+
+    def cut(self) -> None:
+        """Abort every connection (RST on both sides); new ones are accepted as `accepting` says."""
+        for task in list(self._connections):
+            task.cancel()
+
+    def pause(self) -> None:
+        """Forward nothing in either direction until `resume`; connections stay open."""
+        self._open.clear()
+
+    def resume(self) -> None:
+        """Forward again after `pause`."""
+        self._open.set()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            client, _ = await loop.sock_accept(listener)
+            client.setblocking(False)
+            if not self.accepting:
+                _abort(client)
+                continue
+            self.connections_total += 1
+            task = loop.create_task(self._serve(client))
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, client: socket.socket) -> None:
+        server = socket.socket()
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        server.setblocking(False)
+        for each in (client, server):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            await asyncio.get_running_loop().sock_connect(server, ("127.0.0.1", self.target_port))
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._forward(client, server, down=False))
+                group.create_task(self._forward(server, client, down=True))
+        except* OSError:
+            pass  # one side is gone: so is the other, below
+        finally:
+            _abort(client)
+            _abort(server)
+
+    async def _forward(self, source: socket.socket, target: socket.socket, *, down: bool) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._open.wait()
+            piece = await loop.sock_recv(source, _BUFFER_BYTES)
+            if not piece:
+                raise ConnectionResetError("the other side closed")
+            await self._open.wait()
+            if self.delay_s:
+                await asyncio.sleep(self.delay_s)
+            if down:
+                rest = None if self.cut_after_bytes is None else self.cut_after_bytes - self.bytes_down_total
+                if rest is not None and len(piece) >= rest:
+                    await loop.sock_sendall(target, piece[: max(rest, 0)])
+                    self.bytes_down_total += max(rest, 0)
+                    self.cut_after_bytes = None
+                    self.cut()
+                    return
+                self.bytes_down_total += len(piece)
+            await loop.sock_sendall(target, piece)
+            if down and self.throttle_bytes_per_s is not None:
+                await asyncio.sleep(len(piece) / self.throttle_bytes_per_s)
+
+
+def _abort(connection: socket.socket) -> None:
+    # A zero linger time makes close() send RST: what a lost connection looks like.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
