@@ -15,8 +15,7 @@ is queued behind the set before anything else is handled, and what comes short i
 behind a whole set. It came in every complete snapshot and in none of the others. Without a fence the evidence is
 what the primary's order of answers makes of it.
 
-Live updates may flow all the time, so silence alone cannot be waited for. A *probe*, a later request, ends
-the
+Live updates may flow all the time, so silence alone cannot be waited for. A *probe*, a later request, ends the
 waiting: when it is answered although SUBACK is not there, or PINGRESP or the fence is not and no further topic
 came since the probe was sent, then they were dropped. (A primary that sends retained sets bit by bit answers
 SUBSCRIBE first.)
@@ -33,16 +32,27 @@ PROBES_MAX = 8
 
 
 class Evidence(enum.StrEnum):
-    """Why a snapshot is believed complete; `marker` is the stronger."""
+    """Why a snapshot is believed complete, strongest first."""
 
+    MANIFEST = "manifest"
+    """A fanout node said how many copies it sent, with their digest, and that is what came."""
+    COUNT = "count"
+    """The primary counts as many retained messages as there are, at a moment when both can be compared."""
     MARKER = "marker"
     """SUBACK, the fence if there is one, PINGRESP and the link's own QoS 1 message came, asked for in one write."""
     BARRIER = "barrier"
     """The same without the message: publishing to the control topic is not possible."""
+    TWO_PASS = "two-pass"
+    """The set was taken twice, and brought the same topics (`fanout.link.two_pass`)."""
+    QUIET = "quiet"
+    """Nothing came any more. The primary sends its retained messages once only, so a second pass shows nothing."""
 
     def is_at_least(self, other: Evidence) -> bool:
         """Say whether this is as strong as `other`, or stronger."""
-        return self is Evidence.MARKER or other is Evidence.BARRIER
+        return _RANKS[self] <= _RANKS[other]
+
+
+_RANKS = {evidence: rank for rank, evidence in enumerate(Evidence)}
 
 
 class SnapshotProof:

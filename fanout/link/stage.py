@@ -42,7 +42,7 @@ class Stage:
     def receive_control(self, payload: bytes, now: float) -> None:
         """Take a message of the control topic that came back."""
 
-    def receive_retained(self, topic: bytes, now: float) -> None:
+    def receive_retained(self, topic: bytes, payload: bytes, now: float) -> None:
         """Take a retained message outside the selectors."""
 
     def tick(self, now: float) -> None:
