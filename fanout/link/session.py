@@ -47,6 +47,7 @@ from fanout.link.staleness import Staleness
 from fanout.link.states import LinkState, Trigger, next_state
 from fanout.link.sync import RetainedSync, Step
 from fanout.link.verification import find_losses
+from fanout.manifest import MANIFEST_TOPIC
 from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRow, PublishRun
 from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.packets import Connack, Disconnect, PacketType, Pingresp, Suback, Unsuback
@@ -416,10 +417,12 @@ class LinkSession:
     def _landmarks(self) -> tuple[bytes, ...]:
         """Topics whose messages say something about the data in front of them."""
         if self.primary_node is not None:
-            return (STANDING_TOPIC,)
+            return (STANDING_TOPIC, MANIFEST_TOPIC)
         return () if self.count.state is CountState.OFF else (UPTIME,)
 
     def _take_rows(self, rows: list[PublishRow]) -> None:
+        if self._stage is not None:
+            self._stage.receive_rows(rows)
         for phase, part in self._phases(rows):
             batch = self._intake.convert(part, now_ns=self._now_ns)
             if self._audit is not None and not part[0][2] & 6:
@@ -476,6 +479,9 @@ class LinkSession:
             pass  # the fence was made anew
         elif topic == STANDING_TOPIC and self.primary_node is not None:
             self._on_standing(payload)
+        elif topic == MANIFEST_TOPIC and self.primary_node is not None:
+            if self._stage is not None:
+                self._stage.receive_manifest(payload, self._now)
         elif system:
             if self.count.state is CountState.TAKEN and self._outgoing.ping_sent_s is None:
                 self._outgoing.ping(self._now)
@@ -613,6 +619,7 @@ class LinkSession:
                 order=self.order,
                 why=self.why_unordered,
                 quiet_s=self._config.snapshot_quiet_s,
+                asks_manifest=self.primary_node is not None and self._config.version == 5,
                 compare=compare,
                 retained_count=lambda: self.count.total,
             )

@@ -28,6 +28,8 @@ from fanout.link.proof import Evidence, SnapshotProof
 from fanout.link.rehearsal import Order
 from fanout.link.stage import Stage
 from fanout.link.two_pass import PASSES_MAX, Comparison, SilentProof, Verdict
+from fanout.manifest import ASK_FOR_MANIFEST, ManifestSum, decode_manifest
+from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Suback
 from fanout.replica.store import Replica
 from fanout.selection import Selector
@@ -79,6 +81,7 @@ class RetainedSync(Stage):
         order: Order,
         why: str,
         quiet_s: float,
+        asks_manifest: bool,
         compare: bool,
         retained_count: Callable[[], int | None],
     ) -> None:
@@ -94,6 +97,7 @@ class RetainedSync(Stage):
             order: See the class.
             why: See the class.
             quiet_s: After so many seconds without a byte a set counts as cut short.
+            asks_manifest: Whether the primary is a fanout node, which can say what it sent.
             retained_count: Tells how many retained messages the primary says it has in all; None for unknown.
             compare: Whether to note what the sets bring even for an empty replica: a verification.
         """
@@ -110,6 +114,9 @@ class RetainedSync(Stage):
         self._control = control
         self._fence = fence
         self._quiet_s = quiet_s
+        self._asks_manifest = asks_manifest
+        self._manifest_sum: ManifestSum | None = None
+        """What came since the primary began to send what its manifest is about; None while it does not."""
         self._compare = compare
         self._retained_count = retained_count
         self._proof: SnapshotProof | None = None
@@ -242,11 +249,36 @@ class RetainedSync(Stage):
         """
         if self._proof is not None and packet.packet_id == self._proof.suback_id:
             self._check(self.index, packet)
+            if self._asks_manifest and ASK_FOR_MANIFEST in packet.properties.user_property:
+                self._proof.expect_manifest()
             self._proof.receive_suback(now)
         elif packet.packet_id in self._settling:
             index = self._settling.pop(packet.packet_id)
             self._check(index, packet)
             self._intake.fixed_qos[index] = None
+
+    def receive_rows(self, rows: Sequence[PublishRow]) -> None:
+        """Add what is retained and has QoS 0 to what came since the manifest was begun."""
+        if self._manifest_sum is not None:
+            for row in rows:
+                if row[2] & 7 == 1:
+                    self._manifest_sum.add(row[0], row[1])
+
+    def receive_manifest(self, payload: bytes, now: float) -> None:
+        """Take what the primary says of the set under way, in front of it and behind it."""
+        manifest = decode_manifest(payload)
+        if self._proof is None or manifest is None or manifest.topic_filter != self._selectors[self.index].filter:
+            return
+        if manifest.count is None:
+            self._manifest_sum = ManifestSum()
+        elif self._manifest_sum is not None:
+            came, self._manifest_sum = self._manifest_sum, None
+            difference = ""
+            if came.count != manifest.count:
+                difference = f"got {came.count} of {manifest.count} retained messages that the primary says it sent"
+            elif came.digest != manifest.digest:
+                difference = f"got {came.count} retained messages, and not all are what the primary says it sent"
+            self._proof.receive_manifest(difference, now)
 
     def receive_unsuback(self, packet_id: int) -> None:
         """Take the answer to a probe."""
@@ -303,6 +335,8 @@ class RetainedSync(Stage):
 
     def _shortfall(self, proof: SnapshotProof) -> str:
         topic_filter = self._selectors[self.index].filter
+        if proof.refuted:
+            return f"the retained set of {topic_filter} is not whole: {proof.refuted}"
         got = f"the retained set of {topic_filter} ended after {self.topics_now} topics without {proof.missing}"
         count = self._retained_count()
         if count is None:
@@ -323,8 +357,10 @@ class RetainedSync(Stage):
             no_local=selector.writes == "reject",
             retain_handling=_SEND_NO_RETAINED if live_only else _SEND_RETAINED,
             fence=fence,
+            manifest=self._asks_manifest and not live_only,
             now=now,
         )
+        self._manifest_sum = None
         self._barrier_told = False
         self._outgoing.ping(now)
         if silent:

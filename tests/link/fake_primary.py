@@ -10,6 +10,7 @@ from fanout.config import Address, LinkConfig
 from fanout.link.events import Applied, Event, Failed, StateEntered, TearDown
 from fanout.link.session import LinkSession
 from fanout.link.states import LinkState
+from fanout.manifest import ASK_FOR_MANIFEST, MANIFEST_TOPIC, Manifest, ManifestSum
 from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRun
 from fanout.mqtt.packets import (
     Ack,
@@ -69,6 +70,10 @@ class FakePrimary:
     """So many of these leave at a time (`release`); None for all, as soon as nothing else is to be sent."""
     lose: Callable[[int, bytes], bool] = lambda number, topic: False
     """Which copies are dropped: told how often the Topic Filter was subscribed, and the topic."""
+    manifest: bool = False
+    """Whether it tells what it sent, to who asks."""
+    alters: bytes = b""
+    """A topic whose copies have another value than the manifest says."""
     sends_again: bool = True
     """Whether a second SUBSCRIBE of a Topic Filter brings its retained messages again."""
     connack: Connack = field(default_factory=lambda: Connack(False, 0))
@@ -233,7 +238,9 @@ class FakePrimary:
     def _on_subscribe(self, packet: Subscribe) -> None:
         self.subscribes.append(packet)
         codes = [0x87 if each.topic_filter in self.refuse_filters else each.qos for each in packet.subscriptions]
-        self.send(Suback(packet.packet_id, tuple(codes)))
+        promises = self.manifest and ASK_FOR_MANIFEST in packet.properties.user_property
+        promise = Properties(user_property=(ASK_FOR_MANIFEST,)) if promises else NO_PROPERTIES
+        self.send(Suback(packet.packet_id, tuple(codes), promise))
         for subscription, code in zip(packet.subscriptions, codes, strict=True):
             if code >= 0x80:
                 continue
@@ -247,9 +254,18 @@ class FakePrimary:
             before = len(self._out)
             if topic_filter == b"$SYS/broker/version" and self.system_topics:
                 self.deliver(b"$SYS/broker/version", self.version_text, retain=True)
+            total = ManifestSum()
+            if promises:
+                self.deliver(MANIFEST_TOPIC, Manifest(topic_filter.decode(), None).encode())
             for topic, payload in list(self.retained.items()):
-                if matches(topic_filter, topic) and not self.lose(number, topic):
-                    self.deliver(topic, payload, qos=min(1, subscription.qos), retain=True)
+                if not matches(topic_filter, topic):
+                    continue
+                total.add(topic, payload)
+                if not self.lose(number, topic):
+                    altered = payload + b"!" if topic == self.alters else payload
+                    self.deliver(topic, altered, qos=min(1, subscription.qos), retain=True)
+            if promises:
+                self.deliver(MANIFEST_TOPIC, Manifest(topic_filter.decode(), total.count, total.digest).encode())
             if self.asynchronous:
                 self._late += self._out[before:]
                 del self._out[before:]

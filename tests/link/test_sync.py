@@ -50,6 +50,7 @@ class Case:
             order=Order.KNOWN,
             why="",
             quiet_s=5.0,
+            asks_manifest=False,
             compare=compare,
             retained_count=lambda: None,
         )
