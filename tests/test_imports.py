@@ -20,14 +20,15 @@ LAYERS: dict[str, set[str]] = {
     "replica": {"errors", "mqtt", "selection"},
     "stamp": {"replica"},
     "standing": set(),
+    "manifest": {"replica"},
     "config": {"errors", "mqtt", "selection", "access.settings"},
     "logging_setup": set(),
     "system_clock": set(),
     "long_lived": set(),
     "concerned": {"errors", "selection"},
     "replog": {"errors", "replica", "config"},
-    "link": {"errors", "mqtt", "selection", "replica", "stamp", "standing", "config"},
-    "server": {"errors", "mqtt", "replica", "stamp", "config", "access"},
+    "link": {"errors", "mqtt", "selection", "replica", "stamp", "standing", "manifest", "config"},
+    "server": {"errors", "mqtt", "replica", "stamp", "manifest", "config", "access"},
     "access": {"errors", "mqtt", "selection"},
     "api": {"errors"},
     # It joins parts in other processes, as `node` does in the first one.
@@ -38,7 +39,7 @@ LAYERS: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
-CORE = ("mqtt", "selection", "replica", "stamp", "standing", "errors")
+CORE = ("mqtt", "selection", "replica", "stamp", "standing", "manifest", "errors")
 NOT_IN_CORE = {
     "asyncio",
     "socket",

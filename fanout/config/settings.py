@@ -67,6 +67,7 @@ __all__ = [
     "ListenerConfig",
     "LogConfig",
     "LossPolicy",
+    "MinEvidence",
     "NodeConfig",
     "QueueOverflow",
     "RetainPolicy",
@@ -74,6 +75,9 @@ __all__ = [
     "ServerConfig",
     "ShipConfig",
 ]
+
+MinEvidence: TypeAlias = Literal["manifest", "count", "marker", "barrier", "two-pass", "quiet"]
+"""Kinds of evidence for a snapshot, strongest first (`docs/decisions/0003-snapshot-evidence.md`)."""
 
 LossPolicy: TypeAlias = Literal["tear_down", "serve_stale"]
 """What becomes of the replica of a session that is lost.
@@ -345,7 +349,7 @@ class LinkConfig:
     """First pause before connecting again; it doubles, with jitter, up to `retry_max_s`."""
     retry_max_s: Seconds = 30.0
     """Longest pause before connecting again."""
-    min_evidence: Literal["marker", "barrier"] = "barrier"
+    min_evidence: MinEvidence = "barrier"
     """Weakest evidence for a snapshot with which the node may be ready."""
     snapshot_quiet_s: Seconds = 5.0
     """How long a snapshot may bring no byte before it counts as truncated."""

@@ -37,16 +37,18 @@ class ContentFilter:
         unfit: For each selector how many messages did not fit, by reason; a reason without any is absent.
     """
 
-    def __init__(self, selectors: Sequence[Selector], *, replica: Replica) -> None:
+    def __init__(self, selectors: Sequence[Selector], *, replica: Replica, copies_come: bool) -> None:
         """Make the filter.
 
         Args:
             selectors: The link's selectors.
             replica: The link's replica, read only: what it holds and does not fit any more is removed.
+            copies_come: Whether the retained set of a selector with `live_only` is sent all the same (MQTT 3.1.1).
         """
         self.unfit: list[dict[str, int]] = [{} for _ in selectors]
         self._selectors = tuple(selectors)
         self._replica = replica
+        self._copies_come = copies_come
 
     def admit(self, updates: list[Update], *, phase: Phase) -> list[Update]:
         """Return what is replicated of a batch, in order.
@@ -62,7 +64,7 @@ class ContentFilter:
         for update in updates:
             index = self._index(update[0])
             selector = self._selectors[index]
-            reason = self._reason_against(update, selector, live=phase is Phase.LIVE)
+            reason = self._reason_against(update, selector, copies=self._copies_come and phase is not Phase.LIVE)
             if reason is not None:
                 self.unfit[index][reason] = self.unfit[index].get(reason, 0) + 1
                 if update[3] and (update[0] in taken or update[0] in self._replica.values):
@@ -76,11 +78,11 @@ class ContentFilter:
         return admitted
 
     @staticmethod
-    def _reason_against(update: Update, selector: Selector, *, live: bool) -> str | None:
+    def _reason_against(update: Update, selector: Selector, *, copies: bool) -> str | None:
         _, payload, _, retain, properties, *_ = update
         if selector.retained_only and not retain:
             return "not_retained"
-        if selector.live_only and retain and not live:
+        if selector.live_only and retain and copies:
             return "retained"
         if not payload:  # nothing that could be of a kind, and with RETAIN a removal
             return None

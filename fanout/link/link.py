@@ -267,6 +267,7 @@ class Link:
             stale_reason=session.staleness.reason,
             stale_left_s=session.staleness.left_s(now),
             audits=self._audits,
+            unordered=session.why_unordered,
             missing_announced_total=self._missing.announced_total,
             missing_suppressed_total=self._missing.suppressed_total,
         )
@@ -510,11 +511,15 @@ class Link:
         """Return which selector's evidence is weaker than the configuration asks for."""
         wanted = Evidence(self.config.min_evidence)
         for selector, evidence in zip(self.config.selectors, self._session.evidence, strict=True):
-            if evidence is not None and not evidence.is_at_least(wanted):
-                return (
-                    f"the evidence for {selector.filter} is {evidence}, weaker than min_evidence = {wanted}:"
-                    f" the primary does not let the link publish below {self.config.control_topic}"
-                )
+            if evidence is None or evidence.is_at_least(wanted) or selector.live_only:
+                continue  # with live_only there is no retained set to prove
+            why = self._session.why_unordered
+            if wanted is Evidence.COUNT:
+                why = self._session.count.why or "the primary's next figure is awaited"
+            if not why and evidence is Evidence.BARRIER:
+                why = f"the primary does not let the link publish below {self.config.control_topic}"
+            text = f"the evidence for {selector.filter} is {evidence}, weaker than min_evidence = {wanted}"
+            return f"{text}: {why}" if why else text
         return None
 
     def _take_audit(self, report: AuditReport) -> None:
@@ -567,10 +572,17 @@ class Link:
             selector=selector.filter,
             topics=topics,
             digest=self._replica.digest(index),
-            detail="" if fence is None else f"fence {fence.decode()}",
+            detail=self._session.why_unordered if fence is None else f"fence {fence.decode()}",
             epoch=self._session.epoch,
         )
-        self._logger.info("snapshot complete", selector=selector.filter, evidence=evidence.value, topics=topics)
+        log = self._logger.info if evidence.is_at_least(Evidence.BARRIER) else self._logger.warning
+        log(
+            "snapshot complete",
+            selector=selector.filter,
+            evidence=evidence.value,
+            topics=topics,
+            detail=self._session.why_unordered,
+        )
 
     def _tell(self, event: str, *, state: str = "", lag_us: int | None = None, detail: str = "") -> None:
         self._sink.event(
@@ -598,6 +610,7 @@ class Link:
 
 
 def _weakest(evidence: list[Evidence | None]) -> Evidence | None:
-    if not all(evidence):
+    known = [each for each in evidence if each is not None]
+    if len(known) < len(evidence):
         return None
-    return Evidence.BARRIER if Evidence.BARRIER in evidence else Evidence.MARKER
+    return next(each for each in reversed(Evidence) if each in known)

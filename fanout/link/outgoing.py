@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from fanout.config import LinkConfig
 from fanout.link.intake import Batch
+from fanout.manifest import ASK_FOR_MANIFEST
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.delivery import Outbound, Outcome, SendState
 from fanout.mqtt.packet_ids import PacketIds
@@ -25,7 +26,7 @@ from fanout.mqtt.packets import (
     encode,
     encode_acks,
 )
-from fanout.mqtt.properties import Properties
+from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.publish import encode_publish
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.stamp import ASK_FOR_STAMPS, NODE_PROPERTY
@@ -155,6 +156,7 @@ class Outgoing:
         no_local: bool,
         retain_handling: int,
         fence: bytes | None = None,
+        manifest: bool = False,
         now: float,
     ) -> int:
         """Send SUBSCRIBE and return its Packet Identifier.
@@ -166,6 +168,7 @@ class Outgoing:
             retain_handling: 0 sends the retained messages, 2 does not; MQTT 3.1.1 always sends them.
             fence: A second Topic Filter in the packet, whose retained message is wanted behind those of the
                 first; None for none.
+            manifest: Whether a fanout node is asked to tell what the retained messages are (`fanout.manifest`).
             now: Monotonic seconds.
         """
         packet_id = self._request_id()
@@ -177,7 +180,8 @@ class Outgoing:
             retain_handling=retain_handling,
         )
         subscriptions = (subscription,) if fence is None else (subscription, Subscription(fence))
-        self._send(encode(Subscribe(packet_id, subscriptions), version=self.version), now)
+        asked = Properties(user_property=(ASK_FOR_MANIFEST,)) if manifest else NO_PROPERTIES
+        self._send(encode(Subscribe(packet_id, subscriptions, asked), version=self.version), now)
         return packet_id
 
     def unsubscribe(self, topic_filter: bytes, *, now: float) -> int:

@@ -15,8 +15,10 @@ is queued behind the set before anything else is handled, and what comes short i
 behind a whole set. It came in every complete snapshot and in none of the others. Without a fence the evidence is
 what the primary's order of answers makes of it.
 
-Live updates may flow all the time, so silence alone cannot be waited for. A *probe*, a later request, ends
-the
+A fanout node says what it sent (`fanout.manifest`), and that is compared with what came; then the rest only shows that
+everything in front of it has come, too.
+
+Live updates may flow all the time, so silence alone cannot be waited for. A *probe*, a later request, ends the
 waiting: when it is answered although SUBACK is not there, or PINGRESP or the fence is not and no further topic
 came since the probe was sent, then they were dropped. (A primary that sends retained sets bit by bit answers
 SUBSCRIBE first.)
@@ -33,16 +35,27 @@ PROBES_MAX = 8
 
 
 class Evidence(enum.StrEnum):
-    """Why a snapshot is believed complete; `marker` is the stronger."""
+    """Why a snapshot is believed complete, strongest first."""
 
+    MANIFEST = "manifest"
+    """A fanout node said how many copies it sent, with their digest, and that is what came."""
+    COUNT = "count"
+    """The primary counts as many retained messages as there are, at a moment when both can be compared."""
     MARKER = "marker"
     """SUBACK, the fence if there is one, PINGRESP and the link's own QoS 1 message came, asked for in one write."""
     BARRIER = "barrier"
     """The same without the message: publishing to the control topic is not possible."""
+    TWO_PASS = "two-pass"
+    """The set was taken twice, and brought the same topics (`fanout.link.two_pass`)."""
+    QUIET = "quiet"
+    """Nothing came any more. The primary sends its retained messages once only, so a second pass shows nothing."""
 
     def is_at_least(self, other: Evidence) -> bool:
         """Say whether this is as strong as `other`, or stronger."""
-        return self is Evidence.MARKER or other is Evidence.BARRIER
+        return _RANKS[self] <= _RANKS[other]
+
+
+_RANKS = {evidence: rank for rank, evidence in enumerate(Evidence)}
 
 
 class SnapshotProof:
@@ -80,15 +93,19 @@ class SnapshotProof:
         self._probes: dict[int, int] = {}
         """Packet Identifier of a probe to how many topics had come when it was sent."""
         self._overtaken = False
+        self._awaits_manifest = False
+        self._has_manifest = False
+        self.refuted = ""
+        """How what came differs from what the primary says it sent; empty when it does not."""
 
     @property
     def evidence(self) -> Evidence | None:
         """What proves the set; None while something is awaited."""
-        if self._barrier_at is None:
+        if self._barrier_at is None or (self.marker is not None and not self._marker_came):
             return None
-        if self.marker is None:
-            return Evidence.BARRIER
-        return Evidence.MARKER if self._marker_came else None
+        if self._has_manifest:
+            return None if self.refuted else Evidence.MANIFEST
+        return Evidence.BARRIER if self.marker is None else Evidence.MARKER
 
     @property
     def barrier(self) -> bool:
@@ -103,6 +120,8 @@ class SnapshotProof:
             awaited.append("SUBACK")
         if self.fence is not None and not self._fence_came:
             awaited.append("the fence")
+        if self._awaits_manifest and not self._has_manifest:
+            awaited.append("the manifest")
         if not self._ponged:
             awaited.append("PINGRESP")
         if self.marker is not None and not self._marker_came:
@@ -128,6 +147,16 @@ class SnapshotProof:
         self._fence_came = self._fence_came or topic == self.fence
         self._note_barrier(now)
 
+    def expect_manifest(self) -> None:
+        """Note that SUBACK promises a manifest; called in front of `receive_suback`."""
+        self._awaits_manifest = True
+
+    def receive_manifest(self, difference: str, now: float) -> None:
+        """Note the manifest, and how what came differs from it; empty when it does not."""
+        self._has_manifest = True
+        self.refuted = difference
+        self._note_barrier(now)
+
     def receive_marker(self, payload: bytes) -> None:
         """Note that a message of the control topic came back."""
         self._marker_came = self._marker_came or payload == self.marker
@@ -150,7 +179,7 @@ class SnapshotProof:
         """Say whether the evidence will not come."""
         if self.evidence is not None:
             return False
-        if self._overtaken or len(self._probes) > PROBES_MAX:
+        if self.refuted or self._overtaken or len(self._probes) > PROBES_MAX:
             return True
         return now >= self._patience_ends
 
@@ -161,6 +190,8 @@ class SnapshotProof:
     @property
     def deadline(self) -> float:
         """When to ask `is_truncated` and `probe_due` again, monotonic seconds."""
+        if self.refuted:
+            return self._last_byte
         if self._barrier_at is not None:
             return self._patience_ends
         return min(self._last_byte, self._last_probe) + self._quiet_s
@@ -177,6 +208,6 @@ class SnapshotProof:
         )
 
     def _note_barrier(self, now: float) -> None:
-        fenced = self.fence is None or self._fence_came
+        fenced = (self.fence is None or self._fence_came) and (self._has_manifest or not self._awaits_manifest)
         if self._subacked and self._ponged and fenced and self._barrier_at is None:
             self._barrier_at = now

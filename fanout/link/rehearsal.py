@@ -1,15 +1,22 @@
 """The first requests of an epoch, which show what evidence the primary can give later (core).
 
-Owns two questions. Does a message to the control topic come back? Then a marker and heartbeats can be
+Owns three questions. Does a message to the control topic come back? Then a marker and heartbeats can be
 expected. Is there a *fence*: a retained message that a SUBSCRIBE can ask for behind a retained set, in the
-same packet? It must not know what they prove (`fanout.link.proof`).
+same packet? And does the primary answer in order, so that what is asked for behind a set comes behind it? It must not
+know what they prove (`fanout.link.proof`).
 
 Fences tried: the version topic of Mosquitto, which is there by default and leaves nothing behind; else a
 retained message of our own, with an expiry. A fanout node needs no fence: its PINGRESP waits for the retained
 set.
+
+Order: of Mosquitto and of fanout nodes it is known. Of others it is tried a few times with the fence, which must come
+in front of the PINGRESP that was asked for behind it, and even then only the sets themselves can show it
+(`fanout.link.sync`).
 """
 
 from __future__ import annotations
+
+import enum
 
 from fanout.errors import LinkLost
 from fanout.link.control import ControlChannel
@@ -17,16 +24,37 @@ from fanout.link.outgoing import Message, Outgoing
 from fanout.link.stage import Stage
 from fanout.mqtt.packets import Suback
 
-__all__ = ["RETAINED_COUNT", "SERVER_FENCE", "Rehearsal", "own_fence"]
+__all__ = ["RETAINED_COUNT", "SERVER_FENCE", "Order", "Rehearsal", "own_fence"]
 
 SERVER_FENCE = b"$SYS/broker/version"
 """A topic whose retained value Mosquitto sets once, when it starts."""
 RETAINED_COUNT = b"$SYS/broker/retained messages/count"
 """How many retained messages the primary has in all, as most servers tell; asked so that a shortfall has a measure."""
 CONTROL_PATIENCE_S = 1.0
-"""How long the control message may take after its PUBACK before it counts as not permitted."""
+"""How long the control message may take after its PUBACK before it counts as not permitted; and how long a fence that
+did not come in front of PINGRESP may take, so that the reason can be told."""
+TRIALS = 3
+"""How often a fence must come in front of PINGRESP at a primary whose order is not known."""
+_IN_ORDER = b"mosquitto"
+"""How the version of a primary begins whose order is known."""
+_OVERTAKEN = "the primary's answers overtake its retained messages"
+_NO_FENCE = (
+    "no retained message could be had that marks the end of a set; allow the link's user to read $SYS/broker/version,"
+    " or to write and read below its control topic"
+)
 _OWN_FENCE_EXPIRY_S = 86_400
 _NEVER = float("inf")
+
+
+class Order(enum.Enum):
+    """Whether what is asked for behind a retained set comes behind it."""
+
+    KNOWN = "known"
+    """It does: Mosquitto, a fanout node, or the sets of this epoch have shown it."""
+    LIKELY = "likely"
+    """A fence of one message did, each time it was tried."""
+    NONE = "none"
+    """It does not, or nothing shows it."""
 
 
 def own_fence(control: ControlChannel) -> Message:
@@ -38,8 +66,10 @@ class Rehearsal(Stage):
     """The questions to a primary at the beginning of an epoch.
 
     Attributes:
-        done: Whether both are answered.
+        done: Whether all are answered.
         fence: Topic of the fence; None while none is known.
+        order: Whether the primary answers in order.
+        why: Why it is not known to, in words; empty when it is.
     """
 
     def __init__(self, *, outgoing: Outgoing, control: ControlChannel, wants_fence: bool, timeout_s: float) -> None:
@@ -53,14 +83,22 @@ class Rehearsal(Stage):
         """
         self.done = False
         self.fence: bytes | None = None
+        self.order = Order.NONE if wants_fence else Order.KNOWN
+        self.why = ""
         self._outgoing = outgoing
         self._control = control
         self._wants_fence = wants_fence
         self._timeout_s = timeout_s
         self._own_fence_tried = False
+        self._trials = 0
+        """How many fences came in front of the PINGRESP that was asked for behind them."""
+        self._late_fence_by = _NEVER
+        """Until when a fence may come that did not come in front of PINGRESP."""
         self._control_suback_id = 0
         self._control_by = _NEVER
         self._ponged = False
+        self._fence_came = False
+        """Whether the fence came in front of the PINGRESP that is awaited, or came last."""
         self._fails_at = _NEVER
 
     def begin(self, now: float) -> None:
@@ -89,15 +127,24 @@ class Rehearsal(Stage):
         """Note that the control message came back."""
         self._answer(now)
 
-    def receive_retained(self, topic: bytes, now: float) -> None:
+    def receive_retained(self, topic: bytes, payload: bytes, now: float) -> None:
         """Take a retained message that may be the fence."""
-        if topic in (SERVER_FENCE, self._control.fence_topic):
+        if topic not in (SERVER_FENCE, self._control.fence_topic) or self.order is Order.KNOWN:
+            return
+        if self._ponged or (self._own_fence_tried and topic == SERVER_FENCE):
+            self.why = _OVERTAKEN
+        else:
             self.fence = topic
-            self._answer(now)
+            self._fence_came = True
+            if topic == SERVER_FENCE and payload.startswith(_IN_ORDER):
+                self.order = Order.KNOWN
+        self._answer(now)
 
     def receive_pingresp(self, now: float) -> None:
         """Take PINGRESP: what should have come before it has come."""
         self._ponged = True
+        if not self._fence_came:
+            self.fence = None
         self._answer(now)
 
     def tick(self, now: float) -> None:
@@ -108,6 +155,7 @@ class Rehearsal(Stage):
         """
         if now >= self._control_by and self._control.permitted is None:
             self._control.refuse()
+        if now >= min(self._control_by, self._late_fence_by):
             self._answer(now)
         if not self.done and now >= self._fails_at:
             raise LinkLost("the primary does not answer")
@@ -115,21 +163,39 @@ class Rehearsal(Stage):
     @property
     def deadline(self) -> float:
         """When to call `tick`, monotonic seconds."""
-        return min(self._control_by if self._control.permitted is None else _NEVER, self._fails_at)
+        if self.done:
+            return _NEVER
+        control_by = self._control_by if self._control.permitted is None else _NEVER
+        return min(control_by, self._late_fence_by, self._fails_at)
 
     def _ping(self, now: float) -> None:
         self._ponged = False
+        self._fence_came = False
         self._outgoing.ping(now)
         self._fails_at = now + self._timeout_s
 
     def _answer(self, now: float) -> None:
-        if self._control.permitted is None or not self._ponged:
+        if self.done or self._control.permitted is None or not self._ponged:
             return
-        tries = self._wants_fence and self.fence is None and self._control.permitted and not self._own_fence_tried
-        if tries and self._outgoing.free:
+        if self.order is Order.KNOWN:
+            self.done = True
+        elif self.why:
+            self.fence, self.done = None, True
+        elif self.fence is not None:
+            self._trials += 1
+            if self._trials < TRIALS:
+                self._ask_fence(self.fence, now)
+            else:
+                self.order, self.done = Order.LIKELY, True
+        elif self._control.permitted and not self._own_fence_tried and self._outgoing.free:
             self._own_fence_tried = True
             self._outgoing.publish(own_fence(self._control), now=now)
-            self._outgoing.subscribe(self._control.fence_topic, qos=0, no_local=False, retain_handling=0, now=now)
-            self._ping(now)
-            return
-        self.done = True
+            self._ask_fence(self._control.fence_topic, now)
+        elif self._late_fence_by == _NEVER:
+            self._late_fence_by = now + CONTROL_PATIENCE_S
+        elif now >= self._late_fence_by:
+            self.why, self.done = _NO_FENCE, True
+
+    def _ask_fence(self, topic: bytes, now: float) -> None:
+        self._outgoing.subscribe(topic, qos=0, no_local=False, retain_handling=0, now=now)
+        self._ping(now)

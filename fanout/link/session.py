@@ -22,6 +22,7 @@ from fanout.errors import FanoutError, LinkLost, ProtocolError, SnapshotUnproved
 from fanout.link.audit import Audit, AuditSchedule
 from fanout.link.content import ContentFilter
 from fanout.link.control import STALL_INTERVALS, ControlChannel
+from fanout.link.counting import SYSTEM_TOPICS, UPTIME, CountState, RetainedCount
 from fanout.link.events import (
     Applied,
     AuditEnded,
@@ -40,12 +41,13 @@ from fanout.link.handshake import check_cycle, disconnected, read_connack, refus
 from fanout.link.intake import Intake
 from fanout.link.outgoing import Message, Outgoing, encode_acknowledgement
 from fanout.link.proof import Evidence
-from fanout.link.rehearsal import RETAINED_COUNT, SERVER_FENCE, Rehearsal, own_fence
+from fanout.link.rehearsal import SERVER_FENCE, Order, Rehearsal, own_fence
 from fanout.link.stage import PendingStage, Stage
 from fanout.link.staleness import Staleness
 from fanout.link.states import LinkState, Trigger, next_state
 from fanout.link.sync import RetainedSync, Step
 from fanout.link.verification import find_losses
+from fanout.manifest import MANIFEST_TOPIC
 from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRow, PublishRun
 from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.packets import Connack, Disconnect, PacketType, Pingresp, Suback, Unsuback
@@ -81,8 +83,11 @@ class LinkSession:
         snapshot_seconds: How long the newest complete snapshot took; None before the first.
         control: The control channel, for the lag.
         fence: Topic of the fence that snapshots of this epoch use; None for none.
+        order: Whether the primary answers in order, as far as this epoch has shown.
+        why_unordered: Why it is not known to, in words; empty when it is.
         content: What is not replicated of what the selectors cover; None when they take everything.
         staleness: Whether the replica is that of a lost session, served on.
+        count: The comparison with what the primary counts.
         primary_node: Node identifier of the primary, when the newest CONNACK told that it is a fanout node.
     """
 
@@ -112,10 +117,13 @@ class LinkSession:
             heartbeat_s=config.heartbeat_s,
         )
         self.fence: bytes | None = None
+        self.order = Order.NONE
+        self.why_unordered = ""
         self.primary_node: str | None = None
         self.staleness = Staleness(config)
+        self.count = RetainedCount(config.selectors, control_prefix=self.control.prefix)
         self.content = (
-            ContentFilter(config.selectors, replica=replica)
+            ContentFilter(config.selectors, replica=replica, copies_come=config.version == 4)
             if any(selector.is_choosy for selector in config.selectors)
             else None
         )
@@ -133,8 +141,6 @@ class LinkSession:
         self._audit: Audit | None = None
         """The audit of the live link that is under way."""
         self._schedule = AuditSchedule(config.audit_interval_s, seed=nonce)
-        self._retained_count: int | None = None
-        """How many retained messages the primary says it has in all."""
         self._standing_id = 0
         """Packet Identifier of the SUBSCRIBE for the standing of a fanout primary while it awaits SUBACK, else 0."""
         self._copies_late = False
@@ -402,14 +408,24 @@ class LinkSession:
             ours = [row for row in rows if row[0] == STANDING_TOPIC]
             self.outside_total += len(rows) - len(ours)
             rows = ours
-        if self.primary_node is not None and any(row[0] == STANDING_TOPIC for row in rows):
+        landmarks = self._landmarks
+        if landmarks and any(row[0] in landmarks for row in rows):
             # What is told of the data has its place among it.
-            for _, part in groupby(rows, lambda row: row[0] == STANDING_TOPIC):
+            for _, part in groupby(rows, lambda row: row[0] in landmarks):
                 self._take_rows(list(part))
         else:
             self._take_rows(rows)
 
+    @property
+    def _landmarks(self) -> tuple[bytes, ...]:
+        """Topics whose messages say something about the data in front of them."""
+        if self.primary_node is not None:
+            return (STANDING_TOPIC, MANIFEST_TOPIC)
+        return () if self.count.state is CountState.OFF else (UPTIME,)
+
     def _take_rows(self, rows: list[PublishRow]) -> None:
+        if self._stage is not None:
+            self._stage.receive_rows(rows)
         for phase, part in self._phases(rows):
             batch = self._intake.convert(part, now_ns=self._now_ns)
             if self._audit is not None and not part[0][2] & 6:
@@ -457,6 +473,7 @@ class LinkSession:
     def _on_other(self, row: PublishRow) -> None:
         """Take a message outside the selectors: our own, the fence, or nobody's."""
         topic, payload, flags, _, properties, _ = row
+        system = self.count.receive(topic, payload, retain=bool(flags & 1), held=self._replica.count(0))
         if topic == self.control.topic:
             stamp = split_stamp(properties)[1] if self._intake.stamped else None
             round_trip_ns = self.control.receive(payload, now=self._now, stamp=stamp)
@@ -465,13 +482,17 @@ class LinkSession:
                 self._on_control_returned(payload)
         elif flags & 1 and topic in (SERVER_FENCE, self.control.fence_topic):
             if self._stage is not None:
-                self._stage.receive_retained(topic, self._now)
+                self._stage.receive_retained(topic, payload, self._now)
         elif topic == self.control.fence_topic:
             pass  # the fence was made anew
-        elif topic == RETAINED_COUNT:
-            self._retained_count = int(payload) if payload.isdigit() and len(payload) < 16 else None
         elif topic == STANDING_TOPIC and self.primary_node is not None:
             self._on_standing(payload)
+        elif topic == MANIFEST_TOPIC and self.primary_node is not None:
+            if self._stage is not None:
+                self._stage.receive_manifest(payload, self._now)
+        elif system:
+            if self.count.state is CountState.TAKEN and self._outgoing.ping_sent_s is None:
+                self._outgoing.ping(self._now)
         else:
             self.outside_total += 1
 
@@ -531,6 +552,28 @@ class LinkSession:
         self._copies_late = False
         if self._stage is not None:
             self._stage.receive_pingresp(self._now)
+        elif self.count.state is CountState.TAKEN and self.state is LinkState.LIVE:
+            outcome = self.count.compare()
+            if outcome is CountState.EQUAL:
+                self.confirm_count(0)
+            if outcome is not CountState.WAITING:
+                self._outgoing.unsubscribe(SYSTEM_TOPICS, now=self._now)
+
+    def _begin_count(self) -> None:
+        """Compare with what the primary counts, where that says anything about the selectors."""
+        if self.order is not Order.KNOWN or self.primary_node is not None or self._outgoing.ping_sent_s is not None:
+            return
+        if self.count.begin():
+            # The PINGREQ keeps an audit waiting, for which a copy of the fence that comes now would be none.
+            self._outgoing.subscribe(SYSTEM_TOPICS, qos=0, no_local=False, retain_handling=0, now=self._now)
+            self._outgoing.ping(self._now)
+
+    def confirm_count(self, index: int) -> None:
+        """Note that the primary counts as much as is held for a selector whose set is proved."""
+        evidence = self.evidence[index]
+        if evidence is not None and not evidence.is_at_least(Evidence.COUNT):
+            self.evidence[index] = Evidence.COUNT
+            self._events.append(SelectorComplete(index, Evidence.COUNT))
 
     # --- the life of a session ---
 
@@ -539,7 +582,8 @@ class LinkSession:
         self.epochs_total += 1
         self.evidence = [None] * len(self.evidence)
         self.control.begin_epoch()
-        self.fence = None
+        self._learn_order(None, Order.NONE, "")
+        self.count.begin_epoch()
         self._inbound = Inbound()
         self._intake.inbound = self._inbound
         self._give_up(self._outgoing.begin_session())
@@ -581,9 +625,12 @@ class LinkSession:
                 outgoing=self._outgoing,
                 control=self.control,
                 fence=self.fence,
+                order=self.order,
+                why=self.why_unordered,
                 quiet_s=self._config.snapshot_quiet_s,
+                asks_manifest=self.primary_node is not None and self._config.version == 5,
                 compare=compare,
-                retained_count=lambda: self._retained_count,
+                retained_count=lambda: self.count.total,
             )
         )
 
@@ -605,6 +652,9 @@ class LinkSession:
         self.control.begin_heartbeats(self._now)
         self._events.append(AuditEnded(audit.end(now=self._now, failure=failure)))
 
+    def _learn_order(self, fence: bytes | None, order: Order, why: str) -> None:
+        self.fence, self.order, self.why_unordered = fence, order, why
+
     def _begin_stage(self, stage: Stage) -> None:
         self._stage = stage
         stage.begin(self._now)
@@ -613,13 +663,13 @@ class LinkSession:
         """Act on what the newest packet, or the time, has completed."""
         stage = self._stage
         if isinstance(stage, Rehearsal) and stage.done:
-            self.fence = stage.fence
+            self._learn_order(stage.fence, stage.order, stage.why)
             self._begin_sync(compare=False)
         elif isinstance(stage, PendingStage) and stage.done:
             self._trigger(Trigger.PENDING_APPLIED)
             self._begin_sync(compare=True)
         elif isinstance(stage, RetainedSync):
-            while self._stage is stage and (step := stage.advance()) is not None:
+            while self._stage is stage and (step := stage.advance(self._now)) is not None:
                 if step is Step.PROVED:
                     self._prove(stage)
                 elif step is Step.DONE:
@@ -645,7 +695,7 @@ class LinkSession:
                 result,
                 self._replica.values,
                 topics=self._replica.count(index),
-                proves_absence=self.fence is not None or self.primary_node is not None,
+                proves_absence=self.order is Order.KNOWN,
                 before=self._stamp_before,
                 now_ns=self._now_ns,
             )
@@ -654,6 +704,8 @@ class LinkSession:
             self.evidence[index] = evidence
             self._events.append(SelectorComplete(index, evidence))
             self._sweep(result.unseen)
+        if sync.order is not self.order:
+            self._learn_order(self.fence if sync.order is Order.KNOWN else None, sync.order, sync.why)
         if all(self.evidence):
             self.staleness.end()
         sync.begin_next(self._now)
@@ -662,6 +714,7 @@ class LinkSession:
 
     def _finish(self, sync: RetainedSync) -> None:
         self._stage = None
+        self.order = sync.order
         if self._audit is not None:
             self._end_audit()
             return
@@ -669,11 +722,13 @@ class LinkSession:
         self.control.begin_heartbeats(self._now)
         if self.state is LinkState.VERIFYING:
             self._trigger(Trigger.VERIFIED)
+            self._begin_count()
             return
         assert sync.started_s is not None
         self.snapshot_seconds = self._now - sync.started_s
         self._snapshot_topics = sync.topics_total
         self._trigger(Trigger.COMPLETED)
+        self._begin_count()
 
     def _end_session(self, trigger: Trigger, reason: str, error: FanoutError) -> None:
         self._lose_session(trigger, reason)

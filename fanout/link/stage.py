@@ -6,10 +6,13 @@ Owns the interface of a stage, in which everything does nothing, and the simples
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fanout.errors import LinkLost
 from fanout.link.control import ControlChannel
 from fanout.link.outgoing import Message, Outgoing
 from fanout.link.proof import SnapshotProof
+from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Suback
 
 __all__ = ["PendingStage", "Stage"]
@@ -27,6 +30,12 @@ class Stage:
     def receive_messages(self, count: int) -> None:
         """Note that so many PUBLISH packets came."""
 
+    def receive_rows(self, rows: Sequence[PublishRow]) -> None:
+        """Look at PUBLISH packets in front of a message that says something about them, or behind it."""
+
+    def receive_manifest(self, payload: bytes, now: float) -> None:
+        """Take what a fanout node says of its retained messages."""
+
     def receive_suback(self, packet: Suback, now: float) -> None:
         """Take a SUBACK."""
 
@@ -42,7 +51,7 @@ class Stage:
     def receive_control(self, payload: bytes, now: float) -> None:
         """Take a message of the control topic that came back."""
 
-    def receive_retained(self, topic: bytes, now: float) -> None:
+    def receive_retained(self, topic: bytes, payload: bytes, now: float) -> None:
         """Take a retained message outside the selectors."""
 
     def tick(self, now: float) -> None:

@@ -4,6 +4,10 @@ Owns the sequence of requests: for each selector a SUBSCRIBE at QoS 0, with the 
 PINGREQ and marker in the same write, and when its set is proved, SUBSCRIBE again at the selector's QoS without
 retained messages. It must not know what follows from the outcome (`fanout.link.session`).
 
+At a primary that is not known to answer in order a set is taken at least twice (`fanout.link.two_pass`), unless the
+pass is itself a comparison with what is held already. While the order is likely, a pass ends by its evidence all the
+same, and a second one that brings the same confirms it; otherwise, and once two of them differ, a pass ends by silence.
+
 Why QoS 0: a primary with default settings silently drops what exceeds its queue of QoS 1 messages (Mosquitto:
 1000 and the Receive Maximum), whereas at QoS 0 a quick reader gets everything (`docs/architecture.md`,
 "Snapshots"). MQTT 3.1.1 has no way to subscribe again without the retained messages, so there the
@@ -21,7 +25,11 @@ from fanout.link.handshake import refused_subscription
 from fanout.link.intake import Intake
 from fanout.link.outgoing import Message, Outgoing
 from fanout.link.proof import Evidence, SnapshotProof
+from fanout.link.rehearsal import Order
 from fanout.link.stage import Stage
+from fanout.link.two_pass import PASSES_MAX, Comparison, SilentProof, Verdict
+from fanout.manifest import ASK_FOR_MANIFEST, ManifestSum, decode_manifest
+from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Suback
 from fanout.replica.store import Replica
 from fanout.selection import Selector
@@ -29,11 +37,12 @@ from fanout.selection import Selector
 __all__ = ["RetainedSync", "Step"]
 
 _NEVER = float("inf")
+_CAME_LATE = "topics of a retained set came behind the answers that should follow it"
 _SEND_RETAINED = 0
 _SEND_NO_RETAINED = 2
 _HINT = (
-    "The primary drops what a slow reader leaves in its queue: raise max_queued_messages (Mosquitto), or use narrower"
-    " selectors"
+    "Mosquitto's max_queued_messages is likely the limit, which drops what a slow reader leaves in its queue: raise it,"
+    " or use narrower selectors"
 )
 
 
@@ -54,6 +63,9 @@ class RetainedSync(Stage):
     Attributes:
         index: The selector under way; the number of selectors when none is left.
         topics_total: Topics that the proved sets brought.
+        evidence: What proves the set under way; None before `Step.PROVED`.
+        order: Whether the primary answers in order, as far as these passes have shown.
+        why: Why it is not known to, in words; empty when it is.
         started_s: When the first SUBSCRIBE was sent, monotonic seconds; None before.
     """
 
@@ -66,7 +78,10 @@ class RetainedSync(Stage):
         outgoing: Outgoing,
         control: ControlChannel,
         fence: bytes | None,
+        order: Order,
+        why: str,
         quiet_s: float,
+        asks_manifest: bool,
         compare: bool,
         retained_count: Callable[[], int | None],
     ) -> None:
@@ -79,13 +94,19 @@ class RetainedSync(Stage):
             outgoing: Where requests go.
             control: For the markers.
             fence: Topic of the fence; None when the primary has none.
+            order: See the class.
+            why: See the class.
             quiet_s: After so many seconds without a byte a set counts as cut short.
+            asks_manifest: Whether the primary is a fanout node, which can say what it sent.
             retained_count: Tells how many retained messages the primary says it has in all; None for unknown.
             compare: Whether to note what the sets bring even for an empty replica: a verification.
         """
         self.index = 0
         self.topics_total = 0
         self.started_s: float | None = None
+        self.evidence: Evidence | None = None
+        self.order = order
+        self.why = why
         self._selectors = tuple(selectors)
         self._replica = replica
         self._intake = intake
@@ -93,9 +114,13 @@ class RetainedSync(Stage):
         self._control = control
         self._fence = fence
         self._quiet_s = quiet_s
+        self._asks_manifest = asks_manifest
+        self._manifest_sum: ManifestSum | None = None
+        """What came since the primary began to send what its manifest is about; None while it does not."""
         self._compare = compare
         self._retained_count = retained_count
         self._proof: SnapshotProof | None = None
+        self._comparison = Comparison()
         self._barrier_told = False
         self._settling: dict[int, int] = {}
         """Packet Identifier of a SUBSCRIBE at a selector's own QoS to the selector's index."""
@@ -117,12 +142,14 @@ class RetainedSync(Stage):
         self._settle(now)
         self.index += 1
         self._proof = None
+        self.evidence = None
+        self._comparison = Comparison()
         if self.index < len(self._selectors):
             self._subscribe(now)
 
     def _settle(self, now: float) -> None:
         selector = self._selectors[self.index]
-        if selector.qos and self._outgoing.version == 5:
+        if selector.qos and self._outgoing.version == 5 and not selector.live_only:
             packet_id = self._outgoing.subscribe(
                 selector.filter.encode(),
                 qos=selector.qos,
@@ -139,21 +166,63 @@ class RetainedSync(Stage):
             self._settle(now)
         self._intake.fixed_qos[:] = [None if self._outgoing.version == 5 else each for each in self._intake.fixed_qos]
 
-    def advance(self) -> Step | None:
-        """Return the next thing that happened; None when there is nothing new."""
+    def advance(self, now: float) -> Step | None:
+        """Return the next thing that happened; None when there is nothing new.
+
+        Raises:
+            SnapshotUnproved: Each pass over the set under way brought other topics.
+        """
         proof = self._proof
         if proof is None:
             done = self.index == len(self._selectors) and not self._settling
+            if done and self.order is Order.LIKELY and not self._compare:
+                self.order, self.why = Order.KNOWN, ""
             return Step.DONE if done else None
+        if isinstance(proof, SilentProof):
+            proof.note_topics(self.topics_now, now)
         if proof.barrier and not self._barrier_told:
             self._barrier_told = True
             return Step.BARRIER
-        return Step.PROVED if proof.evidence is not None else None
+        if proof.evidence is not None and self.evidence is None:
+            self._judge_pass(proof.evidence, now)
+        return Step.PROVED if self.evidence is not None else None
+
+    def _judge_pass(self, evidence: Evidence, now: float) -> None:
+        """Decide whether a pass that has ended proves the set, or begin another one."""
+        silent = isinstance(self._proof, SilentProof)
+        if not self._repeats:
+            self.evidence = Evidence.TWO_PASS if silent else evidence  # compared with what was held before
+            return
+        verdict = self._comparison.take(self._replica.seen_topics, held=self._replica.values)
+        if verdict is Verdict.SAME:
+            self.evidence = Evidence.TWO_PASS if silent else evidence
+        elif verdict is Verdict.NOTHING and silent:
+            self.evidence = Evidence.QUIET
+            self._replica.begin_pass(
+                self.index, seen=filter(self._replica.values.__contains__, self._comparison.before)
+            )
+        else:
+            comparison = self._comparison
+            if not silent and comparison.passes > 1:
+                self.order, self.why, self._comparison = Order.NONE, _CAME_LATE, Comparison()
+            elif comparison.passes >= PASSES_MAX:
+                raise SnapshotUnproved(
+                    f"the retained set of {self._selectors[self.index].filter} was taken {PASSES_MAX} times and never"
+                    f" twice the same: the last pass missed {comparison.missing} topics of the one before and brought"
+                    f" {comparison.fresh} others",
+                    hint=_HINT,
+                )
+            self._subscribe(now)
 
     @property
-    def evidence(self) -> Evidence | None:
-        """What proves the set under way."""
-        return None if self._proof is None else self._proof.evidence
+    def _repeats(self) -> bool:
+        """Whether two passes over the set under way must agree."""
+        return self.order is not Order.KNOWN and not self._compare and not self._is_live_only
+
+    @property
+    def _is_live_only(self) -> bool:
+        """Whether the selector under way needs no retained messages, and can leave them out."""
+        return self._selectors[self.index].live_only and self._outgoing.version == 5
 
     @property
     def topics_now(self) -> int:
@@ -180,11 +249,36 @@ class RetainedSync(Stage):
         """
         if self._proof is not None and packet.packet_id == self._proof.suback_id:
             self._check(self.index, packet)
+            if self._asks_manifest and ASK_FOR_MANIFEST in packet.properties.user_property:
+                self._proof.expect_manifest()
             self._proof.receive_suback(now)
         elif packet.packet_id in self._settling:
             index = self._settling.pop(packet.packet_id)
             self._check(index, packet)
             self._intake.fixed_qos[index] = None
+
+    def receive_rows(self, rows: Sequence[PublishRow]) -> None:
+        """Add what is retained and has QoS 0 to what came since the manifest was begun."""
+        if self._manifest_sum is not None:
+            for row in rows:
+                if row[2] & 7 == 1:
+                    self._manifest_sum.add(row[0], row[1])
+
+    def receive_manifest(self, payload: bytes, now: float) -> None:
+        """Take what the primary says of the set under way, in front of it and behind it."""
+        manifest = decode_manifest(payload)
+        if self._proof is None or manifest is None or manifest.topic_filter != self._selectors[self.index].filter:
+            return
+        if manifest.count is None:
+            self._manifest_sum = ManifestSum()
+        elif self._manifest_sum is not None:
+            came, self._manifest_sum = self._manifest_sum, None
+            difference = ""
+            if came.count != manifest.count:
+                difference = f"got {came.count} of {manifest.count} retained messages that the primary says it sent"
+            elif came.digest != manifest.digest:
+                difference = f"got {came.count} retained messages, and not all are what the primary says it sent"
+            self._proof.receive_manifest(difference, now)
 
     def receive_unsuback(self, packet_id: int) -> None:
         """Take the answer to a probe."""
@@ -204,7 +298,7 @@ class RetainedSync(Stage):
         if self._proof is not None:
             self._proof.receive_marker(payload)
 
-    def receive_retained(self, topic: bytes, now: float) -> None:
+    def receive_retained(self, topic: bytes, payload: bytes, now: float) -> None:
         """Take a retained message outside the selectors."""
         if self._proof is not None:
             self._proof.receive_fence(topic, now)
@@ -217,6 +311,8 @@ class RetainedSync(Stage):
             LinkLost: The primary does not answer the PINGREQ for which `begin` waits.
         """
         proof = self._proof
+        if isinstance(proof, SilentProof):
+            proof.end_if_due(now)
         if proof is None:
             if self.started_s is None and now >= self._begin_by_s:
                 raise LinkLost("the primary does not answer PINGREQ")
@@ -239,30 +335,42 @@ class RetainedSync(Stage):
 
     def _shortfall(self, proof: SnapshotProof) -> str:
         topic_filter = self._selectors[self.index].filter
+        if proof.refuted:
+            return f"the retained set of {topic_filter} is not whole: {proof.refuted}"
         got = f"the retained set of {topic_filter} ended after {self.topics_now} topics without {proof.missing}"
         count = self._retained_count()
-        return got if count is None else f"{got}; the primary says that it has {count} retained messages in all"
+        if count is None:
+            return got
+        return f"{got}: got {self.topics_now} of {count} retained messages that the primary says it has in all"
 
     def _subscribe(self, now: float) -> None:
         selector = self._selectors[self.index]
-        self._intake.fixed_qos[self.index] = selector.qos
-        if self._compare or self._replica.count(self.index):
+        live_only = self._is_live_only
+        silent = self.order is Order.NONE and not live_only
+        fence = None if silent else self._fence
+        self._intake.fixed_qos[self.index] = None if live_only else selector.qos
+        if self._compare or self._repeats or self._replica.count(self.index):
             self._replica.begin_pass(self.index)
         packet_id = self._outgoing.subscribe(
             selector.filter.encode(),
-            qos=0,
+            qos=selector.qos if live_only else 0,
             no_local=selector.writes == "reject",
-            retain_handling=_SEND_RETAINED,
-            fence=self._fence,
+            retain_handling=_SEND_NO_RETAINED if live_only else _SEND_RETAINED,
+            fence=fence,
+            manifest=self._asks_manifest and not live_only,
             now=now,
         )
+        self._manifest_sum = None
+        self._barrier_told = False
         self._outgoing.ping(now)
+        if silent:
+            self._proof = SilentProof(packet_id, now=now, quiet_s=self._quiet_s)
+            return
         marker: bytes | None = None
         if self._control.permitted and self._outgoing.free:
             marker = self._control.send(now)
             self._outgoing.publish(Message(self._control.topic, marker), now=now)
-        self._proof = SnapshotProof(packet_id, fence=self._fence, marker=marker, now=now, quiet_s=self._quiet_s)
-        self._barrier_told = False
+        self._proof = SnapshotProof(packet_id, fence=fence, marker=marker, now=now, quiet_s=self._quiet_s)
 
     def _check(self, index: int, packet: Suback) -> None:
         if packet.reason_codes[0] >= 0x80:

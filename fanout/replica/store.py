@@ -8,7 +8,7 @@ in as an argument.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from fanout.replica.topic_tree import TopicTree
@@ -228,9 +228,14 @@ class Replica:
                 expired.append(entry[1])
         return self._remove(expired, now_ns=now_ns)
 
-    def begin_pass(self, selector_index: int = 0) -> None:
-        """Begin to note which topics of one selector arrive; ends a pass that was not ended."""
-        self._seen = set()
+    def begin_pass(self, selector_index: int = 0, *, seen: Iterable[bytes] = ()) -> None:
+        """Begin to note which topics of one selector arrive; ends a pass that was not ended.
+
+        Args:
+            selector_index: Which selector.
+            seen: Topics of it that have arrived already; the replica has them.
+        """
+        self._seen = set(seen)
         self._changed = set()
         self._live_first = set()
         self._pass_index = selector_index
@@ -271,6 +276,11 @@ class Replica:
     def unseen_count(self) -> int:
         """How many topics of the selector the running pass has not brought; 0 when no pass runs."""
         return 0 if self._seen is None else self.count(self._pass_index) - len(self._seen)
+
+    @property
+    def seen_topics(self) -> Set[bytes]:
+        """The local topics that the running pass has brought; a later pass has a set of its own."""
+        return frozenset() if self._seen is None else self._seen
 
     def end_pass(self) -> PassResult:
         """End the running pass and return what it showed."""

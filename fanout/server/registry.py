@@ -13,7 +13,9 @@ from typing import Final
 
 from fanout.config import ServerConfig
 from fanout.errors import ProtocolError
+from fanout.manifest import ASK_FOR_MANIFEST
 from fanout.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
+from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.mqtt.topics import parse_shared
 from fanout.replica.update import Update
@@ -126,6 +128,7 @@ class SessionRegistry:
             The SUBACK, to be sent before the retained messages that the session has got.
         """
         identifier = packet.properties.subscription_identifier
+        manifest = session.wire.version == 5 and ASK_FOR_MANIFEST in packet.properties.user_property
         added: dict[bytes, SubscriptionOptions] = {}
         retained: dict[bytes, RetainedDelivery] = {}
         codes: list[int] = []
@@ -167,13 +170,14 @@ class SessionRegistry:
             added[topic_filter] = options
             if _wants_retained(subscription, new):
                 retained[topic_filter] = RetainedDelivery(
-                    topic_filter, options=options, store=self._store, pieces=self._pieces
+                    topic_filter, options=options, store=self._store, pieces=self._pieces, manifest=manifest
                 )
         if added:
             self.index.change(session, added=added)
         for delivery in retained.values():
             session.add_retained(delivery)
-        return Suback(packet.packet_id, tuple(codes))
+        promise = Properties(user_property=(ASK_FOR_MANIFEST,)) if manifest and retained else NO_PROPERTIES
+        return Suback(packet.packet_id, tuple(codes), promise)
 
     def unsubscribe(self, session: Session, packet: Unsubscribe) -> Unsuback:
         """Carry out an UNSUBSCRIBE and return the UNSUBACK."""

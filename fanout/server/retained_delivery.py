@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fanout.manifest import MANIFEST_TOPIC, Manifest, ManifestSum
+from fanout.mqtt.publish import encode_publish
 from fanout.replica.update import Update
 from fanout.server.audiences import SubscriptionOptions
 from fanout.server.collaborators import RetainedStore
@@ -33,6 +35,8 @@ class RetainedDelivery:
         "_left_from",
         "_pieces",
         "_store",
+        "_sum",
+        "_sum_begun",
         "_values",
         "_whole",
         "pings",
@@ -41,7 +45,13 @@ class RetainedDelivery:
     )
 
     def __init__(
-        self, topic_filter: bytes, *, options: SubscriptionOptions, store: RetainedStore, pieces: RetainedPieces
+        self,
+        topic_filter: bytes,
+        *,
+        options: SubscriptionOptions,
+        store: RetainedStore,
+        pieces: RetainedPieces,
+        manifest: bool = False,
     ) -> None:
         """Prepare the delivery; nothing is looked up before the first `take`.
 
@@ -50,6 +60,7 @@ class RetainedDelivery:
             options: Those that the subscription was granted.
             store: Gives the retained values.
             pieces: Encodes what several deliveries have in common.
+            manifest: Whether the client is told in the end what it should have got.
         """
         self.topic_filter = topic_filter
         """The Topic Filter of the subscription."""
@@ -65,6 +76,8 @@ class RetainedDelivery:
         self._left: list[bytes] = []  # topics of a piece that was not sent whole, from the index `_left_from`
         self._left_from = 0
         self._whole = False  # whether a whole piece was taken, as others take it
+        self._sum = ManifestSum() if manifest else None
+        self._sum_begun = False
 
     def take(self, count: int) -> list[Update] | None:
         """Take the next values; None when there are none left.
@@ -90,6 +103,28 @@ class RetainedDelivery:
         """Note that the last ones of the values taken could not be sent; the next `take` begins with their topics."""
         self._left = [value[0] for value in values] + self._left[self._left_from :]
         self._left_from = 0
+
+    def begin_manifest(self) -> bytes:
+        """Return the message in front of the first retained one; empty when none is due."""
+        if self._sum is None or self._sum_begun:
+            return b""
+        self._sum_begun = True
+        return self._manifest(None)
+
+    def end_manifest(self) -> bytes:
+        """Return the message behind the last retained one; empty when none is wanted."""
+        return b"" if self._sum is None else self.begin_manifest() + self._manifest(self._sum)
+
+    def note(self, values: Sequence[Update]) -> None:
+        """Note that values were sent, or dropped for a reason that the client is not to take for their absence."""
+        if self._sum is not None:
+            for value in values:
+                self._sum.add(value[0], value[1])
+
+    def _manifest(self, total: ManifestSum | None) -> bytes:
+        topic_filter = self.topic_filter.decode()
+        manifest = Manifest(topic_filter, None) if total is None else Manifest(topic_filter, total.count, total.digest)
+        return encode_publish(MANIFEST_TOPIC, manifest.encode(), version=5)
 
     def message(self, value: Update) -> Message:
         """Return the message with a value."""

@@ -360,11 +360,13 @@ class Sending:
     def _take_retained(self, piece: _Piece) -> None:
         while self._deliveries and piece.has_room():
             topic_filter, delivery = next(iter(self._deliveries.items()))
+            piece.parts.append(delivery.begin_manifest())
             count = piece.messages_left
             if delivery.qos_max:  # no more than the window takes, so at most one has to be put back
                 count = min(count, max(1, self.outbound.free))
             values = delivery.take(count)
             if values is None:
+                piece.parts.append(delivery.end_manifest())
                 del self._deliveries[topic_filter]
                 self._live_from = self.queue.appended_total
                 self._expect_pings(delivery.pings)
@@ -378,7 +380,7 @@ class Sending:
             if batch is None:
                 left = self._send_retained(delivery, values, piece)
             else:
-                left = self._send_retained_batch(batch, piece)
+                left = self._send_retained_batch(delivery, batch, piece)
             if left:
                 delivery.put_back(left)
             if self.blocked:
@@ -396,10 +398,11 @@ class Sending:
             if not self._encode_one(message, piece):
                 self.blocked = True
                 return values[index:]
+            delivery.note((value,))
             self.conflation.supersede(message)
         return []
 
-    def _send_retained_batch(self, batch: Batch, piece: _Piece) -> list[Update]:
+    def _send_retained_batch(self, delivery: RetainedDelivery, batch: Batch, piece: _Piece) -> list[Update]:
         """Send retained values that are encoded once for all; return those that were not sent."""
         frames = batch.shared_frames(self.wire, now_ns=piece.now_ns)
         assert frames is not None, "a shared piece fits its receivers"
@@ -418,6 +421,7 @@ class Sending:
         else:
             done = self._encode(batch, 0, len(messages), piece, frames=frames)
             self.blocked = done < len(messages)
+        delivery.note([message[0] for message in messages[:done]])
         if self.conflation:
             for message in messages[:done]:
                 self.conflation.supersede(message)

@@ -115,7 +115,7 @@ def test_chain_is_repaired_from_the_top(nodes: Nodes) -> None:
         node.started()
     with publisher(hub.port) as client:
         publish_all(client, [("plant/1", b"old"), ("plant/2", b"old")])
-    assert [node.link_status()["evidence"] for node in (a, b)] == ["marker", "marker"]
+    assert [node.link_status()["evidence"] for node in (a, b)] == ["manifest", "manifest"]
     wait_until_blocking(lambda: lag_is_measured(a) and lag_is_measured(b), what="a lag at both hops")
     wait_until_blocking(lambda: len(retained(b)) == 2, what="the values at the end of the chain")
     with subscriber(b.port, "plant/#", qos=1) as at_b:

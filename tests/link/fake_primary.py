@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -10,6 +10,7 @@ from fanout.config import Address, LinkConfig
 from fanout.link.events import Applied, Event, Failed, StateEntered, TearDown
 from fanout.link.session import LinkSession
 from fanout.link.states import LinkState
+from fanout.manifest import ASK_FOR_MANIFEST, MANIFEST_TOPIC, Manifest, ManifestSum
 from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRun
 from fanout.mqtt.packets import (
     Ack,
@@ -61,6 +62,20 @@ class FakePrimary:
     retained: dict[bytes, bytes] = field(default_factory=dict)
     system_topics: bool = True
     """Whether `$SYS/broker/version` exists."""
+    version_text: bytes = b"mosquitto version 2.0.11"
+    """What it says."""
+    asynchronous: bool = False
+    """Whether retained messages leave behind everything that is asked for meanwhile."""
+    burst: int | None = None
+    """So many of these leave at a time (`release`); None for all, as soon as nothing else is to be sent."""
+    lose: Callable[[int, bytes], bool] = lambda number, topic: False
+    """Which copies are dropped: told how often the Topic Filter was subscribed, and the topic."""
+    manifest: bool = False
+    """Whether it tells what it sent, to who asks."""
+    alters: bytes = b""
+    """A topic whose copies have another value than the manifest says."""
+    sends_again: bool = True
+    """Whether a second SUBSCRIBE of a Topic Filter brings its retained messages again."""
     connack: Connack = field(default_factory=lambda: Connack(False, 0))
     """The answer to CONNECT; Session Present is filled in."""
     allow_control: bool = True
@@ -89,12 +104,16 @@ class FakePrimary:
         self.has_session = False
         self._decoder: Decoder | None = None
         self._out: list[bytes] = []
+        self._late: list[bytes] = []
+        self._times: dict[bytes, int] = {}
+        """Topic Filter to how often its retained messages were asked for."""
         self._next_id = 0
 
     def accept(self) -> None:
         """Begin a Network Connection."""
         self._decoder = Decoder(version=None, packet_bytes_max=1 << 20, role="server")
         self._out.clear()
+        self._late.clear()
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the client."""
@@ -105,9 +124,27 @@ class FakePrimary:
 
     def take(self) -> bytes:
         """Return the bytes for the client."""
+        if not self._out and self.burst is None:
+            self.release(len(self._late))
         data = b"".join(self._out)
         self._out.clear()
         return data
+
+    def take_packets(self) -> list[bytes]:
+        """Return the packets for the client, each for itself."""
+        packets, self._out = self._out, []
+        return packets
+
+    def asked(self, topic_filter: bytes, *, retain_handling: int = 0) -> int:
+        """Return how often a Topic Filter was subscribed, with its retained messages or otherwise."""
+        filters = [(each.topic_filter, each.retain_handling) for one in self.subscribes for each in one.subscriptions]
+        return filters.count((topic_filter, retain_handling))
+
+    def release(self, count: int) -> None:
+        """Send retained messages that were held back."""
+        for packet in self._late[:count]:
+            self._write(packet)
+        del self._late[:count]
 
     def send(self, packet: Packet) -> None:
         """Send a packet to the client."""
@@ -201,18 +238,37 @@ class FakePrimary:
     def _on_subscribe(self, packet: Subscribe) -> None:
         self.subscribes.append(packet)
         codes = [0x87 if each.topic_filter in self.refuse_filters else each.qos for each in packet.subscriptions]
-        self.send(Suback(packet.packet_id, tuple(codes)))
+        promises = self.manifest and ASK_FOR_MANIFEST in packet.properties.user_property
+        promise = Properties(user_property=(ASK_FOR_MANIFEST,)) if promises else NO_PROPERTIES
+        self.send(Suback(packet.packet_id, tuple(codes), promise))
         for subscription, code in zip(packet.subscriptions, codes, strict=True):
             if code >= 0x80:
                 continue
             self.subscriptions[subscription.topic_filter] = subscription
             if subscription.retain_handling:
                 continue
-            if subscription.topic_filter == b"$SYS/broker/version" and self.system_topics:
-                self.deliver(b"$SYS/broker/version", b"mosquitto", retain=True)
+            topic_filter = subscription.topic_filter
+            self._times[topic_filter] = number = self._times.get(topic_filter, 0) + 1
+            if number > 1 and not self.sends_again:
+                continue
+            before = len(self._out)
+            if topic_filter == b"$SYS/broker/version" and self.system_topics:
+                self.deliver(b"$SYS/broker/version", self.version_text, retain=True)
+            total = ManifestSum()
+            if promises:
+                self.deliver(MANIFEST_TOPIC, Manifest(topic_filter.decode(), None).encode())
             for topic, payload in list(self.retained.items()):
-                if matches(subscription.topic_filter, topic):
-                    self.deliver(topic, payload, qos=min(1, subscription.qos), retain=True)
+                if not matches(topic_filter, topic):
+                    continue
+                total.add(topic, payload)
+                if not self.lose(number, topic):
+                    altered = payload + b"!" if topic == self.alters else payload
+                    self.deliver(topic, altered, qos=min(1, subscription.qos), retain=True)
+            if promises:
+                self.deliver(MANIFEST_TOPIC, Manifest(topic_filter.decode(), total.count, total.digest).encode())
+            if self.asynchronous:
+                self._late += self._out[before:]
+                del self._out[before:]
 
     def _on_publish(self, topic: bytes, payload: bytes, flags: int, packet_id: int) -> None:
         self.published.append((topic, payload, flags))
@@ -296,7 +352,6 @@ class Pair:
             deadline = self.session.deadline(now_ns=self.now_ns, now=self.now)
             if deadline > end:
                 break
-            assert deadline >= self.now or deadline == float("-inf") or self.now == deadline
             self.now = max(self.now, deadline)
             self.tick()
         else:

@@ -34,6 +34,11 @@ class FakeServer:
             self._server.close()
             await self._server.wait_closed()
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a client to push to."""
+        return bool(self._writers)
+
     def push(self) -> None:
         """Write what the primary has to say."""
         data = self.primary.take()

@@ -61,7 +61,7 @@ def value(topic: bytes, payload: bytes, *, retain: bool = True) -> Update:
 def joined(*selectors: Selector) -> tuple[ContentFilter, Replica]:
     """Return a filter and its replica."""
     replica = Replica(selectors=selectors)
-    return ContentFilter(selectors, replica=replica), replica
+    return ContentFilter(selectors, replica=replica, copies_come=True), replica
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from fanout.errors import LinkLost
 from fanout.link.control import ControlChannel
 from fanout.link.outgoing import Outgoing
-from fanout.link.rehearsal import SERVER_FENCE, Rehearsal
+from fanout.link.rehearsal import CONTROL_PATIENCE_S, SERVER_FENCE, TRIALS, Order, Rehearsal
 from fanout.mqtt.packets import Suback
 from tests.link.fake_primary import make_config
 
@@ -53,8 +53,8 @@ def test_the_primarys_fence_is_taken() -> None:
     """With the control message, the fence and PINGRESP all is answered."""
     case = Case()
     case.come_back()
-    case.rehearsal.receive_retained(b"other", 0.1)
-    case.rehearsal.receive_retained(SERVER_FENCE, 0.1)
+    case.rehearsal.receive_retained(b"other", b"x", 0.1)
+    case.rehearsal.receive_retained(SERVER_FENCE, b"mosquitto version 2.0.11", 0.1)
     assert not case.is_done()
     case.pong()
     assert case.is_done()
@@ -71,22 +71,75 @@ def test_without_the_primarys_fence_an_own_one_is_tried() -> None:
     second = case.outgoing.take()
     assert second.count(OWN_FENCE) == 2
     assert b"\x02\x00\x01\x51\x80" in second, "it expires after a day"
-    case.rehearsal.receive_retained(OWN_FENCE, 0.2)
-    case.pong()
+    for _ in range(TRIALS):
+        assert not case.is_done()
+        case.rehearsal.receive_retained(OWN_FENCE, b"fence", 0.2)
+        case.pong()
     assert case.is_done()
     assert case.rehearsal.fence == OWN_FENCE
+    assert case.rehearsal.order is Order.LIKELY
+    assert case.outgoing.take().count(OWN_FENCE) == TRIALS - 1, "it is asked for again, and not published again"
 
 
 def test_without_any_fence_there_is_none() -> None:
-    """An own fence that does not come before PINGRESP is none, and is not tried again."""
+    """An own fence that does not come at all is none, and is not tried again."""
     case = Case()
     case.come_back()
     case.pong()
     case.outgoing.take()
     case.pong()
+    assert not case.is_done()
+    assert case.rehearsal.deadline == 0.1 + CONTROL_PATIENCE_S
+    case.rehearsal.tick(0.1 + CONTROL_PATIENCE_S)
+    assert case.is_done()
+    assert case.rehearsal.deadline == float("inf")
+    assert case.rehearsal.fence is None
+    assert case.rehearsal.order is Order.NONE
+    assert "$SYS/broker/version" in case.rehearsal.why
+    assert case.outgoing.take() == b""
+
+
+@pytest.mark.parametrize("trial", range(TRIALS))
+def test_a_fence_behind_pingresp_shows_that_answers_overtake(trial: int) -> None:
+    """Even if it came in time before: then it is no fence."""
+    case = Case()
+    case.come_back()
+    case.pong()
+    for _ in range(trial):
+        case.rehearsal.receive_retained(OWN_FENCE, b"fence", 0.2)
+        case.pong()
+    case.pong()
+    case.rehearsal.receive_retained(OWN_FENCE, b"fence", 0.3)
     assert case.is_done()
     assert case.rehearsal.fence is None
-    assert case.outgoing.take() == b""
+    assert case.rehearsal.order is Order.NONE
+    assert "overtake" in case.rehearsal.why
+
+
+def test_a_late_version_shows_that_answers_overtake() -> None:
+    """The version topic is there, and came behind PINGRESP: an own fence in time does not change that."""
+    case = Case()
+    case.come_back()
+    case.pong()
+    case.rehearsal.receive_retained(SERVER_FENCE, b"mosquitto version 2.0.11", 0.2)
+    case.rehearsal.receive_retained(OWN_FENCE, b"fence", 0.2)
+    case.pong()
+    assert case.is_done()
+    assert case.rehearsal.fence is None
+    assert "overtake" in case.rehearsal.why
+
+
+@pytest.mark.parametrize(("version", "trials"), [(b"mosquitto version 2.0.11", 1), (b"other 1.0", TRIALS)])
+def test_the_order_of_mosquitto_is_known(version: bytes, trials: int) -> None:
+    """Another primary with the same topic has to show it."""
+    case = Case()
+    case.come_back()
+    for _ in range(trials):
+        assert not case.is_done()
+        case.rehearsal.receive_retained(SERVER_FENCE, version, 0.2)
+        case.pong()
+    assert case.is_done()
+    assert case.rehearsal.order is (Order.KNOWN if trials == 1 else Order.LIKELY)
 
 
 def test_a_primary_that_needs_no_fence_is_not_asked_for_one() -> None:
@@ -95,6 +148,7 @@ def test_a_primary_that_needs_no_fence_is_not_asked_for_one() -> None:
     assert SERVER_FENCE not in case.first
     case.come_back()
     case.pong()
+    case.rehearsal.tick(2.0)
     assert case.is_done()
     assert case.rehearsal.fence is None
 
@@ -110,6 +164,7 @@ def test_a_refused_control_topic_is_known_at_once() -> None:
     publication.rehearsal.receive_puback(0.1)
     publication.pong()
     for case in (subscription, publication):
+        case.rehearsal.tick(0.1 + CONTROL_PATIENCE_S)
         assert case.is_done()
         assert not case.control.permitted
         assert case.outgoing.take() == b""
@@ -125,8 +180,9 @@ def test_a_message_that_vanished_is_given_a_second() -> None:
     case.rehearsal.tick(1.4)
     assert not case.is_done()
     case.rehearsal.tick(1.5)
-    assert case.is_done()
     assert case.control.permitted is False
+    case.rehearsal.tick(2.5)
+    assert case.is_done()
 
 
 def test_a_late_pingresp_keeps_the_rehearsal_waiting() -> None:
@@ -152,5 +208,6 @@ def test_without_room_in_flight_no_own_fence_is_tried() -> None:
     case.outgoing.allow_in_flight(1)
     case.come_back()
     case.pong()
+    case.rehearsal.tick(2.0)
     assert case.is_done()
     assert case.rehearsal.fence is None

@@ -315,7 +315,7 @@ async def test_truncation_shows_although_live_updates_go_on(mosquitto: Mosquitto
 async def test_without_permission_to_publish_the_barrier_is_the_evidence(tmp_path: Path) -> None:
     """Where an ACL keeps the control topic away, the snapshot is proved by the barrier, and lag is unknown."""
     acl = tmp_path / "acl"
-    acl.write_text("topic read plant/#\ntopic write plant/#\n")
+    acl.write_text("topic read plant/#\ntopic write plant/#\ntopic read $SYS/broker/version\n")
     server = Mosquitto(tmp_path, settings=[f"acl_file {acl}"])
     server.start()
     try:
@@ -330,6 +330,24 @@ async def test_without_permission_to_publish_the_barrier_is_the_evidence(tmp_pat
             assert link.sink.named("heartbeat") == []
             await load(server, {"plant/a": b"2"})
             await link.wait(lambda: link.values() == {"plant/a": b"2"})
+    finally:
+        server.stop()
+
+
+async def test_without_anything_to_mark_the_end_the_set_is_taken_twice(tmp_path: Path) -> None:
+    """Where an ACL leaves nothing but the selector: PINGRESP alone comes behind a set that was cut short, too."""
+    acl = tmp_path / "acl"
+    acl.write_text("topic readwrite plant/#\n")
+    server = Mosquitto(tmp_path, settings=[f"acl_file {acl}"])
+    server.start()
+    try:
+        await load(server, {"plant/a": b"1"})
+        async with running(config_for(server.port, snapshot_quiet_s=0.3)) as link:
+            await link.wait_state(LinkState.LIVE)
+            assert link.values() == {"plant/a": b"1"}
+            assert link.status.evidence is Evidence.TWO_PASS
+            assert not link.status.ready
+            assert "allow the link's user to read $SYS/broker/version" in (link.status.withheld or "")
     finally:
         server.stop()
 

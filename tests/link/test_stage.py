@@ -34,7 +34,7 @@ def test_a_stage_ignores_what_it_does_not_wait_for() -> None:
     stage.receive_puback(0)
     stage.receive_pingresp(0)
     stage.receive_control(b"", 0)
-    stage.receive_retained(b"", 0)
+    stage.receive_retained(b"", b"", 0)
     stage.tick(0)
     assert stage.deadline == float("inf")
 

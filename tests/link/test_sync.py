@@ -9,6 +9,7 @@ from fanout.link.control import ControlChannel
 from fanout.link.intake import Intake
 from fanout.link.outgoing import Message, Outgoing
 from fanout.link.proof import Evidence
+from fanout.link.rehearsal import Order
 from fanout.link.sync import RetainedSync, Step
 from fanout.mqtt.decoder import Decoder, Item
 from fanout.mqtt.delivery import Inbound
@@ -46,7 +47,10 @@ class Case:
             outgoing=self.outgoing,
             control=self.control,
             fence=FENCE,
+            order=Order.KNOWN,
+            why="",
             quiet_s=5.0,
+            asks_manifest=False,
             compare=compare,
             retained_count=lambda: None,
         )
@@ -62,11 +66,11 @@ class Case:
         """Bring the evidence for the set under way."""
         packet_id = next(item.packet_id for item in self.read()[::-1] if isinstance(item, Subscribe))
         self.sync.receive_suback(Suback(packet_id, (0, 0)), 1.0)
-        self.sync.receive_retained(FENCE, 1.0)
+        self.sync.receive_retained(FENCE, b"mosquitto", 1.0)
         self.outgoing.ping_sent_s = None
         self.sync.receive_pingresp(1.0)
-        assert self.sync.advance() is Step.BARRIER
-        assert self.sync.advance() is Step.PROVED
+        assert self.sync.advance(1.0) is Step.BARRIER
+        assert self.sync.advance(1.0) is Step.PROVED
 
     def hold(self, topic: bytes) -> None:
         """Let the replica hold a topic."""
@@ -79,7 +83,7 @@ def test_selectors_follow_one_another() -> None:
     case = Case(TWO)
     case.sync.begin(0.5)
     assert case.sync.started_s == 0.5
-    assert case.sync.advance() is None
+    assert case.sync.advance(1.0) is None
     case.prove()
     case.hold(b"plant/1")
     case.sync.begin_next(1.0)
@@ -108,14 +112,14 @@ def test_the_pass_is_done_when_all_subscriptions_are_settled() -> None:
     case.sync.begin_next(1.0)
     (own,) = case.read()
     assert isinstance(own, Subscribe)
-    assert case.sync.advance() is None
+    assert case.sync.advance(1.0) is None
     assert case.sync.evidence is None
     assert case.sync.topics_now == 0
     assert case.sync.deadline == 6.0
     case.sync.tick(5.9)
     case.sync.receive_suback(Suback(77, (1,)), 2.0)
     case.sync.receive_suback(Suback(own.packet_id, (1,)), 2.0)
-    assert case.sync.advance() is Step.DONE
+    assert case.sync.advance(1.0) is Step.DONE
     assert case.sync.deadline == float("inf")
 
 
@@ -127,7 +131,7 @@ def test_nothing_is_settled_at_qos_0_and_in_mqtt_3_1_1(version: int, qos: int) -
     case.prove()
     case.sync.begin_next(1.0)
     assert case.read() == []
-    assert case.sync.advance() is Step.DONE
+    assert case.sync.advance(1.0) is Step.DONE
     assert case.intake.fixed_qos == [qos]
 
 
@@ -149,12 +153,12 @@ def test_the_marker_is_part_of_the_evidence() -> None:
     case.sync.begin(0.0)
     packet_id = next(item.packet_id for item in case.read() if isinstance(item, Subscribe))
     case.sync.receive_suback(Suback(packet_id, (0, 0)), 1.0)
-    case.sync.receive_retained(FENCE, 1.0)
+    case.sync.receive_retained(FENCE, b"mosquitto", 1.0)
     case.sync.receive_pingresp(1.0)
-    assert case.sync.advance() is Step.BARRIER
-    assert case.sync.advance() is None
+    assert case.sync.advance(1.0) is Step.BARRIER
+    assert case.sync.advance(1.0) is None
     case.sync.receive_control(b"7 1", 1.0)
-    assert case.sync.advance() is Step.PROVED
+    assert case.sync.advance(1.0) is Step.PROVED
     assert case.sync.evidence is Evidence.MARKER
 
 
@@ -182,9 +186,9 @@ def test_a_pass_that_has_not_begun_ignores_everything() -> None:
     case.sync.receive_suback(Suback(9, (0x80,)), 1.0)
     case.sync.receive_unsuback(9)
     case.sync.receive_control(b"x", 1.0)
-    case.sync.receive_retained(FENCE, 1.0)
+    case.sync.receive_retained(FENCE, b"mosquitto", 1.0)
     case.sync.tick(4.9)
-    assert case.sync.advance() is None
+    assert case.sync.advance(1.0) is None
     assert case.sync.deadline == 5.0
     with pytest.raises(LinkLost, match="PINGREQ"):
         case.sync.tick(5.0)

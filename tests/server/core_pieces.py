@@ -41,9 +41,11 @@ class Values:
         """Return one value."""
         return self.values.get(topic)
 
-    def delivery(self, topic_filter: bytes, granted: SubscriptionOptions) -> RetainedDelivery:
+    def delivery(
+        self, topic_filter: bytes, granted: SubscriptionOptions, *, manifest: bool = False
+    ) -> RetainedDelivery:
         """Make a delivery of the values."""
-        return RetainedDelivery(topic_filter, options=granted, store=self, pieces=self.pieces)
+        return RetainedDelivery(topic_filter, options=granted, store=self, pieces=self.pieces, manifest=manifest)
 
 
 def make_session(

@@ -1,0 +1,136 @@
+"""The end of a retained set that no answer tells of, and whether two passes in a row brought the same (core).
+
+Owns the two weakest kinds of evidence. It must not know packets, nor how a pass is begun (`fanout.link.sync`).
+
+Some primaries hand retained messages to another process, or send them bit by bit; whatever is asked for behind the set
+may then be answered in front of it (`fanout.link.rehearsal` finds out). There a pass ends when nothing new has come for
+a while, and one pass alone proves nothing: a primary that pauses, or drops what a slow reader leaves, ends one early,
+too. So it is taken again, until two in a row agree.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Container, Set
+
+from fanout.link.proof import Evidence, SnapshotProof
+
+__all__ = ["PASSES_MAX", "Comparison", "SilentProof", "Verdict"]
+
+PASSES_MAX = 5
+"""After so many passes that disagree a set is given up: topics come and go, or are dropped, all the time."""
+
+
+class SilentProof(SnapshotProof):
+    """One pass that ends by silence: no topic that was not there before came for the quiet time.
+
+    Attributes:
+        ended: Whether it has ended.
+    """
+
+    def __init__(self, suback_id: int, *, now: float, quiet_s: float) -> None:
+        """Begin to wait.
+
+        Args:
+            suback_id: Packet Identifier of the SUBSCRIBE.
+            now: When it was written, monotonic seconds.
+            quiet_s: How long nothing new may come before the pass has ended.
+        """
+        super().__init__(suback_id, fence=None, marker=None, now=now, quiet_s=quiet_s)
+        self.ended = False
+        self._topics = 0
+        self._progress_s = now
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """What the pass alone would prove."""
+        return Evidence.QUIET if self.ended else None
+
+    @property
+    def barrier(self) -> bool:
+        """Whether the pass has ended."""
+        return self.ended
+
+    def note_topics(self, topics: int, now: float) -> None:
+        """Note how many topics have come by now."""
+        if topics != self._topics:
+            self._topics = topics
+            self._progress_s = now
+
+    def end_if_due(self, now: float) -> None:
+        """End at `deadline`, or later."""
+        if now > self.deadline + self._quiet_s / 2:
+            self._progress_s = self._last_byte = now  # this process was stopped: what came meanwhile is not read yet
+        self.ended = self._answered and now >= self.deadline
+
+    def is_truncated(self, now: float) -> bool:
+        """Say whether the primary does not even answer."""
+        return not self._answered and now >= self._last_byte + self._quiet_s
+
+    def probe_due(self, now: float) -> bool:
+        """Say no: an answer would show nothing."""
+        return False
+
+    @property
+    def deadline(self) -> float:
+        """When to call `end_if_due`, monotonic seconds."""
+        since = self._progress_s if self._answered else max(self._progress_s, self._last_byte)
+        return since + self._quiet_s
+
+    @property
+    def _answered(self) -> bool:
+        return self._subacked and self._ponged
+
+
+class Verdict(enum.Enum):
+    """What a pass shows beside the one before it."""
+
+    AGAIN = "again"
+    """Nothing yet: another pass is needed."""
+    SAME = "same"
+    """Both brought the same topics."""
+    NOTHING = "nothing"
+    """This one brought nothing at all: the primary does not send its retained messages again."""
+
+
+class Comparison:
+    """The passes over one retained set, one after another.
+
+    Attributes:
+        passes: How many were taken.
+        missing: Topics of the pass before that the newest did not bring, although nothing removed them.
+        fresh: Topics that the newest brought and the one before did not.
+    """
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self.passes = 0
+        self.missing = 0
+        self.fresh = 0
+        self._before: Set[bytes] = frozenset()
+        self._newest: Set[bytes] = frozenset()
+
+    @property
+    def before(self) -> Set[bytes]:
+        """What the pass in front of the newest brought."""
+        return self._before
+
+    def take(self, seen: Set[bytes], *, held: Container[bytes]) -> Verdict:
+        """Compare a pass with the one before.
+
+        A topic that was created or removed between two passes makes them differ, so there is one more.
+
+        Args:
+            seen: The topics that it brought, those not that were removed since.
+            held: The topics that the replica has.
+        """
+        before = self._before = self._newest
+        self._newest = seen
+        self.passes += 1
+        if self.passes == 1:
+            return Verdict.AGAIN
+        self.missing = sum(1 for topic in before - seen if topic in held)
+        self.fresh = len(seen - before)
+        if self.missing and not seen:
+            return Verdict.NOTHING
+        return Verdict.AGAIN if self.missing or self.fresh else Verdict.SAME

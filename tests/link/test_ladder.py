@@ -1,0 +1,401 @@
+"""The rungs of the evidence ladder, each with a primary that defeats it: then the node is not ready, and says why.
+
+`manifest` is in `test_manifest`, `count` in `test_counting`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from fanout.link.audit import AuditReport
+from fanout.link.events import Applied, AuditEnded, SelectorComplete, TearDown
+from fanout.link.proof import PROBES_MAX, Evidence
+from fanout.link.rehearsal import Order
+from fanout.link.states import LinkState
+from fanout.link.two_pass import PASSES_MAX
+from fanout.mqtt.packets import Pingresp, Subscribe
+from fanout.selection import Selector
+from tests.link.fake_primary import FakePrimary, Pair, make_config
+from tests.link.fake_server import FakeServer
+from tests.link.harness import Running, config_for, logging_to, running
+
+S = LinkState
+VALUES = {b"plant/%d" % number: b"old" for number in range(40)}
+
+
+def primary(**knobs: Any) -> FakePrimary:
+    """Return a primary with forty topics."""
+    return FakePrimary(retained=dict(VALUES), **knobs)
+
+
+def foreign(**knobs: Any) -> FakePrimary:
+    """Return one whose order is not known: it has no version topic, and takes a fence of ours."""
+    return primary(system_topics=False, **knobs)
+
+
+def unfenced(**knobs: Any) -> FakePrimary:
+    """Return one that neither has a version topic nor takes a fence."""
+    return primary(system_topics=False, allow_control=False, **knobs)
+
+
+def settle(pair: Pair, seconds: float = 60.0) -> None:
+    """Connect, and let time pass until the link is live, or was torn down, or the time is over."""
+    pair.connect()
+    end = pair.now + seconds
+    while pair.now < end and not pair.is_in(S.LIVE) and not pair.of(TearDown):
+        pair.wait(0.5)
+
+
+@asynccontextmanager
+async def linked(
+    one: FakePrimary, *, lines: list[dict[str, object]] | None = None, **settings: Any
+) -> AsyncIterator[tuple[Running, Callable[[Callable[[Running], bool]], Any]]]:
+    """Run a link to a primary whose late messages leave as time goes by; give it, and a way to wait."""
+    config_settings = {"snapshot_quiet_s": 0.2, **settings}
+    async with FakeServer(one) as server:
+        config = config_for(server.port, **config_settings)
+        async with running(config, logger=logging_to([] if lines is None else lines)) as link:
+
+            def tried(condition: Callable[[Running], bool]) -> bool:
+                if server.is_connected:
+                    server.push()
+                return condition(link)
+
+            async def wait_for(condition: Callable[[Running], bool]) -> None:
+                await link.wait(lambda: tried(condition))
+
+            yield link, wait_for
+
+
+# --- which rung is taken ---
+
+
+@pytest.mark.parametrize(
+    ("one", "evidence"),
+    [
+        (primary(), Evidence.MARKER),
+        (primary(allow_control=False), Evidence.BARRIER),
+        (foreign(), Evidence.MARKER),
+        (primary(version_text=b"other 1.0", allow_control=False), Evidence.BARRIER),
+        (unfenced(), Evidence.TWO_PASS),
+        (unfenced(asynchronous=True), Evidence.TWO_PASS),
+        (foreign(asynchronous=True), Evidence.TWO_PASS),
+        (primary(asynchronous=True, version_text=b"other 1.0"), Evidence.TWO_PASS),
+        (unfenced(sends_again=False), Evidence.QUIET),
+        (unfenced(sends_again=False, asynchronous=True), Evidence.QUIET),
+    ],
+)
+def test_the_strongest_evidence_that_is_sound_is_taken(one: FakePrimary, evidence: Evidence) -> None:
+    """By what the rehearsal and the sets show of the primary; and everything is there."""
+    pair = Pair(primary=one)
+    settle(pair)
+    assert pair.is_in(S.LIVE)
+    assert pair.session.evidence == [evidence]
+    assert pair.of(SelectorComplete) == [SelectorComplete(0, evidence)]
+    assert pair.values() == VALUES
+    ordered = evidence.is_at_least(Evidence.BARRIER)
+    assert (pair.session.order is Order.KNOWN) == ordered
+    assert bool(pair.session.why_unordered) is not ordered
+    assert pair.primary.subscriptions[b"plant/#"].qos == 1
+
+
+def test_each_rung_is_as_strong_as_those_below_it() -> None:
+    """From manifest down to quiet."""
+    rungs = list(Evidence)
+    assert [rung.value for rung in rungs] == ["manifest", "count", "marker", "barrier", "two-pass", "quiet"]
+    for number, rung in enumerate(rungs):
+        assert [rung.is_at_least(other) for other in rungs] == [False] * number + [True] * (len(rungs) - number)
+
+
+def test_a_primary_of_unknown_order_is_asked_twice_once() -> None:
+    """The second pass confirms the order for the epoch: a resumed session and an audit take one."""
+    pair = Pair(primary=foreign())
+    pair.go_live()
+
+    def passes() -> int:
+        asked = [each.subscriptions[0] for each in pair.primary.subscribes]
+        return sum(1 for each in asked if each.topic_filter == b"plant/#" and not each.retain_handling)
+
+    assert passes() == 2
+    pair.lose()
+    pair.connect()
+    assert pair.is_in(S.LIVE)
+    assert passes() == 3
+
+
+# --- marker and barrier ---
+
+
+@pytest.mark.parametrize("allow_control", [True, False])
+@pytest.mark.parametrize("packets", range(8, 46))
+def test_fenced_evidence_is_defeated_by_a_cut(packets: int, allow_control: bool) -> None:
+    """Wherever the primary begins to drop: the link is not live, and says what is missing."""
+    pair = Pair(primary=primary(allow_control=allow_control))
+    pair.connect(pump=False)
+    while not any(each.subscriptions[0].topic_filter == b"plant/#" for each in pair.primary.subscribes):
+        pair.primary.receive(pair.session.take_output())
+        if pair.primary.subscribes and pair.primary.subscribes[-1].subscriptions[0].topic_filter == b"plant/#":
+            break
+        pair.feed(pair.primary.take())
+    packets_of_the_set = pair.primary.take_packets()
+    pair.feed(b"".join(packets_of_the_set[: packets - 8 + 1]))
+    whole = len(packets_of_the_set) <= packets - 8 + 1
+    pair.primary.truncate_after = 0
+    pair.wait(5 * (PROBES_MAX + 2))
+    assert not whole
+    assert not pair.of(SelectorComplete)
+    assert S.LIVE not in pair.states()
+    assert "without" in pair.reason()
+
+
+async def test_an_asynchronous_primary_defeats_marker_and_barrier() -> None:
+    """All that was asked for behind the set comes in front of it: the link is live by two passes, and not ready."""
+    lines: list[dict[str, object]] = []
+    async with linked(foreign(asynchronous=True), lines=lines) as (link, wait_for):
+        await wait_for(lambda link: link.status.state is S.LIVE)
+        status = link.status
+        assert not status.ready
+        assert status.evidence is Evidence.TWO_PASS
+        assert status.withheld == (
+            "the evidence for plant/# is two-pass, weaker than min_evidence = barrier:"
+            " the primary's answers overtake its retained messages"
+        )
+        assert len(link.replica) == len(VALUES)
+        (complete,) = link.sink.named("complete")
+        assert (complete["evidence"], complete["detail"]) == ("two-pass", link.link.status().unordered)
+        told = next(line for line in lines if line["event"] == "snapshot complete")
+        assert "overtake" in str(told["detail"])
+
+
+@pytest.mark.parametrize(("wanted", "ready"), [("two-pass", True), ("quiet", True), ("barrier", False)])
+async def test_two_passes_are_enough_where_the_configuration_says_so(wanted: str, ready: bool) -> None:
+    """At a primary whose retained messages come by themselves, some at a time."""
+    one = unfenced(asynchronous=True, burst=3)
+    async with linked(one, min_evidence=wanted) as (link, wait_for):
+
+        def complete(link: Running) -> bool:
+            one.release(3)
+            return link.status.state is S.LIVE
+
+        await wait_for(complete)
+        assert link.status.ready is ready
+        assert len(link.replica) == len(VALUES)
+
+
+def test_sets_that_overtake_show_it_although_the_fence_did_not() -> None:
+    """A fence of one message came in time, each time; the set itself does not: the second pass shows it."""
+    one = primary(version_text=b"other 1.0")
+    pair = Pair(primary=one)
+    pair.connect(pump=False)
+    while one.asked(b"plant/#") == 0:
+        pair.primary.receive(pair.session.take_output())
+        if one.asked(b"plant/#"):
+            break
+        pair.feed(pair.primary.take())
+    packets = one.take_packets()
+    copies = [packet for packet in packets if b"plant/" in packet]
+    pair.feed(b"".join(packet for packet in packets if packet not in copies))
+    assert not pair.of(SelectorComplete)
+    pair.feed(b"".join(copies))
+    pair.pump()
+    assert pair.session.evidence == [None]
+    pair.wait(11)
+    assert pair.session.evidence == [Evidence.TWO_PASS]
+    assert "behind the answers" in pair.session.why_unordered
+    assert pair.session.fence is None
+    assert pair.values() == VALUES
+
+
+# --- two-pass ---
+
+
+def test_two_pass_is_defeated_by_a_primary_that_drops_at_random() -> None:
+    """No two passes agree: the link is not live, says so, and tries again."""
+    one = unfenced(lose=lambda number, topic: zlib.crc32(topic, number) % 10 == 0)
+    pair = Pair(primary=one)
+    settle(pair, 120)
+    assert not pair.of(SelectorComplete)
+    assert S.LIVE not in pair.states()
+    assert f"was taken {PASSES_MAX} times and never twice the same" in pair.reason()
+    assert one.asked(b"plant/#") == PASSES_MAX
+
+
+def test_two_pass_is_defeated_by_a_reader_that_falls_behind_once() -> None:
+    """One pass that is cut short is not enough: there are two more, which agree."""
+    one = unfenced(lose=lambda number, topic: number == 1 and topic > b"plant/2")
+    pair = Pair(primary=one)
+    settle(pair)
+    assert pair.session.evidence == [Evidence.TWO_PASS]
+    assert one.asked(b"plant/#") == 3
+    assert pair.values() == VALUES
+
+
+async def test_two_pass_is_fooled_by_a_limit_hence_not_enough_by_default() -> None:
+    """A primary that always sends the same part: nothing shows it, so the node is not ready unless it is told to be."""
+    one = unfenced(lose=lambda number, topic: topic > b"plant/2")
+    async with linked(one) as (link, wait_for):
+        await wait_for(lambda link: link.status.state is S.LIVE)
+        assert not link.status.ready
+        assert "allow the link's user to read $SYS/broker/version" in (link.status.withheld or "")
+
+
+def test_a_topic_created_between_two_passes_needs_a_third() -> None:
+    """Live or late cannot be told: another pass brings it again, or not."""
+    pair = Pair(primary=unfenced())
+    pair.connect()
+    pair.wait(7)
+    assert pair.is_in(S.PROVING)
+    pair.primary.publish(b"plant/new", b"x")
+    pair.primary.publish(b"plant/1", b"")
+    pair.primary.publish(b"plant/2", b"live")
+    pair.pump()
+    settle_at = pair.now
+    while not pair.is_in(S.LIVE) and pair.now < settle_at + 30:
+        pair.wait(0.5)
+    assert pair.session.evidence == [Evidence.TWO_PASS]
+    assert pair.primary.asked(b"plant/#") == 3
+    assert pair.values() == pair.primary.retained
+
+
+def test_live_traffic_does_not_keep_a_pass_from_ending() -> None:
+    """Bytes never cease, but no topic is new."""
+    pair = Pair(primary=unfenced())
+    pair.connect()
+    for _ in range(200):
+        pair.wait(0.1)
+        pair.primary.publish(b"plant/1", b"%f" % pair.now)
+        pair.pump()
+        if pair.is_in(S.LIVE):
+            break
+    assert pair.session.evidence == [Evidence.TWO_PASS]
+
+
+# --- quiet ---
+
+
+def test_quiet_is_defeated_by_a_primary_that_pauses() -> None:
+    """More comes during the second pass, so the silence in front of it was none."""
+    one = unfenced(asynchronous=True, burst=10, sends_again=False)
+    pair = Pair(primary=one)
+    pair.connect()
+    one.release(20)
+    pair.pump()
+    pair.wait(8)
+    assert pair.is_in(S.PROVING)
+    one.release(20)
+    pair.pump()
+    pair.wait(7)
+    assert not pair.of(SelectorComplete)
+    assert not pair.is_in(S.LIVE)
+
+
+def test_what_a_lost_session_left_is_swept_with_quiet_too() -> None:
+    """The first pass says what is there; that the second brought nothing takes nothing away."""
+    one = unfenced(sends_again=False)
+    pair = Pair(make_config(on_session_loss="serve_stale", grace_s=600.0, audit_interval_s=0.0), one)
+    settle(pair)
+    pair.lose()
+    pair.primary = unfenced(sends_again=False)
+    del pair.primary.retained[b"plant/0"]
+    pair.connect()
+    pair.wait(30)
+    assert pair.session.evidence == [Evidence.QUIET]
+    assert pair.values() == pair.primary.retained
+
+
+async def test_quiet_is_not_enough_by_default() -> None:
+    """It is the weakest: the node is not ready, and says why."""
+    async with linked(unfenced(sends_again=False)) as (link, wait_for):
+        await wait_for(lambda link: link.status.state is S.LIVE)
+        assert not link.status.ready
+        assert "is quiet, weaker than min_evidence = barrier" in (link.status.withheld or "")
+
+
+def test_a_primary_that_does_not_even_answer_is_not_quiet() -> None:
+    """Silence without SUBACK and PINGRESP is no end of a set."""
+    pair = Pair(primary=unfenced())
+    pair.connect(pump=False)
+    while pair.primary.asked(b"plant/#") == 0:
+        pair.primary.receive(pair.session.take_output())
+        if pair.primary.asked(b"plant/#"):
+            break
+        pair.feed(pair.primary.take())
+        pair.wait(0)
+        pair.now += 1
+        pair.events += pair.session.tick(now_ns=pair.now_ns, now=pair.now)
+    pair.primary.take()
+    pair.primary.swallow = (Pingresp,)
+    pair.wait(6)
+    assert "without SUBACK and PINGRESP" in pair.reason()
+
+
+# --- what follows ---
+
+
+def test_audits_of_an_unordered_primary_remove_nothing_unasked() -> None:
+    """What did not come before the silence may still be there."""
+    pair = Pair(primary=foreign(asynchronous=True))
+    settle(pair)
+    pair.events.clear()
+    del pair.primary.retained[b"plant/0"]
+    pair.primary.retained[b"plant/1"] = b"new"
+    begun = pair.session.audit(confirmed=False, now_ns=pair.now_ns, now=pair.now)
+    assert not isinstance(begun, str)
+    pair.pump()
+    pair.wait(6)
+    (ended,) = pair.of(AuditEnded)
+    assert ended.report == AuditReport(False, checked=40, changed=1, kept=1, seconds=ended.report.seconds)
+
+
+@pytest.mark.parametrize(("lost", "state"), [(False, S.LIVE), (True, S.TEARING_DOWN)])
+def test_a_resumed_session_of_an_unordered_primary_is_verified_by_silence(lost: bool, state: LinkState) -> None:
+    """One pass, compared with the replica."""
+    pair = Pair(primary=foreign(asynchronous=True))
+    settle(pair)
+    pair.lose()
+    if lost:
+        del pair.primary.retained[b"plant/0"]
+    pair.connect()
+    pair.wait(6)
+    assert pair.is_in(state)
+
+
+def test_nothing_retained_is_transferred_for_live_only() -> None:
+    """Retain Handling 2, at the selector's own QoS at once; what is published meanwhile is delivered."""
+    pair = Pair(make_config(Selector("plant/#", live_only=True)), primary())
+    pair.connect(pump=False)
+    while pair.primary.asked(b"plant/#", retain_handling=2) == 0:
+        pair.primary.receive(pair.session.take_output())
+        pair.primary.publish(b"plant/7", b"now")
+        pair.feed(pair.primary.take())
+    pair.pump()
+    assert pair.is_in(S.LIVE)
+    assert pair.values() == {}
+    assert pair.primary.asked(b"plant/#") == 0
+    assert pair.primary.subscriptions[b"plant/#"].qos == 1
+    assert set(pair.dispatched()) == {(b"plant/7", b"now")}
+    assert all(not update[3] for each in pair.of(Applied) for update in each.changes.dispatch)
+    assert pair.session.content is not None
+    assert pair.session.content.unfit == [{}]
+
+
+async def test_live_only_needs_no_evidence() -> None:
+    """There is no retained set to prove: the other selectors decide."""
+    one = unfenced()
+    async with linked(one, selectors=(Selector("plant/#", live_only=True),), min_evidence="marker") as (link, wait_for):
+        await wait_for(lambda link: link.status.state is S.LIVE)
+        assert link.status.ready
+
+
+def test_a_subscribe_for_live_only_carries_the_fence() -> None:
+    """So that the answer has its place, as for every other selector."""
+    pair = Pair(make_config(Selector("plant/#", live_only=True)), primary())
+    pair.go_live()
+    (packet,) = [each for each in pair.primary.subscribes if each.subscriptions[0].topic_filter == b"plant/#"]
+    assert isinstance(packet, Subscribe)
+    assert len(packet.subscriptions) == 2
