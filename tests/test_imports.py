@@ -26,6 +26,7 @@ LAYERS: dict[str, set[str]] = {
     "long_lived": set(),
     "concerned": {"errors", "selection"},
     "replog": {"errors", "replica", "config"},
+    "kept": {"errors", "replica"},
     "link": {"errors", "mqtt", "selection", "replica", "stamp", "standing", "config"},
     "server": {"errors", "mqtt", "replica", "stamp", "config", "access"},
     "access": {"errors", "mqtt", "selection"},
