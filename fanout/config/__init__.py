@@ -17,6 +17,7 @@ from fanout.config.settings import (
     LogConfig,
     NodeConfig,
     QueueOverflow,
+    RetainedConfig,
     RetainPolicy,
     ServerConfig,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "NodeConfig",
     "QueueOverflow",
     "RetainPolicy",
+    "RetainedConfig",
     "Role",
     "ServerConfig",
     "load_config",

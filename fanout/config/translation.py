@@ -27,6 +27,7 @@ from fanout.config.settings import (
     ListenerConfig,
     LogConfig,
     NodeConfig,
+    RetainedConfig,
     SelectorSection,
     ServerConfig,
 )
@@ -45,6 +46,7 @@ SECTIONS: Mapping[str, type] = {
     "access.rule": RuleSection,
     "http": HttpConfig,
     "log": LogConfig,
+    "retained": RetainedConfig,
     "link": LinkConfig,
     "link.selector": SelectorSection,
 }
@@ -69,6 +71,10 @@ _MISSING_HINTS = {
     "link.selector.filter": 'Add filter = "plant/#", with the Topic Filter of what is to be replicated.',
 }
 _REFUSED_KEYS = {
+    "max_messages": (
+        "the number of retained values is limited for each store",
+        "Use topics_max of [[link]], and retained_topics_max of [server] for this node's own topics.",
+    ),
     "password": ("the password itself must not be in this file", "Use password_file or password_env."),
     "role": (
         "the file does not decide the role",

@@ -23,6 +23,7 @@ from fanout.api.models import (
     NodeState,
     NodeStatus,
     Readiness,
+    RetainedStatus,
     Role,
     SelectorDetail,
     SelectorReadiness,
@@ -163,6 +164,14 @@ class StandInNode:
             last_sync=SINCE,
             alarm=None,
         )
+        self.retained: RetainedStatus | None = RetainedStatus(
+            file="var/lib/retained-edge-1.sqlite",
+            alarm=None,
+            file_bytes=200_000,
+            committed_total=500,
+            transactions_total=20,
+            waiting_rows=7,
+        )
         self.error: Exception | None = None
         self.draining = False
 
@@ -235,6 +244,7 @@ class StandInNode:
             server=self.server,
             access=self.access,
             log=self.log,
+            retained=self.retained,
             limits={"server.connections_max": 10_000},
         )
 
