@@ -17,6 +17,7 @@
     │   └── AuditRefused         an audit was asked for that cannot begin now
     ├── ListenError            a listener's address cannot be bound
     ├── LogError               the replication log cannot be written or read
+    ├── StoreError             the file of retained values cannot be used
     ├── NodeUnreachable        a command could not reach a node's HTTP address
     ├── ExtraMissing           an optional part is not installed; the hint is the install command
     └── ReportError            a report cannot be made from what was given
@@ -52,6 +53,7 @@ __all__ = [
     "SelectorInvalid",
     "SendQuotaExceeded",
     "SnapshotUnproved",
+    "StoreError",
     "UnsupportedProtocolVersion",
 ]
 
@@ -187,6 +189,10 @@ class ListenError(FanoutError):
 
 class LogError(FanoutError):
     """The replication log cannot be written or read."""
+
+
+class StoreError(FanoutError):
+    """The file of retained values cannot be used."""
 
 
 class NodeUnreachable(FanoutError):

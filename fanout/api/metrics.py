@@ -22,6 +22,7 @@ from fanout.api.models import (
     LinkLag,
     LogStatus,
     NodeStatus,
+    RetainedStatus,
     ServerStatus,
     WorkerStatus,
 )
@@ -213,6 +214,11 @@ METRICS = (
     MetricSpec("fanout_archive_oldest_waiting_seconds", "gauge", "How long the oldest of these has been sealed."),
     MetricSpec("fanout_archive_failures_total", "counter", "Attempts to use the store that failed."),
     MetricSpec("fanout_log_alarm", "gauge", "1 while something is wrong with the replication log, else 0."),
+    MetricSpec("fanout_retained_file_bytes", "gauge", "Size of the file of retained values."),
+    MetricSpec("fanout_retained_committed_total", "counter", "Updates committed to the file of retained values."),
+    MetricSpec("fanout_retained_transactions_total", "counter", "Transactions that they took."),
+    MetricSpec("fanout_retained_waiting_rows", "gauge", "Updates not committed yet."),
+    MetricSpec("fanout_retained_alarm", "gauge", "1 while retained values cannot be written, else 0."),
 )
 """Every metric of a node, beside those of the process (`process_...`) that prometheus-client adds."""
 
@@ -261,6 +267,8 @@ def _samples(status: NodeStatus, lags: Iterable[LinkLag]) -> Iterator[Sample]:
         yield from _access_samples(status.access)
     if status.log is not None:
         yield from _log_samples(status.log)
+    if status.retained is not None:
+        yield from _retained_samples(status.retained)
 
 
 def _link_samples(link: LinkDetail) -> Iterator[Sample]:
@@ -318,6 +326,14 @@ def _access_samples(access: AccessStatus) -> Iterator[Sample]:
                 yield f"fanout_access_{name}", (label,), count
         else:
             yield f"fanout_access_{name}", (), value
+
+
+def _retained_samples(retained: RetainedStatus) -> Iterator[Sample]:
+    yield "fanout_retained_file_bytes", (), retained.file_bytes
+    yield "fanout_retained_committed_total", (), retained.committed_total
+    yield "fanout_retained_transactions_total", (), retained.transactions_total
+    yield "fanout_retained_waiting_rows", (), retained.waiting_rows
+    yield "fanout_retained_alarm", (), retained.alarm is not None
 
 
 def _log_samples(log: LogStatus) -> Iterator[Sample]:

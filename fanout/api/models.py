@@ -41,6 +41,7 @@ __all__ = [
     "NodeStatus",
     "Readiness",
     "ReportedLag",
+    "RetainedStatus",
     "Role",
     "SelectorDetail",
     "SelectorReadiness",
@@ -355,6 +356,17 @@ class LogStatus(_Document):
     )
 
 
+class RetainedStatus(_Document):
+    """The file of retained values; totals count since the node started."""
+
+    file: str
+    alarm: str | None = Field(description="Why values cannot be written now; null when they can.")
+    file_bytes: NonNegativeInt = Field(description="Size of the file, with its write-ahead log.")
+    committed_total: NonNegativeInt = Field(description="Updates committed.")
+    transactions_total: NonNegativeInt = Field(description="Transactions that they took.")
+    waiting_rows: NonNegativeInt = Field(description="Updates not committed yet, which are not acknowledged either.")
+
+
 class NodeStatus(_Document):
     """`/v1/status`: everything about one node."""
 
@@ -375,6 +387,7 @@ class NodeStatus(_Document):
     )
     access: AccessStatus | None = Field(default=None, description="Null on a node that serves nobody (a tap).")
     log: LogStatus | None = Field(description="Null without a replication log.")
+    retained: RetainedStatus | None = Field(default=None, description="Null when retained values are in memory only.")
     limits: dict[str, NonNegativeFloat] = Field(
         default_factory=dict, description="The bounds in force, by their dotted key in the configuration."
     )

@@ -6,8 +6,8 @@ annotations when a file is loaded. A class that is built directly, as tests do, 
 are in `fanout.config.rules`.
 
 A section that is absent is off: no `[server]`, no MQTT listener; no `[http]`, no HTTP; no `[log]`, no
-replication log. Only `[access]`, which `fanout.access.settings` has, is never off: its defaults hold then. Relative
-paths are relative to the current directory of the process, not to the file.
+replication log. Only `[access]`, which `fanout.access.settings` has, and `[retained]` are never off: their
+defaults hold then. Relative paths are relative to the current directory of the process, not to the file.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ from fanout.config.values import (
     SessionExpiry,
     StoreUri,
     Uint16,
+    Uint32,
     UserName,
     WorkerCount,
     converted,
@@ -71,6 +72,9 @@ __all__ = [
     "NodeConfig",
     "QueueOverflow",
     "RetainPolicy",
+    "RetainedConfig",
+    "RetainedStorage",
+    "RetainedSync",
     "SelectorSection",
     "ServerConfig",
     "ShipConfig",
@@ -91,6 +95,21 @@ RetainPolicy: TypeAlias = Literal["bridge", "keep"]
 
 bridge: the link asks for the flag with the bridge bit of the protocol level, which Mosquitto and others know.
 keep:   every live update is taken for a retained one.
+"""
+
+RetainedStorage: TypeAlias = Literal["ram", "disc"]
+"""Where retained values are.
+
+ram:  in memory; a node that starts has none.
+disc: in memory, and in a file from which a node that starts has them again.
+"""
+
+RetainedSync: TypeAlias = Literal["off", "interval", "always"]
+"""When what was written to the file is forced to the disk; a process that ends in whatever way loses none of it.
+
+off:      when the system does it.
+interval: every `sync_interval_s`; a loss of power takes back what came since.
+always:   before it is acknowledged.
 """
 
 QueueOverflow: TypeAlias = Literal["disconnect", "drop_oldest"]
@@ -264,6 +283,29 @@ class LogConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetainedConfig:
+    """`[retained]`: retained values, those of links and those of this node's own topics."""
+
+    __pydantic_config__ = _STRICT
+
+    storage: RetainedStorage = "ram"
+    """Where they are; see `RetainedStorage`. The file is in `node.data_directory`."""
+    sync: RetainedSync = "interval"
+    """Used with `disc` only; see `RetainedSync`."""
+    sync_interval_s: Seconds = 1.0
+    """Used with `disc` and `interval` only: how long a written value may wait before it is forced to the disk."""
+    max_payload: PayloadBytes = 0
+    """Bytes of the largest payload that is retained; larger ones are delivered only, and counted; 0: no limit."""
+    expiry_s: Uint32 = 0
+    """When a retained value of this node's own topics expires if its publisher did not say; 0: never."""
+    available: Flag = True
+    """Whether clients may publish retained messages here (Retain Available); who does all the same is refused."""
+
+
+_RETAINED = RetainedConfig()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SelectorSection:
     """`[[link.selector]]` as the file has it; loading makes it a `fanout.selection.Selector`."""
 
@@ -387,5 +429,7 @@ class NodeConfig:
     """`[http]`; None when absent: no HTTP listener."""
     log: LogConfig | None = None
     """`[log]`; None when absent: no replication log."""
+    retained: RetainedConfig = _RETAINED
+    """`[retained]`; its defaults when absent."""
     links: Annotated[tuple[LinkConfig, ...], Field(alias="link")] = ()
     """Tables `[[link]]`."""

@@ -27,6 +27,7 @@ from fanout.config.settings import (
     ListenerConfig,
     LogConfig,
     NodeConfig,
+    RetainedConfig,
     SelectorSection,
     ServerConfig,
     ShipConfig,
@@ -47,6 +48,7 @@ SECTIONS: Mapping[str, type] = {
     "http": HttpConfig,
     "log": LogConfig,
     "log.ship": ShipConfig,
+    "retained": RetainedConfig,
     "link": LinkConfig,
     "link.selector": SelectorSection,
 }
@@ -72,6 +74,10 @@ _MISSING_HINTS = {
     "link.selector.filter": 'Add filter = "plant/#", with the Topic Filter of what is to be replicated.',
 }
 _REFUSED_KEYS = {
+    "max_messages": (
+        "the number of retained values is limited for each store",
+        "Use topics_max of [[link]], and retained_topics_max of [server] for this node's own topics.",
+    ),
     "password": ("the password itself must not be in this file", "Use password_file or password_env."),
     "role": (
         "the file does not decide the role",

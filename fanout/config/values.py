@@ -55,6 +55,7 @@ __all__ = [
     "SessionExpiry",
     "StoreUri",
     "Uint16",
+    "Uint32",
     "UserName",
     "WorkerCount",
     "converted",
@@ -262,6 +263,7 @@ Percent: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=100)]
 Qos: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=2)]
 Uint16: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=65_535)]
 PositiveUint16: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=65_535)]
+Uint32: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=0xFFFF_FFFF)]
 # 0xFFFFFFFF means that the session never expires (MQTT 5, section 3.1.2.11.2), and nothing would bound it.
 SessionExpiry: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=0xFFFF_FFFE)]
 Count: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=1_000_000_000)]

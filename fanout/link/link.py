@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from structlog.typing import FilteringBoundLogger
@@ -33,6 +33,8 @@ from fanout.link.events import (
     WentStale,
 )
 from fanout.link.forwarding import UNAVAILABLE
+from fanout.link.keeping import Keeping, ValueStore
+from fanout.link.kept_session import Resumption
 from fanout.link.missing import MissingTopics
 from fanout.link.outgoing import Message
 from fanout.link.proof import Evidence
@@ -63,6 +65,7 @@ class Link:
         sink: LinkSink,
         clock: Clock,
         logger: FilteringBoundLogger,
+        store: ValueStore | None = None,
     ) -> None:
         """Make a link that is down.
 
@@ -73,12 +76,14 @@ class Link:
             sink: Where batches and events go.
             clock: The time.
             logger: Where it tells what happens; its name is added to every line.
+            store: Where its values outlive the process; None for nowhere.
         """
         self.config = config
         self._replica = replica
         self._sink = sink
         self._clock = clock
         self._logger = logger.bind(link=config.name)
+        self._keeping = None if store is None else Keeping(store, config, node_id=node_id)
         self._session = LinkSession(config, node_id=node_id, replica=replica, nonce=clock.now_ns())
         # What the status shows is what was acted on, in order: the session may be ahead by the rest of a read.
         self._state = LinkState.DOWN
@@ -114,8 +119,15 @@ class Link:
         self._planned_expiry_ns: int | None = None
         """The replica's next expiry when the timer was last planned."""
 
+    def restore(self, resumption: Resumption) -> None:
+        """Take over the session of an earlier process, whose values the replica has; to be called before `run`."""
+        self._session.restore(resumption, now_ns=self._clock.now_ns(), now=self._clock.monotonic())
+
     async def run(self) -> None:
-        """Connect, replicate and connect again, until cancelled; then the session at the primary is ended."""
+        """Connect, replicate and connect again, until cancelled.
+
+        Then the session at the primary is ended, unless its values outlive the process.
+        """
         try:
             while True:
                 failed = False
@@ -303,6 +315,8 @@ class Link:
                 timeout_s=self.config.connect_timeout_s,
             )
             self._connection = connection
+            if self._keeping is not None:
+                self._keeping.connected(connection.write)
             connection.hold(self._held)
             self._write_and_plan()
             while not (self._failed() or connection.closed.is_set()):
@@ -320,7 +334,7 @@ class Link:
                 hint="When this repeats, the primary's log says why; perhaps another client has the same client_id",
             )
         except asyncio.CancelledError:
-            session.close(now=clock.monotonic())
+            session.close(end_session=self._keeping is None, now=clock.monotonic())
             raise
         finally:
             if watch is not None:
@@ -329,6 +343,8 @@ class Link:
             self._write_and_plan()
             await connection.close()
             self._connection = None
+            if self._keeping is not None:
+                self._keeping.disconnected()
             self._act(session.lost(now_ns=clock.now_ns(), now=clock.monotonic()))
             if self._tear_down_reason is not None:
                 await self._tear_down(None)
@@ -384,6 +400,8 @@ class Link:
         topics = len(self._replica)
         clients = await self._sink.prepare_tear_down(self.config.name)
         for changes in self._replica.tear_down(piece_topics(clients), now_ns=clock.now_ns()):
+            if self._keeping is not None:
+                self._keeping.remove(changes)
             self._sink.dispatch(changes)
             await asyncio.sleep(0)
         epoch = self._session.epoch
@@ -431,8 +449,9 @@ class Link:
     def _write_and_plan(self) -> None:
         """Write what the session wants to send, and set the timer for what it waits for."""
         output = self._session.take_output() if self._connection is not None else b""
-        if output and self._connection is not None:
-            self._connection.write(output)
+        if output:
+            self._keep(())
+            self._write(output)
         if self._connection is not None:
             self._connection.read_ahead = self._state in _READ_AHEAD_STATES or self._session.auditing
         now = self._clock.monotonic()
@@ -445,14 +464,25 @@ class Link:
             self._timer_at = deadline
             self._timer = asyncio.get_running_loop().call_later(max(0.0, deadline - now), self._on_timer)
 
-    def _act(self, events: Iterable[Event]) -> None:
+    def _write(self, data: bytes) -> None:
+        if self._keeping is not None:
+            self._keeping.write(data)
+        elif self._connection is not None:
+            self._connection.write(data)
+
+    def _keep(self, events: Sequence[Event]) -> None:
+        if self._keeping is not None:
+            self._keeping.keep(events, self._session.kept(), now_ns=self._clock.now_ns())
+
+    def _act(self, events: Sequence[Event]) -> None:
+        self._keep(events)
         for event in events:
             match event:
                 case Applied(changes, acknowledgement, epoch):
                     if changes.updates:
                         self._sink.record(self.config.name, changes, epoch=epoch)
-                    if acknowledgement and self._connection is not None:
-                        self._connection.write(acknowledgement)
+                    if acknowledgement:
+                        self._write(acknowledgement)
                     if changes.dispatch:
                         self._sink.dispatch(changes)
                 case StateEntered(state, detail):

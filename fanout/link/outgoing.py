@@ -6,6 +6,7 @@ must not know why something is sent (`fanout.link.session`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fanout.config import LinkConfig
@@ -111,6 +112,16 @@ class Outgoing:
         self._requests.clear()
         self._outbound = Outbound(window=self._outbound.window, packet_ids=self._packet_ids)
         return unknown
+
+    @property
+    def unfinished(self) -> frozenset[int]:
+        """Packet Identifiers of QoS 2 messages that may have arrived and are not completed."""
+        return frozenset(packet_id for packet_id, message, _ in self._outbound.in_flight() if message.qos == 2)
+
+    def restore(self, unfinished: Iterable[int]) -> None:
+        """Take over what an earlier process had in `unfinished`, so that its Packet Identifiers become free again."""
+        for packet_id in sorted(unfinished):
+            self._outbound.restore_release(packet_id, Message(b"", b"", qos=2))
 
     @property
     def has_output(self) -> bool:

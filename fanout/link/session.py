@@ -39,6 +39,7 @@ from fanout.link.events import (
 from fanout.link.forwarding import UNAVAILABLE, Forwarding, verdict
 from fanout.link.handshake import check_cycle, disconnected, read_connack, refused_subscription
 from fanout.link.intake import Intake
+from fanout.link.kept_session import KeptSession, Resumption
 from fanout.link.outgoing import Message, Outgoing, encode_acknowledgement
 from fanout.link.proof import Evidence
 from fanout.link.rehearsal import SERVER_FENCE, Order, Rehearsal, own_fence
@@ -136,6 +137,7 @@ class LinkSession:
         )
         self._intake.retain_all = config.version == 4 and config.retain_policy == "keep"
         self._outgoing = Outgoing(config, node_id=node_id)
+        self._forwards = any(selector.writes == "forward" for selector in config.selectors)
         self._forwarding = Forwarding(self._outgoing)
         self._token = 0
         self._audit: Audit | None = None
@@ -145,6 +147,8 @@ class LinkSession:
         """Packet Identifier of the SUBSCRIBE for the standing of a fanout primary while it awaits SUBACK, else 0."""
         self._copies_late = False
         """Whether copies for an audit that was given up may still come: until the PINGRESP behind them."""
+        self._surplus: dict[str, int] = {}
+        """Topic Filters of an earlier configuration that are subscribed still; the Packet Identifier of UNSUBSCRIBE."""
         self._decoder: Decoder | None = None
         """None without a Network Connection, and from `Failed` on."""
         self._has_session = False
@@ -164,6 +168,48 @@ class LinkSession:
         self._now = 0.0
         self._now_ns = 0
         self._events: list[Event] = []
+
+    # --- a session that outlives the process ---
+
+    def restore(self, resumption: Resumption, *, now_ns: int, now: float) -> None:
+        """Take over the session of an earlier process, whose values the replica has; to be called before anything else.
+
+        Args:
+            resumption: What is left of it.
+            now_ns: Unix time in nanoseconds.
+            now: Monotonic seconds.
+        """
+        kept = resumption.session
+        self.epoch = kept.epoch
+        self.evidence = list(kept.evidence)
+        self._learn_order(kept.fence, kept.order, kept.why_unordered)
+        self.control.permitted = kept.control_permitted
+        self._refused_before = -kept.refused
+        self._session_expiry_s = kept.session_expiry_s
+        self._inbound.restore(kept.unreleased)
+        self._outgoing.restore(kept.unfinished)
+        self._surplus = dict.fromkeys(kept.surplus, 0)
+        self._intake.fixed_qos = [None] * len(self.evidence)
+        self._has_session = True
+        self._offline_since = now - max(0.0, (now_ns - resumption.seen_ns) / 1e9)
+
+    def kept(self) -> KeptSession | None:
+        """Return what a later process needs to resume the session; None when there is none to resume."""
+        if not self._has_session:
+            return None
+        return KeptSession(
+            epoch=self.epoch,
+            evidence=tuple(self.evidence),
+            fence=self.fence,
+            order=self.order,
+            why_unordered=self.why_unordered,
+            control_permitted=self.control.permitted,
+            refused=self.refused_in_epoch,
+            session_expiry_s=self._session_expiry_s,
+            unreleased=self._inbound.unreleased,
+            unfinished=self._outgoing.unfinished if self._forwards else frozenset(),
+            surplus=frozenset(self._surplus),
+        )
 
     # --- what the shell calls ---
 
@@ -307,9 +353,17 @@ class LinkSession:
         self._begin_audit(confirmed=confirmed)
         return self._take_events()
 
-    def close(self, *, now: float) -> None:
-        """Send DISCONNECT, which ends the session, for the node stops and the replica goes with it."""
+    def close(self, *, end_session: bool, now: float) -> None:
+        """Send DISCONNECT, for the node stops.
+
+        Args:
+            end_session: Whether the replica goes with the node, and the session with it.
+            now: Monotonic seconds.
+        """
         if self._decoder is not None and self.state is not LinkState.CONNECTING:
+            if not end_session and self._has_session:
+                self.leave(now=now)
+                return
             if self.fence == self.control.fence_topic and self._outgoing.free:
                 self._outgoing.publish(Message(self.control.fence_topic, b"", retain=True), now=now)
             self._outgoing.disconnect(ReasonCode.SUCCESS, end_session=True, now=now)
@@ -386,6 +440,8 @@ class LinkSession:
         if handshake.session_present:
             self._inbound.new_connection()
             self._outgoing.publish_again(self._now)
+            for topic_filter in self._surplus:
+                self._surplus[topic_filter] = self._outgoing.unsubscribe(topic_filter.encode(), now=self._now)
             if all(self.evidence):
                 self._trigger(Trigger.SESSION_RESUMED)
                 self._begin_pending()
@@ -544,6 +600,7 @@ class LinkSession:
 
     def _on_unsuback(self, packet: Unsuback) -> None:
         self._outgoing.answered(packet.packet_id)
+        self._surplus = {each: packet_id for each, packet_id in self._surplus.items() if packet_id != packet.packet_id}
         if self._stage is not None:
             self._stage.receive_unsuback(packet.packet_id)
 
@@ -584,6 +641,7 @@ class LinkSession:
         self.control.begin_epoch()
         self._learn_order(None, Order.NONE, "")
         self.count.begin_epoch()
+        self._surplus.clear()
         self._inbound = Inbound()
         self._intake.inbound = self._inbound
         self._give_up(self._outgoing.begin_session())

@@ -7,7 +7,7 @@ writes no packet and stores nothing beyond memory; a method says what its caller
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 from fanout.errors import SendQuotaExceeded
@@ -41,6 +41,15 @@ class Inbound:
     def open_count(self) -> int:
         """See the class."""
         return len(self._open)
+
+    @property
+    def unreleased(self) -> frozenset[int]:
+        """Packet Identifiers of QoS 2 messages that were received and not released."""
+        return frozenset(self._unreleased)
+
+    def restore(self, unreleased: Iterable[int]) -> None:
+        """Take over what an earlier process had in `unreleased`."""
+        self._unreleased.update(unreleased)
 
     def accept(self, packet_id: int, qos: int, dup: bool = False) -> bool:
         """Note a PUBLISH at QoS 1 or 2.
@@ -268,6 +277,11 @@ class Outbound(Generic[M]):
                 unknown.append(packet_id)
         self._packet_ids.release_all(completed)
         return AckRunOutcome(len(completed), [], unknown)
+
+    def restore_release(self, packet_id: int, message: M) -> None:
+        """Take over a QoS 2 message that an earlier process may have sent: it is released and not sent again."""
+        self._packet_ids.claim(packet_id)
+        self._in_flight[packet_id] = (message, SendState.AWAIT_PUBCOMP)
 
     def in_flight(self) -> Iterator[tuple[int, M, SendState]]:
         """Return what to send again after the Session was resumed, in order [MQTT-4.4.0-1].

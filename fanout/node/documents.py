@@ -19,6 +19,7 @@ from fanout.api.models import (
     LogStatus,
     NodeStatus,
     Readiness,
+    RetainedStatus,
     SelectorDetail,
     SelectorReadiness,
     ServerStatus,
@@ -98,6 +99,7 @@ class NodeDocuments:
             workers=self._workers(),
             access=self._access(),
             log=self._log(),
+            retained=self._retained(),
             limits=self._limits(),
         )
 
@@ -249,6 +251,13 @@ class NodeDocuments:
         }
         return LogStatus.model_validate(figures)
 
+    def _retained(self) -> RetainedStatus | None:
+        if self._node.kept is None:
+            return None
+        figures = dataclasses.asdict(self._node.kept.stats())
+        path, alarm, waiting = figures.pop("path"), figures.pop("alarm"), figures.pop("waiting")
+        return RetainedStatus(file=str(path), alarm=alarm or None, waiting_rows=waiting, **figures)
+
     def _limits(self) -> dict[str, float]:
         config = self._node.config
         limits: dict[str, float] = {}
@@ -260,6 +269,8 @@ class NodeDocuments:
             limits["access.password_queue_max"] = config.access.password_queue_max
             if config.access.http is not None:
                 limits["access.http.queue_max"] = config.access.http.queue_max
+        if config.retained.max_payload:
+            limits["retained.max_payload"] = config.retained.max_payload
         if config.log is not None:
             limits["log.queue_rows_max"] = config.log.queue_rows_max
         for index, link in enumerate(config.links):

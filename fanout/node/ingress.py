@@ -13,12 +13,14 @@ from typing import Protocol
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
-from fanout.replica.update import Changes, Phase, Stamp, Update, content_digest
+from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, Update, content_digest
 from fanout.selection import Selector
 from fanout.server.collaborators import PublishVerdict
+from fanout.server.receiving import Verdict
 
 __all__ = ["Forward", "LocalIngress"]
 
+_MAX_PAYLOAD = "retained.max_payload"
 _SYS = b"$SYS"
 _LEVEL_ENDS = (b"", b"/")
 
@@ -36,7 +38,8 @@ class LocalIngress:
     Attributes:
         replica: The retained values of the topics that clients publish at this node.
         sequence: Sequence of the newest stamp; 0 before the first.
-        limits_reached: How many retained messages were refused for a limit of the replica, by its key in `[server]`.
+        limits_reached: How many retained messages a limit of the replica kept out, by its key in `[server]`; those over
+            `max_payload` of `[retained]` were delivered all the same.
     """
 
     def __init__(
@@ -47,7 +50,8 @@ class LocalIngress:
         replica: Replica,
         selectors: Sequence[tuple[Selector, Forward]],
         control_prefixes: Sequence[bytes],
-        accept: Callable[[Changes, str | None], None],
+        accept: Callable[[Changes, str | None], Verdict | None],
+        expiry_s: int = 0,
     ) -> None:
         """Join the ingress with the rest of the node.
 
@@ -58,16 +62,19 @@ class LocalIngress:
             selectors: Every selector of every link, with the way to its primary.
             control_prefixes: Where the links' control topics begin: nothing below is replicated, whatever the
                 selectors say, so that a next node can publish its own control messages here.
-            accept: Logs and dispatches what a batch changed; gets the publisher's Client Identifier, or None.
+            accept: Logs and dispatches what a batch changed; gets the publisher's Client Identifier, or None. Returns
+                what retained messages of it wait for before they are acknowledged; None for nothing.
+            expiry_s: When a retained value expires whose publisher did not say, in seconds; 0: never.
         """
         self.replica = replica
         self.sequence = 0
-        self.limits_reached = {"retained_topics_max": 0, "retained_bytes_max": 0}
+        self.limits_reached = {"retained_topics_max": 0, "retained_bytes_max": 0, _MAX_PAYLOAD: 0}
         self._node_id = node_id
         self._node_epoch = node_epoch
         self._selectors = tuple(selectors)
         self._control_prefixes = tuple(control_prefixes)
         self._accept = accept
+        self._expiry_ns = expiry_s * 1_000_000_000
 
     def publish(self, client_id: str, rows: list[PublishRow], now_ns: int) -> Sequence[PublishVerdict]:
         """Take a run of PUBLISH packets; `fanout.server.collaborators.Ingress` says what is promised."""
@@ -76,6 +83,7 @@ class LocalIngress:
         success = ReasonCode.SUCCESS
         guarded = bool(self._selectors)
         space: _Space | None = None
+        own_expires_ns = now_ns + self._expiry_ns if self._expiry_ns else 0
         node_id, epoch, sequence, origin_us = self._node_id, self._node_epoch, self.sequence, now_ns // 1000
         for row in rows:
             topic, payload, flags, _, properties, expiry_s = row
@@ -97,7 +105,7 @@ class LocalIngress:
                     flags & 1 == 1,
                     properties,
                     now_ns,
-                    0 if expiry_s is None else now_ns + expiry_s * 1_000_000_000,
+                    (own_expires_ns if flags & 1 else 0) if expiry_s is None else now_ns + expiry_s * 1_000_000_000,
                     content_digest(topic, payload),
                     Stamp(node_id, epoch, sequence, origin_us),
                 )
@@ -105,7 +113,15 @@ class LocalIngress:
             verdicts.append(success)
         self.sequence = sequence
         if updates:
-            self._accept(self.replica.apply(updates, phase=Phase.LIVE), client_id)
+            changes = self.replica.apply(updates, phase=Phase.LIVE)
+            self.limits_reached[_MAX_PAYLOAD] += changes.kinds.count(ChangeKind.REFUSED)  # the others are refused above
+            committed = self._accept(changes, client_id)
+            if committed is not None:
+                # At QoS 0 too, where nobody is told: publishers of a worker wait when too much is not answered.
+                return [
+                    committed if verdict is success and row[2] & 1 else verdict
+                    for row, verdict in zip(rows, verdicts, strict=True)
+                ]
         return verdicts
 
     def remove_expired(self, now_ns: int) -> None:

@@ -27,12 +27,15 @@ from fanout.api.http_server import HttpServer
 from fanout.concerned import Concerned
 from fanout.config import AccessConfig, LinkConfig, LogConfig, NodeConfig, Role, load_config
 from fanout.errors import ConfigError
+from fanout.kept.store import KeptStore, stored_rows
 from fanout.link.link import Link
 from fanout.long_lived import LongLived
+from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.cautions import find_cautions
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
+from fanout.node.kept import OWN_STORE, load_kept
 from fanout.node.missing import missing_filter
 from fanout.node.store import JoinedStore
 from fanout.node.sys_topics import SysTopics
@@ -58,6 +61,8 @@ _FORWARDED_S: Final = 5.0
 """How long the primary may take to answer what links forwarded for clients that have left."""
 _FAILED: Final = 70
 """Exit code when a part of the node failed: a bug, as `fanout.cli` has it."""
+_KEPT_CLOSE_S: Final = 10.0
+"""How long writing retained values to their file may take when the node stops."""
 _LOG_CLOSE_S: Final = 30.0
 """How long writing and sealing the replication log may take when the node stops."""
 
@@ -92,6 +97,9 @@ class Node:
         """Unix time in microseconds at which this process started: the epoch of its log and its stamps."""
         self._logger = logger.bind(node=config.node.id)
         self._log = self._make_log()
+        self._holding: set[str] = set()
+        self.kept = self._make_kept()
+        """Where retained values outlive the process; None when they do not."""
         self._links: dict[str, Link] = {}
         self._records: dict[str, _LinkRecord] = {}
         for link_config in config.links:
@@ -100,6 +108,7 @@ class Node:
         self.own = Replica(
             topics_max=server_config.retained_topics_max if server_config else 0,
             bytes_max=server_config.retained_bytes_max if server_config else 0,
+            payload_max=config.retained.max_payload or None,
         )
         self._sys = SysTopics()
         self.store = JoinedStore(
@@ -113,6 +122,7 @@ class Node:
             selectors=self._selectors(),
             control_prefixes=[f"{link.control_topic}/".encode() for link in config.links],
             accept=self._accept_own,
+            expiry_s=config.retained.expiry_s,
         )
         self._announcing = [link for link in config.links if link.announce_missing]
         self.pool = self._make_pool() if server_config and server_config.workers > 1 else None
@@ -132,6 +142,7 @@ class Node:
                 known_topics=self.own.values,
                 gate=self.gate,
                 subscribed=self._announce_missing if self._announcing else None,
+                retain_available=config.retained.available,
             )
         self.documents = NodeDocuments(self)
         self.http = (
@@ -157,17 +168,22 @@ class Node:
         return self._log
 
     async def start(self) -> None:
-        """Start every part: log, clients' listeners, HTTP interface, links.
+        """Start every part: retained values on disk, log, clients' listeners, HTTP interface, links.
 
         Raises:
             ListenError: An address cannot be bound.
             LogError: The replication log cannot be opened.
+            StoreError: The file of retained values cannot be opened.
         """
+        if self.kept is not None:
+            await asyncio.to_thread(self._load_kept, self.kept)
         if self._log is not None:
             await asyncio.to_thread(self._log.open)
             self._log.event("start", detail=self._describe())
-        self.standing_changed()
         try:
+            if self.kept is not None:
+                self.kept.start()
+            self.standing_changed()
             if self.server is not None:
                 await self.server.start()
             if self.http is not None:
@@ -217,6 +233,8 @@ class Node:
             await self.agent.stop()
         if self.http is not None:
             await self.http.stop()
+        if self.kept is not None and not await asyncio.to_thread(self.kept.close, timeout_s=_KEPT_CLOSE_S):
+            self._logger.warning("retained values not written in time", deadline_s=_KEPT_CLOSE_S)
         if self._log is not None:
             self._log.event("stop")
             if not await asyncio.to_thread(self._log.close, timeout_s=_LOG_CLOSE_S):
@@ -349,6 +367,31 @@ class Node:
             logger=self._logger,
         )
 
+    def _make_kept(self) -> KeptStore | None:
+        retained = self.config.retained
+        if retained.storage == "ram":
+            return None
+        return KeptStore(
+            self.config.node.data_directory / f"retained-{self.config.node.id}.sqlite",
+            sync=retained.sync,
+            sync_interval_s=retained.sync_interval_s,
+            hold=self._hold_for_disk,
+            logger=self._logger,
+        )
+
+    def _load_kept(self, kept: KeptStore) -> None:
+        """Give the replicas what an earlier process left, and the links its sessions."""
+        resumptions = load_kept(
+            kept,
+            [(record.config, record.replica) for record in self._records.values()],
+            own=self.own,
+            node_id=self.config.node.id,
+            now_ns=self.clock.now_ns(),
+            logger=self._logger,
+        )
+        for name, resumption in resumptions.items():
+            self._links[name].restore(resumption)
+
     def _make_pool(self) -> WorkerPool:
         _load_passwords(self.config.access)  # a file that cannot be used is told before anything starts
         return WorkerPool(
@@ -356,13 +399,25 @@ class Node:
             ingress=self.ingress,
             replicas=[*(record.replica for record in self._records.values()), self.own, self._sys.replica],
             subscribed=self._announce_missing,
-            hold=self._hold_links,
+            hold=self._hold_for_workers,
             logger=self._logger,
         )
 
-    def _hold_links(self, held: bool) -> None:
+    def _hold_for_workers(self, held: bool) -> None:
+        self._hold("workers", held)
+
+    def _hold_for_disk(self, held: bool) -> None:
+        self._hold("disk", held)
+        if isinstance(self.server, Server):  # those of workers wait for the hub's answers in any case
+            self.server.hold_publishers(held)
+
+    def _hold(self, who: str, held: bool) -> None:
+        """Have links read nothing as long as anybody has too much of what they bring."""
+        self._holding.discard(who)
+        if held:
+            self._holding.add(who)
         for link in self._links.values():
-            link.hold(held)
+            link.hold(bool(self._holding))
 
     def _make_gate(self) -> Gate:
         access = self.config.access
@@ -370,7 +425,12 @@ class Node:
         return Gate(access, passwords=passwords, monotonic=self.clock.monotonic, logger=self._logger)
 
     def _add_link(self, config: LinkConfig) -> None:
-        replica = Replica(selectors=config.selectors, topics_max=config.topics_max, bytes_max=config.bytes_max)
+        replica = Replica(
+            selectors=config.selectors,
+            topics_max=config.topics_max,
+            bytes_max=config.bytes_max,
+            payload_max=self.config.retained.max_payload or None,
+        )
         source = self._log.source(link=config.name, selectors=config.selectors) if self._log else None
         self._records[config.name] = _LinkRecord(config, replica=replica, source=source)
         self._links[config.name] = Link(
@@ -380,6 +440,7 @@ class Node:
             sink=self,
             clock=self.clock,
             logger=self._logger.bind(link=config.name),
+            store=self.kept,
         )
 
     def _selectors(self) -> list[tuple[Selector, Forward]]:
@@ -389,11 +450,21 @@ class Node:
             for selector in config.selectors
         ]
 
-    def _accept_own(self, changes: Changes, client_id: str | None) -> None:
+    def _accept_own(self, changes: Changes, client_id: str | None) -> asyncio.Future[ReasonCode] | None:
+        committed = self._keep_own(changes)
         if self._log is not None and self._own_source is not None:
             self._log.append(changes, source=self._own_source)
         if self.server is not None:
             self.server.dispatch(changes.dispatch, origin=client_id)
+        return committed
+
+    def _keep_own(self, changes: Changes) -> asyncio.Future[ReasonCode] | None:
+        """Write own values to disk; return what comes when they are there, None when nothing is to be written."""
+        if self.kept is None or not stored_rows(changes):
+            return None
+        committed: asyncio.Future[ReasonCode] = asyncio.get_running_loop().create_future()
+        self.kept.put(OWN_STORE, [changes], done=lambda: committed.set_result(ReasonCode.SUCCESS))
+        return committed
 
     def _announce_missing(self, topic_filters: Sequence[bytes]) -> None:
         """Tell primaries of filters that fit a selector and match no topic of its replica."""

@@ -18,6 +18,7 @@ from fanout.selection import Selector
 __all__ = ["PassResult", "Replica"]
 
 _DIGEST_MASK = 2**64 - 1
+_ANY_LENGTH = 2**63
 _STALE_EXPIRIES_MAX = 1024
 """How many outdated entries the expiry heap may hold beyond as many as it has valid ones."""
 
@@ -69,6 +70,7 @@ class Replica:
         selectors: Sequence[Selector] = (),
         topics_max: int | None = None,
         bytes_max: int | None = None,
+        payload_max: int | None = None,
     ) -> None:
         """Make an empty replica.
 
@@ -76,10 +78,13 @@ class Replica:
             selectors: The link's selectors, which must not overlap; empty for a node's own namespace.
             topics_max: Most topics; None for no limit. A further one is delivered, not stored, and counted.
             bytes_max: Most bytes of topics and payloads; None for no limit.
+            payload_max: Bytes of the largest payload that is stored; None for no limit. A larger one is treated as
+                one for which there is no room.
         """
         self.selectors = tuple(selectors)
         self.topics_max = topics_max
         self.bytes_max = bytes_max
+        self.payload_max = payload_max
         self.values: dict[bytes, Update] = {}
         self.selector_of: dict[bytes, int] = {}
         self.payload_bytes = 0
@@ -131,6 +136,7 @@ class Replica:
         digests = self._digests
         topics_max = self.topics_max
         bytes_max = self.bytes_max
+        payload_max = _ANY_LENGTH if self.payload_max is None else self.payload_max
         payload_bytes = self.payload_bytes
         topic_bytes = self.topic_bytes
         digest_change = 0
@@ -144,8 +150,10 @@ class Replica:
                 if not payload:
                     mark(_MESSAGE)
                     continue
-                if (topics_max is not None and len(values) >= topics_max) or (
-                    bytes_max is not None and payload_bytes + topic_bytes + len(payload) + len(topic) > bytes_max
+                if (
+                    (topics_max is not None and len(values) >= topics_max)
+                    or (bytes_max is not None and payload_bytes + topic_bytes + len(payload) + len(topic) > bytes_max)
+                    or len(payload) > payload_max
                 ):
                     self.refused_total += 1
                     mark(_REFUSED)
@@ -168,7 +176,9 @@ class Replica:
                 mark(_UNCHANGED)
                 continue
             grown = payload_bytes - len(held[1]) + len(payload)
-            if payload and (bytes_max is None or grown + topic_bytes <= bytes_max or len(payload) <= len(held[1])):
+            if 0 < len(payload) <= payload_max and (
+                bytes_max is None or grown + topic_bytes <= bytes_max or len(payload) <= len(held[1])
+            ):
                 values[topic] = update
                 payload_bytes = grown
                 digest_change += digest - held[7]

@@ -322,7 +322,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._send_answers()  # what was asked before is answered before anything that this run sets off
         receiving = session.receiving
         fresh, fault = receiving.accept(
-            run.rows, qos_max=server.config.qos_max, receive_maximum=server.config.receive_maximum
+            run.rows,
+            qos_max=server.config.qos_max,
+            receive_maximum=server.config.receive_maximum,
+            retain_available=server.retain_available,
         )
         if fresh:
             verdicts = server.publish(session, fresh, connection=self)

@@ -54,7 +54,12 @@ class Terms:
 
 
 def terms_for(
-    connect: Connect, *, config: ServerConfig, node_id: str, assign_client_id: Callable[[], str]
+    connect: Connect,
+    *,
+    config: ServerConfig,
+    node_id: str,
+    assign_client_id: Callable[[], str],
+    retain_available: bool = True,
 ) -> Terms | ReasonCode:
     """Decide on which terms a client is let in.
 
@@ -63,6 +68,7 @@ def terms_for(
         config: The limits.
         node_id: This node's identifier, for clients that ask for stamps.
         assign_client_id: Makes a Client Identifier that nobody else has.
+        retain_available: Whether it may publish retained messages.
 
     Returns:
         The terms, or the Reason Code that refuses it.
@@ -72,6 +78,8 @@ def terms_for(
         return ReasonCode.BAD_AUTHENTICATION_METHOD  # [MQTT-4.12.0-1]
     if connect.will is not None and connect.will.qos > config.qos_max:
         return ReasonCode.QOS_NOT_SUPPORTED  # [MQTT-3.2.2-12]
+    if connect.will is not None and connect.will.retain and not retain_available:
+        return ReasonCode.RETAIN_NOT_SUPPORTED  # [MQTT-3.2.2-13]
     will = will_of(connect.will) if connect.will is not None else None
     if will is not None and breaks_payload_format(will.row):
         return ReasonCode.PAYLOAD_FORMAT_INVALID  # section 3.1.3.2.3
@@ -85,6 +93,7 @@ def terms_for(
         session_expiry_interval=session_expiry_s if session_expiry_s != asked_expiry_s else None,
         receive_maximum=config.receive_maximum if config.receive_maximum < _RECEIVE_MAXIMUM_DEFAULT else None,
         maximum_qos=config.qos_max if config.qos_max < 2 else None,
+        retain_available=None if retain_available else 0,
         maximum_packet_size=config.packet_bytes_max,
         assigned_client_identifier=None if connect.client_id else assign_client_id(),  # [MQTT-3.2.2-16]
         topic_alias_maximum=config.topic_alias_max or None,

@@ -78,7 +78,7 @@ class Receiving:
         self._open_qos_2 = {one.packet_id for one in self._open}
 
     def accept(
-        self, rows: list[PublishRow], *, qos_max: int, receive_maximum: int
+        self, rows: list[PublishRow], *, qos_max: int, receive_maximum: int, retain_available: bool = True
     ) -> tuple[list[PublishRow], ProtocolError | None]:
         """Sort out what is new in a run of PUBLISH packets.
 
@@ -92,6 +92,8 @@ class Receiving:
         inbound = self._inbound
         for row in rows:
             qos = row[2] >> 1 & 3
+            if not retain_available and row[2] & 1:  # [MQTT-3.2.2-14]
+                return fresh, ProtocolError(ReasonCode.RETAIN_NOT_SUPPORTED, "a PUBLISH with RETAIN")
             if qos == 0:
                 fresh.append(row)
                 continue

@@ -74,6 +74,7 @@ class Server:
         gate: Gate | None = None,
         doorman: Doorman | None = None,
         subscribed: Callable[[Sequence[bytes]], None] | None = None,
+        retain_available: bool = True,
     ) -> None:
         """Make a server; `start` opens its listeners.
 
@@ -89,6 +90,7 @@ class Server:
             gate: Decides who may connect, read and write; None lets everybody do everything.
             doorman: Decides which process serves a client; None when there is only this one.
             subscribed: Told of the Topic Filters of each SUBSCRIBE that were granted, `$share` forms left out.
+            retain_available: Whether clients may publish retained messages.
         """
         self.config = config
         """Addresses and limits."""
@@ -100,6 +102,8 @@ class Server:
         """Takes what clients publish."""
         self.subscribed = subscribed
         """Told of Topic Filters that were granted."""
+        self.retain_available = retain_available
+        """Whether clients may publish retained messages."""
         self.counters = Counters()
         """What is counted."""
         self.registry = SessionRegistry(config=config, store=store, counters=self.counters)
@@ -413,7 +417,13 @@ class Server:
             self.logger.warning("connection_refused", reason="connection_rate_max", address=connection.address)
             connection.refuse(ReasonCode.CONNECTION_RATE_EXCEEDED)
             return
-        terms = terms_for(packet, config=self.config, node_id=self._node_id, assign_client_id=self._assign_client_id)
+        terms = terms_for(
+            packet,
+            config=self.config,
+            node_id=self._node_id,
+            assign_client_id=self._assign_client_id,
+            retain_available=self.retain_available,
+        )
         if isinstance(terms, ReasonCode):
             connection.refuse(terms)
             return

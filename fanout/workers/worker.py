@@ -140,6 +140,7 @@ class _Life:
             gate=gate,
             doorman=doorman,
             subscribed=self._tell_subscribed if any(link.announce_missing for link in config.links) else None,
+            retain_available=config.retained.available,
         )
         if await self._wait(lambda: self._complete):
             await server.start([[socket.socket(fileno=one) for one in each] for each in set_up.sockets])

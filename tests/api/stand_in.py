@@ -24,6 +24,7 @@ from fanout.api.models import (
     NodeState,
     NodeStatus,
     Readiness,
+    RetainedStatus,
     Role,
     SelectorDetail,
     SelectorReadiness,
@@ -175,6 +176,14 @@ class StandInNode:
                 failures_total=1,
             ),
         )
+        self.retained: RetainedStatus | None = RetainedStatus(
+            file="var/lib/retained-edge-1.sqlite",
+            alarm=None,
+            file_bytes=200_000,
+            committed_total=500,
+            transactions_total=20,
+            waiting_rows=7,
+        )
         self.error: Exception | None = None
         self.draining = False
 
@@ -247,6 +256,7 @@ class StandInNode:
             server=self.server,
             access=self.access,
             log=self.log,
+            retained=self.retained,
             limits={"server.connections_max": 10_000},
         )
 

@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from fanout.config import AccessConfig, Address, HttpConfig, LogConfig, Role, ServerConfig, load_config, parse_config
+from fanout.config import (
+    AccessConfig,
+    Address,
+    HttpConfig,
+    LogConfig,
+    RetainedConfig,
+    Role,
+    ServerConfig,
+    load_config,
+    parse_config,
+)
 from fanout.config.settings import SelectorSection
 from fanout.config.translation import SECTIONS, section_keys
 from fanout.selection import Selector
@@ -57,7 +67,7 @@ def sections_of(text: str) -> dict[str, dict[str, Any]]:
     [link] = data["link"]
     [selector] = link["selector"]
     [listener] = data["server"]["listener"]
-    single = {name: data[name] for name in ("node", "server", "http", "log")}
+    single = {name: data[name] for name in ("node", "server", "http", "log", "retained")}
     access = data["access"]
     [rule] = access["rule"]
     log = {"log.ship": data["log"]["ship"]}
@@ -135,7 +145,11 @@ def test_full_shows_every_key_with_its_default(section: str) -> None:
             assert default is None  # but a rule without it, and without deny, is none
         elif default is None:
             assert (key in shown) is (key in WITH_TLS)
-        elif default is not dataclasses.MISSING and key not in tables and default != AccessConfig():
+        elif (
+            default is not dataclasses.MISSING
+            and key not in tables
+            and default not in (AccessConfig(), RetainedConfig())
+        ):
             assert shown[key] == as_in_file(default), key
 
 

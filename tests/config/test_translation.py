@@ -197,6 +197,18 @@ def test_every_key_without_a_default_has_a_hint() -> None:
             "the password itself must not be in this file",
             "Use password_file or password_env.",
         ),
+        (
+            "[server]\n[retained]\nmax_messages = 5",
+            "retained.max_messages",
+            "the number of retained values is limited for each store",
+            "Use topics_max of [[link]], and retained_topics_max of [server] for this node's own topics.",
+        ),
+        (
+            "[server]\n[retained]\nstorage = 'disc_only'",
+            "retained.storage",
+            'the text "disc_only" is not possible here',
+            'Use "ram" or "disc".',
+        ),
     ],
 )
 def test_an_unknown_key_is_told_with_what_was_meant(text: str, key: str, problem: str, hint: str) -> None:

@@ -263,7 +263,7 @@ def test_without_system_topics_an_own_retained_message_is_the_fence() -> None:
     assert pair.session.fence == own
     assert pair.primary.retained[own] == b"fence"
     assert own not in pair.values()
-    pair.session.close(now=pair.now)
+    pair.session.close(end_session=True, now=pair.now)
     pair.pump()
     assert own not in pair.primary.retained
     assert pair.primary.disconnects[-1].properties.session_expiry_interval == 0
@@ -1058,7 +1058,7 @@ def test_losing_a_connection_that_is_down_changes_nothing() -> None:
     assert pair.events == []
     pair.tick()
     assert pair.is_in(S.DOWN)
-    pair.session.close(now=pair.now)
+    pair.session.close(end_session=True, now=pair.now)
     assert pair.session.take_output() == b""
 
 
@@ -1066,7 +1066,7 @@ def test_close_in_mqtt_3_1_1() -> None:
     """DISCONNECT without Reason Code."""
     pair = Pair(make_config(version=4), filled(version=4))
     pair.go_live()
-    pair.session.close(now=pair.now)
+    pair.session.close(end_session=True, now=pair.now)
     assert pair.session.take_output() == b"\xe0\x00"
 
 

@@ -13,6 +13,7 @@ from fanout.replica.store import Replica
 from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, content_digest
 from fanout.selection import Selector
 from fanout.server.collaborators import PublishVerdict
+from fanout.server.receiving import Verdict
 
 NOW_NS = 1_700_000_000_123_456_789
 NODE_EPOCH = 1_699_999_999_000_000
@@ -37,9 +38,11 @@ class Accepted:
 
     def __init__(self) -> None:
         self.batches: list[tuple[Changes, str | None]] = []
+        self.committed: Verdict | None = None
 
-    def __call__(self, changes: Changes, client_id: str | None) -> None:
+    def __call__(self, changes: Changes, client_id: str | None) -> Verdict | None:
         self.batches.append((changes, client_id))
+        return self.committed
 
     @property
     def topics(self) -> list[bytes]:
@@ -80,6 +83,7 @@ def ingress(
     *selectors: tuple[Selector, Forward],
     topics_max: int | None = None,
     bytes_max: int | None = None,
+    expiry_s: int = 0,
 ) -> LocalIngress:
     """Return the ingress of the node `hub`."""
     return LocalIngress(
@@ -89,6 +93,7 @@ def ingress(
         selectors=selectors,
         control_prefixes=[b"fanout/control/"] if selectors else [],
         accept=accepted,
+        expiry_s=expiry_s,
     )
 
 
@@ -248,7 +253,8 @@ def test_retained_message_over_topics_max_is_refused(accepted: Accepted) -> None
     assert {topic: update[1] for topic, update in hub.replica.values.items()} == {b"a": b"w", b"d": b"v"}
     assert accepted.topics == [b"a", b"b", b"c", b"a", b"b", b"d"]
     assert [stamp.sequence for stamp in accepted.stamps if stamp] == [1, 2, 3, 4, 5, 6]
-    assert hub.limits_reached == {"retained_topics_max": 2, "retained_bytes_max": 0}
+    assert hub.limits_reached["retained_topics_max"] == 2
+    assert sum(hub.limits_reached.values()) == 2
     assert hub.replica.refused_total == 0
 
 
@@ -267,7 +273,8 @@ def test_retained_message_over_bytes_max_is_refused(accepted: Accepted) -> None:
     assert hub.publish("client", run, NOW_NS) == [SUCCESS, QUOTA, SUCCESS, SUCCESS, QUOTA, SUCCESS]
     values = {topic: update[1] for topic, update in hub.replica.values.items()}
     assert values == {b"a": b"z", b"b": b"y" * 9, b"c": b"x" * 7}
-    assert hub.limits_reached == {"retained_topics_max": 0, "retained_bytes_max": 2}
+    assert hub.limits_reached["retained_bytes_max"] == 2
+    assert sum(hub.limits_reached.values()) == 2
     assert hub.replica.refused_total == 0
 
 
@@ -285,3 +292,27 @@ def test_expired_values_are_removed_and_told(accepted: Accepted) -> None:
     assert set(hub.replica.values) == {b"b"}
     hub.remove_expired(NOW_NS + 2_000_000_000)
     assert len(accepted.batches) == 2
+
+
+async def test_retained_messages_are_acknowledged_when_they_are_on_disk(accepted: Accepted) -> None:
+    """Those that nobody stores, and those that were refused, do not wait."""
+    accepted.committed = asyncio.get_running_loop().create_future()
+    rows = [
+        row(b"a", qos=1, retain=True),
+        row(b"b", qos=1),
+        row(b"c", retain=True),
+        row(b"$SYS/x", qos=1, retain=True),
+        row(b"d", qos=2, retain=True),
+    ]
+    success, refused = ReasonCode.SUCCESS, ReasonCode.NOT_AUTHORIZED
+    committed = accepted.committed
+    assert ingress(accepted).publish("c", rows, NOW_NS) == [committed, success, committed, refused, committed]
+
+
+def test_retained_values_expire_where_the_publisher_did_not_say(accepted: Accepted) -> None:
+    """`retained.expiry_s` is for retained messages without a Message Expiry Interval; others never expire."""
+    rows = [row(b"a", retain=True), row(b"b", retain=True, expiry_s=5), row(b"c")]
+    ingress(accepted, expiry_s=60).publish("c", rows, NOW_NS)
+    ((changes, _),) = accepted.batches
+    second = 1_000_000_000
+    assert [update[6] for update in changes.updates] == [NOW_NS + 60 * second, NOW_NS + 5 * second, 0]

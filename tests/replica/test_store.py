@@ -485,3 +485,16 @@ def test_replica_agrees_with_a_plain_dictionary(
         for topic_filter in (b"#", b"plant/+/a", b"plant/1/#"):
             found = {each[0]: each[1] for piece in replica.match(topic_filter) for each in piece}
             assert found == {topic: values[topic] for topic in values if matches(topic_filter, topic)}
+
+
+def test_payload_over_the_limit_is_delivered_and_not_stored() -> None:
+    """T15: `payload_max` refuses the value, counts it, and the one it would have replaced is not served any longer."""
+    replica = Replica(payload_max=3)
+    changes = replica.apply([update(b"a", b"123"), update(b"b", b"1234")], phase=Phase.LIVE)
+    assert list(changes.kinds) == [ChangeKind.NEW, ChangeKind.REFUSED]
+    assert len(changes.dispatch) == 2
+    changes = replica.apply([update(b"a", b"1234")], phase=Phase.LIVE)
+    assert list(changes.kinds) == [ChangeKind.REFUSED]
+    assert replica.refused_total == 2
+    assert not replica.values
+    assert list(replica.match(b"#")) == []

@@ -127,3 +127,17 @@ def test_unknown_version_is_told_in_a_form_it_may_know() -> None:
     assert encode_refusal(code, version=None, fault=later) == b"\x20\x03\x00\x84\x00"
     earlier = UnsupportedProtocolVersion("MQIsdp", 3)
     assert encode_refusal(code, version=None, fault=earlier) == b"\x20\x02\x00\x01"
+
+
+def test_retained_messages_that_are_not_available() -> None:
+    """CONNACK says so, and a retained Will Message is refused [MQTT-3.2.2-13]."""
+
+    def ask_without(connect: Connect) -> Terms | ReasonCode:
+        config = ServerConfig()
+        return terms_for(connect, config=config, node_id="n", assign_client_id=lambda: "a", retain_available=False)
+
+    terms = ask_without(Connect("c", will=Will(b"t", b"x")))
+    assert isinstance(terms, Terms)
+    assert terms.properties.retain_available == 0
+    assert ask_without(Connect("c", will=Will(b"t", b"x", retain=True))) is ReasonCode.RETAIN_NOT_SUPPORTED
+    assert accepted(Connect("c", will=Will(b"t", b"x", retain=True))).properties.retain_available is None

@@ -173,3 +173,14 @@ def test_new_connection_begins_with_an_empty_count() -> None:
     ]
     late.code = OK
     assert acks(receiving.take_acks()[0]) == [(PacketType.PUBREC, 2, 0), (PacketType.PUBREC, 4, 0)]
+
+
+def test_retained_messages_are_refused_where_they_are_not_available() -> None:
+    """[MQTT-3.2.2-14]: what came before is taken, and the fault is Retain not supported (0x9A)."""
+    receiving = Receiving(version=5)
+    rows = [row(1, 1), (b"t", b"x", 0b0001, 0, b"", None)]
+    fresh, fault = receiving.accept(rows, qos_max=2, receive_maximum=9, retain_available=False)
+    assert fresh == rows[:1]
+    assert fault is not None
+    assert fault.reason_code is ReasonCode.RETAIN_NOT_SUPPORTED
+    assert Receiving(version=5).accept(rows, qos_max=2, receive_maximum=9) == (rows, None)

@@ -1,0 +1,50 @@
+"""How one retained value stands in the file.
+
+Owns the encoding of an update as the bytes beside its topic. It must not know about files, nor what is retained when.
+A change of the encoding needs a new `FORMAT` in `fanout.kept.file`.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from fanout.replica.update import Stamp, Update
+
+__all__ = ["decode_update", "encode_value"]
+
+_HEAD = struct.Struct("<BQQQHB")
+"""QoS, received_ns, expires_ns, digest, bytes of the properties, bytes of the stamping node's name and one; 0: none."""
+_STAMP = struct.Struct("<QQQ")
+
+
+def encode_value(update: Update) -> bytes:
+    """Return everything of a retained update but its topic."""
+    _, payload, qos, _, properties, received_ns, expires_ns, digest, stamp = update
+    if stamp is None:
+        return _HEAD.pack(qos, received_ns, expires_ns, digest, len(properties), 0) + properties + payload
+    name = stamp.primary.encode()
+    head = _HEAD.pack(qos, received_ns, expires_ns, digest, len(properties), len(name) + 1)
+    return head + _STAMP.pack(stamp.epoch, stamp.sequence, stamp.origin_us) + name + properties + payload
+
+
+def decode_update(topic: bytes, value: bytes) -> Update:
+    """Return the update of `encode_value`.
+
+    Raises:
+        ValueError: The bytes are not such a value.
+    """
+    try:
+        qos, received_ns, expires_ns, digest, properties_length, name_length = _HEAD.unpack_from(value)
+        at = _HEAD.size
+        stamp: Stamp | None = None
+        if name_length:
+            epoch, sequence, origin_us = _STAMP.unpack_from(value, at)
+            at += _STAMP.size
+            stamp = Stamp(value[at : at + name_length - 1].decode(), epoch, sequence, origin_us)
+            at += name_length - 1
+    except struct.error as error:
+        raise ValueError(str(error)) from error
+    end = at + properties_length
+    if end >= len(value) or qos > 2:  # a retained value has a payload
+        raise ValueError("it is too short, or its QoS does not exist")
+    return topic, value[end:], qos, True, value[at:end], received_ns, expires_ns, digest, stamp

@@ -1,0 +1,102 @@
+"""What a link leaves on disk, and what it may not write to the primary before that is there.
+
+Owns the order: what a read changed, and what the session has become by it, go to the store together; whatever the link
+writes afterwards, acknowledgements above all, waits until they are committed. So a process that is killed has on disk
+whatever its primary holds for delivered. It must not know files, nor what the bytes mean.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from fanout.config import LinkConfig
+from fanout.link.events import Applied, Event, HeartbeatReturned
+from fanout.link.kept_session import KeptSession, encode_session
+from fanout.replica.update import Changes
+
+__all__ = ["Keeping", "ValueStore"]
+
+
+class ValueStore(Protocol):
+    """Where a link's values outlive the process; the node has it."""
+
+    def put(
+        self,
+        store: str,
+        changes: Sequence[Changes],
+        *,
+        session: bytes | None = None,
+        done: Callable[[], None] | None = None,
+    ) -> None:
+        """Take what batches changed, and what to leave beside them; call `done` when both are committed."""
+
+
+class Keeping:
+    """The values of one link on their way to the disk, and its bytes that wait for them."""
+
+    def __init__(self, store: ValueStore, config: LinkConfig, *, node_id: str) -> None:
+        """Make one with nothing on its way.
+
+        Args:
+            store: Where values go.
+            config: The link's configuration.
+            node_id: This node.
+        """
+        self._store = store
+        self._config = config
+        self._node_id = node_id
+        self._session: KeptSession | None = None
+        self._put = 0
+        self._committed = 0
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        """What is to be written, in order, each with how much must be committed before."""
+        self._write: Callable[[bytes], None] | None = None
+
+    def connected(self, write: Callable[[bytes], None]) -> None:
+        """Note a new Network Connection, and how bytes are written to it."""
+        self._write = write
+
+    def disconnected(self) -> None:
+        """Forget what waits for the Network Connection, which is gone."""
+        self._write = None
+        self._waiting.clear()
+
+    def keep(self, events: Sequence[Event], session: KeptSession | None, *, now_ns: int) -> None:
+        """Hand over what happened.
+
+        Args:
+            events: What the session told, all of it: so no half of a read is ever committed.
+            session: What it has become by it; None when there is none that could be resumed.
+            now_ns: Unix time in nanoseconds.
+        """
+        changes = [event.changes for event in events if type(event) is Applied and event.changes.updates]
+        data: bytes | None = None
+        if session != self._session or any(type(event) is HeartbeatReturned for event in events):
+            self._session = session
+            data = b""
+            if session is not None:
+                data = encode_session(session, self._config, node_id=self._node_id, seen_ns=now_ns)
+        if changes or data is not None:
+            self._put += 1
+            self._store.put(self._config.name, changes, session=data, done=self._done)
+
+    def remove(self, changes: Changes) -> None:
+        """Hand over a piece of a tear-down."""
+        self._store.put(self._config.name, [changes])
+
+    def write(self, data: bytes) -> None:
+        """Write to the primary once everything that was handed over is committed."""
+        if self._committed < self._put:
+            self._waiting.append((self._put, data))
+        elif self._write is not None:
+            self._write(data)
+
+    def _done(self) -> None:
+        self._committed += 1
+        ready: list[bytes] = []
+        while self._waiting and self._waiting[0][0] <= self._committed:
+            ready.append(self._waiting.popleft()[1])
+        if ready and self._write is not None:
+            self._write(b"".join(ready))

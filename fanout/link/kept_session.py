@@ -1,0 +1,153 @@
+"""What a link leaves on disk beside its values, so that its next process resumes the session at the primary (core).
+
+Owns what that is, how it is written, and what of it still holds under another configuration. It must not know about
+files, nor what a session does with it (`fanout.link.session`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from fanout.config import LinkConfig
+from fanout.link.proof import Evidence
+from fanout.link.rehearsal import Order
+from fanout.selection import Selector
+
+__all__ = ["KeptSession", "Resumption", "encode_session", "find_resumption"]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSession:
+    """A session at the primary, as far as values on disk say nothing of it."""
+
+    epoch: int
+    """Identity of the session."""
+    evidence: tuple[Evidence | None, ...]
+    """For each selector what proves its snapshot."""
+    fence: bytes | None
+    """Topic of the fence."""
+    order: Order
+    """Whether the primary answers in order."""
+    why_unordered: str
+    """Why it is not known to, in words; empty when it is."""
+    control_permitted: bool | None
+    """Whether control messages come back."""
+    refused: int
+    """Retained values of this epoch that a limit kept out."""
+    session_expiry_s: int
+    """How long the primary keeps the session without a connection."""
+    unreleased: frozenset[int] = frozenset()
+    """Packet Identifiers of QoS 2 messages from the primary that were applied, and not released by it."""
+    unfinished: frozenset[int] = frozenset()
+    """Packet Identifiers of QoS 2 messages to the primary that may have arrived, and were not released to it."""
+    surplus: frozenset[str] = frozenset()
+    """Topic Filters that are subscribed at the primary and not wanted any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """What of a kept session holds under the present configuration."""
+
+    session: KeptSession
+    """For the selectors of now; those that are new have no evidence."""
+    selectors: tuple[Selector, ...]
+    """The selectors whose values are still good; every other value goes."""
+    seen_ns: int
+    """When the session was known to be there last, Unix time in nanoseconds."""
+
+
+def encode_session(session: KeptSession, config: LinkConfig, *, node_id: str, seen_ns: int) -> bytes:
+    """Return a session as bytes.
+
+    Args:
+        session: The session.
+        config: The configuration under which it lives.
+        node_id: This node.
+        seen_ns: Now, when the session is there.
+    """
+    document = {
+        "format": _FORMAT,
+        "owner": _owner(config, node_id),
+        "primaries": sorted(map(str, config.primaries)),
+        "selectors": [_described(selector) for selector in config.selectors],
+        "epoch": session.epoch,
+        "evidence": session.evidence,
+        "fence": None if session.fence is None else session.fence.decode(),
+        "order": session.order.value,
+        "why_unordered": session.why_unordered,
+        "control_permitted": session.control_permitted,
+        "refused": session.refused,
+        "session_expiry_s": session.session_expiry_s,
+        "unreleased": sorted(session.unreleased),
+        "unfinished": sorted(session.unfinished),
+        "surplus": sorted(session.surplus),
+        "seen_ns": seen_ns,
+    }
+    return json.dumps(document).encode()
+
+
+def find_resumption(data: bytes | None, config: LinkConfig, *, node_id: str) -> Resumption | None:
+    """Return what of a kept session can be resumed; None for nothing, and then its values are good for nothing either.
+
+    Args:
+        data: From `encode_session`; None or empty when there was no session.
+        config: The configuration of now.
+        node_id: This node.
+    """
+    if not data or config.version != 5 or not config.session_expiry_s:
+        return None
+    try:
+        document: dict[str, Any] = json.loads(data)
+        return _find(document, config, node_id=node_id)
+    except (ValueError, KeyError, TypeError):  # another version wrote it, or nobody
+        return None
+
+
+def _find(document: dict[str, Any], config: LinkConfig, *, node_id: str) -> Resumption | None:
+    if document["format"] != _FORMAT or document["owner"] != _owner(config, node_id):
+        return None
+    if set(document["primaries"]).isdisjoint(map(str, config.primaries)):
+        return None
+    kept = {
+        json.dumps(one): evidence for one, evidence in zip(document["selectors"], document["evidence"], strict=True)
+    }
+    found = {selector: json.dumps(_described(selector)) for selector in config.selectors}
+    filters = {str(one["filter"]) for one in document["selectors"]} | set(document["surplus"])
+    fence = document["fence"]
+    session = KeptSession(
+        epoch=document["epoch"],
+        evidence=tuple(_evidence(kept.get(found[selector])) for selector in config.selectors),
+        fence=None if fence is None else fence.encode(),
+        order=Order(document["order"]),
+        why_unordered=document["why_unordered"],
+        control_permitted=document["control_permitted"],
+        refused=document["refused"],
+        session_expiry_s=document["session_expiry_s"],
+        unreleased=frozenset(document["unreleased"]),
+        unfinished=frozenset(document["unfinished"]),
+        surplus=frozenset(filters - {selector.filter for selector in config.selectors}),
+    )
+    selectors = tuple(selector for selector in config.selectors if found[selector] in kept)
+    return Resumption(session, selectors, document["seen_ns"])
+
+
+def _owner(config: LinkConfig, node_id: str) -> list[str]:
+    """Return what makes a session, and what is subscribed in it besides the selectors, this link's."""
+    return [config.client_id or f"fanout-{node_id}-{config.name}", config.control_topic, node_id, config.name]
+
+
+def _described(selector: Selector) -> dict[str, Any]:
+    fields = {field.name: getattr(selector, field.name) for field in dataclasses.fields(selector) if field.init}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+
+
+def _evidence(name: str | None) -> Evidence | None:
+    with contextlib.suppress(ValueError):  # another version may know other kinds
+        return None if name is None else Evidence(name)
+    return None

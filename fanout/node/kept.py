@@ -1,0 +1,122 @@
+"""What an earlier process left on disk, put back into the replicas of this one.
+
+Owns what of it is still good: whose configuration has changed since, and values that are not what was written. It must
+not know how the file is made, nor what a link does with a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from structlog.typing import FilteringBoundLogger
+
+from fanout.config import LinkConfig
+from fanout.kept.file import FileDamagedError
+from fanout.kept.store import KeptStore
+from fanout.link.kept_session import Resumption, find_resumption
+from fanout.replica.store import Replica
+from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_digest
+from fanout.selection import Selector
+
+__all__ = ["OWN_STORE", "load_kept"]
+
+OWN_STORE: Final = "own topics"
+"""The store of the node's own namespace; no link has a name with a blank."""
+
+
+def load_kept(
+    kept: KeptStore,
+    links: Sequence[tuple[LinkConfig, Replica]],
+    *,
+    own: Replica,
+    node_id: str,
+    now_ns: int,
+    logger: FilteringBoundLogger,
+) -> dict[str, Resumption]:
+    """Open the file and fill the replicas, which are empty.
+
+    Args:
+        kept: The store, closed.
+        links: Every link with its replica.
+        own: The replica of the node's own namespace.
+        node_id: This node.
+        now_ns: Unix time in nanoseconds.
+        logger: Where it is told what was found.
+
+    Returns:
+        The sessions that can be resumed, by the name of their link.
+
+    Raises:
+        StoreError: The file cannot be used.
+    """
+    kept.open(now_ns=now_ns)
+    try:
+        return _load(kept, links, own=own, node_id=node_id, logger=logger)
+    except FileDamagedError as error:
+        for replica in (own, *(replica for _, replica in links)):
+            for _ in replica.tear_down(now_ns=now_ns):
+                pass
+        kept.set_aside(str(error), now_ns=now_ns)
+        return {}
+
+
+def _load(
+    kept: KeptStore,
+    links: Sequence[tuple[LinkConfig, Replica]],
+    *,
+    own: Replica,
+    node_id: str,
+    logger: FilteringBoundLogger,
+) -> dict[str, Resumption]:
+    resumptions: dict[str, Resumption] = {}
+    sessions = kept.sessions()
+    for config, replica in links:
+        resumption = find_resumption(sessions.get(config.name), config, node_id=node_id)
+        if resumption is None:
+            continue
+        dropped = _fill(kept, config.name, replica, selectors=resumption.selectors)
+        resumptions[config.name] = resumption
+        logger.info("replica loaded", link=config.name, topics=len(replica), dropped=dropped)
+    for name in sessions.keys() - resumptions.keys() - {OWN_STORE}:
+        kept.forget(name)
+        logger.info("values of no use any more removed from disk", link=name)
+    if OWN_STORE in sessions:
+        dropped = _fill(kept, OWN_STORE, own, selectors=None)
+        logger.info("own retained values loaded", topics=len(own), dropped=dropped)
+    return resumptions
+
+
+def _fill(kept: KeptStore, store: str, replica: Replica, *, selectors: Sequence[Selector] | None) -> int:
+    """Give a replica its values, and return how many were dropped, on disk too.
+
+    Args:
+        kept: The store.
+        store: Which values.
+        replica: Where they belong.
+        selectors: Values of others are dropped; None when the topics are not a link's.
+    """
+    dropped: list[Changes] = []
+    for values in kept.read(store):
+        good: list[Update] = []
+        outside: list[Update] = []
+        for update in values:
+            selector = None if selectors is None else _selector_of(update[0], selectors)
+            if selectors is not None and selector is None:
+                outside.append(update)
+                continue
+            prefix = 0 if selector is None else len(selector.prefix.encode())
+            if content_digest(update[0][prefix:], update[1]) != update[7]:
+                raise FileDamagedError(f"the value of {update[0]!r} is not what was written")
+            good.append(update)
+        changes = replica.apply(good, phase=Phase.SNAPSHOT)
+        outside += [one for one, kind in zip(good, changes.kinds, strict=True) if kind == ChangeKind.REFUSED]
+        if outside:
+            dropped.append(Changes(outside, bytearray([ChangeKind.REMOVED]) * len(outside), [], Phase.AUDIT))
+    if dropped:
+        kept.put(store, dropped)
+    return sum(len(changes.updates) for changes in dropped)
+
+
+def _selector_of(topic: bytes, selectors: Sequence[Selector]) -> Selector | None:
+    return next((selector for selector in selectors if selector.covers_local(topic)), None)

@@ -1,0 +1,275 @@
+"""Retained values on disk: what a secondary that was killed has again, resumed and verified, with a real Mosquitto."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fanout.mqtt.publish import encode_publish
+from fanout.mqtt.reason_codes import ReasonCode
+from tests.support.clients import publish_properties, subscriber
+from tests.support.mosquitto import Mosquitto, publish_all, publisher
+from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector, watched
+from tests.support.raw_client import RawClient
+from tests.support.raw_reader import RawReader
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.mosquitto
+
+DISC = '[retained]\nstorage = "disc"\n'
+VALUES = [(f"plant/{number}", b"%d" % number) for number in range(500)]
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Iterator[Mosquitto]:
+    """Return a Mosquitto that keeps every message for a session, however many they are."""
+    with Mosquitto(tmp_path, settings=["max_queued_messages 0", "max_inflight_messages 200"]) as server:
+        yield server
+
+
+def retained(port: int, topic_filter: str = "#") -> dict[str, bytes]:
+    """Return what a new subscriber reads."""
+    with RawReader(port) as reader:
+        reader.subscribe(topic_filter)
+    return reader.values
+
+
+async def publish(mosquitto: Mosquitto, values: list[tuple[str, bytes]], *, qos: int = 1) -> None:
+    """Publish retained values, off the event loop."""
+
+    def send() -> None:
+        with publisher(mosquitto.port) as client:
+            publish_all(client, values, qos=qos)
+
+    await asyncio.to_thread(send)
+
+
+async def kill(node: LiveNode) -> None:
+    """End a node at once (SIGKILL)."""
+    await asyncio.to_thread(node.kill)
+
+
+def file_of(nodes: Nodes, name: str = "edge-1") -> Path:
+    """Return where a node has its retained values."""
+    return nodes.directory / name / f"retained-{name}.sqlite"
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_killed_in_a_stream_nothing_acknowledged_is_lost(patient: Mosquitto, nodes: Nodes, qos: int) -> None:
+    """Killed again and again while updates flow, a secondary resumes its session, and verification finds no loss."""
+    node = nodes.secondary(DISC, link(patient.port, selector("plant/#", qos=qos), settings=QUICK))
+    await node.begin()
+    epoch = node.link_status()["epoch"]
+    final = [(topic, b"final") for topic, _ in VALUES]
+    for round_number in range(2):
+        received = node.link_status()["received_total"]
+        stream = [(f"plant/{number % 500}", b"%d.%d" % (round_number, number)) for number in range(3000)]
+        sending = asyncio.create_task(publish(patient, stream, qos=qos))
+        await receive(node, received + 500)
+        await kill(node)
+        await node.begin()
+        assert node.link_status()["epoch"] == epoch, node.log_text()
+        assert node.link_status()["epochs_total"] == 0, "the session is that of the first process"
+        await sending
+    await publish(patient, final, qos=qos)
+    await wait_until(lambda: retained(node.port) == dict(final), what="the newest values")
+    assert retained(patient.port, "plant/#") == dict(final)
+
+
+async def test_a_stopped_secondary_serves_its_values_before_the_primary_answers(
+    mosquitto: Mosquitto, nodes: Nodes
+) -> None:
+    """After a stop in good order and with the primary away, values are served, and the node is not ready."""
+    node = nodes.secondary(DISC, link(mosquitto.port, selector("plant/#"), settings=QUICK))
+    await publish(mosquitto, VALUES)
+    await node.begin()
+    await asyncio.to_thread(node.stop)
+    assert mosquitto.process is not None
+    os.kill(mosquitto.process.pid, signal.SIGSTOP)
+    try:
+        await asyncio.to_thread(node.start)
+        assert retained(node.port) == dict(VALUES)
+        assert not node.ready
+        assert node.link_state() == "connecting"
+    finally:
+        os.kill(mosquitto.process.pid, signal.SIGCONT)
+    with subscriber(node.port, "plant/#", qos=1) as client:
+        client.wait(500)
+        await node.until_ready()
+        await publish(mosquitto, [("plant/0", b"new")])
+        client.wait_for("plant/0", b"new")
+        assert len(client.messages) == 501, "verified values are not sent again"
+
+
+async def test_what_changed_while_it_was_down_is_applied_once(patient: Mosquitto, nodes: Nodes) -> None:
+    """Changes and removals that the session kept are applied after a kill; nobody is told of anything else."""
+    node = nodes.secondary(DISC, link(patient.port, selector("plant/#"), settings=QUICK))
+    await publish(patient, VALUES)
+    await node.begin()
+    await wait_until(lambda: committed(node) >= 500, what="the values on disk")
+    await kill(node)
+    await publish(patient, [("plant/1", b"changed"), ("plant/2", b""), ("plant/new", b"x")])
+    await node.begin()
+    expected = dict(VALUES) | {"plant/1": b"changed", "plant/new": b"x"}
+    del expected["plant/2"]
+    assert retained(node.port) == expected
+    assert node.link_status()["epochs_total"] == 0
+
+
+async def test_loss_while_it_was_down_is_found(mosquitto: Mosquitto, nodes: Nodes) -> None:
+    """What the primary did not keep for the session (QoS 0) is found: a new epoch, and not ready before it is live."""
+    node = nodes.secondary(DISC, link(mosquitto.port, selector("plant/#"), settings=QUICK))
+    await publish(mosquitto, VALUES)
+    await node.begin()
+    epoch = node.link_status()["epoch"]
+    await wait_until(lambda: committed(node) >= 500, what="the values on disk")
+    await kill(node)
+    await publish(mosquitto, [("plant/1", b"changed")], qos=0)
+    with watched(node) as answers:
+        await node.begin()
+    assert node.link_status()["epoch"] > epoch
+    assert retained(node.port) == dict(VALUES) | {"plant/1": b"changed"}
+    assert "messages were lost" in node.log_text()
+    ready = [answer for answer in answers if answer["ready"]]
+    assert all(answer["links"][0]["epoch"] > epoch for answer in ready)
+
+
+async def test_a_session_that_is_gone_begins_anew(mosquitto: Mosquitto, nodes: Nodes) -> None:
+    """When the primary forgot the session, what was loaded is torn down, and a snapshot taken."""
+    node = nodes.secondary(DISC, link(mosquitto.port, selector("plant/#"), settings=QUICK))
+    await publish(mosquitto, VALUES)
+    await node.begin()
+    await wait_until(lambda: committed(node) >= 500, what="the values on disk")
+    await kill(node)
+    await asyncio.to_thread(mosquitto.restart)
+    await publish(mosquitto, VALUES[:10])
+    await node.begin()
+    assert retained(node.port) == dict(VALUES[:10])
+    assert "no session for this link any more" in node.log_text()
+
+
+async def test_a_changed_configuration_unsubscribes_and_subscribes(patient: Mosquitto, nodes: Nodes) -> None:
+    """Selectors that are gone are unsubscribed and their topics removed; new ones are there when the node is ready."""
+    every = [(f"{root}/{number}", b"%d" % number) for root in ("plant", "office", "yard") for number in range(50)]
+    node = nodes.secondary(DISC, link(patient.port, selector("plant/#"), selector("office/#"), settings=QUICK))
+    await publish(patient, every)
+    await node.begin()
+    epoch = node.link_status()["epoch"]
+    await wait_until(lambda: committed(node) >= 100, what="the values on disk")
+    await kill(node)
+    node.links = "\n".join([DISC, link(patient.port, selector("plant/#"), selector("yard/#"), settings=QUICK)])
+    await publish(patient, [("office/1", b"pending"), ("plant/1", b"pending")])
+    await node.begin()
+    expected = {topic: payload for topic, payload in every if not topic.startswith("office")} | {"plant/1": b"pending"}
+    assert retained(node.port) == expected
+    status = node.link_status()
+    assert status["epoch"] == epoch
+    assert status["outside_total"] == 1, "what was pending for the selector that is gone"
+    await publish(patient, [("office/2", b"later"), ("plant/2", b"later"), ("yard/2", b"later")])
+    await wait_until(lambda: retained(node.port)["yard/2"] == b"later", what="the update")
+    assert node.link_status()["outside_total"] == 1, "it is not subscribed any more"
+
+
+@pytest.mark.parametrize("damage", ["truncated", "overwritten", "not a database"])
+async def test_a_damaged_file_is_set_aside(mosquitto: Mosquitto, nodes: Nodes, damage: str) -> None:
+    """A file that is not what was written is renamed, the log says so, and a snapshot is taken."""
+    node = nodes.secondary(DISC, link(mosquitto.port, selector("plant/#"), settings=QUICK))
+    await publish(mosquitto, VALUES)
+    await node.begin()
+    await asyncio.to_thread(node.stop)
+    file = file_of(nodes)
+    content = file.read_bytes()
+    assert b"plant/77" in content
+    if damage == "truncated":
+        file.write_bytes(content[: len(content) // 2])
+    elif damage == "overwritten":
+        at = content.index(b"plant/77") + len(b"plant/77")
+        file.write_bytes(content[: at + 28] + b"?" + content[at + 29 :])  # in the payload, which SQLite cannot check
+    else:
+        file.write_bytes(b"x" * 10_000)
+    await node.begin()
+    assert retained(node.port) == dict(VALUES)
+    assert "file of retained values is damaged, set aside" in node.log_text()
+    assert len(list(file.parent.glob("*.damaged-*"))) == 1
+
+
+async def test_a_second_process_is_refused(mosquitto: Mosquitto, nodes: Nodes) -> None:
+    """Two processes cannot have one file: the second does not start, and says why."""
+    links = DISC, link(mosquitto.port, selector("plant/#"), settings=QUICK)
+    node = nodes.secondary(*links)
+    await node.begin()
+    second = Nodes(nodes.directory).secondary(*links, log=False)
+    with pytest.raises(RuntimeError, match="is in use by another process"):
+        await asyncio.to_thread(second.start)
+    assert node.ready
+
+
+async def receive(node: LiveNode, messages: int) -> None:
+    """Wait until a node has received so many messages."""
+    await wait_until(lambda: int(node.link_status()["received_total"]) >= messages, what=f"{messages} messages")
+
+
+def committed(node: LiveNode) -> int:
+    """Return how many updates a node has committed."""
+    return int(node.document("/v1/status")["retained"]["committed_total"])
+
+
+# A fanout primary: what clients publish here.
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_values_published_here_survive_a_kill(nodes: Nodes, workers: int) -> None:
+    """Whatever was acknowledged to its publisher is there after a kill; cleared values stay cleared."""
+    node = nodes.primary(settings=f"workers = {workers}\n{DISC}")
+    await node.begin()
+    every = [(f"own/{number}", b"%d" % number) for number in range(200)]
+
+    def send() -> None:
+        with publisher(node.port) as client:
+            publish_all(client, every)
+            publish_all(client, [("own/0", b""), ("own/1", b"new")], qos=2)
+
+    await asyncio.to_thread(send)
+    await kill(node)
+    await node.begin()
+    expected = dict(every[2:]) | {"own/1": b"new"}
+    assert await asyncio.to_thread(retained, node.port, "own/#") == expected
+
+
+async def test_values_published_here_expire_while_the_node_is_down(nodes: Nodes) -> None:
+    """Message Expiry Interval counts on while nobody runs; what has none gets `retained.expiry_s`."""
+    node = nodes.primary(settings=DISC + "expiry_s = 1\n")
+    await node.begin()
+
+    def send() -> None:
+        with publisher(node.port) as client:
+            publish_all(client, [("own/soon", b"x")])
+            publish_all(client, [("own/later", b"x")], properties=publish_properties(MessageExpiryInterval=1000))
+
+    await asyncio.to_thread(send)
+    await asyncio.to_thread(node.stop)
+    await node.begin()
+    await wait_until(lambda: retained(node.port, "own/#") == {"own/later": b"x"}, what="the expiry")
+
+
+async def test_limits_of_retained_values(nodes: Nodes) -> None:
+    """T15: over `max_payload` a message is delivered, not retained, and counted; a client can be told "no" at all."""
+    node = nodes.primary(settings="[retained]\nmax_payload = 3\n")
+    await node.begin()
+    with subscriber(node.port, "own/#", qos=1) as client, publisher(node.port) as sender:
+        publish_all(sender, [("own/a", b"123"), ("own/b", b"1234")])
+        client.wait(2)
+    assert retained(node.port, "own/#") == {"own/a": b"123"}
+    assert node.document("/v1/status")["server"]["limits_reached_total"]["retained.max_payload"] == 1
+    await asyncio.to_thread(node.stop)
+    node = nodes.primary(name="other", settings="[retained]\navailable = false\n")
+    await node.begin()
+    async with await RawClient.connect(node.port) as sender:
+        assert sender.connack.properties.retain_available == 0
+        sender.send_bytes(encode_publish(b"own/a", b"1", version=5, retain=True))
+        await sender.expect_end(ReasonCode.RETAIN_NOT_SUPPORTED)

@@ -1,0 +1,46 @@
+"""One retained value as the file has it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanout.kept.rows import decode_update, encode_value
+from fanout.replica.update import Stamp, Update
+
+uint64 = st.integers(0, 2**64 - 1)
+stamps = st.none() | st.builds(Stamp, st.text(max_size=64), uint64, uint64, uint64)
+updates = st.tuples(
+    st.binary(min_size=1),
+    st.binary(min_size=1),
+    st.integers(0, 2),
+    st.just(True),
+    st.binary(),
+    uint64,
+    uint64,
+    uint64,
+    stamps,
+)
+
+
+@given(updates)
+def test_a_value_comes_back_as_it_was(update: Update) -> None:
+    """Payload, QoS, properties, times, digest and stamp are kept."""
+    assert decode_update(update[0], encode_value(update)) == update
+
+
+@pytest.mark.parametrize("stamp", [None, Stamp("hub", 1, 2, 3)])
+def test_a_value_that_is_cut_off_is_refused(stamp: Stamp | None) -> None:
+    """Less than a head, a stamp and properties, and one byte of payload, is no value."""
+    value = encode_value((b"a", b"p", 1, True, b"properties", 1, 0, 2, stamp))
+    for length in range(len(value)):
+        with pytest.raises(ValueError, match=r"too short|unpack"):
+            decode_update(b"a", value[:length])
+
+
+def test_a_qos_that_does_not_exist_is_refused() -> None:
+    """The first byte is the QoS."""
+    value = encode_value((b"a", b"p", 1, True, b"", 1, 0, 2, None))
+    with pytest.raises(ValueError, match="QoS"):
+        decode_update(b"a", b"\x03" + value[1:])

@@ -1,0 +1,134 @@
+"""What a link may not write before its values are on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fanout.link.events import Applied, HeartbeatReturned
+from fanout.link.keeping import Keeping
+from fanout.link.kept_session import KeptSession
+from fanout.link.rehearsal import Order
+from fanout.replica.store import Replica
+from fanout.replica.update import Changes, Phase
+from tests.link.fake_primary import make_config
+
+SESSION = KeptSession(
+    epoch=7,
+    evidence=(None,),
+    fence=None,
+    order=Order.NONE,
+    why_unordered="",
+    control_permitted=None,
+    refused=0,
+    session_expiry_s=300,
+)
+
+
+class Disk:
+    """A store that commits when told to."""
+
+    def __init__(self) -> None:
+        self.puts: list[tuple[Sequence[Changes], bytes | None]] = []
+        self.waiting: list[Callable[[], None]] = []
+
+    def put(
+        self,
+        store: str,
+        changes: Sequence[Changes],
+        *,
+        session: bytes | None = None,
+        done: Callable[[], None] | None = None,
+    ) -> None:
+        assert store == "plant"
+        self.puts.append((changes, session))
+        if done is not None:
+            self.waiting.append(done)
+
+    def commit(self) -> None:
+        """Commit the oldest."""
+        self.waiting.pop(0)()
+
+
+def pieces() -> tuple[Disk, Keeping, list[bytes]]:
+    """Return a disk, what keeps a link's values there, and what was written to its primary."""
+    disk, written = Disk(), list[bytes]()
+    keeping = Keeping(disk, make_config(), node_id="edge-1")
+    keeping.connected(written.append)
+    return disk, keeping, written
+
+
+def applied() -> Applied:
+    """Return a batch that sets one value."""
+    changes = Replica().apply([(b"plant/a", b"1", 1, True, b"", 1, 0, 0, None)], phase=Phase.LIVE)
+    return Applied(changes, b"PUBACK", 7)
+
+
+def test_nothing_is_held_without_reason() -> None:
+    """With everything on disk, what is written is written."""
+    disk, keeping, written = pieces()
+    keeping.write(b"CONNECT")
+    keeping.keep((), None, now_ns=1)
+    keeping.write(b"PINGREQ")
+    assert written == [b"CONNECT", b"PINGREQ"]
+    assert disk.puts == []
+
+
+def test_acknowledgements_wait_for_what_they_acknowledge() -> None:
+    """They leave in order, each with the transaction of its own batch."""
+    disk, keeping, written = pieces()
+    first, second = applied(), applied()
+    keeping.keep([first], SESSION, now_ns=1)
+    keeping.write(b"1")
+    keeping.keep([second], SESSION, now_ns=2)
+    keeping.write(b"2")
+    keeping.write(b"PINGREQ")
+    assert written == []
+    assert [list(changes) for changes, _ in disk.puts] == [[first.changes], [second.changes]]
+    disk.commit()
+    assert written == [b"1"]
+    disk.commit()
+    assert written == [b"1", b"2PINGREQ"]
+    keeping.write(b"3")
+    assert written[-1] == b"3"
+
+
+def test_a_session_is_kept_when_it_changes() -> None:
+    """What it has become is committed with the batch; heartbeats say that it is there still."""
+    disk, keeping, _ = pieces()
+    keeping.keep([applied()], SESSION, now_ns=1)
+    keeping.keep([applied()], SESSION, now_ns=2)
+    keeping.keep([HeartbeatReturned(5)], SESSION, now_ns=3)
+    keeping.keep((), None, now_ns=4)
+    sessions = [session for _, session in disk.puts]
+    assert sessions[0] is not None
+    assert b'"seen_ns": 1' in sessions[0]
+    assert sessions[1] is None
+    assert sessions[2] is not None
+    assert b'"seen_ns": 3' in sessions[2]
+    assert sessions[3] == b"", "no session any more"
+
+
+def test_what_waits_goes_with_its_connection() -> None:
+    """The next connection gets nothing of the former; what was handed over is committed all the same."""
+    disk, keeping, written = pieces()
+    keeping.keep([applied()], SESSION, now_ns=1)
+    keeping.write(b"old")
+    keeping.disconnected()
+    again: list[bytes] = []
+    keeping.connected(again.append)
+    keeping.write(b"CONNECT")
+    disk.commit()
+    assert written == []
+    assert again == [b"CONNECT"]
+    keeping.disconnected()
+    keeping.write(b"nobody")
+    assert again == [b"CONNECT"]
+
+
+def test_a_tear_down_is_handed_over_in_pieces() -> None:
+    """Nobody waits for it."""
+    disk, keeping, written = pieces()
+    keeping.remove(applied().changes)
+    assert len(disk.puts) == 1
+    keeping.write(b"now")
+    assert written == [b"now"]
