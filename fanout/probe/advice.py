@@ -94,23 +94,39 @@ def _reason_against(report: VersionReport) -> str | None:
         result = report.result(name)
         if result is not None and result.outcome is not Outcome.PASSED:
             return f"{problem} ({result.seen})"
-    if not any(report.has_passed(name) for name in _EVIDENCE):
+    if not _proofs(report, keeps=False) and not (report.version == 4 and _proofs(report, keeps=True)):
         return "nothing that the primary sends comes reliably behind a retained set, so none is proved complete"
     if report.version == 5 and not report.has_passed("RETAIN of updates"):
         return "over MQTT 5 the primary does not keep RETAIN as published"
     return None
 
 
+def _proofs(report: VersionReport, *, keeps: bool) -> set[str]:
+    """Return what comes behind a whole set, of what a link awaits with this retain policy."""
+    proofs = {name for name in _EVIDENCE if report.has_passed(name)}
+    if report.version == 4 and not keeps and _outcome(report, "control, bridge bit") is Outcome.FAILED:
+        # A message of its own does not come back, so there is no marker, and a fence only where the primary has one.
+        proofs -= {"marker"} if report.has_passed("$SYS version") else {"marker", "fence"}
+    return proofs
+
+
+def _keeps(report: VersionReport) -> bool:
+    """Say whether a link over MQTT 3.1.1 must take every live message for a retained one."""
+    if _outcome(report, "RETAIN of updates") is Outcome.FAILED:
+        return True
+    return not _proofs(report, keeps=False) and bool(_proofs(report, keeps=True))
+
+
 def _evidence(report: VersionReport) -> str:
-    return "marker" if report.has_passed("marker", "control message") else "barrier"
+    keeps = report.version == 4 and _keeps(report)
+    return "marker" if "marker" in _proofs(report, keeps=keeps) else "barrier"
 
 
 def _link_keys(report: VersionReport) -> Iterator[str]:
     yield f"version = {report.version}"
     if report.version == 4:
-        keeps = _outcome(report, "RETAIN of updates") is Outcome.FAILED
-        yield f'retain_policy = "{"keep" if keeps else "bridge"}"'
-        if keeps:
+        yield f'retain_policy = "{"keep" if _keeps(report) else "bridge"}"'
+        if _keeps(report):
             yield "# Every live message counts as retained: select topics on which all messages are."
     yield f'min_evidence = "{_evidence(report)}"'
     session = report.result("session kept")

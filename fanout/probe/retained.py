@@ -20,6 +20,7 @@ __all__ = [
     "check_clear_forwarded",
     "check_clear_removes",
     "check_control_message",
+    "check_control_message_bridge",
     "check_expiry_counted_down",
     "check_expiry_removes",
     "check_no_local",
@@ -60,6 +61,16 @@ async def check_control_message(ground: Ground) -> Result:
             return not_permitted(f"PUBACK refuses a message to {topic} (0x{code:02X})")
         came = await client.message(topic, timeout_s=PATIENCE_S)
     return passed("it came back") if came else not_permitted(f"a message to {topic} does not come back")
+
+
+async def check_control_message_bridge(ground: Ground) -> Result:
+    """Do the same with the bridge bit, as a link over MQTT 3.1.1 does: not every server returns messages to it."""
+    topic = ground.topic("control")
+    async with ground.client(bridge=True) as client:
+        await client.subscribe(topic, qos=1)
+        await client.publish(topic, b"1")
+        came = await client.message(topic, timeout_s=PATIENCE_S)
+    return passed("it comes back") if came else failed("it does not come back")
 
 
 async def check_retained_message(ground: Ground) -> Result:

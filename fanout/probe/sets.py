@@ -89,6 +89,8 @@ async def check_large_set_qos_1(ground: Ground) -> Result:
 
 async def check_suback(ground: Ground) -> Result:
     """Look where SUBACK came."""
+    if not ground.rounds:
+        return not_available("the large set could not be read")
     worst = max(ground.rounds, key=lambda one: one.places.get("SUBACK", 0))
     before = worst.places.get("SUBACK")
     if before is None:
@@ -112,6 +114,8 @@ async def check_marker(ground: Ground) -> Result:
 
 
 def _place(ground: Ground, what: str, *, note: str = "") -> Result:
+    if not ground.rounds:
+        return not_available("the large set could not be read")
     wrong = [one for one in ground.rounds if not one.is_behind(what)]
     if not wrong:
         return passed(ground.rounds[0].describe(what) + note)

@@ -59,6 +59,15 @@ def test_primary_without_mqtt_5_gets_a_link_over_3_1_1() -> None:
     assert link.retain_policy == "keep"
 
 
+def test_bridge_bit_that_costs_the_evidence_is_left() -> None:
+    """Where only the link's own fence is sound, it needs a connection to which its messages come back."""
+    found = {"control,_bridge_bit": Outcome.FAILED, "barrier": Outcome.FAILED, "marker": Outcome.FAILED}
+    (link,) = link_of(advice_for(version(4, **{"$SYS_version": Outcome.NOT_AVAILABLE}, **found))).links
+    assert (link.retain_policy, link.min_evidence) == ("keep", "barrier")
+    (link,) = link_of(advice_for(version(4, **found))).links
+    assert (link.retain_policy, link.min_evidence) == ("bridge", "barrier")
+
+
 def test_mqtt_5_without_retain_as_published_is_left_for_3_1_1() -> None:
     """A replica would keep its first values."""
     advice = advice_for(version(5, RETAIN_of_updates=Outcome.FAILED), version(4))
