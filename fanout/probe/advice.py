@@ -16,10 +16,12 @@ from fanout.probe.results import Outcome, Report, VersionReport
 
 __all__ = ["Advice", "advise"]
 
+_LARGE: Final = "large set, QoS 0"
+_WRONGLY: Final = ", and the evidence comes all the same: a link would take the part for the whole"
 _NEEDED: Final = {
     "retained message": "there is no retained set to replicate",
     "retained by #": "filters with wildcards do not bring the retained set",
-    "large set, QoS 0": "large retained sets do not arrive whole",
+    _LARGE: "large retained sets do not arrive whole",
 }
 """What must pass, each with what is said when it does not; each needs the one before."""
 _EVIDENCE: Final = ("marker", "barrier", "fence")
@@ -93,7 +95,8 @@ def _reason_against(report: VersionReport) -> str | None:
     for name, problem in _NEEDED.items():
         result = report.result(name)
         if result is not None and result.outcome is not Outcome.PASSED:
-            return f"{problem} ({result.seen})"
+            wrongly = name == _LARGE and all(_comes(report, evidence) for evidence in _EVIDENCE)
+            return f"{problem} ({result.seen})" + (_WRONGLY if wrongly else "")
     if not _proofs(report, keeps=False) and not (report.version == 4 and _proofs(report, keeps=True)):
         return "nothing that the primary sends comes reliably behind a retained set, so none is proved complete"
     if report.version == 5 and not report.has_passed("RETAIN of updates"):
@@ -132,7 +135,7 @@ def _link_keys(report: VersionReport) -> Iterator[str]:
     session = report.result("session kept")
     if session is not None and session.figure is not None and session.figure < _SESSION_EXPIRY_S:
         yield f"session_expiry_s = {session.figure:.0f}  # the primary keeps it no longer"
-    large = report.result("large set, QoS 0")
+    large = report.result(_LARGE)
     if large is not None and large.figure is not None and 3 * large.figure > _QUIET_S:
         yield f"snapshot_quiet_s = {math.ceil(3 * large.figure):.1f}  # the primary makes pauses within a set"
     if _outcome(report, "set again") is Outcome.FAILED:
@@ -151,6 +154,12 @@ def _selector_keys(report: VersionReport) -> Iterator[str]:
     yield f"qos = {qos}"
     if _outcome(report, "retained by #") in (Outcome.FAILED, Outcome.NOT_AVAILABLE):
         yield "live_only = true  # no retained set comes for a filter with wildcards"
+
+
+def _comes(report: VersionReport, evidence: str) -> bool:
+    """Say whether it came at all, in a round in which it was not behind a whole set."""
+    result = report.result(evidence)
+    return result is not None and result.outcome is Outcome.FAILED and result.figure is not None
 
 
 def _outcome(report: VersionReport, check: str) -> Outcome | None:

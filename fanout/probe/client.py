@@ -328,6 +328,7 @@ class ProbeClient:
             waiting = self._client._connected
             if not waiting.done():  # aiomqtt would go on waiting
                 waiting.set_exception(aiomqtt.MqttError("the connection was closed without CONNACK"))
+                waiting.exception()  # seen, also when nobody waits any more
             self._changed.set()
 
         watched.on_connect = connected

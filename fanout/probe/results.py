@@ -45,7 +45,7 @@ class Result:
     seen: str
     """What was seen, without a full stop."""
     figure: float | None = None
-    """The number in it on which settings depend; None where there is none."""
+    """The number in it on which advice depends; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ def _place(ground: Ground, what: str, *, note: str = "") -> Result:
     if not wrong:
         return passed(ground.rounds[0].describe(what) + note)
     often = f" (in {len(wrong)} of {len(ground.rounds)} rounds)" if len(wrong) < len(ground.rounds) else ""
-    return failed(wrong[0].describe(what) + often + note)
+    return failed(wrong[0].describe(what) + often + note, wrong[0].places.get(what))
 
 
 def _judge(rounds: list[RetainedSet]) -> Result:

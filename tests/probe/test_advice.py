@@ -95,6 +95,15 @@ def test_what_a_link_cannot_do_without(findings: dict[str, Result | Outcome], re
     assert link_of(advice).links
 
 
+def test_evidence_behind_a_short_set_is_a_warning() -> None:
+    """A primary that cuts sets short and answers everything else would make a link ready too early."""
+    short, early = Result(Outcome.FAILED, "1,000 of 5,000 came"), Result(Outcome.FAILED, "", 1_000)
+    found = {"large_set,_QoS_0": short, "fence": early, "barrier": early, "marker": early}
+    assert "take the part for the whole" in advice_for(version(5, **found)).reason
+    lost = Result(Outcome.FAILED, "it does not come")
+    assert "take the part for the whole" not in advice_for(version(5, **{**found, "fence": lost})).reason
+
+
 def test_wildcards_without_a_retained_set_leave_live_messages() -> None:
     """What comes by a filter with wildcards is live only, and the settings say so."""
     advice = advice_for(version(5, **{"retained_by_#": Outcome.FAILED}))
