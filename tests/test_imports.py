@@ -35,6 +35,7 @@ LAYERS: dict[str, set[str]] = {
     # It joins parts in other processes, as `node` does in the first one.
     "workers": {"errors", "mqtt", "concerned", "long_lived", "replica", "config", "access", "server", "link.backoff"},
     "reports": {"errors", "replog.schema"},
+    "probe": {"errors"},
     "node": {"*"},
     "cli": {"*"},
     "__main__": {"cli"},

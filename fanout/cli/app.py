@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from fanout import __version__
-from fanout.cli import audit, check, drain, log, passwd, ready, report, run, status
+from fanout.cli import audit, check, drain, log, passwd, probe, ready, report, run, status
 from fanout.cli.exit_codes import exit_code_of
 from fanout.cli.terminal import print_error
 from fanout.errors import FanoutError
@@ -20,7 +20,7 @@ Exit codes:
   0    done; where a question was asked, the answer is yes
   1    the answer is no: not ready, not complete enough, damaged
   2    the command line or the configuration is wrong
-  3    the node does not answer
+  3    the node, or the primary, does not answer
   4    an optional part is not installed
   5    the work could not be done
   70   a defect of fanout
@@ -70,5 +70,6 @@ drain.register(app)
 status.register(app)
 audit.register(app)
 passwd.register(app)
+probe.register(app)
 app.add_typer(report.app, name="report")
 app.add_typer(log.app, name="log")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from fanout.errors import ConfigError, ExtraMissing, FanoutError, NodeUnreachable
+from fanout.errors import ConfigError, ExtraMissing, FanoutError, NodeUnreachable, PrimaryUnreachable
 
 __all__ = ["ExitCode", "exit_code_of"]
 
@@ -19,7 +19,7 @@ class ExitCode(enum.IntEnum):
     USAGE = 2
     """The command line or the configuration is wrong; nothing was done."""
     UNREACHABLE = 3
-    """The node does not answer, or what answers is not a node."""
+    """The node does not answer, or what answers is not a node; of `fanout probe` the primary."""
     EXTRA_MISSING = 4
     """An optional part is not installed; the message has the install command."""
     FAILED = 5
@@ -35,7 +35,7 @@ def exit_code_of(error: FanoutError) -> ExitCode:
     match error:
         case ConfigError():
             return ExitCode.USAGE
-        case NodeUnreachable():
+        case NodeUnreachable() | PrimaryUnreachable():
             return ExitCode.UNREACHABLE
         case ExtraMissing():
             return ExitCode.EXTRA_MISSING

@@ -25,6 +25,7 @@ __all__ = [
     "columns",
     "error_console",
     "facts",
+    "outcome_text",
     "output",
     "print_error",
     "print_json",
@@ -99,6 +100,13 @@ def state_text(state: str) -> Text:
     from rich.text import Text
 
     return Text(state, {"live": "green", "serving": "green", "down": "red", "stalled": "red"}.get(state, "yellow"))
+
+
+def outcome_text(outcome: str) -> Text:
+    """Return the outcome of a check, coloured by whether somebody must look at it."""
+    from rich.text import Text
+
+    return Text(outcome, {"passed": "green", "failed": "red"}.get(outcome, "yellow"))
 
 
 def print_json(document: Any) -> None:

@@ -13,7 +13,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 REPORTS = [["report", name] for name in ("snapshots", "convergence", "stalls", "traffic", "watch")]
 COMMANDS = (
     *(["secondary"], ["primary"], ["tap"], ["check"], ["ready"], ["drain"], ["status"], ["lag"], ["audit"], ["passwd"]),
-    *(["report", "completeness"], ["report", "lag"], *REPORTS, ["log", "stat"], ["log", "verify"]),
+    *(["probe"], ["report", "completeness"], ["report", "lag"], *REPORTS, ["log", "stat"], ["log", "verify"]),
 )
 
 

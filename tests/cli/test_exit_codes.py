@@ -15,6 +15,7 @@ from fanout.errors import (
     ListenError,
     LogError,
     NodeUnreachable,
+    PrimaryUnreachable,
     ReportError,
 )
 
@@ -26,6 +27,7 @@ CLI_PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
     [
         (ConfigError("x.toml", ()), 2),
         (NodeUnreachable("x"), 3),
+        (PrimaryUnreachable("x"), 3),
         (ExtraMissing("x", "report"), 4),
         (ListenError("x"), 5),
         (LogError("x"), 5),

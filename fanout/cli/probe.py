@@ -1,0 +1,214 @@
+"""`fanout probe`: test a primary from outside, and say how to configure a link to it."""
+
+from __future__ import annotations
+
+import enum
+import importlib.util
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fanout.cli.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.table import Table
+
+    from fanout.config import LinkConfig
+    from fanout.probe.advice import Advice
+    from fanout.probe.client import Target
+    from fanout.probe.results import Report, VersionReport
+
+__all__ = ["ProbedVersion", "register"]
+
+_PREFIX = "fanout/probe"
+_SET_SIZE = 5_000
+_TIMEOUT_S = 180.0
+
+
+class ProbedVersion(enum.StrEnum):
+    """With which protocol versions a primary is tested."""
+
+    BOTH = "both"
+    FIVE = "5"
+    THREE = "3.1.1"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command(
+        epilog="Exit codes: 0 a link can replicate from it with proof; 1 it cannot; 3 unreachable; 4 the extra probe is"
+        " missing; 5 refused, the time was up, or something could not be cleaned up."
+    )(probe)
+
+
+def probe(
+    primary: Annotated[str, typer.Argument(metavar="URL", help="The primary's address, mqtt://host:port.")],
+    *,
+    username: Annotated[str | None, typer.Option(metavar="USER", help="User Name; without it none is sent.")] = None,
+    password_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File whose content is the password.")
+    ] = None,
+    password_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Environment variable that has the password.")
+    ] = None,
+    mqtt: Annotated[ProbedVersion, typer.Option(help="The protocol versions to test.")] = ProbedVersion.BOTH,
+    prefix: Annotated[
+        str, typer.Option(metavar="TOPIC", help="Test below this topic, where the user may write and read.")
+    ] = _PREFIX,
+    read_filter: Annotated[
+        str | None,
+        typer.Option("--filter", metavar="FILTER", help="Also read the retained set of this Topic Filter as it is."),
+    ] = None,
+    set_size: Annotated[
+        int, typer.Option(metavar="COUNT", min=10, max=100_000, help="Messages of the large retained set.")
+    ] = _SET_SIZE,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="How long all checks may take together.")
+    ] = _TIMEOUT_S,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+) -> None:
+    """Test a broker from outside, and print the settings for a link.
+
+    Every check says what was seen and what it means for a link. The probe publishes below a unique topic under
+    --prefix, and clears what it retained there when it ends. The client is aiomqtt, not fanout's own.
+    """
+    from fanout.errors import ExtraMissing
+
+    if importlib.util.find_spec("aiomqtt") is None:
+        raise ExtraMissing("fanout probe", "probe")
+    import asyncio
+
+    from fanout.cli.terminal import print_json
+    from fanout.probe.advice import advise
+    from fanout.probe.runner import probe as test_primary
+
+    keys = {
+        "primary": primary,
+        "username": username,
+        "password_file": None if password_file is None else str(password_file),
+        "password_env": password_env,
+        "control_topic": prefix,
+    }
+    link = _checked_link({key: value for key, value in keys.items() if value is not None}, read_filter)
+    address = link.primaries[0]
+    with _progress() as on_check:
+        report = asyncio.run(
+            test_primary(
+                _target(link),
+                address=str(address),
+                versions={"both": (5, 4), "5": (5,), "3.1.1": (4,)}[mqtt],
+                prefix=prefix,
+                set_size=set_size,
+                read_filter=read_filter,
+                timeout_s=timeout,
+                on_check=on_check,
+            )
+        )
+    if prefix == _PREFIX:
+        del keys["control_topic"]  # where the user may write is not known to be anywhere but at the default
+    del keys["primary"]
+    advice = advise(report, read_filter=read_filter, keys={key: value for key, value in keys.items() if value})
+    if as_json:
+        print_json(_document(report, advice))
+    else:
+        _show(report, advice)
+    raise typer.Exit(_exit_code(report, advice))
+
+
+def _checked_link(keys: dict[str, str], read_filter: str | None) -> LinkConfig:
+    """Return the options as a link, checked as its keys in a configuration are.
+
+    Raises:
+        ConfigError: One of them is not legal.
+    """
+    from fanout.config.loading import parse_tables
+
+    link = {"name": "probe", **keys, "selector": [{"filter": read_filter or "#"}]}
+    return parse_tables({"node": {"id": "probe"}, "server": {}, "link": [link]}, path="the command line").links[0]
+
+
+def _target(link: LinkConfig) -> Target:
+    from fanout.config import read_password
+    from fanout.probe.client import Target
+
+    password = read_password(link)
+    address = link.primaries[0]
+    return Target(address.host, address.port, link.username, None if password is None else password.decode())
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Show on a terminal what is being tested."""
+    from fanout.cli.terminal import error_console
+
+    console = error_console()
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("connecting") as status:
+        yield status.update
+
+
+def _show(report: Report, advice: Advice) -> None:
+    from fanout.cli.terminal import facts, show
+
+    show(facts(("primary", report.address), ("says it is", report.server or "-")))
+    for version in report.versions:
+        show("", f"MQTT {'5' if version.version == 5 else '3.1.1'}", "", _table(version))
+    show("", f"{'yes' if advice.can_replicate else 'no'}: {advice.reason}", "")
+    show(*advice.toml.splitlines())
+
+
+def _table(report: VersionReport) -> Table:
+    from fanout.cli.terminal import columns, outcome_text
+
+    table = columns("check", "result", "seen", "for a link")
+    for finding in report.findings:
+        result = finding.result
+        table.add_row(finding.check, outcome_text(result.outcome), result.seen, finding.meaning)
+    return table
+
+
+def _document(report: Report, advice: Advice) -> dict[str, object]:
+    return {
+        "primary": report.address,
+        "server": report.server or None,
+        "complete": report.complete,
+        "left_behind": report.left_behind or None,
+        "can_replicate": advice.can_replicate,
+        "reason": advice.reason,
+        "mqtt": {
+            "5" if one.version == 5 else "3.1.1": [
+                {
+                    "check": finding.check,
+                    "result": finding.result.outcome,
+                    "seen": finding.result.seen,
+                    "meaning": finding.meaning,
+                }
+                for finding in one.findings
+            ]
+            for one in report.versions
+        },
+        "configuration": advice.toml,
+    }
+
+
+def _exit_code(report: Report, advice: Advice) -> ExitCode:
+    from fanout.cli.terminal import print_error
+    from fanout.errors import FanoutError
+
+    faults = []
+    if not report.complete:
+        faults.append(FanoutError("the time was up before all checks were made", hint="Give a longer --timeout"))
+    if report.left_behind:
+        hint = "Clear them at the primary; their topics are unique to this run"
+        faults.append(FanoutError(f"not cleaned up: {report.left_behind}", hint=hint))
+    for fault in faults:
+        print_error(fault)
+    if faults:
+        return ExitCode.FAILED
+    return ExitCode.OK if advice.can_replicate else ExitCode.NO

@@ -1,0 +1,125 @@
+"""Where the checks of one protocol version work: clients, topics of their own, and what must be cleaned up.
+
+Owns the topics below a unique root, the Client Identifiers, and the record of what is left at the primary:
+retained messages and sessions. It must not know what is tested.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import aiomqtt
+from paho.mqtt.properties import Properties
+
+from fanout.probe.client import ProbeClient, Target
+from fanout.probe.retained_set import RetainedSet
+
+__all__ = ["PATIENCE_S", "Ground"]
+
+PATIENCE_S: Final = 2.0
+"""How long a message that the primary has taken may be on its way before it counts as not delivered."""
+_LEFT_S: Final = 0.5
+"""How long to look for what should be gone; a set begins to come at once."""
+_FAILURE: Final = 0x80
+
+
+@dataclass(slots=True)
+class Ground:
+    """What the checks of one version share."""
+
+    target: Target
+    """The primary."""
+    version: int
+    """5, or 4 for MQTT 3.1.1."""
+    root: str
+    """What every topic of this version begins with, without the last slash."""
+    client_name: str
+    """What every Client Identifier begins with."""
+    set_size: int
+    """Messages of the large retained set."""
+    read_filter: str | None
+    """A Topic Filter whose retained set is read as it is; None for none."""
+    connack: dict[str, object] = field(default_factory=dict)
+    """What the first CONNACK told, by paho-mqtt's names."""
+    expiring_since: float = 0.0
+    """When the messages that expire were published, monotonic seconds."""
+    fence: str | None = None
+    """The retained message that a link would take for its fence; None before it is known."""
+    rounds: list[RetainedSet] = field(default_factory=list)
+    """The large set, as often as it was read at QoS 0."""
+    _retained: dict[str, None] = field(default_factory=dict)
+    _sessions: dict[str, None] = field(default_factory=dict)
+    _count: int = 0
+
+    def topic(self, *levels: str) -> str:
+        """Return a topic, or a Topic Filter, below the root."""
+        return "/".join((self.root, *levels))
+
+    def client(self, *, bridge: bool = False) -> ProbeClient:
+        """Return a client whose session ends with its connection."""
+        self._count += 1
+        return ProbeClient(
+            self.target, version=self.version, client_id=f"{self.client_name}-{self._count}", bridge=bridge
+        )
+
+    def session_client(self, name: str, *, session_expiry_s: int) -> ProbeClient:
+        """Return a client that keeps its session, and finds it again under the same name."""
+        client_id = f"{self.client_name}-{name}"
+        self._sessions[client_id] = None
+        return ProbeClient(
+            self.target, version=self.version, client_id=client_id, clean=False, session_expiry_s=session_expiry_s
+        )
+
+    async def retain(
+        self,
+        client: ProbeClient,
+        messages: Sequence[tuple[str, bytes]],
+        *,
+        message_properties: Properties | None = None,
+    ) -> bool:
+        """Publish retained messages at QoS 1, and note that they must be cleared; say whether all were accepted."""
+        self._retained.update(dict.fromkeys(topic for topic, _ in messages))
+        codes = await client.publish_all(messages, retain=True, message_properties=message_properties)
+        return all(code < _FAILURE for code in codes)
+
+    async def clear(self, client: ProbeClient, topics: Sequence[str]) -> None:
+        """Clear retained messages."""
+        await client.publish_all([(topic, b"") for topic in topics], retain=True)
+        for topic in topics:
+            self._retained.pop(topic, None)
+
+    async def clean_up(self) -> str:
+        """Clear every retained message and end every session; say what is left, empty for nothing."""
+        left = []
+        try:
+            await self._clear_retained()
+        except aiomqtt.MqttError:
+            left.append(f"retained messages below {self.root}/")
+        try:
+            await self._end_sessions()
+        except aiomqtt.MqttError:
+            left.append(f"the sessions {', '.join(self._sessions)}")
+        return " and ".join(left)
+
+    async def _clear_retained(self) -> None:
+        if not self._retained:
+            return
+        async with self.client() as client:
+            await self.clear(client, tuple(self._retained))
+        async with self.client() as client:
+            await client.subscribe(self.topic("#"))
+            # What is still there comes at once; and nothing is live here any more.
+            if await client.until(lambda: any(message.retain for message in client.messages()), _LEFT_S):
+                raise aiomqtt.MqttError("still there")
+
+    async def _end_sessions(self) -> None:
+        for client_id in self._sessions:
+            async with ProbeClient(self.target, version=self.version, client_id=client_id):
+                pass
+
+    def elapsed_s(self) -> float:
+        """Return how long the messages that expire are there, in seconds."""
+        return time.monotonic() - self.expiring_since

@@ -1,0 +1,198 @@
+"""One whole probe: the checks with each protocol version, one after another, then the cleaning up.
+
+Owns the time limit, what becomes of checks whose needs did not pass, and that nothing stays at the primary,
+however the probe ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import aiomqtt
+from aiomqtt.exceptions import MqttConnectError
+
+from fanout.errors import PrimaryRefused, PrimaryUnreachable
+from fanout.probe.catalogue import CHECKS, CONNECT, SERVER_VERSION, Check
+from fanout.probe.client import Target
+from fanout.probe.ground import Ground
+from fanout.probe.results import Finding, Outcome, Report, Result, VersionReport, failed, not_available, passed
+
+__all__ = ["probe"]
+
+_CLEAN_UP_S: Final = 20.0
+"""How long the cleaning up may take, whatever time the checks took."""
+_UNSUPPORTED: Final = {0x01, 0x84}
+"""Answers to CONNECT that mean: not this protocol version (MQTT 3.1.1 and MQTT 5)."""
+
+
+async def probe(
+    target: Target,
+    *,
+    address: str,
+    versions: Sequence[int],
+    prefix: str,
+    set_size: int,
+    read_filter: str | None,
+    timeout_s: float,
+    on_check: Callable[[str], None] = lambda _: None,
+) -> Report:
+    """Test a primary.
+
+    Args:
+        target: The primary, and as whom to connect.
+        address: How the report names it.
+        versions: Protocol versions, 5 and 4, in their order.
+        prefix: What the topics of the probe begin with, without a slash at the end.
+        set_size: Messages of the large retained set.
+        read_filter: A Topic Filter whose retained set is read as it is; None for none.
+        timeout_s: Seconds for all checks together.
+        on_check: Told the name of each check before it is made.
+
+    Raises:
+        PrimaryUnreachable: Nothing answers with any version.
+        PrimaryRefused: The primary refuses the connection with every version.
+    """
+    nonce = secrets.token_hex(3)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_note)
+    deadline = loop.time() + timeout_s
+    reports, refusals, server, left = [], [], "", []
+    for version in versions:
+        ground = Ground(
+            target,
+            version=version,
+            root=f"{prefix}/{nonce}/{'mqtt5' if version == 5 else 'mqtt311'}",
+            client_name=f"probe-{nonce}-{version}",
+            set_size=set_size,
+            read_filter=read_filter,
+        )
+        try:
+            await _open(ground)
+        except aiomqtt.MqttError as error:
+            refusals.append(error)
+            reports.append(VersionReport(version, (_refused(error),)))
+            continue
+        try:
+            findings = await _test(ground, deadline, on_check)
+        finally:
+            on_check("cleaning up")
+            left.append(await _clean_up(ground))
+        named = next(one.result for one in findings if one.check == SERVER_VERSION)
+        server = server or (named.seen if named.outcome is Outcome.PASSED else "")
+        reports.append(VersionReport(version, (_connected(ground), *findings)))
+    if len(refusals) == len(versions):
+        raise _error(address, refusals)
+    complete = all(one.result.outcome is not Outcome.NOT_TESTED for report in reports for one in report.findings)
+    return Report(address, server, tuple(reports), complete, "; ".join(filter(None, left)))
+
+
+async def _open(ground: Ground) -> None:
+    """Connect once, and note what CONNACK grants."""
+    async with ground.client() as client:
+        ground.connack = dict(client.connack)
+
+
+async def _test(ground: Ground, deadline: float, on_check: Callable[[str], None]) -> list[Finding]:
+    findings: list[Finding] = []
+    results: dict[str, Result] = {}
+    for check in CHECKS:
+        if ground.version not in check.versions or (check.for_filter and ground.read_filter is None):
+            continue
+        hindrance = _hindrance(check, results)
+        if hindrance is None:
+            on_check(f"MQTT {'5' if ground.version == 5 else '3.1.1'}: {check.name}")
+            result = await _make(check, ground, deadline)
+        else:
+            result = hindrance
+        results[check.name] = result
+        meaning = check.passed if result.outcome is Outcome.PASSED else check.otherwise
+        findings.append(Finding(check.name, result, "" if result.outcome is Outcome.NOT_TESTED else meaning))
+    return findings
+
+
+async def _make(check: Check, ground: Ground, deadline: float) -> Result:
+    if asyncio.get_running_loop().time() >= deadline:
+        return Result(Outcome.NOT_TESTED, "the time was up")
+    try:
+        async with asyncio.timeout_at(deadline):
+            return await check.run(ground)
+    except TimeoutError:
+        return Result(Outcome.NOT_TESTED, "the time was up")
+    except aiomqtt.MqttError as error:
+        return failed(_told(error))
+
+
+def _hindrance(check: Check, results: dict[str, Result]) -> Result | None:
+    """Return the result of a check that cannot be made; None when it can."""
+    for name in check.needs:
+        outcome = results[name].outcome
+        if outcome in (Outcome.NOT_PERMITTED, Outcome.NOT_TESTED):
+            return Result(outcome, f"it needs: {name}")
+        if outcome is not Outcome.PASSED:
+            return not_available(f"it needs: {name}")
+    return None
+
+
+async def _clean_up(ground: Ground) -> str:
+    """Clean up in a task of its own, so that Ctrl-C does not cut it short."""
+    cleaning = asyncio.create_task(ground.clean_up(), name="probe: clean up")
+    try:
+        return await asyncio.wait_for(asyncio.shield(cleaning), _CLEAN_UP_S)
+    except TimeoutError:
+        cleaning.cancel()
+        return f"retained messages below {ground.root}/"
+    except asyncio.CancelledError:
+        await asyncio.wait([cleaning], timeout=_CLEAN_UP_S)
+        raise
+
+
+def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Tell of an error in a callback, but not of those that aiomqtt makes of a socket that was closed meanwhile."""
+    error = context.get("exception")
+    if not (isinstance(error, OSError) and error.errno == errno.EBADF):
+        loop.default_exception_handler(context)
+
+
+def _connected(ground: Ground) -> Finding:
+    return Finding(CONNECT, passed("accepted"), f"version = {ground.version}")
+
+
+def _refused(error: aiomqtt.MqttError) -> Finding:
+    return Finding(CONNECT, not_available(_told(error)), "a link cannot use this version")
+
+
+def _code(error: aiomqtt.MqttError) -> int | None:
+    """Return the Reason Code of a refused CONNECT; None when the primary did not answer with one."""
+    code = error.rc if isinstance(error, MqttConnectError) else None
+    return code if code is None or isinstance(code, int) else code.value
+
+
+def _told(error: aiomqtt.MqttError) -> str:
+    cause = error.__context__  # aiomqtt keeps an error of the system there
+    text = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error)
+    return text[:1].lower() + text[1:]
+
+
+def _error(address: str, refusals: Sequence[aiomqtt.MqttError]) -> PrimaryRefused | PrimaryUnreachable:
+    """Return the error for a primary that accepted no version."""
+    coded = [(code, error) for error in refusals if (code := _code(error)) is not None]
+    told = [one for one in coded if one[0] not in _UNSUPPORTED] or coded
+    if told:
+        code, error = told[0]
+        return PrimaryRefused(
+            f"{address} refuses the connection: {_told(error)}",
+            reason_code=code,
+            hint="Give --username, and --password-file or --password-env, of a user that may connect",
+        )
+    if isinstance(refusals[0].__context__, OSError):
+        return PrimaryUnreachable(
+            f"cannot connect to {address}: {_told(refusals[0])}", hint="Check the address, and that the primary runs"
+        )
+    return PrimaryUnreachable(
+        f"{address} does not answer as an MQTT server: {_told(refusals[0])}",
+        hint="Check that it is the address of an MQTT listener without TLS",
+    )

@@ -1,0 +1,100 @@
+"""`fanout probe`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fanout.cli.app import app
+from fanout.cli.exit_codes import ExitCode
+from tests.cli.processes import run_fanout
+from tests.support.mosquitto import Mosquitto, free_port
+
+QUICK = ("--set-size", "20", "--mqtt", "5")
+
+
+@pytest.mark.mosquitto
+def test_probe_prints_the_checks_and_a_configuration(mosquitto: Mosquitto, tmp_path: Path) -> None:
+    """What is printed below the verdict is a file that `fanout check` accepts."""
+    answer = run_fanout("probe", mosquitto.address, *QUICK)
+    assert (answer.returncode, answer.stderr) == (ExitCode.OK, "")
+    lines = answer.stdout.splitlines()
+    assert lines[0] == f"primary     {mosquitto.address}"
+    (marker,) = (line for line in lines if line.startswith("marker "))
+    assert [part.strip() for part in marker.split("  ") if part][:3] == ["marker", "passed", "behind all 20"]
+    assert "yes: a link can replicate from it over MQTT 5, with the evidence marker" in lines
+    config = tmp_path / "edge.toml"
+    config.write_text(answer.stdout[answer.stdout.index("[node]") :])
+    checked = run_fanout("check", str(config), "--role", "secondary")
+    assert checked.returncode == ExitCode.OK, checked.stderr
+
+
+@pytest.mark.mosquitto
+def test_probe_as_a_user_gives_json(mosquitto: Mosquitto, tmp_path: Path) -> None:
+    """Without the right to publish the verdict is no, with every check in the document."""
+    acl, secret = tmp_path / "acl", tmp_path / "secret"
+    acl.write_text("user reader\ntopic read #\n")
+    secret.write_text("s3cret\n")
+    mosquitto.settings = [f"acl_file {acl}"]
+    mosquitto.restart()
+    answer = run_fanout(
+        *("probe", mosquitto.address, *QUICK, "--username", "reader", "--password-file", str(secret), "--json")
+    )
+    assert (answer.returncode, answer.stderr) == (ExitCode.NO, "")
+    document = json.loads(answer.stdout)
+    (control,) = (one for one in document["mqtt"]["5"] if one["check"] == "control message")
+    assert control["result"] == "not permitted"
+    assert not document["can_replicate"]
+    assert tomllib.loads(document["configuration"])["link"][0]["username"] == "reader"
+
+
+@pytest.mark.mosquitto
+def test_probe_that_is_refused_or_out_of_time(mosquitto: Mosquitto) -> None:
+    """Both are failures that say what to do."""
+    answer = run_fanout("probe", mosquitto.address, "--timeout", "1", "--set-size", "100000", "--mqtt", "5")
+    assert answer.returncode == ExitCode.FAILED
+    assert "the time was up" in answer.stderr
+    assert "not tested" in answer.stdout
+    mosquitto.settings = ["allow_anonymous false"]
+    mosquitto.restart()
+    answer = run_fanout("probe", mosquitto.address)
+    assert (answer.returncode, answer.stdout) == (ExitCode.FAILED, "")
+    assert "refuses the connection" in answer.stderr
+
+
+def test_probe_of_nothing() -> None:
+    """A primary that is not there is unreachable."""
+    answer = run_fanout("probe", f"mqtt://127.0.0.1:{free_port()}")
+    assert (answer.returncode, answer.stdout) == (ExitCode.UNREACHABLE, "")
+    assert "connection refused" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["127.0.0.1:1883"], 'Write "mqtt://127.0.0.1:1883"'),
+        (["mqtt://user@host"], "user name or a password"),
+        (["mqtt://host", "--prefix", "a/#"], "is not a topic below which the node can publish"),
+        (["mqtt://host", "--filter", "a/#/b"], "filter"),
+        (["mqtt://host", "--username", "u", "--password-file", "/nonexistent/file"], "cannot read the password"),
+    ],
+)
+def test_options_are_checked_like_the_keys_of_a_link(arguments: list[str], text: str, runner: CliRunner) -> None:
+    """Nothing is opened, and the message is the one that a configuration would get."""
+    answer = runner.invoke(app, ["probe", *arguments])
+    assert answer.exit_code == ExitCode.USAGE
+    assert text in answer.stderr
+
+
+def test_probe_without_its_extra(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the install command."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "aiomqtt" else found(name))
+    answer = runner.invoke(app, ["probe", "mqtt://127.0.0.1"])
+    assert answer.exit_code == ExitCode.EXTRA_MISSING
+    assert "pip install 'fanout[probe]'" in answer.stderr

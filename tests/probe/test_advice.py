@@ -1,0 +1,139 @@
+"""From findings to settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanout.config import NodeConfig, parse_config
+from fanout.probe.advice import Advice, advise
+from fanout.probe.catalogue import CHECKS, CONNECT
+from fanout.probe.results import Finding, Outcome, Report, Result, VersionReport
+
+ADDRESS = "mqtt://127.0.0.1:1883"
+
+
+def version(number: int, **outcomes: Result | Outcome) -> VersionReport:
+    """Return a report in which everything passed but what is named, with `_` for a blank."""
+    named = {name.replace("_", " "): value for name, value in outcomes.items()}
+    findings = [Finding(CONNECT, named.get(CONNECT, Result(Outcome.PASSED, "")), "")]  # type: ignore[arg-type]
+    for check in CHECKS:
+        if number in check.versions and not check.for_filter:
+            result = named.get(check.name, Result(Outcome.PASSED, ""))
+            findings.append(Finding(check.name, result if isinstance(result, Result) else Result(result, ""), ""))
+    return VersionReport(number, tuple(findings))
+
+
+def advice_for(*versions: VersionReport, read_filter: str | None = None, **keys: str) -> Advice:
+    """Return the advice for a primary that was found so."""
+    return advise(Report(ADDRESS, "", versions, True, ""), read_filter=read_filter, keys=keys)
+
+
+def link_of(advice: Advice) -> NodeConfig:
+    """Return the advised configuration as a secondary would read it."""
+    return parse_config(advice.toml, path="advice.toml", role="secondary")
+
+
+def test_primary_that_does_everything_gets_the_strongest_evidence() -> None:
+    """MQTT 5, marker, QoS 1, and nothing else to configure."""
+    advice = advice_for(version(5), version(4))
+    (link,) = link_of(advice).links
+    assert advice.can_replicate
+    assert (link.version, link.min_evidence, link.selectors[0].filter, link.selectors[0].qos) == (5, "marker", "#", 1)
+    assert (str(link.primaries[0]), link.audit_interval_s) == (ADDRESS, 3_600.0)
+
+
+def test_identity_and_filter_go_into_the_settings() -> None:
+    """Quotes in a user name are escaped."""
+    advice = advice_for(version(5), read_filter="plant/+/temp", username='a "b"', password_file="secrets/p")
+    (link,) = link_of(advice).links
+    assert (link.username, str(link.password_file)) == ('a "b"', "secrets/p")
+    assert link.selectors[0].filter == "plant/+/temp"
+
+
+def test_primary_without_mqtt_5_gets_a_link_over_3_1_1() -> None:
+    """The bridge bit where it works, else every message counts as retained."""
+    refused = VersionReport(5, (Finding(CONNECT, Result(Outcome.NOT_AVAILABLE, ""), ""),))
+    (link,) = link_of(advice_for(refused, version(4))).links
+    assert (link.version, link.retain_policy, link.selectors[0].qos) == (4, "bridge", 0)
+    (link,) = link_of(advice_for(refused, version(4, RETAIN_of_updates=Outcome.FAILED))).links
+    assert link.retain_policy == "keep"
+
+
+def test_bridge_bit_that_costs_the_evidence_is_left() -> None:
+    """Where only the link's own fence is sound, it needs a connection to which its messages come back."""
+    found = {"control,_bridge_bit": Outcome.FAILED, "barrier": Outcome.FAILED, "marker": Outcome.FAILED}
+    (link,) = link_of(advice_for(version(4, **{"$SYS_version": Outcome.NOT_AVAILABLE}, **found))).links
+    assert (link.retain_policy, link.min_evidence) == ("keep", "barrier")
+    (link,) = link_of(advice_for(version(4, **found))).links
+    assert (link.retain_policy, link.min_evidence) == ("bridge", "barrier")
+
+
+def test_mqtt_5_without_retain_as_published_is_left_for_3_1_1() -> None:
+    """A replica would keep its first values."""
+    advice = advice_for(version(5, RETAIN_of_updates=Outcome.FAILED), version(4))
+    assert advice.can_replicate
+    assert link_of(advice).links[0].version == 4
+    assert not advice_for(version(5, RETAIN_of_updates=Outcome.FAILED)).can_replicate
+
+
+@pytest.mark.parametrize(
+    ("findings", "reason"),
+    [
+        ({"retained_message": Outcome.NOT_AVAILABLE}, "there is no retained set to replicate"),
+        ({"retained_by_#": Outcome.FAILED}, "filters with wildcards do not bring the retained set"),
+        ({"large_set,_QoS_0": Result(Outcome.FAILED, "200 of 5,000 came")}, "whole (200 of 5,000 came)"),
+        ({"fence": Outcome.FAILED, "barrier": Outcome.FAILED, "marker": Outcome.FAILED}, "none is proved complete"),
+        ({"$SYS_version": Result(Outcome.FAILED, "it closes")}, "cannot begin an epoch (it closes)"),
+        ({"control_message": Outcome.NOT_PERMITTED}, "give --prefix where it may, or --filter"),
+    ],
+)
+def test_what_a_link_cannot_do_without(findings: dict[str, Result | Outcome], reason: str) -> None:
+    """The verdict is no, says why, and the settings are still a legal configuration."""
+    advice = advice_for(version(5, **findings))
+    assert not advice.can_replicate
+    assert reason in advice.reason
+    assert link_of(advice).links
+
+
+def test_evidence_behind_a_short_set_is_a_warning() -> None:
+    """A primary that cuts sets short and answers everything else would make a link ready too early."""
+    short, early = Result(Outcome.FAILED, "1,000 of 5,000 came"), Result(Outcome.FAILED, "", 1_000)
+    found = {"large_set,_QoS_0": short, "fence": early, "barrier": early, "marker": early}
+    assert "take the part for the whole" in advice_for(version(5, **found)).reason
+    lost = Result(Outcome.FAILED, "it does not come")
+    assert "take the part for the whole" not in advice_for(version(5, **{**found, "fence": lost})).reason
+
+
+def test_wildcards_without_a_retained_set_leave_live_messages() -> None:
+    """What comes by a filter with wildcards is live only, and the settings say so."""
+    advice = advice_for(version(5, **{"retained_by_#": Outcome.FAILED}))
+    assert link_of(advice).links[0].selectors[0].live_only
+
+
+def test_weaker_evidence_and_missing_parts_are_configured() -> None:
+    """Each finding has its key."""
+    (link,) = link_of(
+        advice_for(
+            version(
+                5,
+                marker=Outcome.FAILED,
+                clear_forwarded=Outcome.FAILED,
+                Retain_Handling_2=Outcome.FAILED,
+                session_kept=Result(Outcome.PASSED, "", 60),
+                **{"large_set,_QoS_0": Result(Outcome.PASSED, "", 4.2)},
+            )
+        )
+    ).links
+    assert (link.min_evidence, link.audit_interval_s, link.session_expiry_s) == ("barrier", 300.0, 60)
+    assert (link.snapshot_quiet_s, link.selectors[0].qos) == (13.0, 0)
+    (link,) = link_of(advice_for(version(5, set_again=Outcome.FAILED))).links
+    assert link.audit_interval_s == 0
+
+
+def test_user_that_may_only_read_is_judged_by_its_filter() -> None:
+    """What was seen of the given filter is enough for a link, with the weaker evidence."""
+    report = version(5, control_message=Outcome.NOT_PERMITTED, marker=Outcome.NOT_PERMITTED)
+    read = Finding("set of --filter", Result(Outcome.PASSED, "3 topics"), "")
+    advice = advice_for(VersionReport(5, (*report.findings, read)), read_filter="plant/#")
+    assert advice.can_replicate
+    assert link_of(advice).links[0].min_evidence == "barrier"
