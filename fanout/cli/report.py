@@ -257,6 +257,24 @@ def watch(
     )
 
 
+@app.command(epilog="Exit codes: 0 done, 5 a log cannot be read, or the directory cannot be written.")
+def compact(
+    log_dirs: LogDirectories,
+    *,
+    into: Annotated[Path, typer.Option(metavar="DIR", help="Where the large files are kept; reports read it.")],
+) -> None:
+    """Make few large files of the many small ones that nodes seal, by date, primary and node.
+
+    Takes in what is new each time; needs no Spark. A report may be given DIR and the logs together: no row counts
+    twice.
+    """
+    from fanout.reports.compaction import compact as compact_logs
+
+    with _progress() as progress:
+        result = compact_logs(log_dirs, into=into, tell=progress)
+    typer.echo(f"{result.sealed_files} new files taken in; {into} has {result.files}")
+
+
 def _section(name: ReportName, log_dirs: list[str], json_file: Path | None, **options: Any) -> None:
     _require_spark()
     from fanout.reports.entry import run_section
@@ -293,16 +311,22 @@ def _staged(log_dirs: list[str], *, progress: Callable[[str], None]) -> Iterator
     import tempfile
 
     from fanout.replog.reading import stage
+    from fanout.reports.compacted import read_compacted, without_compacted
     from fanout.reports.log_files import LogFiles
 
     progress("reading the logs")
-    local = [Path(directory) for directory in log_dirs if "://" not in directory]
-    remote = LogFiles.in_directories([directory for directory in log_dirs if "://" in directory])
+    compacted = {
+        directory: found for directory in log_dirs if "://" not in directory and (found := read_compacted(directory))
+    }
+    local = [Path(directory) for directory in log_dirs if "://" not in directory and directory not in compacted]
+    others = LogFiles.in_directories(
+        [directory for directory in log_dirs if "://" in directory or directory in compacted]
+    )
     with tempfile.TemporaryDirectory(prefix="fanout-report-") as target:
         staged = stage(local, target=Path(target))
         yield LogFiles.of_files(
-            updates=[*staged.updates, *remote.updates],
-            events=[*staged.events, *remote.events],
+            updates=[*without_compacted(staged.updates, compacted.values()), *others.updates],
+            events=[*without_compacted(staged.events, compacted.values()), *others.events],
             directories=log_dirs,
         )
 

@@ -12,6 +12,7 @@ import queue
 import random
 import re
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,7 +34,7 @@ _IDLE_S: Final = 60.0
 """How often to look for files that have become too old, when no new one comes."""
 _HOUR_NS: Final = 3_600_000_000_000
 _DAY_NS: Final = 24 * _HOUR_NS
-_PLACE: Final = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/\d+-\d+\.parquet")
+_PLACE: Final = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/(\d+)-(\d+)\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,10 @@ class _Kept:
     size: int
     end_ns: int
     """When the hour of its directory ends: nothing in it began later."""
+    run: int
+    """The node epoch."""
+    begins: bool
+    """Whether it has the run's `start` event, which tells reports of the links and selectors of all later rows."""
 
 
 class Archive:
@@ -82,6 +87,7 @@ class Archive:
         # From here on the thread's own; others read the numbers only.
         self._kept: dict[Path, _Kept] = {}  # oldest first, apart from what was sealed late
         self._kept_bytes = 0
+        self._kept_by_run: Counter[int] = Counter()
         self._waiting: dict[Path, int] = {}  # not confirmed by the store: sealed since when
         self._oldest_ns = 0  # of those; 0 for none
         self._compared: set[Path] = set()  # directories of a date whose copies in the store are known
@@ -162,8 +168,14 @@ class Archive:
         except OSError:  # removed meanwhile, by somebody else
             return
         begin = datetime.fromisoformat(place[1]).replace(hour=int(place[2]), tzinfo=UTC)
-        self._kept[path] = _Kept(stat.st_size, int(begin.timestamp()) * 1_000_000_000 + _HOUR_NS)
+        self._kept[path] = _Kept(
+            stat.st_size,
+            end_ns=int(begin.timestamp()) * 1_000_000_000 + _HOUR_NS,
+            run=int(place[3]),
+            begins=path.parts[-5] == "events" and int(place[4]) == 1,
+        )
         self._kept_bytes += stat.st_size
+        self._kept_by_run[int(place[3])] += 1
         if self._store is not None:
             self._waiting[path] = stat.st_mtime_ns
 
@@ -175,7 +187,9 @@ class Archive:
                 break
             # What the store has not confirmed stays: when the disk is full then, new rows are not logged, which is
             # counted and told by a gap event, and what was logged before is not lost.
-            if path not in self._waiting and not self._remove(path, kept):
+            if path in self._waiting or (kept.begins and self._kept_by_run[kept.run] > 1):
+                continue
+            if not self._remove(path, kept):
                 break
 
     def _is_due(self, kept: _Kept) -> bool:
@@ -241,7 +255,11 @@ class Archive:
         return path.relative_to(self._directory).as_posix()
 
     def _forget(self, path: Path) -> None:
-        self._kept_bytes -= self._kept.pop(path).size
+        kept = self._kept.pop(path)
+        self._kept_bytes -= kept.size
+        self._kept_by_run[kept.run] -= 1
+        if not self._kept_by_run[kept.run]:
+            del self._kept_by_run[kept.run]
         self._waiting.pop(path, None)
 
     def _failed(self, error: Exception) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fanout.errors import ReportError
+from fanout.reports.compacted import read_compacted
 from fanout.reports.log_files import LogFiles
 from fanout.reports.spark import LOCAL_MASTER, SMALL_RUN_SETTINGS, has_ended, spark_session
 
@@ -222,6 +223,8 @@ def run_watch(
     for directory in logs:
         if "://" in str(directory):
             raise ReportError(f"{directory} is not a local directory", hint="Mount it, or report on it without watch")
+        if read_compacted(directory) is not None:
+            raise ReportError(f"{directory} is compacted", hint="Give the directories that nodes write to")
     LogFiles.in_directories(logs)
     from fanout.reports.watching.ledger import Ledger
 

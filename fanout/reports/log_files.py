@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fanout.errors import ReportError
 from fanout.replog.schema import SCHEMA_VERSION
+from fanout.reports.compacted import read_compacted, without_compacted
 
 __all__ = ["LogFiles"]
 
@@ -43,15 +45,26 @@ class LogFiles:
         """Return the input for the sealed files in log directories, or under URIs such as `s3a://bucket/logs`.
 
         Args:
-            directories: Each holds `v1/updates` and `v1/events`. The same directory given twice counts once.
+            directories: Each holds `v1/updates` and `v1/events`, or what `fanout report compact` made of such. The
+                same directory given twice counts once, and so does a sealed file that is compacted in another.
 
         Raises:
-            ReportError: A local directory holds no replication log.
+            ReportError: A local directory holds no replication log, or the same rows are compacted in two.
         """
         unique = tuple(dict.fromkeys(_texts(directories)))
+        compacted = {
+            directory: found for directory in unique if "://" not in directory and (found := read_compacted(directory))
+        }
+        for one, other in itertools.combinations(compacted.values(), 2):
+            if one.seen.overlaps(other.seen):
+                raise ReportError(
+                    f"{one.directory} and {other.directory} hold the same rows", hint="Give one of the two"
+                )
         updates: list[str] = []
         events: list[str] = []
         for directory in unique:
+            if directory in compacted:
+                continue
             root = directory.rstrip("/")
             tables = (f"{root}/v{SCHEMA_VERSION}/updates", f"{root}/v{SCHEMA_VERSION}/events")
             if "://" not in root:
@@ -67,6 +80,9 @@ class LogFiles:
             else:
                 updates.append(tables[0])
                 events.append(tables[1])
+        more = compacted.values()
+        updates = [*without_compacted(updates, more), *(path for one in more for path in one.paths("updates"))]
+        events = [*without_compacted(events, more), *(path for one in more for path in one.paths("events"))]
         return cls(tuple(updates), tuple(events), unique)
 
     def bytes_at_most(self, limit: int) -> bool:

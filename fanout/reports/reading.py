@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -43,12 +43,13 @@ def read_tables(spark: SparkSession, files: LogFiles) -> Tables:
     Raises:
         ReportError: There is no file at all.
     """
-    if not files.updates and not files.events:
+    updates, events = _existing(spark, files.updates), _existing(spark, files.events)
+    if not updates and not events:
         raise ReportError(
             f"there is no log file in {', '.join(files.directories)}",
             hint="A node seals its first file after log.segment_age_max_s or when it stops",
         )
-    return Tables(_read(spark, files.updates, UPDATES), _read(spark, files.events, EVENTS))
+    return Tables(_read(spark, updates, UPDATES), _read(spark, events, EVENTS))
 
 
 def take_survey(tables: Tables) -> Survey:
@@ -104,10 +105,26 @@ def spark_errors() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ReportError(
-            f"Spark could not run the report: {lines[0]}", hint="Check the log files with `fanout log verify`"
-        ) from error
+        said = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+        lines = said.strip().splitlines() or [type(error).__name__]
+        hint = "Check the log files with `fanout log verify`"
+        if "FileSystem" in lines[0]:
+            hint = "Spark lacks the file system of this URI; for s3a:// give it org.apache.hadoop:hadoop-aws"
+        raise ReportError(f"Spark could not run the report: {lines[0]}", hint=hint) from error
+
+
+def _existing(spark: SparkSession, paths: Sequence[str]) -> list[str]:
+    """Return the paths without URIs of directories that are not there: a log need not have both tables."""
+    context = spark.sparkContext
+    assert context._jvm is not None
+    existing: list[str] = []
+    for path in paths:
+        if "://" in path:
+            place = context._jvm.org.apache.hadoop.fs.Path(path)
+            if not place.getFileSystem(context._jsc.hadoopConfiguration()).exists(place):
+                continue
+        existing.append(path)
+    return existing
 
 
 def _read(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:

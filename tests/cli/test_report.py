@@ -226,3 +226,18 @@ def test_real_report(log: Path, tmp_path: Path) -> None:
     assert "starting Spark" in run.text, "the stage that runs is shown"
     assert "edge-1" in run.text.rpartition("starting Spark")[2]
     assert max(map(len, run.lines)) <= 80
+
+
+def test_compacted_logs_are_read_beside_the_logs(runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path) -> None:
+    """`compact` says what it did, needs no Spark, and no row of what it made is read a second time from the log."""
+    large = tmp_path / "large"
+    answer = runner.invoke(app, ["report", "compact", str(log), "--into", str(large)])
+    assert (answer.exit_code, answer.stdout) == (0, f"4 new files taken in; {large} has 4\n")
+    answer = runner.invoke(app, ["report", "lag", str(log), str(large)])
+    assert answer.exit_code == 0, answer.output
+    assert job.logs is not None
+    assert job.logs.directories == (str(log), str(large))
+    assert {path.startswith(f"{large}/") for path in (*job.logs.updates, *job.logs.events)} == {True}
+    assert (len(job.logs.updates), len(job.logs.events)) == (2, 2)
+    answer = runner.invoke(app, ["report", "compact", str(tmp_path / "nowhere"), "--into", str(large)])
+    assert answer.exit_code == 5

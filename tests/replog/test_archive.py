@@ -31,9 +31,11 @@ def s3() -> Iterator[LocalS3]:
         yield server
 
 
-def sealed(log: Path, number: int, *, size: int = 10, hour: str = HOUR, node: str = "edge-1") -> Path:
+def sealed(
+    log: Path, number: int, *, size: int = 10, hour: str = HOUR, node: str = "edge-1", table: str = "updates"
+) -> Path:
     """Make a sealed file; what is in it does not matter here."""
-    path = log / "v1" / "updates" / f"node={node}" / hour / f"{EPOCH}-{number:06}.parquet"
+    path = log / "v1" / table / f"node={node}" / hour / f"{EPOCH}-{number:06}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(bytes([number]) * size)
     os.utime(path, ns=(NOW_NS, NOW_NS))
@@ -164,6 +166,20 @@ def test_the_oldest_files_are_removed_when_they_are_too_many_bytes(tmp_path: Pat
         archive.archive.add([sealed(tmp_path, 6, size=240)])
         wait_until_blocking(lambda: archive.stats.removed_files_total == 5, 30)
         assert archive.stats.kept_bytes == 240
+
+
+def test_the_beginning_of_a_run_goes_last(tmp_path: Path) -> None:
+    """Its `start` event says what the links of all later rows are, so it stays as long as there are such."""
+    begin, events, updates = (
+        sealed(tmp_path, number, table=table) for number, table in ((1, "events"), (2, "events"), (1, "updates"))
+    )
+    clock = ManualClock()
+    with tended(tmp_path, clock, keep_bytes_max=15) as archive:
+        wait_until_blocking(lambda: archive.stats.removed_files_total == 2, 30)
+        assert [path.exists() for path in (begin, events, updates)] == [True, False, False]
+    clock.advance(3 * 24 * 3600)
+    assert tended_once(tmp_path, clock, keep_days=2.0).removed_files_total == 1
+    assert not begin.exists()
 
 
 def test_a_file_that_cannot_be_removed_is_an_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

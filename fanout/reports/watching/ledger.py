@@ -23,7 +23,7 @@ from typing import Final
 from fanout.errors import ReportError
 from fanout.replog.schema import SCHEMA_VERSION
 
-__all__ = ["Batch", "Ledger", "Seen", "new_files"]
+__all__ = ["Batch", "Ledger", "Seen", "new_files", "publish_text", "sync_directory"]
 
 _FORMAT: Final = 1
 _NAME: Final = re.compile(r"(\d+)-(\d+)")
@@ -46,6 +46,10 @@ class Seen:
 
     def __len__(self) -> int:
         return sum(map(len, self._numbers.values()))
+
+    def overlaps(self, other: Seen) -> bool:
+        """Return whether a file is in both."""
+        return any(numbers & other._numbers.get(process, set()) for process, numbers in self._numbers.items())
 
     def count_by_table(self) -> dict[str, int]:
         """Return how many files of each table of the log are in it."""
@@ -172,7 +176,7 @@ class Ledger:
     def publish(self, name: str, text: str) -> None:
         """Replace one of the files that others read."""
         with self._writing():
-            _replace(self.directory / name, text)
+            publish_text(self.directory / name, text)
 
     def _write(self, number: int, *, base: bool, seen: Seen, rows: Mapping[str, int]) -> None:
         commit = {
@@ -184,7 +188,7 @@ class Ledger:
             "rows": dict(rows),
         }
         with self._writing():
-            _replace(self._commits / f"{number:012}.json", json.dumps(commit))
+            publish_text(self._commits / f"{number:012}.json", json.dumps(commit))
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -216,7 +220,7 @@ def _identity(path: str) -> tuple[str, int]:
     return f"{parts[-5]}/{parts[-4]}/{match[1]}", int(match[2])
 
 
-def _replace(path: Path, text: str) -> None:
+def publish_text(path: Path, text: str) -> None:
     """Write a file aside, force it to disk, and rename it, so that it is whole or not there."""
     aside = path.with_name(f".{path.name}.tmp")
     with aside.open("w", encoding="utf-8") as file:
@@ -224,7 +228,12 @@ def _replace(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     aside.replace(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Put the entries of a directory on the disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
