@@ -1,8 +1,8 @@
 """What local clients publish: who may, what it becomes, and its identity.
 
-Owns the node's own namespace (every topic outside the selectors), the sequence of stamps, and the decision on
-each row. Topics inside a selector belong to the primary: they are refused, or forwarded when the selector says
-so. Knows no sessions and no sockets.
+Owns the node's own namespace (every topic outside the selectors) and the decision on each row. Topics inside a
+selector belong to the primary: they are refused, or forwarded when the selector says so. Knows no sessions and no
+sockets.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Stamp, Update, content_digest
 from fanout.selection import Selector
 from fanout.server.collaborators import PublishVerdict
+from fanout.stamp import StampCount
 
 __all__ = ["Forward", "LocalIngress"]
 
@@ -35,15 +36,13 @@ class LocalIngress:
 
     Attributes:
         replica: The retained values of the topics that clients publish at this node.
-        sequence: Sequence of the newest stamp; 0 before the first.
         limits_reached: How many retained messages were refused for a limit of the replica, by its key in `[server]`.
     """
 
     def __init__(
         self,
         *,
-        node_id: str,
-        node_epoch: int,
+        stamps: StampCount,
         replica: Replica,
         selectors: Sequence[tuple[Selector, Forward]],
         control_prefixes: Sequence[bytes],
@@ -52,8 +51,7 @@ class LocalIngress:
         """Join the ingress with the rest of the node.
 
         Args:
-            node_id: The node that stamps.
-            node_epoch: The epoch of its stamps.
+            stamps: The node's count; everything that is accepted is stamped.
             replica: The store of the node's own namespace.
             selectors: Every selector of every link, with the way to its primary.
             control_prefixes: Where the links' control topics begin: nothing below is replicated, whatever the
@@ -61,10 +59,8 @@ class LocalIngress:
             accept: Logs and dispatches what a batch changed; gets the publisher's Client Identifier, or None.
         """
         self.replica = replica
-        self.sequence = 0
         self.limits_reached = {"retained_topics_max": 0, "retained_bytes_max": 0}
-        self._node_id = node_id
-        self._node_epoch = node_epoch
+        self._stamps = stamps
         self._selectors = tuple(selectors)
         self._control_prefixes = tuple(control_prefixes)
         self._accept = accept
@@ -76,7 +72,8 @@ class LocalIngress:
         success = ReasonCode.SUCCESS
         guarded = bool(self._selectors)
         space: _Space | None = None
-        node_id, epoch, sequence, origin_us = self._node_id, self._node_epoch, self.sequence, now_ns // 1000
+        stamps = self._stamps
+        node_id, epoch, sequence, origin_us = stamps.node, stamps.epoch, stamps.sequence, now_ns // 1000
         for row in rows:
             topic, payload, flags, _, properties, expiry_s = row
             if (topic[:4] == _SYS and topic[4:5] in _LEVEL_ENDS) or (guarded and self._owner(topic) is not None):
@@ -103,7 +100,7 @@ class LocalIngress:
                 )
             )
             verdicts.append(success)
-        self.sequence = sequence
+        stamps.sequence = sequence
         if updates:
             self._accept(self.replica.apply(updates, phase=Phase.LIVE), client_id)
         return verdicts
