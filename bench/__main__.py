@@ -28,6 +28,7 @@ BENCHES = {
     "scale": "bench.scale",
     "capacity": "bench.capacity",
     "workers": "bench.workers",
+    "reports": "bench.reports",
 }
 """By name: the module with `add_arguments(parser)` and `run(arguments) -> Report`; its docstring's first line says what
 it measures."""
