@@ -29,6 +29,7 @@ BENCHES = {
     "capacity": "bench.capacity",
     "workers": "bench.workers",
     "chaos": "bench.chaos.command",
+    "reports": "bench.reports",
 }
 """By name: the module with `add_arguments(parser)` and `run(arguments) -> Report`; its docstring's first line says what
 it measures."""

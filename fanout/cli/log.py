@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -28,6 +30,55 @@ LogDirectory: TypeAlias = Annotated[
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FLAGS = {1: "dup", 2: "duplicate", 4: "stale", 8: "conflated"}
+_NOTHING = "-"
+
+
+@app.command(name="show", epilog="Exit codes: 0 shown, 2 the filter is no Topic Filter, 5 the log cannot be read.")
+def show_rows(
+    directory: LogDirectory,
+    *,
+    last: Annotated[int, typer.Option(min=1, metavar="ROWS", help="How many rows to show.")] = 20,
+    node: Annotated[str | None, typer.Option(metavar="NODE", help="Show the rows of this node only.")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="FILTER", help="Show updates that this filter matches.")] = None,
+    events: Annotated[bool, typer.Option("--events", help="Show events, not updates.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each row as one line of JSON.")] = False,
+) -> None:
+    """Show the newest rows of a log, oldest first.
+
+    Names of topics are those at the primary. Payloads are not in a log.
+    """
+    from fanout.cli.terminal import columns, show
+    from fanout.errors import ProtocolError
+    from fanout.mqtt.topics import check_topic_filter, matches
+    from fanout.replog.showing import newest_rows
+
+    if topic is not None and events:
+        raise typer.BadParameter("events have no topic", param_hint="--topic")
+    try:
+        check_topic_filter((topic or "#").encode())
+    except ProtocolError as error:
+        raise typer.BadParameter(error.detail, param_hint="--topic") from error
+    rows = newest_rows(
+        directory,
+        "events" if events else "updates",
+        count=last,
+        node=node,
+        wanted_topic=None if topic is None else lambda name: matches(topic.encode(), name.encode()),
+    )
+    if as_json:
+        for row in rows:
+            sys.stdout.write(json.dumps(row, default=datetime.isoformat, ensure_ascii=False) + "\n")
+        return
+    if not rows:
+        show(f"{directory} holds no such rows")
+        return
+    numbers = ("bytes", "topics", "lag us", "pos")
+    show_cells = _event_cells if events else _update_cells
+    table = columns(*show_cells(rows[0]), right=numbers)
+    for row in rows:
+        table.add_row(*show_cells(row).values())
+    show(table)
 
 
 @app.command(epilog="Exit codes: 0 shown, 5 the directory is not a log or cannot be read.")
@@ -96,6 +147,46 @@ def _check(check: NodeCheck) -> Iterator[tuple[str, RenderableType]]:
         yield "", f"missing: {which} of epoch {gap.node_epoch}; {told}"
     for problem in check.problems:
         yield "", f"{problem.path}: {problem.text}"
+
+
+def _update_cells(row: dict[str, Any]) -> dict[str, str]:
+    from fanout.replica.update import ChangeKind, Phase
+
+    flags = [name for bit, name in _FLAGS.items() if row["flags"] & bit]
+    stamp = f"{row['stamp_primary']}:{row['stamp_epoch']}:{row['sequence']}" if row["stamp_primary"] else _NOTHING
+    return {
+        "time": _short_time(row["applied"]),
+        "node": row["node"],
+        "link": row["link"] or _NOTHING,
+        "pos": str(row["log_pos"]),
+        "topic": row["topic"],
+        "bytes": str(row["payload_bytes"]),
+        "qos": f"{row['qos']}{' retained' if row['retain'] else ''}",
+        "change": ChangeKind(row["change"]).name.lower(),
+        "phase": Phase(row["phase"]).name.lower(),
+        "flags": " ".join(flags) or _NOTHING,
+        "stamp": stamp,
+    }
+
+
+def _event_cells(row: dict[str, Any]) -> dict[str, str]:
+    return {
+        "time": _short_time(row["at"]),
+        "node": row["node"],
+        "link": row["link"] or _NOTHING,
+        "pos": str(row["log_pos"]),
+        "event": row["event"],
+        "selector": row["selector"] or _NOTHING,
+        "state": row["state"] or _NOTHING,
+        "evidence": row["evidence"] or _NOTHING,
+        "topics": str(row["topics"]),
+        "lag us": _NOTHING if row["lag_us"] is None else str(row["lag_us"]),
+        "detail": row["detail"] or _NOTHING,
+    }
+
+
+def _short_time(time: datetime) -> str:
+    return time.isoformat(sep=" ", timespec="milliseconds")
 
 
 def _as_time(time_us: int) -> str:

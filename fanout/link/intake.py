@@ -46,7 +46,8 @@ class Intake:
     """Turns rows into updates for one link.
 
     Attributes:
-        stamped: Whether the last User Property of a PUBLISH is a stamp, as CONNACK promised.
+        stamped: Whether the last User Property of a PUBLISH may be a stamp: CONNACK promised it, or publishers are
+            believed.
         retain_all: Whether every row counts as retained (MQTT 3.1.1 with `retain_policy = "keep"`).
         fixed_qos: For each selector the QoS its updates get, or None for the QoS of the PUBLISH. Fixed while
             the subscription has QoS 0 although the selector asks for more.

@@ -45,6 +45,7 @@ from fanout.link.teardown import piece_topics
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
+from fanout.stamp import StampCount
 from fanout.standing import NO_NODE, UNTOLD, Standing
 
 __all__ = ["Link"]
@@ -66,6 +67,7 @@ class Link:
         clock: Clock,
         logger: FilteringBoundLogger,
         store: ValueStore | None = None,
+        stamps: StampCount | None = None,
     ) -> None:
         """Make a link that is down.
 
@@ -77,6 +79,7 @@ class Link:
             clock: The time.
             logger: Where it tells what happens; its name is added to every line.
             store: Where its values outlive the process; None for nowhere.
+            stamps: The node's count, used with `stamp_updates`; None stamps nothing.
         """
         self.config = config
         self._replica = replica
@@ -84,7 +87,7 @@ class Link:
         self._clock = clock
         self._logger = logger.bind(link=config.name)
         self._keeping = None if store is None else Keeping(store, config, node_id=node_id)
-        self._session = LinkSession(config, node_id=node_id, replica=replica, nonce=clock.now_ns())
+        self._session = LinkSession(config, node_id=node_id, replica=replica, nonce=clock.now_ns(), stamps=stamps)
         # What the status shows is what was acted on, in order: the session may be ahead by the rest of a read.
         self._state = LinkState.DOWN
         self._standing = NO_NODE

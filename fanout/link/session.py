@@ -54,8 +54,8 @@ from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.packets import Connack, Disconnect, PacketType, Pingresp, Suback, Unsuback
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
-from fanout.replica.update import Phase, Stamp
-from fanout.stamp import split_stamp
+from fanout.replica.update import Phase, Stamp, Update
+from fanout.stamp import StampCount, split_stamp
 from fanout.standing import NO_NODE, STANDING_TOPIC, UNTOLD, decode_standing
 
 __all__ = ["PING_SHARE", "LinkSession"]
@@ -92,7 +92,15 @@ class LinkSession:
         primary_node: Node identifier of the primary, when the newest CONNACK told that it is a fanout node.
     """
 
-    def __init__(self, config: LinkConfig, *, node_id: str, replica: Replica, nonce: int) -> None:
+    def __init__(
+        self,
+        config: LinkConfig,
+        *,
+        node_id: str,
+        replica: Replica,
+        nonce: int,
+        stamps: StampCount | None = None,
+    ) -> None:
         """Make a machine that is down.
 
         Args:
@@ -100,6 +108,7 @@ class LinkSession:
             node_id: This node.
             replica: The link's replica; while the machine lives, nobody else changes it.
             nonce: Differs between processes (`ControlChannel`).
+            stamps: The node's count, used with `stamp_updates`; None stamps nothing.
         """
         self.state = LinkState.DOWN
         self.epoch = 0
@@ -164,6 +173,9 @@ class LinkSession:
         self._refused_before = 0
         self._stamp_before: Stamp | None = None
         """Stamp of the newest control message that came back before the pass under way."""
+        self._stamps = stamps if config.stamp_updates else None
+        self._stamps_itself = False
+        """Whether live updates of the primary get this node's stamps."""
         self._last_received = 0.0
         self._now = 0.0
         self._now_ns = 0
@@ -433,7 +445,8 @@ class LinkSession:
         self._connack_by = _NEVER
         self._keep_alive_s = handshake.keep_alive_s
         self._session_expiry_s = min(handshake.session_expiry_s, self._config.session_expiry_s)
-        self._intake.stamped = handshake.stamped
+        self._intake.stamped = handshake.stamped or self._stamps is not None
+        self._stamps_itself = self._stamps is not None and not handshake.stamped
         self.primary_node = handshake.primary_node
         self._outgoing.allow_in_flight(handshake.receive_maximum)
         self._ask_standing()
@@ -486,6 +499,8 @@ class LinkSession:
             batch = self._intake.convert(part, now_ns=self._now_ns)
             if self._audit is not None and not part[0][2] & 6:
                 for each, updates in self._replica.split_pass(batch.updates):
+                    if self._stamps_itself:
+                        updates = self._complete_stamps(updates, phase=each)
                     self._events.append(Applied(self._replica.apply(updates, phase=each), b"", self.epoch))
                 batch.updates = []
             open_count = len(batch.to_puback) + self._inbound.open_count
@@ -494,12 +509,19 @@ class LinkSession:
             updates = batch.updates
             if self.content is not None:
                 updates = self.content.admit(updates, phase=phase)
+            if self._stamps_itself:
+                updates = self._complete_stamps(updates, phase=phase)
             changes = self._replica.apply(updates, phase=phase)
             acknowledgement = encode_acknowledgement(batch)
             if updates or acknowledgement:
                 self._events.append(Applied(changes, acknowledgement, self.epoch))
             for row in batch.others:
                 self._on_other(row)
+
+    def _complete_stamps(self, updates: list[Update], *, phase: Phase) -> list[Update]:
+        """Stamp live updates of a primary that does not."""
+        assert self._stamps is not None
+        return self._stamps.complete(updates, live=phase is Phase.LIVE)
 
     def _phases(self, rows: list[PublishRow]) -> Iterator[tuple[Phase, Sequence[PublishRow]]]:
         """Split rows, in order, by why they came."""
@@ -531,7 +553,7 @@ class LinkSession:
         topic, payload, flags, _, properties, _ = row
         system = self.count.receive(topic, payload, retain=bool(flags & 1), held=self._replica.count(0))
         if topic == self.control.topic:
-            stamp = split_stamp(properties)[1] if self._intake.stamped else None
+            stamp = split_stamp(properties)[1] if self._intake.stamped and not self._stamps_itself else None
             round_trip_ns = self.control.receive(payload, now=self._now, stamp=stamp)
             if round_trip_ns is not None:
                 self._events.append(HeartbeatReturned(round_trip_ns))

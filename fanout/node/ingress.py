@@ -1,8 +1,8 @@
 """What local clients publish: who may, what it becomes, and its identity.
 
-Owns the node's own namespace (every topic outside the selectors), the sequence of stamps, and the decision on
-each row. Topics inside a selector belong to the primary: they are refused, or forwarded when the selector says
-so. Knows no sessions and no sockets.
+Owns the node's own namespace (every topic outside the selectors) and the decision on each row. Topics inside a
+selector belong to the primary: they are refused, or forwarded when the selector says so. Knows no sessions and no
+sockets.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, Update, con
 from fanout.selection import Selector
 from fanout.server.collaborators import PublishVerdict
 from fanout.server.receiving import Verdict
+from fanout.stamp import StampCount
 
 __all__ = ["Forward", "LocalIngress"]
 
@@ -37,7 +38,6 @@ class LocalIngress:
 
     Attributes:
         replica: The retained values of the topics that clients publish at this node.
-        sequence: Sequence of the newest stamp; 0 before the first.
         limits_reached: How many retained messages a limit of the replica kept out, by its key in `[server]`; those over
             `max_payload` of `[retained]` were delivered all the same.
     """
@@ -45,8 +45,7 @@ class LocalIngress:
     def __init__(
         self,
         *,
-        node_id: str,
-        node_epoch: int,
+        stamps: StampCount,
         replica: Replica,
         selectors: Sequence[tuple[Selector, Forward]],
         control_prefixes: Sequence[bytes],
@@ -56,8 +55,7 @@ class LocalIngress:
         """Join the ingress with the rest of the node.
 
         Args:
-            node_id: The node that stamps.
-            node_epoch: The epoch of its stamps.
+            stamps: The node's count; everything that is accepted is stamped.
             replica: The store of the node's own namespace.
             selectors: Every selector of every link, with the way to its primary.
             control_prefixes: Where the links' control topics begin: nothing below is replicated, whatever the
@@ -67,10 +65,8 @@ class LocalIngress:
             expiry_s: When a retained value expires whose publisher did not say, in seconds; 0: never.
         """
         self.replica = replica
-        self.sequence = 0
         self.limits_reached = {"retained_topics_max": 0, "retained_bytes_max": 0, _MAX_PAYLOAD: 0}
-        self._node_id = node_id
-        self._node_epoch = node_epoch
+        self._stamps = stamps
         self._selectors = tuple(selectors)
         self._control_prefixes = tuple(control_prefixes)
         self._accept = accept
@@ -84,7 +80,8 @@ class LocalIngress:
         guarded = bool(self._selectors)
         space: _Space | None = None
         own_expires_ns = now_ns + self._expiry_ns if self._expiry_ns else 0
-        node_id, epoch, sequence, origin_us = self._node_id, self._node_epoch, self.sequence, now_ns // 1000
+        stamps = self._stamps
+        node_id, epoch, sequence, origin_us = stamps.node, stamps.epoch, stamps.sequence, now_ns // 1000
         for row in rows:
             topic, payload, flags, _, properties, expiry_s = row
             if (topic[:4] == _SYS and topic[4:5] in _LEVEL_ENDS) or (guarded and self._owner(topic) is not None):
@@ -111,7 +108,7 @@ class LocalIngress:
                 )
             )
             verdicts.append(success)
-        self.sequence = sequence
+        stamps.sequence = sequence
         if updates:
             changes = self.replica.apply(updates, phase=Phase.LIVE)
             self.limits_reached[_MAX_PAYLOAD] += changes.kinds.count(ChangeKind.REFUSED)  # the others are refused above

@@ -46,6 +46,7 @@ from fanout.replog.settings import ArchiveSettings, LogSettings
 from fanout.replog.writer import LogWriter
 from fanout.selection import Selector
 from fanout.server.server import Server
+from fanout.stamp import StampCount
 from fanout.system_clock import SystemClock
 from fanout.workers.pool import WorkerPool
 
@@ -96,6 +97,7 @@ class Node:
         self.epoch = self.clock.now_ns() // 1000
         """Unix time in microseconds at which this process started: the epoch of its log and its stamps."""
         self._logger = logger.bind(node=config.node.id)
+        self.stamps = StampCount(node=config.node.id, epoch=self.epoch)
         self._log = self._make_log()
         self._holding: set[str] = set()
         self.kept = self._make_kept()
@@ -116,8 +118,7 @@ class Node:
         )
         self._own_source = self._log.source() if self._log else None
         self.ingress = LocalIngress(
-            node_id=config.node.id,
-            node_epoch=self.epoch,
+            stamps=self.stamps,
             replica=self.own,
             selectors=self._selectors(),
             control_prefixes=[f"{link.control_topic}/".encode() for link in config.links],
@@ -441,6 +442,7 @@ class Node:
             clock=self.clock,
             logger=self._logger.bind(link=config.name),
             store=self.kept,
+            stamps=self.stamps,
         )
 
     def _selectors(self) -> list[tuple[Selector, Forward]]:

@@ -6,7 +6,8 @@ Parquet, queues or threads.
 A segment is a sequence of frames. Each is a header, then one or two Arrow IPC streams (lz4), and its CRC
 covers the header too (a flipped row count is as bad as a flipped row). The first frame, OPENED, names the
 node and the moment, so that everything derived from a segment is derived from its content. A ROWS frame holds
-all rows of both tables between two log positions. FINISHED says that the segment was closed in good order.
+all rows of both tables between two log positions. FINISHED says that the segment was closed in good order, and how many
+rows it has between which positions.
 Recovery is the exact prefix of whole frames: reading stops at the first one that is short, does not fit its
 CRC, or goes back in the log.
 """
@@ -45,6 +46,9 @@ _HEADER = struct.Struct("<4sBxxxIIIIqqI")
 """Magic, kind, bytes of updates, bytes of events, rows of updates, rows of events, first and last log_pos,
 CRC."""
 
+_FIRST_LOG_POS = 6
+"""Its place in the header."""
+
 _sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 _IPC_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
@@ -58,7 +62,7 @@ class FrameKind(IntEnum):
     ROWS = 2
     """Rows of both tables."""
     FINISHED = 3
-    """Nothing; the last frame of a segment that was closed in good order."""
+    """No rows; the last frame of a segment that was closed in good order, with the counts and positions of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,8 @@ class SegmentFile:
         """Bytes of whole frames."""
         self.update_rows = 0
         self.event_rows = 0
+        self.first_log_pos = 0
+        """Lowest position of the rows in it; 0 for none."""
         self.last_log_pos = 0
         """Highest position of the rows in it; 0 for none."""
         self.damaged = False
@@ -194,6 +200,7 @@ class SegmentFile:
     def append(self, frame: bytes, *, update_rows: int, event_rows: int, last_log_pos: int) -> None:
         """Append a frame of `encode_rows`; when that fails take away what was written of it."""
         self._append(frame)
+        self.first_log_pos = self.first_log_pos or _HEADER.unpack_from(frame)[_FIRST_LOG_POS]
         self.update_rows += update_rows
         self.event_rows += event_rows
         self.last_log_pos = last_log_pos
@@ -226,7 +233,15 @@ class SegmentFile:
         """Close the file, with the frame that says so when nothing went wrong."""
         try:
             if not self.damaged:
-                self._append(_encode(FrameKind.FINISHED, b""))
+                finished = _encode(
+                    FrameKind.FINISHED,
+                    b"",
+                    update_rows=self.update_rows,
+                    event_rows=self.event_rows,
+                    first_log_pos=self.first_log_pos,
+                    last_log_pos=self.last_log_pos,
+                )
+                self._append(finished)
                 self.sync()
         finally:
             os.close(self._descriptor)
@@ -285,11 +300,14 @@ class SegmentReader:
                 self.first_log_pos = self.first_log_pos or frame.first_log_pos
                 self.last_log_pos = frame.last_log_pos
                 yield frame
-            elif kind == FrameKind.FINISHED and self.identity:
+            elif kind == FrameKind.FINISHED and self.identity and numbers in ([0] * 4, self._found()):
                 self.good_bytes += whole_bytes
                 self.finished = True
             else:
                 return
+
+    def _found(self) -> list[int]:
+        return [self.update_rows, self.event_rows, self.first_log_pos, self.last_log_pos]
 
     def skim(self) -> Frame | None:
         """Read all frames and return the last one with rows, or None."""

@@ -61,9 +61,11 @@ class Comparison:
 
     def reference_sequences(self) -> tuple[ReferenceSequences, ...]:
         """Return what a primary's own log holds of its sequences; nothing for other references."""
-        if self._scope.reference.kind != "primary" or not self._scope.targets_of("stamped"):
+        reference = self._scope.reference
+        if not reference.stamps or not self._scope.targets_of("stamped"):
             return ()
-        published = self._sources.where(words.stamped(self._scope) & (sf.col("phase") == PHASE_LIVE))
+        own = sf.col("stamp_primary").isin(list(reference.nodes))  # of a publisher's count parts may go elsewhere
+        published = self._sources.where(words.stamped(self._scope) & own & (sf.col("phase") == PHASE_LIVE))
         found = words.reference_sequences(published).orderBy("primary", "epoch")
         return tuple(
             ReferenceSequences(
@@ -198,7 +200,7 @@ class Comparison:
 
     def _list_prefixes(self, wanted: DataFrame, absent: DataFrame) -> Listed[PrefixFigures]:
         counted = prefixes.count_prefixes(
-            wanted, absent=absent, depth=self._depth, repeats=self._scope.reference.kind != "primary"
+            wanted, absent=absent, depth=self._depth, repeats=not self._scope.stamped_once
         ).persist()
         try:
             total = counted.count()

@@ -95,7 +95,7 @@ class ReferenceSummary(Value):
     chosen: str
     """Why it was taken."""
     sequences: tuple[ReferenceSequences, ...]
-    """Only for a primary: one entry for each of its epochs."""
+    """Only for a node that stamps: one entry for each of its epochs."""
 
 
 class WindowSummary(Value):

@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 
     from fanout.reports.document import Report, ReportName
 
-__all__ = ["LIST_LIMIT", "SETTLE_S", "ReportResult", "run_completeness", "run_lag", "run_section", "run_watch"]
+__all__ = [
+    "LIST_LIMIT",
+    "SETTLE_S",
+    "ReportResult",
+    "run_completeness",
+    "run_lag",
+    "run_section",
+    "run_settings",
+    "run_watch",
+]
 
 SETTLE_S: Final = 30.0
 """The settle horizon that is used when none is given."""
@@ -95,7 +104,7 @@ def run_completeness(
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
     tell = progress or _tell_nobody
     tell("starting Spark")
-    with spark_session(master=master, settings=_settings(files, master)) as spark:
+    with spark_session(master=master, settings=run_settings(files, master)) as spark:
         from fanout.reports.document import Parameters
         from fanout.reports.job import make_completeness_report
 
@@ -138,7 +147,7 @@ def run_lag(
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
     tell = progress or _tell_nobody
     tell("starting Spark")
-    with spark_session(master=master, settings=_settings(files, master)) as spark:
+    with spark_session(master=master, settings=run_settings(files, master)) as spark:
         from fanout.reports.job import make_lag_report
 
         report = make_lag_report(spark, files, list_limit=LIST_LIMIT, parquet=parquet, progress=tell)
@@ -183,7 +192,7 @@ def run_section(
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
     tell = progress or _tell_nobody
     tell("starting Spark")
-    with spark_session(master=master, settings=_settings(files, master)) as spark:
+    with spark_session(master=master, settings=run_settings(files, master)) as spark:
         from fanout.reports.document import Parameters
         from fanout.reports.job import make_section_report
 
@@ -261,7 +270,8 @@ def run_watch(
                 stop.wait(max(0.0, every_s - (time.monotonic() - begin)))
 
 
-def _settings(files: LogFiles, master: str) -> dict[str, str]:
+def run_settings(files: LogFiles, master: str) -> dict[str, str]:
+    """Return the settings of a run that follow from how much there is to read."""
     small = master.startswith("local[") and files.bytes_at_most(_SMALL_RUN_BYTES)
     return dict(SMALL_RUN_SETTINGS) if small else {}
 

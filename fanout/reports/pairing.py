@@ -6,7 +6,7 @@ to the same primary: by stamps, else by address, else by name. Works on the surv
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fanout.errors import ReportError
@@ -64,11 +64,12 @@ class ObservedLink:
         return bool(set(self.config.addresses) & set(other.config.addresses))
 
 
-def choose_reference(roles: dict[str, str], *, requested: str | None) -> Reference:
-    """Return the reference: the one asked for, else the only primary, else the only tap, else the union.
+def choose_reference(roles: dict[str, str], *, requested: str | None, first_tier: Sequence[str] = ()) -> Reference:
+    """Return the reference: the one asked for, else the only primary, first-tier node or tap, else the union.
 
     Args:
         roles: The role of each node in the logs.
+        first_tier: The secondaries that stamp for the nodes below them.
         requested: The node to take; None chooses.
 
     Raises:
@@ -79,16 +80,22 @@ def choose_reference(roles: dict[str, str], *, requested: str | None) -> Referen
     if requested is not None:
         if requested not in roles:
             raise ReportError(f"the reference {requested} is not in the logs", hint=f"They are of {names(roles)}")
-        return Reference(_KINDS.get(roles[requested], "secondary"), (requested,), "asked for")
-    for role in ("primary", "tap"):
-        found = [node for node in roles if roles[node] == role]
+        kind = "first_tier" if requested in first_tier else _KINDS.get(roles[requested], "secondary")
+        return Reference(kind, (requested,), "asked for")
+    stamping = first_tier if len(roles) > 1 else ()
+    candidates: dict[ReferenceKind, tuple[str, Sequence[str]]] = {
+        "primary": ("of role primary", [node for node in roles if roles[node] == "primary"]),
+        "first_tier": ("that stamp for nodes below them", stamping),
+        "tap": ("of role tap", [node for node in roles if roles[node] == "tap"]),
+    }
+    for kind, (title, found) in candidates.items():
         if len(found) > 1:
             raise ReportError(
-                f"the logs hold {len(found)} nodes of role {role}: {names(found)}",
-                hint="Name one with --reference",
+                f"the logs hold {len(found)} nodes {title}: {names(found)}", hint="Name one with --reference"
             )
         if found:
-            return Reference(_KINDS[role], (found[0],), f"the only {role} in the logs")
+            what = "node that stamps for others" if kind == "first_tier" else kind
+            return Reference(kind, (found[0],), f"the only {what} in the logs")
     if len(roles) < 2:
         raise ReportError(
             f"there is nothing to compare {names(roles)} with",
@@ -102,10 +109,12 @@ def make_groups(
 ) -> tuple[list[Group], list[Source]]:
     """Return the groups of the reference and the sources in them.
 
-    A primary is one group. Each link of a tap is one; in a union, links that lead to the same primary are.
+    What a node stamped is one group. Each link of a tap is one; in a union, links that lead to the same primary are.
     """
     if reference.kind == "primary":
         return _published(survey, reference.nodes[0])
+    if reference.kind == "first_tier":
+        return _handed_on(survey, [link for link in links if link.node in reference.nodes])
     parts: list[list[ObservedLink]] = []
     for link in links:
         if link.node not in reference.nodes:
@@ -143,7 +152,7 @@ def pair_link(
         links: Every link in the logs.
         notices: Gets a sentence when the link is left out, or paired on weak grounds.
     """
-    if reference.kind == "primary":
+    if reference.stamps:
         if _fed_by(link, primary=reference.nodes[0], group=groups[0]):
             return groups[0]
         notices.append(f"{link.title} is not compared: its updates do not come from {reference.name}.")
@@ -190,6 +199,26 @@ def _published(survey: Survey, node: str) -> tuple[list[Group], list[Source]]:
         gap=gap,
     )
     return [group], [Source(node, "", group.id)]
+
+
+def _handed_on(survey: Survey, links: Sequence[ObservedLink]) -> tuple[list[Group], list[Source]]:
+    """Return what a first-tier node hands on: what its links brought it, and what was published at it."""
+    node = links[0].node
+    sources = [*(Source(node, link.name, 0) for link in links), Source(node, "", 0)]
+    stamps = {stamp for source in sources for stamp in survey.stamps(node, link=source.link)}
+    gap = any(survey.gaps_of(node, link=source.link) for source in sources)
+    group = Group(
+        id=0,
+        basis="stamped",
+        # What publishers stamped themselves is exact too, but nothing shows what of that the node never got.
+        exact=stamps == {node} and not (gap or survey.absent_rows(node)),
+        stamped_by=tuple(sorted(stamps)),
+        from_us=-NEVER_US,
+        end_us=survey.log_span_us(node)[1],
+        selections=None,
+        gap=gap,
+    )
+    return [group], sources
 
 
 def _observed(survey: Survey, part: list[ObservedLink], *, group: int, union: bool) -> Group:

@@ -25,8 +25,8 @@ def decide_scope(survey: Survey, *, requested: str | None, settle_us: int) -> Sc
 
     Args:
         survey: What the first look at the logs found.
-        requested: The node to take as the reference; None takes the only primary, else the only tap, else the
-            union of the secondaries.
+        requested: The node to take as the reference; None takes the only primary, else the only first-tier node, else
+            the only tap, else the union of the secondaries.
         settle_us: The settle horizon: updates younger than this at the end are pending.
 
     Raises:
@@ -34,7 +34,7 @@ def decide_scope(survey: Survey, *, requested: str | None, settle_us: int) -> Sc
             it, or
             the same rows were given twice.
     """
-    reference = choose_reference(survey.roles, requested=requested)
+    reference = choose_reference(survey.roles, requested=requested, first_tier=survey.first_tier)
     configs = {node: survey.config(node) for node in survey.roles}
     notices: list[str] = []
     links = [

@@ -18,7 +18,8 @@ from fanout.reports.details import Selection
 __all__ = ["NEVER_US", "Basis", "Group", "Reference", "ReferenceKind", "Scope", "Source", "Target"]
 
 Basis = Literal["stamped", "unstamped"]
-ReferenceKind = Literal["primary", "tap", "secondary", "union"]
+ReferenceKind = Literal["primary", "first_tier", "tap", "secondary", "union"]
+"""A first-tier node is a secondary that stamps what it gets from a foreign primary, for the nodes below it."""
 
 NEVER_US: Final = 2**62
 """A time that never comes."""
@@ -33,6 +34,11 @@ class Reference:
     """The node, or for a union every node whose log is part of it."""
     chosen: str
     """Why it was taken."""
+
+    @property
+    def stamps(self) -> bool:
+        """Whether the node itself stamped what it hands on."""
+        return self.kind in ("primary", "first_tier")
 
     @property
     def name(self) -> str:
@@ -100,6 +106,12 @@ class Scope:
     targets: tuple[Target, ...]
     notices: tuple[str, ...]
     """What a reader must know to read the figures right, one sentence each."""
+
+    @property
+    def stamped_once(self) -> bool:
+        """Whether the reference can hold no update twice: it is the node that stamped all of them."""
+        own = all(group.stamped_by == self.reference.nodes for group in self.groups)
+        return self.reference.kind == "primary" or (self.reference.kind == "first_tier" and own)
 
     def targets_of(self, basis: Basis) -> tuple[Target, ...]:
         """Return the targets whose group has this basis."""

@@ -191,6 +191,12 @@ class Survey:
         """Return who stamped the rows of a link."""
         return frozenset(r.stamp_primary for r in self._updates_of(node, link) if r.stamp_primary is not None)
 
+    @property
+    def first_tier(self) -> tuple[str, ...]:
+        """The secondaries that stamped what a link brought them, in order."""
+        found = {row.node for row in self.updates if row.link and row.stamp_primary == row.node}
+        return tuple(sorted(node for node in found if self.roles[node] == "secondary"))
+
     def upstreams(self, node: str, *, link: str) -> frozenset[str]:
         """Return the fanout nodes that a link was connected to."""
         return frozenset(name for row in self._events_of(node) if row.link == link for name in row.upstreams)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.processes import run_fanout
-from tests.support.clients import subscriber
+from tests.support.clients import publish_properties, subscriber
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.network import Proxy
-from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
+from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_updates, selector
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -74,11 +75,11 @@ def remove_rows(node: LiveNode, count: int) -> None:
 
 
 def report(tmp_path: Path, *nodes: LiveNode) -> Any:
-    """Return the completeness report over the logs of stopped nodes."""
+    """Return the completeness report over the logs of stopped nodes; its tables are below `tables`."""
     document = tmp_path / "report.json"
     page = tmp_path / "report.html"
     directories = [str(node.log_directory) for node in nodes]
-    options = ["--settle", "0", "--json", str(document), "--html", str(page)]
+    options = ["--settle", "0", "--json", str(document), "--html", str(page), "--parquet", str(tmp_path / "tables")]
     answer = run_fanout("report", "completeness", *directories, *options, FANOUT_LOG_LEVEL="error")
     assert answer.returncode == 0, answer.stderr
     assert page.read_text().startswith("<!doctype html>")
@@ -127,6 +128,62 @@ async def test_stamped_run_states_the_injected_numbers(tmp_path: Path, nodes: No
     assert (figures["duplicated"], figures["unknown"], figures["pending"]) == (0, 0, 0)
     assert second["final"]["equal"] == TOPICS
     assert second["final"]["equal_percent"] == 100
+
+
+@pytest.mark.mosquitto
+async def test_first_tier_node_makes_the_tree_below_a_broker_exact(
+    mosquitto: Mosquitto, tmp_path: Path, nodes: Nodes
+) -> None:
+    """Beside a foreign primary a first-tier node stamps, and the report lists exactly what a node below lost.
+
+    What a publisher stamped itself keeps that stamp, through the broker and the tree.
+    """
+    with publisher(mosquitto.port) as client:
+        publish_all(client, updates(0, TOPICS))
+    first = nodes.secondary(
+        link(mosquitto.port, selector("plant/#"), settings=QUICK + "stamp_updates = true\n"), name="first"
+    )
+    await first.begin()
+    async with Proxy(first.port) as proxy:
+        whole = nodes.secondary(link(first.port, selector("plant/#", qos=0), settings=QUICK))
+        cut_off = nodes.secondary(link(proxy.port, selector("plant/#", qos=0), settings=QUICK), name="edge-2")
+        for node in (whole, cut_off):
+            await node.begin()
+        own = publish_properties(
+            UserProperty=[("unit", "K"), ("fanout-stamp", f"machine-7:7:5:{time.time_ns() // 1000}")]
+        )
+        with publisher(mosquitto.port) as client, subscriber(whole.port, "plant/own", qos=1) as inbox:
+            await asyncio.to_thread(publish_all, client, [("plant/own", b"x")], retain=False, properties=own)
+            await asyncio.to_thread(inbox.wait, 1)
+        await publish_run(mosquitto.port, proxy=proxy, cut_off=cut_off, watching=[whole, cut_off])
+        for node in (cut_off, whole, first):
+            await asyncio.to_thread(node.stop)
+    document = await asyncio.to_thread(report, tmp_path, first, whole, cut_off)
+
+    live = LIVE_BEFORE + CUT + LIVE_AFTER + 2
+    reference = document["reference"]
+    assert (reference["name"], reference["kind"]) == ("first", "first_tier")
+    ((primary, first_sequence, present, absent),) = [
+        (s["primary"], s["first"], s["present"], s["absent"]) for s in reference["sequences"]
+    ]
+    assert (primary, first_sequence, absent) == ("first", 1, 0)
+    assert present >= live
+    stamps = {row["stamp_primary"] for row in read_updates(whole.log_directory) if row["topic"] == "plant/own"}
+    assert stamps == {"machine-7"}
+    for node, lost in ((whole, 0), (cut_off, CUT)):
+        found = target(document, node)
+        assert found["basis"] == "stamped"
+        figures = found["stamped"]
+        assert (figures["expected"], figures["applied"]) == (live + 1, live + 1 - lost)
+        assert figures["missing"] + figures["reobtained"] == lost
+        assert (figures["unknown"], figures["duplicated"], figures["unreferenced"]) == (0, 0, 0)
+        assert found["final"]["equal"] == TOPICS
+    assert target(document, cut_off)["stamped"]["reobtained"] == CUT_TOPICS
+    messages = {f"plant/message/{number}" for number in range(CUT_MESSAGES)}
+    assert document["missing"]["total"] == CUT - CUT_TOPICS
+    missing = [(one["node"], one["topic"]) for one in pq.read_table(tmp_path / "tables" / "missing").to_pylist()]
+    retained = [f"plant/{number}" for number in range(CUT_TOPICS)] * (CUT_ROUNDS - 1)
+    assert sorted(missing) == sorted(("edge-2", topic) for topic in [*messages, *retained])
 
 
 @pytest.mark.mosquitto

@@ -1,4 +1,4 @@
-"""`fanout log stat` and `fanout log verify`, on logs of the real writer."""
+"""`fanout log show`, `stat` and `verify`, on logs of the real writer."""
 
 from __future__ import annotations
 
@@ -110,3 +110,47 @@ def test_log_without_rows(runner: CliRunner, tmp_path: Path, command: str) -> No
     (tmp_path / "open").mkdir()
     answer = runner.invoke(app, ["log", command, str(tmp_path)])
     assert (answer.exit_code, answer.stdout) == (0, f"{tmp_path} holds no rows\n")
+
+
+def test_show_updates(log: Path) -> None:
+    """The newest rows of all nodes, oldest first, as a table; --node and --topic choose."""
+    answer = run_fanout("log", "show", "--last", "3", "--node", "hub", str(log))
+    assert (answer.returncode, answer.stderr) == (0, "")
+    head, *rows = answer.stdout.splitlines()
+    assert head.split() == ["TIME", "NODE", "LINK", "POS", "TOPIC", "BYTES", "QOS", "CHANGE", "PHASE", "FLAGS", "STAMP"]
+    assert len(rows) == 3
+    positions = [int(row.split()[4]) for row in rows]
+    assert positions == sorted(positions)
+    assert all(f"hub:{EPOCH}:" in row for row in rows)
+    every = run_fanout("log", "show", "--last", "1000", "--json", str(log))
+    documents = [json.loads(line) for line in every.stdout.splitlines()]
+    assert {document["node"] for document in documents} == {"hub", "edge-1"}
+    (topic, *_) = {document["topic"] for document in documents}
+    chosen = run_fanout("log", "show", "--last", "1000", "--json", "--topic", topic, str(log))
+    found = [json.loads(line) for line in chosen.stdout.splitlines()]
+    assert found == [document for document in documents if document["topic"] == topic]
+    assert documents[-1]["applied"].endswith("+00:00")
+
+
+def test_show_events(log: Path) -> None:
+    """Events with their details; a filter of topics is of no use for them, and one that is none is refused."""
+    answer = run_fanout("log", "show", "--events", "--node", "edge-1", str(log))
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "start" in answer.stdout
+    assert "complete" in answer.stdout
+    assert run_fanout("log", "show", "--events", "--topic", "a", str(log)).returncode == 2
+    refused = run_fanout("log", "show", "--topic", "a/#/b", str(log))
+    assert refused.returncode == 2
+    nothing = run_fanout("log", "show", "--node", "nobody", str(log))
+    assert (nothing.returncode, nothing.stdout) == (0, f"{log} holds no such rows\n")
+
+
+def test_show_reads_what_a_killed_node_left(tmp_path: Path) -> None:
+    """Whole frames of an open segment are shown behind what is sealed."""
+    writer = LogWriter(tmp_path, node="hub", role="primary", node_epoch=EPOCH, clock=RunningClock(EPOCH))
+    writer.open()
+    writer.event("start")
+    assert writer.flush()
+    answer = run_fanout("log", "show", "--events", "--json", str(tmp_path))
+    assert [json.loads(line)["event"] for line in answer.stdout.splitlines()] == ["start"]
+    writer.close()

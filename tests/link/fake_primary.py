@@ -33,6 +33,7 @@ from fanout.mqtt.publish import encode_publish
 from fanout.mqtt.topics import matches
 from fanout.replica.store import Replica
 from fanout.selection import Selector
+from fanout.stamp import StampCount
 
 __all__ = ["FakePrimary", "Pair", "make_config"]
 
@@ -299,12 +300,13 @@ class Pair:
         primary: FakePrimary | None = None,
         *,
         topics_max: int | None = None,
+        stamps: StampCount | None = None,
     ) -> None:
         """Join a machine that is down with a primary."""
         self.config = config or make_config()
         self.primary = primary or FakePrimary(version=self.config.version)
         self.replica = Replica(selectors=self.config.selectors, topics_max=topics_max)
-        self.session = LinkSession(self.config, node_id="edge-1", replica=self.replica, nonce=7)
+        self.session = LinkSession(self.config, node_id="edge-1", replica=self.replica, nonce=7, stamps=stamps)
         self.now = 1000.0
         self.events: list[Event] = []
 

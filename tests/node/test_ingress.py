@@ -14,6 +14,7 @@ from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, content_dig
 from fanout.selection import Selector
 from fanout.server.collaborators import PublishVerdict
 from fanout.server.receiving import Verdict
+from fanout.stamp import StampCount
 
 NOW_NS = 1_700_000_000_123_456_789
 NODE_EPOCH = 1_699_999_999_000_000
@@ -39,6 +40,7 @@ class Accepted:
     def __init__(self) -> None:
         self.batches: list[tuple[Changes, str | None]] = []
         self.committed: Verdict | None = None
+        self.count = StampCount(node="hub", epoch=NODE_EPOCH)
 
     def __call__(self, changes: Changes, client_id: str | None) -> Verdict | None:
         self.batches.append((changes, client_id))
@@ -87,8 +89,7 @@ def ingress(
 ) -> LocalIngress:
     """Return the ingress of the node `hub`."""
     return LocalIngress(
-        node_id="hub",
-        node_epoch=NODE_EPOCH,
+        stamps=accepted.count,
         replica=Replica(topics_max=topics_max, bytes_max=bytes_max),
         selectors=selectors,
         control_prefixes=[b"fanout/control/"] if selectors else [],
@@ -150,7 +151,7 @@ def test_sequence_has_no_gaps_over_batches(accepted: Accepted) -> None:
         Stamp("hub", NODE_EPOCH, 2, NOW_NS // 1000),
         Stamp("hub", NODE_EPOCH, 3, NOW_NS // 1000 + 5),
     ]
-    assert hub.sequence == 3
+    assert accepted.count.sequence == 3
 
 
 def test_refused_rows_take_no_sequence(accepted: Accepted) -> None:
@@ -167,7 +168,7 @@ def test_nothing_accepted_is_nothing_told(accepted: Accepted) -> None:
     hub = ingress(accepted, (Selector("#"), never))
     assert hub.publish("client", [row(b"a"), row(b"b")], NOW_NS) == [NOT_AUTHORIZED] * 2
     assert accepted.batches == []
-    assert (hub.sequence, len(hub.replica)) == (0, 0)
+    assert (accepted.count.sequence, len(hub.replica)) == (0, 0)
 
 
 @pytest.mark.parametrize("topic", [b"$SYS", b"$SYS/broker/uptime"])
@@ -226,7 +227,7 @@ async def test_writes_are_forwarded_where_the_selector_says_so(accepted: Accepte
     assert hub.publish("client", [row(b"own"), wanted], NOW_NS) == [SUCCESS, later]
     assert forward.calls == [(wanted, b"hq/")]
     assert accepted.topics == [b"own"]
-    assert hub.sequence == 1
+    assert accepted.count.sequence == 1
 
 
 def test_forwarding_may_fail_at_once(accepted: Accepted) -> None:

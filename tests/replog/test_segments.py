@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import struct
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -33,14 +34,16 @@ def frame(first: int, count: int, *, event: bool = False) -> bytes:
 
 FRAMES = [frame(1, 40, event=True), frame(42, 1), frame(50, 300), frame(350, 20, event=True)]
 LAST = [41, 42, 349, 370]
+ROWS = [(40, 1), (1, 0), (300, 0), (20, 1)]
+"""Updates and events of each frame."""
 
 
 def write(directory: Path, *, close: bool = True) -> tuple[Path, list[int]]:
     """Write a segment; return its path and where each of its frames ends."""
     segment = SegmentFile.create(directory, IDENTITY)
     ends = [segment.size]
-    for data, last in zip(FRAMES, LAST, strict=True):
-        segment.append(data, update_rows=0, event_rows=0, last_log_pos=last)
+    for data, last, (updates, events) in zip(FRAMES, LAST, ROWS, strict=True):
+        segment.append(data, update_rows=updates, event_rows=events, last_log_pos=last)
         ends.append(segment.size)
     if close:
         segment.close()
@@ -64,6 +67,16 @@ def test_frames_are_read_back(tmp_path: Path) -> None:
     assert [row["log_pos"] for row in segment_rows(path)] == [*range(1, 41), 42, *range(50, 370)]
     assert [row["log_pos"] for row in segment_rows(path, "events")] == [41, 370]
     assert path.name == f"{EPOCH}-000001.seg"
+
+
+def test_the_last_frame_tells_what_the_segment_holds(tmp_path: Path) -> None:
+    """Counts and positions stand at the end; where whole frames are missing in between, it is not the end of this."""
+    path, ends = write(tmp_path)
+    data = path.read_bytes()
+    assert struct.unpack("<IIqq", data[ends[-1] :][16:40]) == (361, 2, 1, 370)
+    path.write_bytes(data[: ends[1]] + data[ends[-1] :])
+    last, reader = whole_frames(path)
+    assert (last, reader.finished, reader.torn_bytes) == (LAST[:1], False, len(data) - ends[-1])
 
 
 def test_the_last_frame_is_found(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fanout.errors import ReportError
 from fanout.reports import LogFiles, ReportResult, run_completeness, run_lag
-from fanout.reports.entry import _settings
+from fanout.reports.entry import run_settings
 from tests.reports.documents import report
 from tests.reports.logs import NodeLog, at, selector, write
 
@@ -92,9 +92,9 @@ def test_wrong_parameters_and_inputs_are_refused_before_spark_starts(tmp_path: P
 def test_small_local_runs_are_started_for_speed(logs: Path) -> None:
     """Only a local run over little data is compiled simply."""
     files = LogFiles.in_directories([logs])
-    assert _settings(files, "local[*]")
-    assert not _settings(files, "spark://master:7077")
-    assert not _settings(LogFiles.in_directories(["s3a://bucket"]), "local[2]")
+    assert run_settings(files, "local[*]")
+    assert not run_settings(files, "spark://master:7077")
+    assert not run_settings(LogFiles.in_directories(["s3a://bucket"]), "local[2]")
 
 
 def test_a_result_without_a_verdict_passes() -> None:

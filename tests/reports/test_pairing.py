@@ -55,6 +55,20 @@ def test_a_reference_that_cannot_be_chosen_is_an_error(
     assert message in str(caught.value)
 
 
+def test_the_only_node_that_stamps_for_others_comes_before_a_tap() -> None:
+    """Its log makes the figures exact; several of them are for the operator to choose from, and alone there is none."""
+    roles = {"t": "tap", "a": "secondary", "b": "secondary"}
+    found = choose_reference(roles, requested=None, first_tier=("a",))
+    assert (found.kind, found.nodes) == ("first_tier", ("a",))
+    assert found.chosen == "the only node that stamps for others in the logs"
+    assert choose_reference(roles, requested="a", first_tier=("a", "b")).kind == "first_tier"
+    assert choose_reference(roles, requested="b", first_tier=("a",)).kind == "secondary"
+    with pytest.raises(ReportError, match="2 nodes that stamp for nodes below them: a, b"):
+        choose_reference(roles, requested=None, first_tier=("a", "b"))
+    with pytest.raises(ReportError, match="nothing to compare"):
+        choose_reference({"a": "secondary"}, requested=None, first_tier=("a",))
+
+
 def link(name: str, *addresses: str) -> Row:
     """Return a link as the `start` event describes it."""
     return {"name": name, "primary": list(addresses), "selectors": [selector("#")]}
@@ -81,7 +95,7 @@ def node(name: str, *links: Row, role: str = "secondary", stamps: dict[str, str]
 def pairs(*logs: NodeLog, requested: str | None = None) -> tuple[dict[str, int | None], list[str]]:
     """Return the group of each link that is no source, and the notices."""
     survey = survey_of(*logs)
-    reference = choose_reference(survey.roles, requested=requested)
+    reference = choose_reference(survey.roles, requested=requested, first_tier=survey.first_tier)
     links = links_of(survey)
     groups, sources = make_groups(survey, reference=reference, links=links)
     notices: list[str] = []
@@ -212,3 +226,22 @@ def test_a_union_groups_links_that_lead_to_the_same_primary() -> None:
 def test_names_are_in_order() -> None:
     """A sentence lists names alphabetically."""
     assert names({"b", "a", "c"}) == "a, b, c"
+
+
+def test_a_first_tier_node_is_the_primary_of_the_nodes_below_it() -> None:
+    """All that it hands on is one group, exact while nobody else stamped; a second first-tier node is not compared."""
+    first = node("first", link("up", "a"), link("other", "b"), stamps={"up": "first", "other": "first"})
+    below = node("below", link("up", "c"), stamps={"up": "first"})
+    beside = node("beside", link("up", "a"), stamps={"up": "beside"})
+    survey = survey_of(first, below, beside)
+    assert survey.first_tier == ("beside", "first")
+    found, notices = pairs(first, below, beside, requested="first")
+    assert found == {"below/up": 0, "beside/up": None}
+    assert notices == ["beside/up is not compared: its updates do not come from first."]
+    reference = choose_reference(survey.roles, requested="first", first_tier=survey.first_tier)
+    (group,), sources = make_groups(survey, reference=reference, links=links_of(survey))
+    assert {(source.node, source.link) for source in sources} == {("first", "other"), ("first", "up"), ("first", "")}
+    assert (group.basis, group.exact, group.stamped_by, group.selections) == ("stamped", True, ("first",), None)
+    mixed = survey_of(node("first", link("up", "a"), link("b", "b"), stamps={"up": "first", "b": "machine-7"}), below)
+    (group,), _ = make_groups(mixed, reference=reference, links=links_of(mixed))
+    assert (group.exact, group.stamped_by) == (False, ("first", "machine-7"))

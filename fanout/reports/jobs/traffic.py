@@ -32,7 +32,7 @@ def traffic_scope(survey: Survey, *, requested: str | None, settle_us: int) -> S
         ReportError: The reference is not in the logs or cannot be chosen, or it saw nothing.
     """
     only = next(iter(survey.roles)) if len(survey.roles) == 1 else None
-    reference = choose_reference(survey.roles, requested=requested or only)
+    reference = choose_reference(survey.roles, requested=requested or only, first_tier=survey.first_tier)
     links = [
         ObservedLink(survey, node, link, config.since_epoch)
         for node in survey.roles

@@ -87,7 +87,7 @@ def reference_state(rows: DataFrame, *, scope: Scope) -> DataFrame:
         scope: The scope of the report.
     """
     state = final_state(rows, by=("node", "link", "group"))
-    if scope.reference.kind != "union":
+    if len(scope.sources) == len(scope.groups):  # each has one source, hence each topic one row
         return state.select("group", "topic", *_VALUE)
     # Newest by time, then by sequence (updates of one batch share their time), then by digest, so that two
     # runs agree.
