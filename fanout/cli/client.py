@@ -85,7 +85,8 @@ class NodeClient:
         path, patient = f"/v1/links/{link}/audit", httpx.Timeout(_TIMEOUT_S, read=None)
         answer = self._ask("POST", path, json={"confirmed": confirmed}, timeout=patient)
         if answer.status_code in {404, 409}:
-            raise AuditRefused(self._parse(Fault, self._json(answer, "the audit")).error)
+            fault = self._parse(Fault, self._json(answer, "the audit"))
+            raise AuditRefused(fault.error, hint=fault.hint)
         if answer.status_code != 200:
             raise self._stranger(f"status {answer.status_code} for an audit")
         return self._parse(AuditDetail, self._json(answer, "the audit"))
