@@ -16,12 +16,12 @@ from structlog.typing import FilteringBoundLogger
 
 from fanout import __version__
 from fanout.access.gate import Gate
-from fanout.access.passwords import PasswordFile, load_password_file
+from fanout.access.passwords import load_passwords
 from fanout.api.agent import AgentListener
 from fanout.api.app import create_app
 from fanout.api.http_server import HttpServer
 from fanout.concerned import Concerned
-from fanout.config import AccessConfig, LinkConfig, NodeConfig, Role
+from fanout.config import LinkConfig, NodeConfig, Role
 from fanout.link.link import Link
 from fanout.long_lived import LongLived
 from fanout.node.cautions import find_cautions
@@ -226,7 +226,7 @@ class Node:
         """
         if self.server is None:
             return
-        passwords = await asyncio.to_thread(_load_passwords, config.access)
+        passwords = await asyncio.to_thread(load_passwords, config.access.password_file)
         change = self.gate.replace(config.access, passwords=passwords) if self.gate is not None else None
         self.config = dataclasses.replace(self.config, access=config.access)
         differing = [
@@ -342,7 +342,7 @@ class Node:
         )
 
     def _make_pool(self) -> WorkerPool:
-        _load_passwords(self.config.access)  # a file that cannot be used is told before anything starts
+        load_passwords(self.config.access.password_file)  # a file that cannot be used is told before anything starts
         return WorkerPool(
             self.config,
             ingress=self.ingress,
@@ -358,7 +358,7 @@ class Node:
 
     def _make_gate(self) -> Gate:
         access = self.config.access
-        passwords = _load_passwords(access)
+        passwords = load_passwords(access.password_file)
         return Gate(access, passwords=passwords, monotonic=self.clock.monotonic, logger=self._logger)
 
     def _add_link(self, config: LinkConfig) -> None:
@@ -454,7 +454,3 @@ class Node:
             now_ns=now_ns,
         )
         self.server.dispatch(updates)
-
-
-def _load_passwords(access: AccessConfig) -> PasswordFile | None:
-    return load_password_file(access.password_file) if access.password_file is not None else None
