@@ -16,7 +16,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from fanout.api.models import AuditDetail, Draining, Fault, LagDocument, NodeStatus, Readiness
-from fanout.errors import AuditRefused, NodeUnreachable
+from fanout.errors import AuditRefused, NodeSilent, NodeUnreachable
 
 __all__ = ["NodeClient", "node_url"]
 
@@ -107,7 +107,8 @@ class NodeClient:
         try:
             return self._http.request(method, self.url + path, **further)
         except httpx.TimeoutException as error:
-            raise NodeUnreachable(
+            kind = NodeSilent if isinstance(error, httpx.ReadTimeout) else NodeUnreachable
+            raise kind(
                 f"no answer from {self.url} within {self._http.timeout.read:g} s",
                 hint="The node is overloaded, or a firewall drops packets: see the node's log",
             ) from error
