@@ -19,6 +19,7 @@
     ├── LogError               the replication log cannot be written or read
     ├── StoreError             the file of retained values cannot be used
     ├── NodeUnreachable        a command could not reach a node's HTTP address
+    │   └── NodeSilent           something took the question, and did not answer in time
     ├── ExtraMissing           an optional part is not installed; the hint is the install command
     └── ReportError            a report cannot be made from what was given
 
@@ -44,6 +45,7 @@ __all__ = [
     "LinkLost",
     "ListenError",
     "LogError",
+    "NodeSilent",
     "NodeUnreachable",
     "PasswordFileError",
     "PrimaryRefused",
@@ -199,6 +201,10 @@ class NodeUnreachable(FanoutError):
     """A command could not reach a node's HTTP address."""
 
     retryable = True
+
+
+class NodeSilent(NodeUnreachable):
+    """Something listens at a node's HTTP address and did not answer in time."""
 
 
 class ExtraMissing(FanoutError):

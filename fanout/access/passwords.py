@@ -34,6 +34,7 @@ __all__ = [
     "check_user_name",
     "hash_password",
     "load_password_file",
+    "load_passwords",
     "parse_password_file",
     "update_password_file",
 ]
@@ -136,6 +137,11 @@ def parse_password_file(text: str, *, path: str, exposure: str = "") -> Password
     if faults:
         raise ConfigError(path, tuple(faults))
     return PasswordFile(tuple(lines), MappingProxyType(users), exposure)
+
+
+def load_passwords(path: Path | None) -> PasswordFile | None:
+    """Read the password file that a configuration names, as `load_password_file` does; return None for none."""
+    return None if path is None else load_password_file(path)
 
 
 def load_password_file(path: Path) -> PasswordFile:

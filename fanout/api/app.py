@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Annotated, Literal
 
 from fastapi import FastAPI, Header, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client.exposition import choose_encoder
 from pydantic import BeforeValidator
@@ -70,7 +71,10 @@ def create_app(node: NodeView) -> FastAPI:
     @app.get(
         "/readyz",
         operation_id="readyz",
-        responses={503: {"model": Readiness, "description": "Not ready; `reasons` says why."}},
+        responses={
+            422: {"model": Fault, "description": "`draining` is neither 404 nor 503."},
+            503: {"model": Readiness, "description": "Not ready; `reasons` says why."},
+        },
     )
     async def readyz(response: Response, draining: DrainingCode = 503) -> Readiness:
         """Answer 200 when the node holds everything it replicates, by proof; else 503."""
@@ -118,6 +122,7 @@ def create_app(node: NodeView) -> FastAPI:
             403: {"model": Fault, "description": "A page in a browser asked."},
             404: {"model": Fault, "description": "There is no such link."},
             409: {"model": Fault, "description": "No audit can begin now."},
+            422: {"model": Fault, "description": "The body is no such request."},
         },
     )
     async def audit(
@@ -125,15 +130,14 @@ def create_app(node: NodeView) -> FastAPI:
     ) -> AuditDetail:
         """Compare a live link's replica with its primary, repair it, and answer what was found."""
         _refuse_browsers(origin)
-        try:
-            detail = await node.audit(link, confirmed=request.confirmed)
-        except AuditRefused as error:
-            raise HTTPException(409, error.message) from error
+        detail = await node.audit(link, confirmed=request.confirmed)
         if detail is None:
             raise HTTPException(404, f"there is no link {link}")
         return detail
 
     app.add_exception_handler(HTTPException, _http_fault)
+    app.add_exception_handler(RequestValidationError, _request_fault)
+    app.add_exception_handler(AuditRefused, _audit_refused)
     app.add_exception_handler(Exception, _bug)
     return app
 
@@ -155,6 +159,19 @@ async def _http_fault(request: Request, error: Exception) -> Response:
         allowed = "POST" if (error.headers or {}).get("Allow") == "POST" else "GET"
         fault = Fault(error=f"{request.method} is not possible here", hint=f"Use {allowed}")
     return JSONResponse(fault.model_dump(), status_code=error.status_code, headers=error.headers)
+
+
+async def _request_fault(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    faults = [f"{each['loc'][-1]}: {each['msg'][0].lower()}{each['msg'][1:]}" for each in error.errors()]
+    fault = Fault(error="; ".join(faults), hint="/openapi.json says what may be asked")
+    return JSONResponse(fault.model_dump(), status_code=422)
+
+
+async def _audit_refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, AuditRefused)
+    fault = Fault(error=error.message, hint=error.hint)
+    return JSONResponse(fault.model_dump(), status_code=409)
 
 
 async def _bug(request: Request, error: Exception) -> Response:

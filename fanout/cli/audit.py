@@ -8,11 +8,12 @@ import typer
 
 from fanout.cli.exit_codes import ExitCode
 from fanout.cli.options import DEFAULT_URL, JsonOption, UrlOption
+from fanout.errors import AuditRefused
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fanout.api.models import AuditDetail
+    from fanout.api.models import AuditDetail, NodeStatus
 
 __all__ = ["register"]
 
@@ -42,7 +43,7 @@ def audit(
     from fanout.cli.terminal import print_json, show
 
     with NodeClient(url) as client:
-        names = [link] if link is not None else [one.name for one in client.status().links]
+        names = _names(client.status(), link)
         details = {name: client.audit(name, confirmed=confirm) for name in names}
     if as_json:
         print_json({name: detail.model_dump(mode="json") for name, detail in details.items()})
@@ -57,6 +58,21 @@ def audit(
         show("the node has no links")
     wrong = any(detail.failure is not None or detail.kept_topics for detail in details.values())
     raise typer.Exit(ExitCode.NO if wrong else ExitCode.OK)
+
+
+def _names(node: NodeStatus, link: str | None) -> list[str]:
+    """Return the names of the links to audit.
+
+    Raises:
+        AuditRefused: The node has no such link.
+    """
+    names = [one.name for one in node.links]
+    if link is None:
+        return names
+    if link not in names:
+        theirs = f"Its links are {', '.join(names)}" if names else "It has no links"
+        raise AuditRefused(f"{node.node} has no link {link}", hint=f"{theirs}; the address of a node goes with --url")
+    return [link]
 
 
 def _table(details: dict[str, AuditDetail]) -> Table:

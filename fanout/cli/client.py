@@ -16,7 +16,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from fanout.api.models import AuditDetail, Draining, Fault, LagDocument, NodeStatus, Readiness
-from fanout.errors import AuditRefused, NodeUnreachable
+from fanout.errors import AuditRefused, NodeSilent, NodeUnreachable
 
 __all__ = ["NodeClient", "node_url"]
 
@@ -85,7 +85,8 @@ class NodeClient:
         path, patient = f"/v1/links/{link}/audit", httpx.Timeout(_TIMEOUT_S, read=None)
         answer = self._ask("POST", path, json={"confirmed": confirmed}, timeout=patient)
         if answer.status_code in {404, 409}:
-            raise AuditRefused(self._parse(Fault, self._json(answer, "the audit")).error)
+            fault = self._parse(Fault, self._json(answer, "the audit"))
+            raise AuditRefused(fault.error, hint=fault.hint)
         if answer.status_code != 200:
             raise self._stranger(f"status {answer.status_code} for an audit")
         return self._parse(AuditDetail, self._json(answer, "the audit"))
@@ -106,7 +107,8 @@ class NodeClient:
         try:
             return self._http.request(method, self.url + path, **further)
         except httpx.TimeoutException as error:
-            raise NodeUnreachable(
+            kind = NodeSilent if isinstance(error, httpx.ReadTimeout) else NodeUnreachable
+            raise kind(
                 f"no answer from {self.url} within {self._http.timeout.read:g} s",
                 hint="The node is overloaded, or a firewall drops packets: see the node's log",
             ) from error

@@ -10,7 +10,7 @@ import typer
 
 from fanout.cli.exit_codes import ExitCode
 from fanout.cli.options import DEFAULT_URL, JsonOption, UrlArgument
-from fanout.errors import NodeUnreachable
+from fanout.errors import NodeSilent, NodeUnreachable
 
 if TYPE_CHECKING:
     from fanout.cli.client import NodeClient
@@ -59,7 +59,9 @@ def wait_ended(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Ask until nothing answers, and return whether that happened in time.
+    """Ask until nothing listens any more, and return whether that happened in time.
+
+    A node that is slow to answer, as one may be that sends its clients away, has not ended.
 
     Args:
         client: The node.
@@ -71,6 +73,8 @@ def wait_ended(
     while True:
         try:
             client.readiness()
+        except NodeSilent:
+            pass
         except NodeUnreachable:
             return True
         left_s = deadline - clock()

@@ -9,24 +9,19 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import os
-import signal
 from collections.abc import Callable, Coroutine, Sequence
-from pathlib import Path
 from typing import Final
 
-import structlog
 from structlog.typing import FilteringBoundLogger
 
 from fanout import __version__
 from fanout.access.gate import Gate
-from fanout.access.passwords import PasswordFile, load_password_file
+from fanout.access.passwords import load_passwords
 from fanout.api.agent import AgentListener
 from fanout.api.app import create_app
 from fanout.api.http_server import HttpServer
 from fanout.concerned import Concerned
-from fanout.config import AccessConfig, LinkConfig, LogConfig, NodeConfig, Role, load_config
-from fanout.errors import ConfigError
+from fanout.config import LinkConfig, LogConfig, NodeConfig, Role
 from fanout.kept.store import KeptStore, stored_rows
 from fanout.link.link import Link
 from fanout.long_lived import LongLived
@@ -50,7 +45,7 @@ from fanout.stamp import StampCount
 from fanout.system_clock import SystemClock
 from fanout.workers.pool import WorkerPool
 
-__all__ = ["Node", "run_node"]
+__all__ = ["Node"]
 
 _HOUSEKEEPING_S: Final = 0.25
 """Pause between looks for expired values of the node's own; links look after theirs."""
@@ -60,8 +55,6 @@ _CLIENTS_LEAVE_S: Final = 5.0
 """How long clients may take to read what was written to them when the node stops."""
 _FORWARDED_S: Final = 5.0
 """How long the primary may take to answer what links forwarded for clients that have left."""
-_FAILED: Final = 70
-"""Exit code when a part of the node failed: a bug, as `fanout.cli` has it."""
 _KEPT_CLOSE_S: Final = 10.0
 """How long writing retained values to their file may take when the node stops."""
 _LOG_CLOSE_S: Final = 30.0
@@ -252,7 +245,7 @@ class Node:
         """
         if self.server is None:
             return
-        passwords = await asyncio.to_thread(_load_passwords, config.access)
+        passwords = await asyncio.to_thread(load_passwords, config.access.password_file)
         change = self.gate.replace(config.access, passwords=passwords) if self.gate is not None else None
         self.config = dataclasses.replace(self.config, access=config.access)
         differing = [
@@ -394,7 +387,7 @@ class Node:
             self._links[name].restore(resumption)
 
     def _make_pool(self) -> WorkerPool:
-        _load_passwords(self.config.access)  # a file that cannot be used is told before anything starts
+        load_passwords(self.config.access.password_file)  # a file that cannot be used is told before anything starts
         return WorkerPool(
             self.config,
             ingress=self.ingress,
@@ -422,7 +415,7 @@ class Node:
 
     def _make_gate(self) -> Gate:
         access = self.config.access
-        passwords = _load_passwords(access)
+        passwords = load_passwords(access.password_file)
         return Gate(access, passwords=passwords, monotonic=self.clock.monotonic, logger=self._logger)
 
     def _add_link(self, config: LinkConfig) -> None:
@@ -546,87 +539,3 @@ def _archive_settings(log: LogConfig) -> ArchiveSettings | None:
     return dataclasses.replace(
         settings, ship_to=log.ship.to, retry_max_s=log.ship.retry_max_s, behind_max_s=log.ship.behind_max_s
     )
-
-
-def _load_passwords(access: AccessConfig) -> PasswordFile | None:
-    return load_password_file(access.password_file) if access.password_file is not None else None
-
-
-class _Reloads:
-    """Reads the configuration again when it is told to; one reading at a time."""
-
-    def __init__(self, node: Node, *, path: Path, logger: FilteringBoundLogger) -> None:
-        self._node = node
-        self._path = path
-        self._logger = logger
-        self._asked = asyncio.Event()
-
-    def ask(self) -> None:
-        """Read it again, now or when the reading that goes on has ended."""
-        self._asked.set()
-
-    async def run(self) -> None:
-        """Serve until cancelled."""
-        while True:
-            await self._asked.wait()
-            self._asked.clear()
-            self._node.reload_certificates()
-            try:
-                await self._node.reload(await asyncio.to_thread(load_config, self._path, role=self._node.role))
-            except ConfigError as error:
-                self._logger.error("reload failed, what was in force stays", faults=str(error).splitlines())
-
-
-async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) -> int:
-    """Run a node until it is told to go: by SIGTERM or HTTP, which drain it first, or by SIGINT, which does not.
-
-    A second signal ends the process at once. SIGHUP reloads.
-
-    Args:
-        config: A validated configuration for this role.
-        role: What the node does.
-        path: The file that it is from, which SIGHUP reads again; None leaves that signal alone.
-
-    Returns:
-        The exit code: 0 after a stop in good order, 70 when a part failed, which only a bug makes it do.
-
-    Raises:
-        ConfigError: The password file cannot be used.
-        ListenError: An address cannot be bound.
-        LogError: The replication log cannot be opened.
-    """
-    logger: FilteringBoundLogger = structlog.get_logger("fanout.node")
-    node = Node(config, role=role, logger=logger)
-    loop = asyncio.get_running_loop()
-    signals: list[signal.Signals] = []
-
-    def stop_asked(number: signal.Signals) -> None:
-        if signals:
-            logger.warning("second signal, ending at once", signal=number.name)
-            os._exit(128 + number)
-        signals.append(number)
-        logger.info("stopping", signal=number.name)
-        if number is signal.SIGINT:  # somebody waits at a terminal
-            node.drain.end()
-        else:
-            node.drain.begin()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop_asked, number)
-    reloads = _Reloads(node, path=path, logger=logger) if path is not None else None
-    if reloads is not None:  # also before the start, which would be the end of the process otherwise
-        loop.add_signal_handler(signal.SIGHUP, reloads.ask)
-    await node.start()
-    if reloads is not None:
-        node.spawn("reloads", reloads.run)
-    failure = asyncio.create_task(node.wait_failed(), name="failure")
-    waiter = asyncio.create_task(node.drain.wait_over(), name="drain")
-    await asyncio.wait({failure, waiter}, return_when=asyncio.FIRST_COMPLETED)
-    code = 0
-    if failure.done():
-        logger.error("a part of the node failed", exc_info=failure.result())
-        code = _FAILED
-    failure.cancel()
-    waiter.cancel()
-    await node.stop()
-    return code

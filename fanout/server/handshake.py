@@ -6,6 +6,7 @@ the client is told. It must not know sockets, nor the sessions that exist.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,12 +20,13 @@ from fanout.server.wills import Will, will_of
 from fanout.server.wire import WireVariant
 from fanout.stamp import ASK_FOR_STAMPS, NODE_PROPERTY
 
-__all__ = ["Terms", "encode_refusal", "terms_for"]
+__all__ = ["Terms", "encode_refusal", "random_client_id", "terms_for"]
 
 _EXPIRES_NEVER = 0xFFFF_FFFF
 """Session Expiry Interval of a session that does not expire."""
 
 _RECEIVE_MAXIMUM_DEFAULT = 0xFFFF
+_CLIENT_ID_BYTES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,11 @@ def terms_for(
         will=will,
         properties=properties,
     )
+
+
+def random_client_id() -> str:
+    """Return a Client Identifier that nobody else has."""
+    return f"auto-{secrets.token_hex(_CLIENT_ID_BYTES)}"
 
 
 def _asked_expiry_s(connect: Connect) -> int:

@@ -11,7 +11,6 @@ allows to be put off until the next start (MQTT 5, section 3.1.2.5).
 from __future__ import annotations
 
 import asyncio
-import secrets
 import socket
 from collections.abc import Callable, Collection, Container, Sequence
 from functools import partial
@@ -33,7 +32,7 @@ from fanout.server.counters import Counters, DropReason, EntryFault, Limit, Serv
 from fanout.server.deadlines import Deadline, Deadlines
 from fanout.server.dispatch import Dispatcher
 from fanout.server.doorman import Doorman, Doorway
-from fanout.server.handshake import Terms, terms_for
+from fanout.server.handshake import Terms, random_client_id, terms_for
 from fanout.server.listeners import Listeners
 from fanout.server.pacing import Pacer
 from fanout.server.payload_format import breaks_payload_format
@@ -46,15 +45,10 @@ from fanout.server.websocket import WebSocket
 __all__ = ["Server"]
 
 _READ_BYTES = 256 * 1024
-_CLIENT_ID_BYTES = 10
 _CHECKED_MAX: Final = 256
 """Sessions and subscriptions that are checked again in one turn of the event loop."""
 _SETTLE_POLL_S: Final = 0.02
 """Pause between looks for clients that have got everything, when the server stops."""
-
-
-def _random_client_id() -> str:
-    return f"auto-{secrets.token_hex(_CLIENT_ID_BYTES)}"
 
 
 class Server:
@@ -70,7 +64,7 @@ class Server:
         clock: Clock,
         logger: Logger,
         known_topics: Container[bytes] = (),
-        assign_client_id: Callable[[], str] = _random_client_id,
+        assign_client_id: Callable[[], str] = random_client_id,
         gate: Gate | None = None,
         doorman: Doorman | None = None,
         subscribed: Callable[[Sequence[bytes]], None] | None = None,

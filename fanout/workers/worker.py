@@ -7,7 +7,6 @@ links, no log and no HTTP interface, and decides nothing about what clients publ
 from __future__ import annotations
 
 import asyncio
-import secrets
 import socket
 import time
 from collections import deque
@@ -18,7 +17,7 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from fanout.access.gate import Gate
-from fanout.access.passwords import PasswordFile, load_password_file
+from fanout.access.passwords import load_passwords
 from fanout.config import AccessConfig
 from fanout.errors import ConfigError
 from fanout.long_lived import LongLived
@@ -26,6 +25,7 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update
 from fanout.server.collaborators import Clock
 from fanout.server.counters import DropReason
+from fanout.server.handshake import random_client_id
 from fanout.server.server import Server
 from fanout.workers.channel import Channel, open_channel
 from fanout.workers.doorman import WorkerDoorman
@@ -54,7 +54,6 @@ REPORT_S: Final = 1.0
 _REPORT_SHARE: Final = 20
 """With many sessions, adding up takes time: the pause is at least so many times as long."""
 _FAILED: Final = 70
-_CLIENT_ID_BYTES: Final = 10
 
 
 async def run_worker(end: socket.socket, *, clock: Clock) -> int:
@@ -119,7 +118,7 @@ class _Life:
         workers = config.server.workers
         gate = Gate(
             config.access,
-            passwords=await asyncio.to_thread(_passwords, config.access),
+            passwords=await asyncio.to_thread(load_passwords, config.access.password_file),
             monotonic=self._clock.monotonic,
             logger=self._logger,
         )
@@ -136,7 +135,7 @@ class _Life:
             clock=self._clock,
             logger=self._logger,
             known_topics=self._replica.values,
-            assign_client_id=lambda: new_client_id(_random_client_id, number=set_up.number, workers=workers),
+            assign_client_id=lambda: new_client_id(random_client_id, number=set_up.number, workers=workers),
             gate=gate,
             doorman=doorman,
             subscribed=self._tell_subscribed if any(link.announce_missing for link in config.links) else None,
@@ -191,7 +190,7 @@ class _Life:
 
     async def _replace(self, access: AccessConfig, server: Server, gate: Gate) -> None:
         try:
-            passwords = await asyncio.to_thread(_passwords, access)
+            passwords = await asyncio.to_thread(load_passwords, access.password_file)
         except ConfigError as error:
             self._logger.error("reload failed, what was in force stays", faults=str(error).splitlines())
             return
@@ -267,11 +266,3 @@ class _Life:
             self._replica.sweep(unheld, now_ns=self._clock.now_ns())
         if self._complete and self._server is not None:  # before that there are no clients
             self._server.dispatch(updates, origin=origin)
-
-
-def _passwords(access: AccessConfig) -> PasswordFile | None:
-    return load_password_file(access.password_file) if access.password_file is not None else None
-
-
-def _random_client_id() -> str:
-    return f"auto-{secrets.token_hex(_CLIENT_ID_BYTES)}"

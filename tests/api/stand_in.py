@@ -273,7 +273,7 @@ class StandInNode:
         if found is None:
             return None
         if found.state != "live":
-            raise AuditRefused(f"the link is {found.state}")
+            raise AuditRefused(f"the link is {found.state}", hint="Try again later")
         return AuditDetail(
             ended=SINCE,
             confirmed=confirmed,

@@ -78,7 +78,12 @@ async def test_readyz_can_tell_haproxy_that_it_drains(node: StandInNode, http: h
     answer = await http.get(path)
     assert (answer.status_code, answer.json()["state"]) == (404, "draining")
     assert (await http.get("/readyz")).status_code == 503
-    assert (await http.get("/readyz?draining=200")).status_code == 422
+    answer = await http.get("/readyz?draining=200")
+    assert answer.status_code == 422
+    assert answer.json() == {
+        "error": "draining: input should be 404 or 503",
+        "hint": "/openapi.json says what may be asked",
+    }
 
 
 async def test_drain_is_not_for_pages_in_a_browser(node: StandInNode, http: httpx.AsyncClient) -> None:
@@ -179,7 +184,7 @@ async def test_audit_that_is_not_possible_is_refused(node: StandInNode, http: ht
     assert (answer.status_code, answer.json()["error"]) == (404, "there is no link planet")
     node.links = (snapshot_link(),)
     answer = await http.post("/v1/links/plant/audit")
-    assert (answer.status_code, answer.json()["error"]) == (409, "the link is snapshot")
+    assert (answer.status_code, answer.json()) == (409, {"error": "the link is snapshot", "hint": "Try again later"})
     answer = await http.post("/v1/links/plant/audit", headers={"Origin": "http://example.org"})
     assert answer.status_code == 403
     answer = await http.get("/v1/links/plant/audit")

@@ -33,12 +33,22 @@ def test_confirmed_audit_leaves_nothing() -> None:
 
 
 def test_audit_that_cannot_begin_says_why() -> None:
-    """A link that is not live, and one that does not exist."""
+    """A link that is not live."""
     with serving(StandInNode(snapshot_link())) as url:
-        for name, text in (("plant", "the link is snapshot"), ("planet", "there is no link planet")):
+        answer = run_fanout("audit", "plant", "--url", url)
+    assert answer.returncode == ExitCode.FAILED
+    assert "the link is snapshot" in answer.stderr
+
+
+def test_audit_of_a_link_that_is_not_there_names_those_that_are() -> None:
+    """Also where somebody gives the address of the node, as to other commands."""
+    with serving(ready_node()) as url:
+        for name in ("planet", url):
             answer = run_fanout("audit", name, "--url", url)
             assert answer.returncode == ExitCode.FAILED
-            assert text in answer.stderr
+            assert answer.stderr == (
+                f"error: edge-1 has no link {name}\n  Its links are plant; the address of a node goes with --url\n"
+            )
 
 
 def test_node_without_links_has_nothing_to_audit() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from fanout.cli.client import NodeClient, node_url
-from fanout.errors import NodeUnreachable
+from fanout.errors import NodeSilent, NodeUnreachable
 from tests.api.stand_in import ready_node, serving, syncing_node
 
 
@@ -110,6 +110,7 @@ def test_silence_is_a_timeout() -> None:
     """A node that accepts and never answers does not block the command."""
     with answering(None) as url:
         error = refusal(url, timeout_s=0.2)
+    assert isinstance(error, NodeSilent)
     assert error.message == f"no answer from {url} within 0.2 s"
 
 

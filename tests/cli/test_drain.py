@@ -11,7 +11,7 @@ from fanout.api.models import Readiness
 from fanout.cli.app import app
 from fanout.cli.client import NodeClient
 from fanout.cli.drain import wait_ended
-from fanout.errors import NodeUnreachable
+from fanout.errors import NodeSilent, NodeUnreachable
 from tests.api.stand_in import ready_node, serving
 from tests.cli.test_ready import ManualClock, ScriptedClient
 
@@ -68,6 +68,12 @@ def test_waiting_ends_with_the_node() -> None:
     """It is asked four times a second until nothing answers."""
     client = ScriptedClient(readiness(), readiness(), GONE)
     assert ended_after(client, timeout_s=60) == (True, 0.5)
+
+
+def test_node_that_is_slow_to_answer_has_not_ended() -> None:
+    """It may be busy with sending its clients away."""
+    client = ScriptedClient(readiness(), NodeSilent("no answer", hint=""), NodeSilent("no answer", hint=""), GONE)
+    assert ended_after(client, timeout_s=60) == (True, 0.75)
 
 
 def test_waiting_ends_with_the_time() -> None:

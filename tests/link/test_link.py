@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from fcntl import ioctl
+from termios import FIONREAD
 from typing import Literal
 
 import pytest
@@ -251,12 +254,33 @@ async def test_a_held_link_reads_nothing() -> None:
     async with FakeServer(primary) as server, running(config_for(server.port)) as link:
         await link.wait_state(LinkState.LIVE)
         link.link.hold(True)
-        before = link.link.status().received_total
+        before = link.status.received_total
         link.link.forward(row(b"plant/0"), prefix=b"")
-        await asyncio.sleep(0.1)
-        assert link.link.status().received_total == before
+        await link.wait(lambda: unread_bytes(link) > 0)
+        await turns_of_the_loop()
+        assert (unread_bytes(link) > 0, link.status.received_total) == (True, before)
+        server.cut()
+        await link.wait(lambda: link.status.state is LinkState.CONNECTING and unread_bytes(link) > 0)
+        await turns_of_the_loop()
+        assert (unread_bytes(link) > 0, link.status.state) == (True, LinkState.CONNECTING)
         link.link.hold(False)
-        await link.wait(lambda: link.link.status().received_total > before)
+        await link.wait_state(LinkState.LIVE)
+
+
+def unread_bytes(link: Running) -> int:
+    """Return how many bytes the system has for a link that the link has not read."""
+    connection = link.link._connection
+    if connection is None or connection.socket is None or connection.socket.fileno() < 0:
+        return 0
+    count = bytearray(4)
+    ioctl(connection.socket.fileno(), FIONREAD, count)
+    return int.from_bytes(count, sys.byteorder)
+
+
+async def turns_of_the_loop() -> None:
+    """Let the event loop read what it may read: it looks at its sockets in each turn."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 async def test_forwarded_messages_get_a_verdict() -> None:

@@ -41,7 +41,8 @@ from fanout.mqtt.packets import Ack, PacketType, Publish
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node import running
 from fanout.node.drain import NodePhase
-from fanout.node.running import Node, run_node
+from fanout.node.process import run_node
+from fanout.node.running import Node
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Update, content_digest
 from fanout.replog.writer import LogWriter

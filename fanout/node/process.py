@@ -1,0 +1,106 @@
+"""A node as a process: what signals ask of it, and the exit code in which it ends.
+
+Owns the handlers of SIGTERM, SIGINT and SIGHUP, and the reading of the configuration again. It must not know the parts
+of a node, nor the order in which they start and stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Final
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from fanout.config import NodeConfig, Role, load_config
+from fanout.errors import ConfigError
+from fanout.node.running import Node
+
+__all__ = ["run_node"]
+
+_FAILED: Final = 70
+"""Exit code when a part of the node failed: a bug, as `fanout.cli` has it."""
+
+
+async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) -> int:
+    """Run a node until it is told to go: by SIGTERM or HTTP, which drain it first, or by SIGINT, which does not.
+
+    A second signal ends the process at once. SIGHUP reloads.
+
+    Args:
+        config: A validated configuration for this role.
+        role: What the node does.
+        path: The file that it is from, which SIGHUP reads again; None leaves that signal alone.
+
+    Returns:
+        The exit code: 0 after a stop in good order, 70 when a part failed, which only a bug makes it do.
+
+    Raises:
+        ConfigError: The password file cannot be used.
+        ListenError: An address cannot be bound.
+        LogError: The replication log cannot be opened.
+        StoreError: The file of retained values cannot be used.
+    """
+    logger: FilteringBoundLogger = structlog.get_logger("fanout.node")
+    node = Node(config, role=role, logger=logger)
+    loop = asyncio.get_running_loop()
+    signals: list[signal.Signals] = []
+
+    def stop_asked(number: signal.Signals) -> None:
+        if signals:
+            logger.warning("second signal, ending at once", signal=number.name)
+            os._exit(128 + number)
+        signals.append(number)
+        logger.info("stopping", signal=number.name)
+        if number is signal.SIGINT:  # somebody waits at a terminal
+            node.drain.end()
+        else:
+            node.drain.begin()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop_asked, number)
+    reloads = _Reloads(node, path=path, logger=logger) if path is not None else None
+    if reloads is not None:  # also before the start, which would be the end of the process otherwise
+        loop.add_signal_handler(signal.SIGHUP, reloads.ask)
+    await node.start()
+    if reloads is not None:
+        node.spawn("reloads", reloads.run)
+    failure = asyncio.create_task(node.wait_failed(), name="failure")
+    waiter = asyncio.create_task(node.drain.wait_over(), name="drain")
+    await asyncio.wait({failure, waiter}, return_when=asyncio.FIRST_COMPLETED)
+    code = 0
+    if failure.done():
+        logger.error("a part of the node failed", exc_info=failure.result())
+        code = _FAILED
+    failure.cancel()
+    waiter.cancel()
+    await node.stop()
+    return code
+
+
+class _Reloads:
+    """Reads the configuration again when it is told to; one reading at a time."""
+
+    def __init__(self, node: Node, *, path: Path, logger: FilteringBoundLogger) -> None:
+        self._node = node
+        self._path = path
+        self._logger = logger
+        self._asked = asyncio.Event()
+
+    def ask(self) -> None:
+        """Read it again, now or when the reading that goes on has ended."""
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            self._node.reload_certificates()
+            try:
+                await self._node.reload(await asyncio.to_thread(load_config, self._path, role=self._node.role))
+            except ConfigError as error:
+                self._logger.error("reload failed, what was in force stays", faults=str(error).splitlines())
