@@ -14,7 +14,7 @@ from fanout.mqtt.publish import encode_publish
 from fanout.mqtt.reason_codes import ReasonCode
 from tests.support.clients import publish_properties, subscriber
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
-from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector, watched
+from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_updates, selector, watched
 from tests.support.raw_client import RawClient
 from tests.support.raw_reader import RawReader
 from tests.support.waiting import wait_until
@@ -239,6 +239,10 @@ async def test_values_published_here_survive_a_kill(nodes: Nodes, workers: int) 
     await node.begin()
     expected = dict(every[2:]) | {"own/1": b"new"}
     assert await asyncio.to_thread(retained, node.port, "own/#") == expected
+    await asyncio.to_thread(node.stop)
+    rows = read_updates(node.log_directory)
+    last = [row for row in rows if row["node_epoch"] == rows[-1]["node_epoch"]]
+    assert {row["topic"] for row in last} == set(expected), "reports see what the last process holds"
 
 
 async def test_values_published_here_expire_while_the_node_is_down(nodes: Nodes) -> None:
