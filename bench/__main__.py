@@ -27,6 +27,7 @@ BENCHES = {
     "slow": "bench.slow",
     "scale": "bench.scale",
     "capacity": "bench.capacity",
+    "disc": "bench.disc",
     "workers": "bench.workers",
 }
 """By name: the module with `add_arguments(parser)` and `run(arguments) -> Report`; its docstring's first line says what

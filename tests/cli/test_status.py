@@ -51,6 +51,10 @@ log      var/replication-log
 written  201,234 rows, 22.4 MiB
 waiting  17 rows, 19 not on the disk yet
 lost     0 rows
+
+on disk  var/lib/retained-edge-1.sqlite
+size     195 KiB
+waiting  7 values, not acknowledged yet
 """
 
 
@@ -81,11 +85,12 @@ def test_status_shows_the_last_error_and_its_hint(runner: CliRunner) -> None:
 def test_status_of_a_tap(runner: CliRunner) -> None:
     """A tap serves nobody; what it has not is not shown as zeros."""
     node = ready_node()
-    node.role, node.server, node.log = "tap", None, None
+    node.role, node.server, node.log, node.retained = "tap", None, None, None
     with serving(node) as url:
         answer = runner.invoke(app, ["status", url])
     assert "clients" not in answer.stdout
     assert "rows" not in answer.stdout
+    assert "on disk" not in answer.stdout
 
 
 def test_status_shows_a_log_alarm(runner: CliRunner) -> None:
@@ -96,6 +101,16 @@ def test_status_shows_a_log_alarm(runner: CliRunner) -> None:
     with serving(node) as url:
         answer = runner.invoke(app, ["status", url])
     assert "alarm    No space left on device\n" in answer.stdout
+
+
+def test_status_shows_that_values_cannot_be_written(runner: CliRunner) -> None:
+    """The reason stands where the file does."""
+    node = ready_node()
+    assert node.retained is not None
+    node.retained = node.retained.model_copy(update={"alarm": "database or disk is full"})
+    with serving(node) as url:
+        answer = runner.invoke(app, ["status", url])
+    assert "alarm    database or disk is full\n" in answer.stdout
 
 
 def test_link_without_troubles_has_no_such_line(runner: CliRunner) -> None:
