@@ -110,7 +110,7 @@ def _store(path: Path, arguments: argparse.Namespace) -> KeptStore:
 async def _write(
     store: KeptStore, arguments: argparse.Namespace, kind: ChangeKind, payload: bytes
 ) -> tuple[float, float]:
-    """Hand over every topic, some batches at a time, as a link that is held back does; return time and CPU time in s."""
+    """Hand over every topic, some batches at a time, as a link that is held back does; return seconds, and of CPU."""
     batches = list(_batches(arguments.topics, kind, payload))
     begun, begun_cpu_s = time.perf_counter(), time.process_time()
     for start in range(0, len(batches), 50):
