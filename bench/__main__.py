@@ -27,6 +27,7 @@ BENCHES = {
     "slow": "bench.slow",
     "scale": "bench.scale",
     "capacity": "bench.capacity",
+    "disc": "bench.disc",
     "workers": "bench.workers",
     "chaos": "bench.chaos.command",
     "reports": "bench.reports",

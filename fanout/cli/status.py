@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         LinkDetail,
         LogStatus,
         NodeStatus,
+        RetainedStatus,
         ServerStatus,
         WorkerStatus,
     )
@@ -55,6 +56,8 @@ def status(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
         show("", _workers_table(node.workers))
     if node.log is not None:
         show("", facts(*_log_facts(node.log)))
+    if node.retained is not None:
+        show("", facts(*_retained_facts(node.retained)))
 
 
 def lag(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
@@ -214,6 +217,16 @@ def _log_facts(log: LogStatus) -> Iterator[tuple[str, str]]:
         yield "to ship", f"{counted(log.archive.waiting_files, 'file')}{since}"
     if log.alarm is not None:
         yield "alarm", log.alarm
+
+
+def _retained_facts(retained: RetainedStatus) -> Iterator[tuple[str, str]]:
+    from fanout.cli.quantities import as_bytes, counted
+
+    yield "on disk", retained.file
+    yield "size", as_bytes(retained.file_bytes)
+    yield "waiting", f"{counted(retained.waiting_rows, 'value')}, not acknowledged yet"
+    if retained.alarm is not None:
+        yield "alarm", retained.alarm
 
 
 def _lag_table(document: LagDocument) -> Table:

@@ -101,10 +101,10 @@ class KeptFile:
         """
         aside = path.with_name(f"{path.name}.damaged-{now_ns // 1_000_000}")
         try:
-            for suffix in ("-wal", "-shm"):
-                with contextlib.suppress(FileNotFoundError):
-                    path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
-            return path.rename(aside)
+            path.rename(aside)  # first: a new file deletes a write-ahead log that it finds, an old one would believe it
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(f"{path.name}-wal").rename(aside.with_name(f"{aside.name}-wal"))
+            return aside
         except OSError as error:
             raise _unusable(path, error) from error
 

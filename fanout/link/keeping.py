@@ -1,14 +1,16 @@
 """What a link leaves on disk, and what it may not write to the primary before that is there.
 
-Owns the order: what a read changed, and what the session has become by it, go to the store together; whatever the link
-writes afterwards, acknowledgements above all, waits until they are committed. So a process that is killed has on disk
-whatever its primary holds for delivered. It must not know files, nor what the bytes mean.
+Owns the order: what a read changed, and what the session has become by it, go to the store together; acknowledgements
+wait until they are committed, and everything else until what the session has become is. So a process that is killed has
+on disk whatever its primary holds for delivered, while heartbeats go on when only values wait for a slow disk. It must
+not know files, nor what the bytes mean.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from fanout.config import LinkConfig
@@ -49,6 +51,8 @@ class Keeping:
         self._node_id = node_id
         self._session: KeptSession | None = None
         self._put = 0
+        self._session_put = 0
+        """How much had been handed over when the session last became what more than acknowledgements must wait for."""
         self._committed = 0
         self._waiting: deque[tuple[int, bytes]] = deque()
         """What is to be written, in order, each with how much must be committed before."""
@@ -73,23 +77,35 @@ class Keeping:
         """
         changes = [event.changes for event in events if type(event) is Applied and event.changes.updates]
         data: bytes | None = None
+        binds = False
         if session != self._session or any(type(event) is HeartbeatReturned for event in events):
+            binds = _binds(self._session, session)
             self._session = session
             data = b""
             if session is not None:
                 data = encode_session(session, self._config, node_id=self._node_id, seen_ns=now_ns)
         if changes or data is not None:
             self._put += 1
+            if binds:
+                self._session_put = self._put
             self._store.put(self._config.name, changes, session=data, done=self._done)
 
     def remove(self, changes: Changes) -> None:
         """Hand over a piece of a tear-down."""
         self._store.put(self._config.name, [changes])
 
+    def acknowledge(self, data: bytes) -> None:
+        """Write acknowledgements once everything that was handed over is committed."""
+        self._write_behind(self._put, data)
+
     def write(self, data: bytes) -> None:
-        """Write to the primary once everything that was handed over is committed."""
-        if self._committed < self._put:
-            self._waiting.append((self._put, data))
+        """Write anything else once what the session has become is committed."""
+        self._write_behind(self._session_put, data)
+
+    def _write_behind(self, put: int, data: bytes) -> None:
+        if self._committed < put:
+            # Nothing overtakes what waits for the same, or for less.
+            self._waiting.append((max(put, self._waiting[-1][0]) if self._waiting else put, data))
         elif self._write is not None:
             self._write(data)
 
@@ -100,3 +116,13 @@ class Keeping:
             ready.append(self._waiting.popleft()[1])
         if ready and self._write is not None:
             self._write(b"".join(ready))
+
+
+def _binds(before: KeptSession | None, now: KeptSession | None) -> bool:
+    """Say whether nothing may be written before what the session has become is committed.
+
+    A message at QoS 2 that was received binds only its PUBREC; one that was released, its PUBCOMP.
+    """
+    if before is None or now is None:
+        return before is not now
+    return bool(before.unreleased - now.unreleased) or replace(before, unreleased=now.unreleased) != now

@@ -473,6 +473,12 @@ class Link:
         elif self._connection is not None:
             self._connection.write(data)
 
+    def _acknowledge(self, data: bytes) -> None:
+        if self._keeping is not None:
+            self._keeping.acknowledge(data)
+        elif self._connection is not None:
+            self._connection.write(data)
+
     def _keep(self, events: Sequence[Event]) -> None:
         if self._keeping is not None:
             self._keeping.keep(events, self._session.kept(), now_ns=self._clock.now_ns())
@@ -485,7 +491,7 @@ class Link:
                     if changes.updates:
                         self._sink.record(self.config.name, changes, epoch=epoch)
                     if acknowledgement:
-                        self._write(acknowledgement)
+                        self._acknowledge(acknowledgement)
                     if changes.dispatch:
                         self._sink.dispatch(changes)
                 case StateEntered(state, detail):

@@ -35,7 +35,7 @@ from fanout.node.missing import missing_filter
 from fanout.node.store import JoinedStore
 from fanout.node.sys_topics import SysTopics
 from fanout.replica.store import Replica
-from fanout.replica.update import Changes
+from fanout.replica.update import ChangeKind, Changes, Phase
 from fanout.replog.columns import LogSource
 from fanout.replog.settings import ArchiveSettings, LogSettings
 from fanout.replog.writer import LogWriter
@@ -55,6 +55,8 @@ _CLIENTS_LEAVE_S: Final = 5.0
 """How long clients may take to read what was written to them when the node stops."""
 _FORWARDED_S: Final = 5.0
 """How long the primary may take to answer what links forwarded for clients that have left."""
+_LOGGED_AT_ONCE: Final = 50_000
+"""Values of an earlier process that are put into the replication log at a time."""
 _KEPT_CLOSE_S: Final = 10.0
 """How long writing retained values to their file may take when the node stops."""
 _LOG_CLOSE_S: Final = 30.0
@@ -174,6 +176,7 @@ class Node:
         if self._log is not None:
             await asyncio.to_thread(self._log.open)
             self._log.event("start", detail=self._describe())
+            await self._log_loaded(self._log)
         try:
             if self.kept is not None:
                 self.kept.start()
@@ -385,6 +388,20 @@ class Node:
         )
         for name, resumption in resumptions.items():
             self._links[name].restore(resumption)
+
+    async def _log_loaded(self, log: LogWriter) -> None:
+        """Log the own values that an earlier process left: reports count what the last process of a node says.
+
+        Those of links are logged when they are compared with the primary.
+        """
+        if self._own_source is None:
+            return
+        values = list(self.own.values.values())
+        for start in range(0, len(values), _LOGGED_AT_ONCE):
+            piece = values[start : start + _LOGGED_AT_ONCE]
+            kinds = bytearray([ChangeKind.UNCHANGED]) * len(piece)
+            log.append(Changes(piece, kinds, [], Phase.AUDIT), source=self._own_source)
+            await asyncio.to_thread(log.flush)  # the log's queue may have room for less than all of them
 
     def _make_pool(self) -> WorkerPool:
         load_passwords(self.config.access.password_file)  # a file that cannot be used is told before anything starts

@@ -159,3 +159,17 @@ def test_workers_share_a_burst(tmp_path: Path) -> None:
     (ask,) = two["asked"]
     assert ask["reached"] == pytest.approx(two["delivered/s"] / one["delivered/s"])
     assert two["peak MiB"] > 1.5 * one["peak MiB"]  # of all processes of the node
+
+
+def test_disc_reads_what_it_wrote(tmp_path: Path) -> None:
+    """Every topic is in the file, which the bench itself checks; each figure is above nothing."""
+    path = tmp_path / "results.json"
+    command = [sys.executable, "-m", "bench", "disc", "--topics", "3000", "--runs", "1", "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(path.read_text())["results"]
+    assert (result["topics"], result["sync"]) == (3000, "interval")
+    for figure in ("new/s", "replaced/s", "commit ms", "open s", "load s"):
+        assert result[figure] > 0
+    assert result["commit ms"] <= result["commit ms, 99 %"]
+    assert result["file bytes"] > 3000 * 64

@@ -54,6 +54,10 @@ lost     0 rows
 kept     8 files, 1.18 MiB
 shipped  6 files to s3://bucket/logs
 to ship  2 files, the oldest for 31.5 s
+
+on disk  var/lib/retained-edge-1.sqlite
+size     195 KiB
+waiting  7 values, not acknowledged yet
 """
 
 
@@ -92,11 +96,12 @@ def test_status_shows_how_long_stale_values_are_served(runner: CliRunner) -> Non
 def test_status_of_a_tap(runner: CliRunner) -> None:
     """A tap serves nobody; what it has not is not shown as zeros."""
     node = ready_node()
-    node.role, node.server, node.log = "tap", None, None
+    node.role, node.server, node.log, node.retained = "tap", None, None, None
     with serving(node) as url:
         answer = runner.invoke(app, ["status", url])
     assert "clients" not in answer.stdout
     assert "rows" not in answer.stdout
+    assert "on disk" not in answer.stdout
 
 
 def test_status_shows_a_log_alarm(runner: CliRunner) -> None:
@@ -107,6 +112,16 @@ def test_status_shows_a_log_alarm(runner: CliRunner) -> None:
     with serving(node) as url:
         answer = runner.invoke(app, ["status", url])
     assert "alarm    No space left on device\n" in answer.stdout
+
+
+def test_status_shows_that_values_cannot_be_written(runner: CliRunner) -> None:
+    """The reason stands where the file does."""
+    node = ready_node()
+    assert node.retained is not None
+    node.retained = node.retained.model_copy(update={"alarm": "database or disk is full"})
+    with serving(node) as url:
+        answer = runner.invoke(app, ["status", url])
+    assert "alarm    database or disk is full\n" in answer.stdout
 
 
 def test_link_without_troubles_has_no_such_line(runner: CliRunner) -> None:

@@ -14,6 +14,8 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger
 
 from fanout.config import Address, LinkConfig
+from fanout.link.keeping import ValueStore
+from fanout.link.kept_session import Resumption
 from fanout.link.link import Link
 from fanout.link.states import LinkState
 from fanout.link.status import LinkStatus
@@ -172,9 +174,23 @@ async def running(
     topics_max: int | None = None,
     logger: FilteringBoundLogger | None = None,
     may_fail: bool = False,
+    store: ValueStore | None = None,
+    replica: Replica | None = None,
+    resumption: Resumption | None = None,
 ) -> AsyncIterator[Running]:
-    """Run a link until the block ends; unless it may fail, an error of its task is raised then."""
-    replica = Replica(selectors=config.selectors, topics_max=topics_max)
+    """Run a link until the block ends; unless it may fail, an error of its task is raised then.
+
+    Args:
+        config: Its configuration.
+        node_id: Its node.
+        topics_max: Limit of its replica.
+        logger: Where it logs; None for nowhere.
+        may_fail: See above.
+        store: Where its values outlive the process.
+        replica: The values that an earlier process left; None for none.
+        resumption: The session that it left.
+    """
+    replica = replica or Replica(selectors=config.selectors, topics_max=topics_max)
     sink = RecordingSink()
     link = Link(
         config,
@@ -183,7 +199,10 @@ async def running(
         sink=sink,
         clock=SystemClock(),
         logger=logger or silent_logger(),
+        store=store,
     )
+    if resumption is not None:
+        link.restore(resumption)
     task = asyncio.create_task(link.run(), name="link under test")
     try:
         yield Running(link, replica, sink, task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from fanout.link.events import Applied, HeartbeatReturned
 from fanout.link.keeping import Keeping
@@ -77,19 +78,55 @@ def test_acknowledgements_wait_for_what_they_acknowledge() -> None:
     """They leave in order, each with the transaction of its own batch."""
     disk, keeping, written = pieces()
     first, second = applied(), applied()
-    keeping.keep([first], SESSION, now_ns=1)
-    keeping.write(b"1")
-    keeping.keep([second], SESSION, now_ns=2)
-    keeping.write(b"2")
+    keeping.keep([first], None, now_ns=1)
+    keeping.acknowledge(b"1")
+    keeping.keep([second], None, now_ns=2)
+    keeping.acknowledge(b"2")
     keeping.write(b"PINGREQ")
-    assert written == []
+    assert written == [b"PINGREQ"], "what acknowledges nothing does not wait for values"
     assert [list(changes) for changes, _ in disk.puts] == [[first.changes], [second.changes]]
     disk.commit()
-    assert written == [b"1"]
+    assert written == [b"PINGREQ", b"1"]
     disk.commit()
-    assert written == [b"1", b"2PINGREQ"]
-    keeping.write(b"3")
-    assert written[-1] == b"3"
+    keeping.acknowledge(b"3")
+    assert written == [b"PINGREQ", b"1", b"2", b"3"]
+
+
+def test_everything_waits_for_what_the_session_has_become() -> None:
+    """PUBCOMP, or a PUBLISH at QoS 2, must not leave before its Packet Identifier is on disk."""
+    disk, keeping, written = pieces()
+    keeping.keep([applied()], None, now_ns=1)
+    keeping.acknowledge(b"PUBREC")
+    keeping.keep((), SESSION, now_ns=2)
+    keeping.write(b"PUBCOMP")
+    keeping.keep([applied(), HeartbeatReturned(5)], SESSION, now_ns=3)
+    keeping.acknowledge(b"PUBACK")
+    keeping.write(b"PUBLISH")
+    disk.commit()
+    assert written == [b"PUBREC"]
+    disk.commit()
+    assert written == [b"PUBREC", b"PUBCOMP"]
+    keeping.write(b"PINGREQ")
+    disk.commit()
+    assert written == [b"PUBREC", b"PUBCOMP", b"PINGREQ", b"PUBACKPUBLISH"]
+
+
+def test_a_qos_2_message_binds_its_own_answers() -> None:
+    """PUBREC waits for the message, PUBCOMP for its release; a heartbeat for neither before there is a release."""
+    disk, keeping, written = pieces()
+    keeping.keep((), SESSION, now_ns=1)
+    disk.commit()
+    received = replace(SESSION, unreleased=frozenset({5}))
+    keeping.keep([applied()], received, now_ns=2)
+    keeping.acknowledge(b"PUBREC")
+    keeping.write(b"PINGREQ")
+    assert written == [b"PINGREQ"]
+    disk.commit()
+    keeping.keep((), SESSION, now_ns=3)
+    keeping.write(b"PUBCOMP")
+    assert written == [b"PINGREQ", b"PUBREC"]
+    disk.commit()
+    assert written == [b"PINGREQ", b"PUBREC", b"PUBCOMP"]
 
 
 def test_a_session_is_kept_when_it_changes() -> None:
@@ -112,7 +149,7 @@ def test_what_waits_goes_with_its_connection() -> None:
     """The next connection gets nothing of the former; what was handed over is committed all the same."""
     disk, keeping, written = pieces()
     keeping.keep([applied()], SESSION, now_ns=1)
-    keeping.write(b"old")
+    keeping.acknowledge(b"old")
     keeping.disconnected()
     again: list[bytes] = []
     keeping.connected(again.append)
