@@ -11,7 +11,6 @@ import contextlib
 import random
 import tempfile
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -34,7 +33,7 @@ from bench.proxy import Proxy
 
 __all__ = ["Outcome", "run_seed"]
 
-RESIDENT_BYTES_MAX = 320 << 20
+RESIDENT_BYTES_MAX = 384 << 20
 """More memory than a node with a few hundred topics may ever use, its workers included."""
 _READY_S = 60.0
 _EQUAL_S = 60.0
@@ -52,7 +51,7 @@ class Outcome:
 
     seed: int
     setting: Setting
-    faults: Counter[str] = field(default_factory=Counter)
+    faults: dict[str, int] = field(default_factory=dict)
     """How often each kind of fault was injected."""
     findings: list[str] = field(default_factory=list)
     """What may not be; empty for a good run."""
@@ -162,7 +161,8 @@ class _Run:
                 await self.until_ready()
 
     async def _inject(self, fault: Fault) -> None:
-        self.outcome.faults[f"{fault.target}: {fault.kind}"] += 1
+        kind = f"{fault.target}: {fault.kind}"
+        self.outcome.faults[kind] = self.outcome.faults.get(kind, 0) + 1
         begin = datetime.now(UTC)
         try:
             await self.injector.inject(fault)
