@@ -39,6 +39,7 @@ _READY_S = 60.0
 _EQUAL_S = 60.0
 _STOP_S = 30.0
 _USAGE_EVERY_S = 1.0
+_CANCEL_S = 2.0
 _BEYOND_S = 1500.0
 """What starting, waiting for readiness, comparing and three reports may take at most, beside the faults."""
 _FINDINGS_MAX = 50
@@ -267,13 +268,15 @@ async def run_seed(seed: int, *, seconds: float, reports: bool, keep: Path | Non
         except (OSError, RuntimeError, TimeoutError, httpx.HTTPError) as error:
             run.found(f"the run was broken off: {type(error).__name__}: {error}")
         finally:
-            for task in tasks:
-                task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
+            waiting = set(tasks)
+            while waiting:  # again, for a library may swallow a cancellation
+                for task in waiting:
+                    task.cancel()
+                _, waiting = await asyncio.wait(waiting, timeout=_CANCEL_S)
             await run.publisher.close()
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
         run.judge_memory()
         await asyncio.to_thread(run.judge_logs)
         outcome = run.outcome
