@@ -82,9 +82,8 @@ class Client:
             ConnectionError: It refuses, or the connection is lost.
             TimeoutError: It does not answer.
         """
-        self._reader, self._writer = await asyncio.wait_for(
-            asyncio.open_connection("127.0.0.1", port, limit=1 << 20), _ANSWER_S
-        )
+        async with asyncio.timeout(_ANSWER_S):  # wait_for of Python 3.11 may swallow a cancellation
+            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
         self._reading = asyncio.get_running_loop().create_task(self._read(), name=f"chaos client {client_id}")
         body = b"\x00\x04MQTT\x05" + bytes([2 if clean else 0]) + b"\x00\x00\x05\x11" + expiry_s.to_bytes(4, "big")
         try:
@@ -164,7 +163,8 @@ class Client:
     async def _ask(self, kind: int, packet_id: int, first: int, body: bytes) -> bytes:
         future = self._await(kind, packet_id)
         self._send(first, body)
-        return await asyncio.wait_for(future, _ANSWER_S)
+        async with asyncio.timeout(_ANSWER_S):
+            return await future
 
     async def _read(self) -> None:
         try:

@@ -44,7 +44,7 @@ class ChaosReport:
         for outcome in self._outcomes:
             faults.add_column(f"seed {outcome.seed}", justify="right")
         for kind in kinds:
-            faults.add_row(kind, *(str(outcome.faults[kind]) for outcome in self._outcomes))
+            faults.add_row(kind, *(str(outcome.faults.get(kind, 0)) for outcome in self._outcomes))
         figures = Table(title="chaos: what was seen")
         figures.add_column("figure")
         for outcome in self._outcomes:
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
 
 
 def _verdict(outcome: Outcome) -> str:
-    faults = f"{outcome.faults.total()} faults"
+    faults = f"{sum(outcome.faults.values())} faults"
     if outcome.passed:
         return f"seed {outcome.seed}: PASSED, {faults}, nothing found"
     return f"seed {outcome.seed}: FAILED, {faults}, {outcome.findings_total} violations"

@@ -101,7 +101,8 @@ class Publisher:
     async def _bursts(self, client: Client) -> None:
         while self._may_run.is_set() and not client.lost.is_set():
             try:
-                kind, count = await asyncio.wait_for(self._wanted.get(), self._draw.uniform(*_PAUSE_S))
+                async with asyncio.timeout(self._draw.uniform(*_PAUSE_S)):
+                    kind, count = await self._wanted.get()
                 self._tell(f"a burst of {count} ({kind})")
             except TimeoutError:
                 kind, count = "mixed", self._draw.choice((1, 3, 10, 30, 100))

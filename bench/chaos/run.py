@@ -11,7 +11,6 @@ import contextlib
 import random
 import tempfile
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -34,12 +33,13 @@ from bench.proxy import Proxy
 
 __all__ = ["Outcome", "run_seed"]
 
-RESIDENT_BYTES_MAX = 320 << 20
+RESIDENT_BYTES_MAX = 384 << 20
 """More memory than a node with a few hundred topics may ever use, its workers included."""
 _READY_S = 60.0
 _EQUAL_S = 60.0
 _STOP_S = 30.0
 _USAGE_EVERY_S = 1.0
+_CANCEL_S = 2.0
 _BEYOND_S = 1500.0
 """What starting, waiting for readiness, comparing and three reports may take at most, beside the faults."""
 _FINDINGS_MAX = 50
@@ -52,7 +52,7 @@ class Outcome:
 
     seed: int
     setting: Setting
-    faults: Counter[str] = field(default_factory=Counter)
+    faults: dict[str, int] = field(default_factory=dict)
     """How often each kind of fault was injected."""
     findings: list[str] = field(default_factory=list)
     """What may not be; empty for a good run."""
@@ -162,7 +162,8 @@ class _Run:
                 await self.until_ready()
 
     async def _inject(self, fault: Fault) -> None:
-        self.outcome.faults[f"{fault.target}: {fault.kind}"] += 1
+        kind = f"{fault.target}: {fault.kind}"
+        self.outcome.faults[kind] = self.outcome.faults.get(kind, 0) + 1
         begin = datetime.now(UTC)
         try:
             await self.injector.inject(fault)
@@ -267,13 +268,15 @@ async def run_seed(seed: int, *, seconds: float, reports: bool, keep: Path | Non
         except (OSError, RuntimeError, TimeoutError, httpx.HTTPError) as error:
             run.found(f"the run was broken off: {type(error).__name__}: {error}")
         finally:
-            for task in tasks:
-                task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
+            waiting = set(tasks)
+            while waiting:  # again, for a library may swallow a cancellation
+                for task in waiting:
+                    task.cancel()
+                _, waiting = await asyncio.wait(waiting, timeout=_CANCEL_S)
             await run.publisher.close()
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
         run.judge_memory()
         await asyncio.to_thread(run.judge_logs)
         outcome = run.outcome

@@ -255,7 +255,8 @@ class Replica:
 
         For a pass inside a running session, where both come with the same marks. Of each topic the first retained value
         is the copy: the primary answers SUBSCRIBE before it sends what is published later. A copy that differs from
-        what came live before it is left out, for the live one is newer; unless stamps say that it is no copy.
+        what came live before it is left out, for the live one is newer; unless stamps say that it is no copy. But what
+        came first may have been sent before the primary got SUBSCRIBE: then the copy is the next one that equals it.
         """
         part: list[Update] = []
         part_phase = Phase.LIVE
@@ -274,6 +275,13 @@ class Replica:
                 elif topic not in self._seen and topic not in fresh:
                     phase = Phase.AUDIT
                     fresh.add(topic)
+                else:
+                    if part and topic in fresh:
+                        yield part_phase, part  # it may be in there
+                        part = []
+                    held = self.values.get(topic)
+                    if held is not None and (held[1], held[4]) == (update[1], update[4]):
+                        phase = Phase.LIVE if _is_later(update[8], held[8]) else Phase.AUDIT
             if phase is not part_phase and part:
                 yield part_phase, part
                 part = []

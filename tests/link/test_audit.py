@@ -97,7 +97,7 @@ def test_without_a_fence_nothing_is_removed_unasked() -> None:
 
 
 def test_what_comes_live_meanwhile_is_live() -> None:
-    """Behind its copy an update is delivered whatever its value, at QoS 0 too; so is one of another selector."""
+    """An update is delivered whatever its value; at QoS 0, where it looks like a copy, if the value is another one."""
     config = make_config(Selector("plant/#"), Selector("office/#", qos=0))
     pair = live(config)
     pair.primary.retained[b"office/1"] = b"same"
@@ -108,9 +108,9 @@ def test_what_comes_live_meanwhile_is_live() -> None:
     pair.primary.receive(pair.session.take_output())
     pair.primary.publish(b"plant/1", b"old")
     pair.primary.publish(b"plant/2", b"new")
-    pair.primary.publish(b"office/1", b"same", qos=0)
+    pair.primary.publish(b"office/1", b"new", qos=0)
     pair.pump()
-    assert pair.dispatched() == [(b"plant/1", b"old"), (b"plant/2", b"new"), (b"office/1", b"same")]
+    assert pair.dispatched() == [(b"plant/1", b"old"), (b"plant/2", b"new"), (b"office/1", b"new")]
     assert report(pair) == AuditReport(False, checked=11)
 
 
@@ -127,6 +127,30 @@ def test_what_came_live_wins_over_a_late_copy() -> None:
     assert pair.values()[b"plant/1"] == pair.values()[b"plant/2"] == b"live"
     assert pair.dispatched() == [(b"plant/1", b"live"), (b"plant/2", b"live")]
     assert report(pair) == AuditReport(False, checked=10)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_came_live_before_its_copy_is_delivered_once(together: bool) -> None:
+    """At QoS 0 both look alike: an update sent before the primary got SUBSCRIBE, and the copy of the same value."""
+    pair = live(make_config(Selector("plant/#", qos=0)))
+    ask(pair, pump=False)
+    request = pair.session.take_output()
+    pair.primary.publish(b"plant/1", b"before", qos=0)
+    pair.primary.publish(b"plant/2", b"first", qos=0)
+    pair.primary.publish(b"plant/2", b"second", qos=0)
+    if not together:
+        pair.feed(pair.primary.take())
+    pair.primary.receive(request)
+    pair.primary.publish(b"plant/1", b"behind", qos=0)
+    pair.pump()
+    assert pair.dispatched() == [
+        (b"plant/1", b"before"),
+        (b"plant/2", b"first"),
+        (b"plant/2", b"second"),
+        (b"plant/1", b"behind"),
+    ]
+    assert report(pair).removed == 0
+    assert pair.values() == pair.primary.retained
 
 
 def test_stamps_tell_what_is_live() -> None:
