@@ -304,6 +304,12 @@ class LinkSession:
         self._begin_audit(confirmed=confirmed)
         return self._take_events()
 
+    def confirm_count(self, index: int) -> list[Event]:
+        """Note that the primary counts as much as is held for a selector of the live link."""
+        if self.state is LinkState.LIVE:
+            self._confirm_count(index)
+        return self._take_events()
+
     def close(self, *, now: float) -> None:
         """Send DISCONNECT, which ends the session, for the node stops and the replica goes with it."""
         if self._decoder is not None and self.state is not LinkState.CONNECTING:
@@ -546,7 +552,7 @@ class LinkSession:
         elif self.count.state is CountState.TAKEN and self.state is LinkState.LIVE:
             outcome = self.count.compare()
             if outcome is CountState.EQUAL:
-                self.confirm_count(0)
+                self._confirm_count(0)
             if outcome is not CountState.WAITING:
                 self._outgoing.unsubscribe(SYSTEM_TOPICS, now=self._now)
 
@@ -559,8 +565,7 @@ class LinkSession:
             self._outgoing.subscribe(SYSTEM_TOPICS, qos=0, no_local=False, retain_handling=0, now=self._now)
             self._outgoing.ping(self._now)
 
-    def confirm_count(self, index: int) -> None:
-        """Note that the primary counts as much as is held for a selector whose set is proved."""
+    def _confirm_count(self, index: int) -> None:
         evidence = self.evidence[index]
         if evidence is not None and not evidence.is_at_least(Evidence.COUNT):
             self.evidence[index] = Evidence.COUNT
