@@ -422,9 +422,14 @@ class LinkSession:
     @property
     def _landmarks(self) -> tuple[bytes, ...]:
         """Topics whose messages say something about the data in front of them."""
-        if self.primary_node is not None:
+        if self._hears_standing:
             return (STANDING_TOPIC, MANIFEST_TOPIC)
         return () if self.count.state is CountState.OFF else (UPTIME,)
+
+    @property
+    def _hears_standing(self) -> bool:
+        """Whether the primary is a fanout node, or may be one: over MQTT 3.1.1 it cannot say so."""
+        return self.primary_node is not None or self._config.version == 4
 
     def _take_rows(self, rows: list[PublishRow]) -> None:
         if self._stage is not None:
@@ -433,6 +438,8 @@ class LinkSession:
             batch = self._intake.convert(part, now_ns=self._now_ns)
             if self._audit is not None and not part[0][2] & 6:
                 for each, updates in self._replica.split_pass(batch.updates):
+                    if self.content is not None:
+                        updates = self.content.admit(updates, phase=each)
                     self._events.append(Applied(self._replica.apply(updates, phase=each), b"", self.epoch))
                 batch.updates = []
             open_count = len(batch.to_puback) + self._inbound.open_count
@@ -483,13 +490,14 @@ class LinkSession:
                 self._stage.receive_retained(topic, payload, self._now)
         elif topic == self.control.fence_topic:
             pass  # the fence was made anew
-        elif topic == STANDING_TOPIC and self.primary_node is not None:
+        elif topic == STANDING_TOPIC and self._hears_standing:
             self._on_standing(payload)
         elif topic == MANIFEST_TOPIC and self.primary_node is not None:
             if self._stage is not None:
                 self._stage.receive_manifest(payload, self._now)
         elif system:
-            if self.count.state is CountState.TAKEN and self._outgoing.ping_sent_s is None:
+            idle = self._stage is None and self._outgoing.ping_sent_s is None
+            if self.count.state is CountState.TAKEN and self.state is LinkState.LIVE and idle:
                 self._outgoing.ping(self._now)
         else:
             self.outside_total += 1
@@ -497,14 +505,13 @@ class LinkSession:
     def _ask_standing(self) -> None:
         """Ask a fanout node how it stands; what it says comes in order with the data (`fanout.standing`)."""
         self._standing_id = 0
-        if self.primary_node is not None:
-            self._standing_id = self._outgoing.subscribe(
-                STANDING_TOPIC, qos=1, no_local=False, retain_handling=0, now=self._now
-            )
+        if self._hears_standing:
+            asked = self._outgoing.subscribe(STANDING_TOPIC, qos=1, no_local=False, retain_handling=0, now=self._now)
+            self._standing_id = 0 if self.primary_node is None else asked
         self._events.append(StandingTold(NO_NODE if self.primary_node is None else UNTOLD))
 
     def _on_standing(self, payload: bytes) -> None:
-        standing = decode_standing(payload) or UNTOLD
+        standing = decode_standing(payload) or (NO_NODE if self.primary_node is None else UNTOLD)
         check_cycle(standing, self._node_id)
         self._events.append(StandingTold(standing))
 
@@ -626,6 +633,7 @@ class LinkSession:
                 quiet_s=self._config.snapshot_quiet_s,
                 asks_manifest=self.primary_node is not None and self._config.version == 5,
                 compare=compare,
+                paced=self._audit is not None,
                 retained_count=lambda: self.count.total,
             )
         )
