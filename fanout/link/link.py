@@ -273,7 +273,6 @@ class Link:
             stale_reason=session.staleness.reason,
             stale_left_s=session.staleness.left_s(now),
             audits=self._audits,
-            unordered=session.why_unordered,
             missing_announced_total=self._missing.announced_total,
             missing_suppressed_total=self._missing.suppressed_total,
         )
