@@ -18,7 +18,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
-from fanout.access.settings import AccessConfig
+from fanout.access.settings import AccessConfig, HookUrl
 from fanout.config.address import Address
 from fanout.config.values import (
     GIB,
@@ -395,6 +395,10 @@ class LinkConfig:
     """Weakest evidence for a snapshot with which the node may be ready."""
     snapshot_quiet_s: Seconds = 5.0
     """How long a snapshot may bring no byte before it counts as truncated."""
+    count_url: HookUrl | None = None
+    """Where EMQX lists its retained messages, for the evidence `count`; None asks nobody."""
+    count_key_file: PathText | None = None
+    """File with `key:secret` for that; None sends none."""
     heartbeat_s: SecondsOrZero = 5.0
     """Pause between heartbeats through the primary; 0 sends none, and then lag is unknown."""
     audit_interval_s: SecondsOrZero = 3_600.0

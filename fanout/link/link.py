@@ -18,6 +18,7 @@ from fanout.errors import AuditRefused, FanoutError, LinkLost
 from fanout.link import probe
 from fanout.link.addresses import AddressChoice
 from fanout.link.audit import AuditReport
+from fanout.link.backoff import Backoff
 from fanout.link.connection import READ_AHEAD_FACTOR, LinkConnection, connect
 from fanout.link.events import (
     Applied,
@@ -38,6 +39,7 @@ from fanout.link.kept_session import Resumption
 from fanout.link.missing import MissingTopics
 from fanout.link.outgoing import Message
 from fanout.link.proof import Evidence
+from fanout.link.retained_list import RetainedList
 from fanout.link.session import LinkSession
 from fanout.link.states import LinkState
 from fanout.link.status import STALE, AuditTotals, Clock, LinkSink, LinkStatus, SelectorStatus
@@ -95,6 +97,10 @@ class Link:
         self._missing = MissingTopics(config.control_topic, node_id=node_id)
         self._announced: dict[int, str] = {}
         """Token of an announcement under way to its filter."""
+        self._became_live = asyncio.Event()
+        """Set when the state is entered, for who waits for it."""
+        self._list_why = ""
+        """Why the primary's list of retained messages does not agree; empty while that is not known."""
         self._audit_waiters: list[asyncio.Future[AuditReport]] = []
         self._doubt = ""
         """Why updates may be missing; empty when nothing says so."""
@@ -282,7 +288,6 @@ class Link:
             stale_reason=session.staleness.reason,
             stale_left_s=session.staleness.left_s(now),
             audits=self._audits,
-            unordered=session.why_unordered,
             missing_announced_total=self._missing.announced_total,
             missing_suppressed_total=self._missing.suppressed_total,
         )
@@ -298,9 +303,12 @@ class Link:
         clock, session = self._clock, self._session
         self._failure = None
         self._unanswered += 1
-        watch: asyncio.Task[None] | None = None
+        watches: list[asyncio.Task[None]] = []
         if self._addresses.current:
-            watch = asyncio.create_task(self._watch_preferred(), name=f"link-{self.config.name}-preferred")
+            watches.append(asyncio.create_task(self._watch_preferred(), name=f"link-{self.config.name}-preferred"))
+        if self.config.count_url is not None:
+            watches.append(asyncio.create_task(self._watch_list(), name=f"link-{self.config.name}-list"))
+        for watch in watches:
             watch.add_done_callback(self._watch_ended)
         connection = LinkConnection(
             on_data=self._on_data,
@@ -340,9 +348,10 @@ class Link:
             session.close(end_session=self._keeping is None, now=clock.monotonic())
             raise
         finally:
-            if watch is not None:
+            for watch in watches:
                 watch.cancel()
-                await asyncio.wait([watch])
+            if watches:
+                await asyncio.wait(watches)
             self._write_and_plan()
             await connection.close()
             self._connection = None
@@ -367,6 +376,45 @@ class Link:
                     self._preferred = index
                     self._attention.set()
                     return
+
+    async def _watch_list(self) -> None:
+        """Compare what is held with the primary's list of retained messages, each time the link has become live."""
+        config = self.config
+        assert config.count_url is not None
+        listed = RetainedList(config.count_url, key_file=config.count_key_file, timeout_s=config.connect_timeout_s)
+        while True:
+            await self._became_live.wait()
+            self._became_live.clear()
+            backoff = Backoff(min_s=config.retry_min_s, max_s=config.retry_max_s)
+            while self._state is LinkState.LIVE and not await self._agrees(listed):  # noqa: ASYNC110  # no event tells
+                await asyncio.sleep(backoff.next_delay_s())
+
+    async def _agrees(self, listed: RetainedList) -> bool:
+        """Return whether everything held is what the list has; a set that moves meanwhile takes another time."""
+        agrees = True
+        for index, selector in enumerate(self.config.selectors):
+            evidence, epoch = self._session.evidence[index], self._session.epoch
+            if selector.is_choosy or evidence is None or evidence.is_at_least(Evidence.COUNT):
+                continue
+            try:
+                topics = await listed.topics(selector.filter)
+            except FanoutError as error:
+                if self._list_why != error.message:
+                    self._logger.warning("retained messages not counted", error=error.message, hint=error.hint)
+                self._list_why = error.message
+                return False
+            prefix, control = selector.prefix.encode(), self._session.control.prefix
+            wanted = {prefix + one for one in topics if selector.matches(one) and not one.startswith(control)}
+            held = self._replica.count(index)
+            if self._session.epoch != epoch or len(wanted) != held or not wanted <= self._replica.values.keys():
+                self._list_why = (
+                    f"the primary lists {len(wanted)} retained messages for {selector.filter}, {held} are here"
+                )
+                agrees = False
+                continue
+            self._list_why = ""
+            self._act(self._session.confirm_count(index))
+        return agrees
 
     def _watch_ended(self, watch: asyncio.Task[None]) -> None:
         if not watch.cancelled() and watch.exception() is not None:  # a bug: `run` ends with it
@@ -554,7 +602,8 @@ class Link:
                 continue  # with live_only there is no retained set to prove
             why = self._session.why_unordered
             if wanted is Evidence.COUNT:
-                why = self._session.count.why or "the primary's next figure is awaited"
+                why = self._list_why if self.config.count_url else self._session.count.why
+                why = why or "the primary's figure is awaited"
             if not why and evidence is Evidence.BARRIER:
                 why = f"the primary does not let the link publish below {self.config.control_topic}"
             text = f"the evidence for {selector.filter} is {evidence}, weaker than min_evidence = {wanted}"
@@ -582,6 +631,7 @@ class Link:
         self._since_ns = self._clock.now_ns()
         if state is LinkState.LIVE:
             self._was_live = True
+            self._became_live.set()
             self._doubt = ""
             if self._too_weak() is not None:
                 self._logger.warning("evidence is too weak to be ready", reason=self._too_weak())

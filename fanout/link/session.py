@@ -54,7 +54,7 @@ from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.packets import Connack, Disconnect, PacketType, Pingresp, Suback, Unsuback
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
-from fanout.replica.update import Phase, Stamp, Update
+from fanout.replica.update import Changes, Phase, Stamp, Update
 from fanout.stamp import StampCount, split_stamp
 from fanout.standing import NO_NODE, STANDING_TOPIC, UNTOLD, decode_standing
 
@@ -365,6 +365,12 @@ class LinkSession:
         self._begin_audit(confirmed=confirmed)
         return self._take_events()
 
+    def confirm_count(self, index: int) -> list[Event]:
+        """Note that the primary counts as much as is held for a selector of the live link."""
+        if self.state is LinkState.LIVE:
+            self._confirm_count(index)
+        return self._take_events()
+
     def close(self, *, end_session: bool, now: float) -> None:
         """Send DISCONNECT, for the node stops.
 
@@ -488,9 +494,14 @@ class LinkSession:
     @property
     def _landmarks(self) -> tuple[bytes, ...]:
         """Topics whose messages say something about the data in front of them."""
-        if self.primary_node is not None:
+        if self._hears_standing:
             return (STANDING_TOPIC, MANIFEST_TOPIC)
         return () if self.count.state is CountState.OFF else (UPTIME,)
+
+    @property
+    def _hears_standing(self) -> bool:
+        """Whether the primary is a fanout node, or may be one: over MQTT 3.1.1 it cannot say so."""
+        return self.primary_node is not None or self._config.version == 4
 
     def _take_rows(self, rows: list[PublishRow]) -> None:
         if self._stage is not None:
@@ -499,29 +510,26 @@ class LinkSession:
             batch = self._intake.convert(part, now_ns=self._now_ns)
             if self._audit is not None and not part[0][2] & 6:
                 for each, updates in self._replica.split_pass(batch.updates):
-                    if self._stamps_itself:
-                        updates = self._complete_stamps(updates, phase=each)
-                    self._events.append(Applied(self._replica.apply(updates, phase=each), b"", self.epoch))
+                    self._events.append(Applied(self._apply(updates, phase=each), b"", self.epoch))
                 batch.updates = []
             open_count = len(batch.to_puback) + self._inbound.open_count
             if open_count > self._config.receive_maximum and self._config.version == 5:
                 raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"{open_count} messages at a time")
-            updates = batch.updates
-            if self.content is not None:
-                updates = self.content.admit(updates, phase=phase)
-            if self._stamps_itself:
-                updates = self._complete_stamps(updates, phase=phase)
-            changes = self._replica.apply(updates, phase=phase)
+            changes = self._apply(batch.updates, phase=phase)
             acknowledgement = encode_acknowledgement(batch)
-            if updates or acknowledgement:
+            if changes.updates or acknowledgement:
                 self._events.append(Applied(changes, acknowledgement, self.epoch))
             for row in batch.others:
                 self._on_other(row)
 
-    def _complete_stamps(self, updates: list[Update], *, phase: Phase) -> list[Update]:
-        """Stamp live updates of a primary that does not."""
-        assert self._stamps is not None
-        return self._stamps.complete(updates, live=phase is Phase.LIVE)
+    def _apply(self, updates: list[Update], *, phase: Phase) -> Changes:
+        """Apply what the selectors accept, stamped if the primary does not stamp."""
+        if self.content is not None:
+            updates = self.content.admit(updates, phase=phase)
+        if self._stamps_itself:
+            assert self._stamps is not None
+            updates = self._stamps.complete(updates, live=phase is Phase.LIVE)
+        return self._replica.apply(updates, phase=phase)
 
     def _phases(self, rows: list[PublishRow]) -> Iterator[tuple[Phase, Sequence[PublishRow]]]:
         """Split rows, in order, by why they came."""
@@ -563,13 +571,14 @@ class LinkSession:
                 self._stage.receive_retained(topic, payload, self._now)
         elif topic == self.control.fence_topic:
             pass  # the fence was made anew
-        elif topic == STANDING_TOPIC and self.primary_node is not None:
+        elif topic == STANDING_TOPIC and self._hears_standing:
             self._on_standing(payload)
         elif topic == MANIFEST_TOPIC and self.primary_node is not None:
             if self._stage is not None:
                 self._stage.receive_manifest(payload, self._now)
         elif system:
-            if self.count.state is CountState.TAKEN and self._outgoing.ping_sent_s is None:
+            idle = self._stage is None and self._outgoing.ping_sent_s is None
+            if self.count.state is CountState.TAKEN and self.state is LinkState.LIVE and idle:
                 self._outgoing.ping(self._now)
         else:
             self.outside_total += 1
@@ -577,14 +586,13 @@ class LinkSession:
     def _ask_standing(self) -> None:
         """Ask a fanout node how it stands; what it says comes in order with the data (`fanout.standing`)."""
         self._standing_id = 0
-        if self.primary_node is not None:
-            self._standing_id = self._outgoing.subscribe(
-                STANDING_TOPIC, qos=1, no_local=False, retain_handling=0, now=self._now
-            )
+        if self._hears_standing:
+            asked = self._outgoing.subscribe(STANDING_TOPIC, qos=1, no_local=False, retain_handling=0, now=self._now)
+            self._standing_id = 0 if self.primary_node is None else asked
         self._events.append(StandingTold(NO_NODE if self.primary_node is None else UNTOLD))
 
     def _on_standing(self, payload: bytes) -> None:
-        standing = decode_standing(payload) or UNTOLD
+        standing = decode_standing(payload) or (NO_NODE if self.primary_node is None else UNTOLD)
         check_cycle(standing, self._node_id)
         self._events.append(StandingTold(standing))
 
@@ -634,7 +642,7 @@ class LinkSession:
         elif self.count.state is CountState.TAKEN and self.state is LinkState.LIVE:
             outcome = self.count.compare()
             if outcome is CountState.EQUAL:
-                self.confirm_count(0)
+                self._confirm_count(0)
             if outcome is not CountState.WAITING:
                 self._outgoing.unsubscribe(SYSTEM_TOPICS, now=self._now)
 
@@ -647,8 +655,7 @@ class LinkSession:
             self._outgoing.subscribe(SYSTEM_TOPICS, qos=0, no_local=False, retain_handling=0, now=self._now)
             self._outgoing.ping(self._now)
 
-    def confirm_count(self, index: int) -> None:
-        """Note that the primary counts as much as is held for a selector whose set is proved."""
+    def _confirm_count(self, index: int) -> None:
         evidence = self.evidence[index]
         if evidence is not None and not evidence.is_at_least(Evidence.COUNT):
             self.evidence[index] = Evidence.COUNT
@@ -710,6 +717,7 @@ class LinkSession:
                 quiet_s=self._config.snapshot_quiet_s,
                 asks_manifest=self.primary_node is not None and self._config.version == 5,
                 compare=compare,
+                paced=self._audit is not None,
                 retained_count=lambda: self.count.total,
             )
         )

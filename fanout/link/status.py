@@ -123,8 +123,6 @@ class LinkStatus:
     """How long such a replica is served at most, in seconds; None while it is not stale."""
     audits: AuditTotals = field(default_factory=AuditTotals)
     """What its audits found."""
-    unordered: str = ""
-    """Why the primary is not known to answer in order, so that its retained sets end by silence; empty when it is."""
     missing_announced_total: int = 0
     """Filters without a topic that were announced at the primary."""
     missing_suppressed_total: int = 0

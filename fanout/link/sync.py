@@ -36,6 +36,9 @@ from fanout.selection import Selector
 
 __all__ = ["RetainedSync", "Step"]
 
+REST_MIN_S = 0.1
+REST_MAX_S = 10.0
+"""Between two sets of an audit is a rest as long as the first one took, within these."""
 _NEVER = float("inf")
 _CAME_LATE = "topics of a retained set came behind the answers that should follow it"
 _SEND_RETAINED = 0
@@ -83,6 +86,7 @@ class RetainedSync(Stage):
         quiet_s: float,
         asks_manifest: bool,
         compare: bool,
+        paced: bool,
         retained_count: Callable[[], int | None],
     ) -> None:
         """Prepare; `begin` starts.
@@ -100,6 +104,7 @@ class RetainedSync(Stage):
             asks_manifest: Whether the primary is a fanout node, which can say what it sent.
             retained_count: Tells how many retained messages the primary says it has in all; None for unknown.
             compare: Whether to note what the sets bring even for an empty replica: a verification.
+            paced: Whether to rest between two sets, so that the primary and this node can do other things: an audit.
         """
         self.index = 0
         self.topics_total = 0
@@ -118,6 +123,10 @@ class RetainedSync(Stage):
         self._manifest_sum: ManifestSum | None = None
         """What came since the primary began to send what its manifest is about; None while it does not."""
         self._compare = compare
+        self._paced = paced
+        self._set_started_s = 0.0
+        self._next_at_s = _NEVER
+        """When the next set is asked for, after a rest."""
         self._retained_count = retained_count
         self._proof: SnapshotProof | None = None
         self._comparison = Comparison()
@@ -144,7 +153,11 @@ class RetainedSync(Stage):
         self._proof = None
         self.evidence = None
         self._comparison = Comparison()
-        if self.index < len(self._selectors):
+        if self.index == len(self._selectors):
+            return
+        if self._paced:
+            self._next_at_s = now + min(max(now - self._set_started_s, REST_MIN_S), REST_MAX_S)
+        else:
             self._subscribe(now)
 
     def _settle(self, now: float) -> None:
@@ -318,6 +331,9 @@ class RetainedSync(Stage):
                 raise LinkLost("the primary does not answer PINGREQ")
             if self._settling and now >= self._settled_by_s:
                 raise SnapshotUnproved("the primary does not answer SUBSCRIBE")
+            if now >= self._next_at_s:
+                self._next_at_s = _NEVER
+                self._subscribe(now)
         elif proof.is_truncated(now):
             raise SnapshotUnproved(self._shortfall(proof), hint=_HINT)
         elif proof.probe_due(now):
@@ -331,7 +347,7 @@ class RetainedSync(Stage):
             return self._proof.deadline
         if self.started_s is None:
             return self._begin_by_s
-        return self._settled_by_s if self._settling else _NEVER
+        return min(self._settled_by_s if self._settling else _NEVER, self._next_at_s)
 
     def _shortfall(self, proof: SnapshotProof) -> str:
         topic_filter = self._selectors[self.index].filter
@@ -361,6 +377,7 @@ class RetainedSync(Stage):
             now=now,
         )
         self._manifest_sum = None
+        self._set_started_s = now
         self._barrier_told = False
         self._outgoing.ping(now)
         if silent:

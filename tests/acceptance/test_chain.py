@@ -58,7 +58,7 @@ def test_chain_mirrors_with_stamps(nodes: Nodes) -> None:
         b.started()
         for node in (a, b):
             (state,) = node.probe()[1]["links"]
-            assert (state["topics"], state["evidence"]) == (50, "marker")
+            assert (state["topics"], state["evidence"]) == (50, "manifest")
         with (
             subscriber(hub.port, "plant/#", qos=1) as at_hub,
             subscriber(a.port, "plant/#", qos=1) as at_a,

@@ -170,7 +170,7 @@ async def test_snapshot_that_the_primary_cut_short(mosquitto: Mosquitto, proxy: 
 def test_evidence_without_the_right_to_publish(tmp_path: Path, nodes: Nodes) -> None:
     """Where the link may only read, the evidence is the barrier alone, and lag is unknown, not zero."""
     rules = tmp_path / "acl"
-    rules.write_text("user writer\ntopic readwrite #\nuser edge\ntopic read #\n")
+    rules.write_text("user writer\ntopic readwrite #\nuser edge\ntopic read #\ntopic read $SYS/broker/version\n")
     with (
         Mosquitto(tmp_path, settings=[f"acl_file {rules}"]) as mosquitto,
         publisher(mosquitto.port, username="writer") as client,

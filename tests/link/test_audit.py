@@ -67,6 +67,60 @@ def test_what_was_missed_is_repaired_and_delivered() -> None:
     assert report(pair) == AuditReport(False, checked=10)
 
 
+def test_one_set_at_a_time_with_rests() -> None:
+    """Of many selectors: each is asked for when the one before is through, and messages flow in between."""
+    config = make_config(*(Selector(f"plant/{number}", qos=0) for number in range(10)))
+    pair = live(config)
+    asked = len(pair.primary.subscribes)
+    ask(pair)
+    for number in range(10):
+        assert len(pair.primary.subscribes) == asked + number + 1
+        pair.primary.publish(b"plant/1", b"%d" % number)
+        pair.pump()
+        assert pair.values()[b"plant/1"] == b"%d" % number
+        assert pair.session.auditing == (number < 9)
+        pair.wait(0.11)
+    assert report(pair).failure == ""
+    assert [payload for _, payload in pair.dispatched()] == [b"%d" % number for number in range(10)]
+
+
+def test_a_primary_restored_from_an_old_copy_is_found() -> None:
+    """Old values come back, newer topics are gone, and nothing was sent: everything is as the primary has it then."""
+    pair = live()
+    copy = dict(pair.primary.retained)
+    for number in range(3):
+        pair.primary.publish(b"plant/%d" % number, b"new")
+    pair.primary.publish(b"plant/later", b"new")
+    pair.primary.publish(b"plant/9", b"")
+    pair.pump()
+    pair.events.clear()
+    pair.primary.retained = copy
+    ask(pair)
+    assert report(pair) == AuditReport(False, checked=11, changed=4, removed=1)
+    assert pair.values() == copy
+    assert (b"plant/later", b"") in pair.dispatched()
+
+
+def test_expiry_and_deletion_without_a_message_are_found() -> None:
+    """What an administrator deletes, or what expires at the primary alone, is gone after the next audit."""
+    pair = live(make_config(audit_interval_s=100.0))
+    del pair.primary.retained[b"plant/3"]
+    pair.wait(120)
+    assert report(pair).removed == 1
+    assert pair.dispatched() == [(b"plant/3", b"")]
+
+
+def test_a_content_filter_holds_in_an_audit_too() -> None:
+    """What the selector does not take is not replicated by way of an audit."""
+    pair = live(make_config(Selector("plant/#", max_payload=5)))
+    pair.primary.retained[b"plant/large"] = b"too large"
+    pair.primary.retained[b"plant/1"] = b"too large"
+    ask(pair)
+    assert b"plant/large" not in pair.values()
+    assert b"plant/1" not in pair.values()
+    assert len(pair.replica) == 9
+
+
 def test_removals_have_a_cap() -> None:
     """Three of ten are more than 20 %: they stay until somebody confirms; what changed is repaired all the same."""
     pair = live()
@@ -110,6 +164,8 @@ def test_what_comes_live_meanwhile_is_live() -> None:
     pair.primary.publish(b"plant/2", b"new")
     pair.primary.publish(b"office/1", b"new", qos=0)
     pair.pump()
+    assert pair.session.auditing
+    pair.wait(0.2)
     assert pair.dispatched() == [(b"plant/1", b"old"), (b"plant/2", b"new"), (b"office/1", b"new")]
     assert report(pair) == AuditReport(False, checked=11)
 

@@ -9,7 +9,7 @@ from fanout.link.events import Applied, Failed, StandingTold
 from fanout.link.states import LinkState
 from fanout.mqtt.packets import Connack
 from fanout.standing import NO_NODE, STANDING_TOPIC, UNTOLD, Standing, encode_standing
-from tests.link.fake_primary import STAMPING, FakePrimary, Pair
+from tests.link.fake_primary import STAMPING, FakePrimary, Pair, make_config
 
 READY = Standing("", (("hub", "root"),))
 WAITING = Standing("link primary is down", (("root",),))
@@ -54,6 +54,38 @@ def test_standing_keeps_its_place_among_the_data() -> None:
         if isinstance(event, StandingTold) or (isinstance(event, Applied) and event.changes.updates)
     ]
     assert order == [[b"before"], "told", [b"behind"]]
+
+
+def test_over_mqtt_3_1_1_it_is_asked_unknown() -> None:
+    """A node cannot say there that it is one: the document alone tells, in front of the first set."""
+    primary = FakePrimary(version=4, retained={b"plant/1": b"x", STANDING_TOPIC: encode_standing(WAITING)})
+    pair = Pair(make_config(version=4), primary)
+    pair.go_live_keeping_events()
+    assert told(pair) == [NO_NODE, WAITING]
+    pair.primary.publish(STANDING_TOPIC, encode_standing(READY))
+    pair.pump()
+    assert told(pair)[2:] == [READY]
+    assert pair.session.outside_total == 0
+
+
+@pytest.mark.parametrize("document", [None, b"no document"])
+@pytest.mark.parametrize("refused", [(), (STANDING_TOPIC,)])
+def test_over_mqtt_3_1_1_another_primary_is_not_waited_for(document: bytes | None, refused: tuple[bytes, ...]) -> None:
+    """It has no such topic, or another one by that name, or does not let it be read: nothing follows from that."""
+    primary = FakePrimary(version=4, retained={b"plant/1": b"x"}, refuse_filters=refused)
+    if document is not None:
+        primary.retained[STANDING_TOPIC] = document
+    pair = Pair(make_config(version=4), primary)
+    pair.go_live_keeping_events()
+    assert set(told(pair)) == {NO_NODE}
+
+
+def test_over_mqtt_3_1_1_a_cycle_is_refused() -> None:
+    """As over MQTT 5."""
+    standing = encode_standing(Standing("", (("edge-1", "root"),)))
+    pair = Pair(make_config(version=4), FakePrimary(version=4, retained={STANDING_TOPIC: standing}))
+    pair.connect()
+    assert "the links form a cycle: edge-1 > root > edge-1" in pair.failure()
 
 
 def test_another_kind_of_primary_is_not_asked() -> None:

@@ -33,6 +33,7 @@ class Case:
         version: int = 5,
         permitted: bool = False,
         compare: bool = False,
+        paced: bool = False,
     ) -> None:
         """Prepare a pass without a marker, unless it is permitted."""
         self.outgoing = Outgoing(make_config(version=version), node_id="edge-1")
@@ -52,6 +53,7 @@ class Case:
             quiet_s=5.0,
             asks_manifest=False,
             compare=compare,
+            paced=paced,
             retained_count=lambda: None,
         )
         self._decoder = Decoder(version=None, packet_bytes_max=1 << 20, role="server")
@@ -100,6 +102,25 @@ def test_selectors_follow_one_another() -> None:
     case.sync.receive_suback(Suback(own.packet_id, (1,)), 1.1)
     assert case.intake.fixed_qos == [None, 2]
     assert case.sync.index == 1
+
+
+def test_an_audit_rests_between_two_sets() -> None:
+    """As long as the set took, so that half of the time is for others; the next one begins at a tick."""
+    case = Case(TWO, paced=True)
+    case.sync.begin(0.0)
+    case.prove()
+    case.sync.begin_next(3.0)
+    (own,) = case.read()
+    assert isinstance(own, Subscribe)
+    case.sync.receive_suback(Suback(own.packet_id, (1,)), 3.0)
+    assert case.sync.deadline == 6.0
+    case.sync.tick(5.9)
+    assert case.read() == []
+    assert case.sync.advance(5.9) is None
+    case.sync.tick(6.0)
+    (following, _) = case.read()
+    assert isinstance(following, Subscribe)
+    assert following.subscriptions[0].topic_filter == b"office/#"
 
 
 def test_the_pass_is_done_when_all_subscriptions_are_settled() -> None:

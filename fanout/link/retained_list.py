@@ -1,0 +1,93 @@
+"""The list of retained messages that EMQX gives over HTTP: `GET /api/v5/mqtt/retainer/messages`.
+
+Owns the questions and what the answers mean. It must not know replicas, nor what follows from the list. With a `topic`
+EMQX lists what a Topic Filter matches, page by page, without payloads and without a count (its `meta.count` is that of
+all messages, its own `$SYS` ones among them); so the topics are listed. Another server that answers alike will do.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from fanout.errors import FanoutError
+
+__all__ = ["RetainedList"]
+
+PAGE_TOPICS = 10_000
+"""Topics asked for at a time, the most that EMQX gives."""
+PAGES_MAX = 200
+"""Pages read at most; a longer list is not compared."""
+_PAGE_BYTES_MAX = 32 * 1024 * 1024
+_KEY_BYTES_MAX = 4096
+
+
+class RetainedList:
+    """The list at one address."""
+
+    def __init__(self, url: str, *, key_file: Path | None, timeout_s: float) -> None:
+        """Prepare; nothing is asked.
+
+        Args:
+            url: Address of the list.
+            key_file: File with `key:secret` (EMQX: API Key and Secret Key), sent as Basic; None sends none.
+            timeout_s: How long a page may take.
+        """
+        self._url = url
+        self._key_file = key_file
+        self._timeout_s = timeout_s
+
+    async def topics(self, topic_filter: str) -> set[bytes]:
+        """Return the topics that have a retained message.
+
+        Args:
+            topic_filter: Which topics.
+
+        Raises:
+            FanoutError: The list cannot be had, or is too long.
+        """
+        topics: set[bytes] = set()
+        try:
+            async with httpx.AsyncClient(timeout=self._timeout_s, auth=self._auth(), trust_env=False) as client:
+                for page in range(1, PAGES_MAX + 1):
+                    query: dict[str, str | int] = {"topic": topic_filter, "page": page, "limit": PAGE_TOPICS}
+                    document = await _page(client, self._url, query)
+                    topics.update(str(one["topic"]).encode() for one in document["data"])
+                    if not document["meta"]["hasnext"]:
+                        return topics
+        except httpx.HTTPError as error:
+            raise _failed(f"no answer: {error!r}") from error
+        except OSError as error:
+            raise _failed(f"count_key_file cannot be read: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise _failed("the answer is not a list as EMQX gives it") from error
+        raise _failed(f"it has more than {PAGES_MAX * PAGE_TOPICS} topics")
+
+    def _auth(self) -> httpx.BasicAuth | None:
+        if self._key_file is None:
+            return None
+        with self._key_file.open("rb") as file:
+            key, _, secret = file.read(_KEY_BYTES_MAX).decode("utf-8", "replace").strip().partition(":")
+        return httpx.BasicAuth(key, secret)
+
+
+async def _page(client: httpx.AsyncClient, url: str, query: dict[str, str | int]) -> Any:
+    async with client.stream("GET", url, params=query) as response:
+        if response.status_code != httpx.codes.OK:
+            raise _failed(f"it answers with status {response.status_code}")
+        document = b""
+        async for piece in response.aiter_bytes():
+            document += piece
+            if len(document) > _PAGE_BYTES_MAX:
+                raise _failed("a page of it is too large")
+    return json.loads(document)
+
+
+def _failed(problem: str) -> FanoutError:
+    return FanoutError(
+        f"the primary's list of retained messages cannot be had: {problem}",
+        hint="Correct count_url and count_key_file of the link, or remove them",
+    )
