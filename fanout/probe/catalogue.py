@@ -152,6 +152,13 @@ CHECKS: Final = (
         needs=(_RETAINED,),
     ),
     Check(
+        "only what matches",
+        retained.check_only_matching,
+        "what comes belongs to a selector",
+        "a link ignores and counts what is outside its selectors",
+        needs=(_RETAINED,),
+    ),
+    Check(
         "set again",
         retained.check_set_again,
         "audits and verification work inside a session",

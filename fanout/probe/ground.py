@@ -22,7 +22,9 @@ __all__ = ["PATIENCE_S", "Ground"]
 PATIENCE_S: Final = 2.0
 """How long a message that the primary has taken may be on its way before it counts as not delivered."""
 _LEFT_S: Final = 0.5
-"""How long to look for what should be gone; a set begins to come at once."""
+"""How long to look for what should be gone."""
+_CLEARINGS: Final = 3
+"""A primary may acknowledge a clear before it is done."""
 _FAILURE: Final = 0x80
 
 
@@ -107,13 +109,27 @@ class Ground:
     async def _clear_retained(self) -> None:
         if not self._retained:
             return
-        async with self.client() as client:
-            await self.clear(client, tuple(self._retained))
+        left = tuple(self._retained)
+        for _ in range(_CLEARINGS):
+            async with self.client() as client:
+                await self.clear(client, left)
+            left = await self._still_retained()
+            if not left:
+                return
+        raise aiomqtt.MqttError("retained messages are still there")
+
+    async def _still_retained(self) -> tuple[str, ...]:
+        """Return topics below the root that still have a retained message; a set begins to come at once."""
+        topics: set[str] = set()
+
+        def found() -> bool:
+            topics.update(one.topic for one in client.messages() if one.retain and one.topic.startswith(self.root))
+            return False
+
         async with self.client() as client:
             await client.subscribe(self.topic("#"))
-            # What is still there comes at once; and nothing is live here any more.
-            if await client.until(lambda: any(message.retain for message in client.messages()), _LEFT_S):
-                raise aiomqtt.MqttError("still there")
+            await client.until(found, _LEFT_S)
+        return tuple(topics)
 
     async def _end_sessions(self) -> None:
         for client_id in self._sessions:

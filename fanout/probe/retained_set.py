@@ -31,8 +31,9 @@ class RetainedSet:
     codes: tuple[int, ...] = ()
     """Reason Codes of SUBACK."""
     pause_s: float = 0.0
-    """Longest time from one topic to the next, in seconds."""
-    _newest_at: float | None = None
+    """Longest time without a topic, from the request to the last one, in seconds."""
+    newest_at: float | None = None
+    """When the newest topic came, or when the set was asked for; monotonic seconds, None before."""
 
     def take(self, arrival: Arrival) -> None:
         """Take the next packet."""
@@ -46,9 +47,9 @@ class RetainedSet:
         elif message.topic == self.control:
             self.places.setdefault("marker", len(self.topics))
         elif message.topic.startswith(self.inside):
-            if self._newest_at is not None:
-                self.pause_s = max(self.pause_s, arrival.at - self._newest_at)
-            self._newest_at = arrival.at
+            if self.newest_at is not None:
+                self.pause_s = max(self.pause_s, arrival.at - self.newest_at)
+            self.newest_at = arrival.at
             self.topics.add(message.topic)
 
     @property

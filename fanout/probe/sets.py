@@ -31,8 +31,10 @@ SERVER_FENCE: Final = "$SYS/broker/version"
 """The fence that a link tries first."""
 _ROUNDS: Final = 3
 """The set is read so often: what sometimes comes too early proves nothing."""
-_QUIET_S: Final = 3.0
-"""A set that brings nothing for so long is over."""
+_QUIET_S: Final = 5.0
+"""A set that brings nothing for so long is over, as for a link with its defaults."""
+_FIRST_S: Final = 15.0
+"""How long a primary may take before anything comes."""
 _READ_TOPICS_MAX: Final = 200_000
 """Topics of `--filter` that are read at most."""
 _IDENTITY_TEXT_MAX: Final = 80
@@ -147,7 +149,7 @@ async def _read(
     async with ground.client() as client:
         if control is not None:
             await client.subscribe(control, qos=1, retain_handling=2)
-        taken = len(client.arrivals)
+        taken = taken_before = len(client.arrivals)
         client.ask_for_set(
             [topic_filter] if fence is None else [topic_filter, fence],
             qos=qos,
@@ -163,10 +165,10 @@ async def _read(
             whole = expected is not None and result.is_whole and awaited <= result.places.keys()
             return whole or len(result.topics) >= _READ_TOPICS_MAX
 
-        newest = time.monotonic()
+        result.newest_at = asked_at = time.monotonic()
         while not await client.until(is_over, PATIENCE_S / 2):
-            if client.arrivals:
-                newest = max(newest, client.arrivals[-1].at)
-            if time.monotonic() - newest >= _QUIET_S:
+            came = taken > taken_before
+            quiet_s = time.monotonic() - (client.arrivals[-1].at if came else asked_at)
+            if quiet_s >= (_FIRST_S if not came else _QUIET_S if expected is not None else PATIENCE_S):
                 break
     return result
