@@ -72,6 +72,8 @@ def _node_facts(config: NodeConfig) -> Iterator[tuple[str, str]]:
     if config.http is not None and config.http.agent_listen is not None:
         yield "agent check", config.http.agent_listen.authority
     yield "log", str(config.log.directory) if config.log else "off"
+    if config.log is not None and config.log.ship is not None:
+        yield "shipped to", config.log.ship.to
 
 
 def _links_table(links: tuple[LinkConfig, ...]) -> Table:

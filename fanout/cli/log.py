@@ -143,6 +143,8 @@ def _check(check: NodeCheck) -> Iterator[tuple[str, RenderableType]]:
     yield check.node, Text.assemble(verdict, read)
     for gap in check.gaps:
         told = "the node told of it" if gap.explained else "nothing tells why"
+        if gap.removed and not gap.explained:
+            told = "the node removed the files"
         which = f"row {gap.first:,}" if gap.first == gap.last else f"rows {gap.first:,} to {gap.last:,}"
         yield "", f"missing: {which} of epoch {gap.node_epoch}; {told}"
     for problem in check.problems:

@@ -8,6 +8,7 @@ own. What is not confirmed is never removed here. Knows no rows, and touches onl
 from __future__ import annotations
 
 import contextlib
+import json
 import queue
 import random
 import re
@@ -22,16 +23,18 @@ from urllib.parse import quote
 
 from fanout.replog.alarms import Alarms
 from fanout.replog.object_store import STORE_ERRORS, ObjectStore
-from fanout.replog.sealing import TABLES, table_directory
+from fanout.replog.sealing import TABLES, open_directory, table_directory
 from fanout.replog.settings import ArchiveSettings, ArchiveStats, LogClock
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
-__all__ = ["Archive"]
+__all__ = ["Archive", "read_removed"]
 
 _IDLE_S: Final = 60.0
 """How often to look for files that have become too old, when no new one comes."""
+_RECORD: Final = "removed.json"
+"""Beside the node's lock: what it removed, for `fanout log verify`."""
 _HOUR_NS: Final = 3_600_000_000_000
 _DAY_NS: Final = 24 * _HOUR_NS
 _PLACE: Final = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/(\d+)-(\d+)\.parquet")
@@ -74,6 +77,7 @@ class Archive:
     ) -> None:
         self._directory = directory
         self._node = f"node={quote(node, safe='')}"
+        self._record = open_directory(directory, node) / _RECORD
         self._settings = settings
         self._store = None if settings.ship_to is None else ObjectStore(settings.ship_to)
         self._clock = clock
@@ -93,6 +97,7 @@ class Archive:
         self._compared: set[Path] = set()  # directories of a date whose copies in the store are known
         self._failures = 0  # since the last success
         self._error = ""  # the last of them
+        self._removed: dict[int, int] = {}  # by run: up to which number files were removed
         self._removed_total = 0
         self._shipped_total = 0
         self._shipped_bytes_total = 0
@@ -137,6 +142,7 @@ class Archive:
     def _run(self) -> None:
         for path in self._found():
             self._note(path)
+        self._removed = read_removed(self._record.parent)
         while not self._give_up.is_set():
             while not self._added.empty():
                 self._note(self._added.get())
@@ -198,7 +204,11 @@ class Archive:
         return too_old or bool(bytes_max and self._kept_bytes > bytes_max)
 
     def _remove(self, path: Path, kept: _Kept) -> bool:
+        number = int(path.stem.partition("-")[2])
         try:
+            if number > self._removed.get(kept.run, 0):
+                # Told before it happens, so that a check of the log never takes it for damage.
+                self._tell_removed({**self._removed, kept.run: number})
             path.unlink(missing_ok=True)
         except OSError as error:
             self._alarms.begin("remove", f"{path} cannot be removed: {error}")
@@ -211,6 +221,13 @@ class Archive:
                 path.parent.rmdir()
                 path.parent.parent.rmdir()
         return True
+
+    def _tell_removed(self, removed: dict[int, int]) -> None:
+        removed = {run: number for run, number in removed.items() if run in self._kept_by_run}
+        aside = self._record.with_name(f".{_RECORD}.unfinished")
+        aside.write_text(json.dumps(removed))
+        aside.replace(self._record)
+        self._removed = removed
 
     def _ship_next(self, store: ObjectStore) -> bool:
         """Make one step: compare a date with the store, or ship a file; return False when that failed."""
@@ -289,6 +306,14 @@ class Archive:
             )
         else:
             self._alarms.end("ship")
+
+
+def read_removed(place: Path) -> dict[int, int]:
+    """Return up to which number a node removed files of each of its runs, from its open directory."""
+    try:
+        return {int(run): int(number) for run, number in json.loads((place / _RECORD).read_bytes()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _first_line(error: Exception) -> str:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fanout.errors import LogError
+from fanout.replog.archive import read_removed
 from fanout.replog.columns import Column
 from fanout.replog.node_lock import LastRun, read_last_run
 from fanout.replog.reading import LogPart, log_parts
@@ -65,6 +66,8 @@ class PositionGap:
     last: int
     explained: bool
     """Whether gap events tell of all of them."""
+    removed: bool = False
+    """Whether the node itself removed their files, as too old or too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +92,8 @@ class NodeCheck:
 
     @property
     def sound(self) -> bool:
-        """Whether everything is readable and every missing position is explained."""
-        return not self.problems and all(gap.explained for gap in self.gaps)
+        """Whether everything is readable and every missing position is explained, or was removed by the node itself."""
+        return not self.problems and all(gap.explained or gap.removed for gap in self.gaps)
 
 
 def stat(directory: Path) -> list[NodeFigures]:
@@ -132,11 +135,19 @@ def verify(directory: Path) -> list[NodeCheck]:
     checks: dict[str, NodeCheck] = {}
     gap_details: dict[str, list[dict[str, Any]]] = {}
     reached: dict[tuple[str, int], int] = {}  # by run: up to here all positions were seen or noted as missing
+    before_it: dict[tuple[str, int], int] = {}  # by run: the number of the part before
+    removed: dict[str, dict[int, int]] = {}  # by node: up to which number of each run files were removed
     with log_parts(directory) as parts:
         for name, part in parts.items():
             check = checks.setdefault(name.node, NodeCheck(node_of(name.node)))
             run = (name.node, name.node_epoch)
             positions: list[Column] = []
+            if name.node not in removed:
+                removed[name.node] = read_removed(directory / "open" / name.node)
+            # The rows that a part lacks at its end are missed only at the next one.
+            touched = before_it.get(run, 0) <= removed[name.node].get(name.node_epoch, 0)
+            touched &= name.node_epoch in removed[name.node]
+            before_it[run] = name.number
             for table, rows in _read(part, check):
                 check.rows += rows.num_rows
                 positions += rows["log_pos"].chunks
@@ -145,7 +156,9 @@ def verify(directory: Path) -> list[NodeCheck]:
             for first, last in _runs(positions):
                 before = reached.get(run, 0)
                 if first > before + 1:
-                    check.gaps.append(PositionGap(name.node_epoch, before + 1, first - 1, explained=False))
+                    check.gaps.append(
+                        PositionGap(name.node_epoch, before + 1, first - 1, explained=False, removed=touched)
+                    )
                 elif first <= before:
                     text = f"position {first} of epoch {name.node_epoch} is there more than once"
                     check.problems.append(Problem(next(iter(part.sealed.values()), directory), text))

@@ -97,6 +97,13 @@ def test_all_faults_at_once(config: Path) -> None:
         assert f"\n  {key}: " in answer.stderr
 
 
+def test_the_place_that_the_log_is_shipped_to_is_shown(runner: CliRunner, config: Path) -> None:
+    """Below the log's own directory."""
+    config.write_text(SECONDARY.replace("[[link]]", '[log.ship]\nto = "s3://bucket/logs"\n\n[[link]]', 1))
+    answer = runner.invoke(app, ["check", str(config)])
+    assert "log         var/replication-log\nshipped to  s3://bucket/logs\n" in answer.stdout, answer.output
+
+
 def test_role_is_checked(runner: CliRunner, config: Path) -> None:
     """A primary has no links; saying so needs the role."""
     answer = runner.invoke(app, ["check", str(config), "--role", "primary"])

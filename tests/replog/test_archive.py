@@ -14,6 +14,7 @@ import structlog
 from fanout.replog.alarms import Alarms
 from fanout.replog.archive import Archive
 from fanout.replog.object_store import ObjectStore
+from fanout.replog.sealing import open_directory
 from fanout.replog.settings import ArchiveSettings, ArchiveStats
 from fanout.replog.writer import LogSettings, LogWriter
 from tests.replog.rows import EPOCH, NOW_NS, ManualClock, make_changes, make_updates
@@ -46,6 +47,7 @@ class Tended:
     """An archive that runs."""
 
     def __init__(self, log: Path, settings: ArchiveSettings, clock: ManualClock) -> None:
+        open_directory(log, "edge-1").mkdir(parents=True, exist_ok=True)  # the writer holds the lock in it
         self.alarms = Alarms(structlog.get_logger())
         self.archive = Archive(
             log, node="edge-1", settings=settings, clock=clock, alarms=self.alarms, logger=structlog.get_logger()

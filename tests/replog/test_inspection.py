@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ from fanout.errors import LogError
 from fanout.replog.inspection import NodeCheck, PositionGap, stat, verify
 from fanout.replog.node_lock import LastRun
 from fanout.replog.sealing import seal
+from fanout.replog.settings import ArchiveSettings
 from fanout.replog.writer import LogSettings, LogWriter
 from tests.replog.rows import EPOCH, NOW_NS, ManualClock, make_changes, make_updates, sealed_paths
 from tests.replog.test_sealing import make_segment
@@ -98,6 +100,31 @@ def test_missing_files_are_missing_positions(tmp_path: Path) -> None:
     assert check.gaps == [PositionGap(EPOCH, 12, 21, explained=False)]
     assert not check.sound
     assert (check.rows, check.files, check.problems) == (23, 5, [])
+
+
+@pytest.mark.parametrize("share", [0.2, 0.35, 0.5, 0.7])
+def test_what_the_node_removed_is_no_damage(tmp_path: Path, share: float) -> None:
+    """Gaps of files that retention removed are told as such, wherever it stopped."""
+    write_log(tmp_path, batches=5)
+    paths = [path for table in ("events", "updates") for path in sealed_paths(tmp_path, table)]
+    limit = 1 + int(share * sum(path.stat().st_size for path in paths))
+    write_log(tmp_path, epoch=EPOCH + 1, batches=2, archive=ArchiveSettings(keep_bytes_max=limit))
+    assert not all(path.exists() for path in paths)
+    check = checked(tmp_path)
+    assert [gap for gap in check.gaps if not gap.removed] == []
+    assert check.sound
+
+
+def test_what_somebody_else_removed_is_damage(tmp_path: Path) -> None:
+    """What the node noted covers its own oldest files alone."""
+    write_log(tmp_path, batches=5)
+    updates = sealed_paths(tmp_path, "updates")
+    (tmp_path / "open" / "node=edge-1" / "removed.json").write_text(json.dumps({str(EPOCH): 2}))
+    updates[0].unlink()
+    updates[1].unlink()
+    assert checked(tmp_path).sound
+    updates[3].unlink()
+    assert [gap.removed for gap in checked(tmp_path).gaps] == [True, True, False]
 
 
 def test_a_gap_that_events_tell_of_is_explained(tmp_path: Path) -> None:
