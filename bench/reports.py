@@ -75,6 +75,7 @@ def _reports(rows: int, arguments: argparse.Namespace, scratch: Path) -> list[Ro
             "slowest task s": best.slowest_task_s,
             "numbers compared": compared,
         }
+        print(", ".join(f"{what} {value}" for what, value in figures_of.items()), file=sys.stderr)
         found.append(Row(figures_of, (Ask("numbers that are not the injected truth", len(wrong), at_most=0),)))
     return found
 
