@@ -227,7 +227,7 @@ class Sending:
                 self._append(Batch(older, wire=self.wire, expiring=any(message[0][6] for message in older)))
             self._append(rest)
         self.conflation.put(newest, count=conflatable)
-        if len(self.conflation) * CONFLATED_BYTES > self.queue.bytes_max:
+        if self.conflation.topics * CONFLATED_BYTES > self.queue.bytes_max:
             self.queue.overflowed = True  # what is left out now would never be told
         return count
 
