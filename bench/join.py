@@ -55,19 +55,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topics", type=int, default=50_000, help="retained topics (50000)")
     parser.add_argument("--rate", type=float, default=100, help="live updates a second to one other subscriber (100)")
     parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
+    parser.add_argument("--qos", type=int, choices=(0, 1), default=0, help="QoS of the hop and of those that join (0)")
 
 
 def run(arguments: argparse.Namespace) -> Report:
     """Let the crowd join at ours and at the bridge alternately."""
-    with Stage() as stage:
+    with Stage(qos=arguments.qos) as stage:
         for name in (OURS, BRIDGE):
             stage.load_retained(name, topics=arguments.topics, payload_bytes=arguments.payload_bytes)
         with stage.sides(OURS, BRIDGE) as sides:
             runs = alternate(arguments.runs, {name: partial(_join, side, arguments) for name, side in sides.items()})
     speed = ratio(medians(runs[BRIDGE]).seconds, medians(runs[OURS]).seconds)
     title = (
-        f"{arguments.subscribers:,} subscribers join at once on {arguments.topics:,} retained topics, "
-        f"{arguments.rate:g} live updates/s meanwhile; medians of {arguments.runs} alternating runs"
+        f"{arguments.subscribers:,} subscribers join at once at QoS {arguments.qos} on {arguments.topics:,} retained "
+        f"topics, {arguments.rate:g} live updates/s meanwhile; medians of {arguments.runs} alternating runs"
     )
     asked = {OURS: (Ask("times as fast as the bridge", speed, at_least=10.0),)}
     return Report("join", title, tuple(rows({}, runs, labels=LABELS, asked=asked)))
@@ -75,9 +76,9 @@ def run(arguments: argparse.Namespace) -> Report:
 
 def _join(side: Side, arguments: argparse.Namespace) -> JoinRun:
     payload_bytes, live_root = arguments.payload_bytes, f"{side.name}/live"
-    size = side.packet_bytes(payload_bytes=payload_bytes, qos=0)
+    size = side.packet_bytes(payload_bytes=payload_bytes, qos=arguments.qos)
     live_size = packet_bytes(root=live_root, payload_bytes=payload_bytes, qos=0)
-    crowd = Audience(side.server.port, side.name, arguments.subscribers, size, subscribed=False)
+    crowd = Audience(side.server.port, side.name, arguments.subscribers, size, qos=arguments.qos, subscribed=False)
     watcher = Audience(side.server.port, live_root, 1, live_size, latencies=True, name="bench-watcher")
     piece = max(1, round(arguments.rate * _PIECE_S))
     with Readers(watcher) as live, Readers(crowd) as joining:

@@ -5,7 +5,7 @@ Owns which identifiers are in use. It knows neither packets nor acknowledgements
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fanout.errors import SendQuotaExceeded
 
@@ -53,6 +53,21 @@ class PacketIds:
         in_use.add(packet_id)
         self._last = packet_id
         return packet_id
+
+    def allocate_run(self, count: int) -> Sequence[int]:
+        """Return the next `count` identifiers and mark them as in use.
+
+        Raises:
+            SendQuotaExceeded: There are not so many; nothing changes.
+        """
+        if len(self._in_use) + count > _MAX:
+            raise SendQuotaExceeded("All 65,535 Packet Identifiers are in use")
+        run = range(self._last + 1, self._last + 1 + count)
+        if run.stop > _MAX + 1 or not self._in_use.isdisjoint(run):
+            return [self.allocate() for _ in run]
+        self._in_use.update(run)
+        self._last = run.stop - 1
+        return run
 
     @property
     def last(self) -> int:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import chain
+from operator import itemgetter
 from typing import Final
 
 from fanout.mqtt.decoder import AckRun
@@ -34,6 +36,8 @@ CONFLATED_BYTES = 128
 
 _SEARCH_MESSAGES: Final = 64
 """What a piece of a search that found nothing costs, in messages."""
+
+_qos = itemgetter(1)
 
 
 class _Piece:
@@ -227,7 +231,7 @@ class Sending:
                 self._append(Batch(older, wire=self.wire, expiring=any(message[0][6] for message in older)))
             self._append(rest)
         self.conflation.put(newest, count=conflatable)
-        if len(self.conflation) * CONFLATED_BYTES > self.queue.bytes_max:
+        if self.conflation.topics * CONFLATED_BYTES > self.queue.bytes_max:
             self.queue.overflowed = True  # what is left out now would never be told
         return count
 
@@ -488,8 +492,17 @@ class Sending:
         parts = piece.parts
         outbound = self.outbound
         free = outbound.free
-        send = outbound.send
         messages = batch.messages
+        levels = set(map(_qos, messages[start:stop]))
+        if len(levels) == 1 and (qos := levels.pop()):
+            stop = min(stop, start + free)
+            if start < stop:
+                heads, tails = zip(*frames[start:stop], strict=True)
+                packet_ids = map(TWO_BYTES.__getitem__, outbound.send_run(messages[start:stop], qos))
+                parts += chain.from_iterable(zip(heads, packet_ids, tails, strict=True))
+            self._counters.deliveries += stop - start
+            return stop - start
+        send = outbound.send
         index = start
         for index in range(start, stop):
             frame = frames[index]

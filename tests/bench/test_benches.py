@@ -94,9 +94,10 @@ def test_snapshot_counts_time_and_memory(tmp_path: Path) -> None:
         assert 0 < result["listens after s"] < result["ready after s"]
 
 
-def test_join_lets_a_crowd_in_while_updates_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("qos", ["0", "1"])
+def test_join_lets_a_crowd_in_while_updates_go_on(tmp_path: Path, qos: str) -> None:
     """Every subscriber that joins gets every retained message, and live updates were timed meanwhile."""
-    results = measure(tmp_path, "join", "--subscribers", "4", "--topics", "500")
+    results = measure(tmp_path, "join", "--subscribers", "4", "--topics", "500", "--qos", qos)
 
     assert servers(results) == ["ours", "bridge"]
     for result in results:

@@ -180,6 +180,18 @@ def test_outbound_shares_packet_identifiers() -> None:
     assert packet_ids.in_use == 2
 
 
+@pytest.mark.parametrize(("qos", "state"), [(1, SendState.AWAIT_PUBACK), (2, SendState.AWAIT_PUBREC)])
+def test_outbound_run_is_sent_as_one_by_one(qos: int, state: SendState) -> None:
+    """Each message has its identifier, in order, behind those that were sent before; the window counts them."""
+    outbound: Outbound[str] = Outbound(window=4)
+    assert outbound.send("a", qos) == 1
+    assert list(outbound.send_run(["b", "c"], qos)) == [2, 3]
+    with pytest.raises(SendQuotaExceeded):
+        outbound.send_run(["d", "e"], qos)
+    assert list(outbound.in_flight()) == [(1, "a", state), (2, "b", state), (3, "c", state)]
+    assert outbound.free == 1
+
+
 def test_outbound_order_for_sending_again() -> None:
     """PUBLISH in the order of sending, PUBREL in the order of the PUBRECs [MQTT-4.6.0-1] [MQTT-4.6.0-4]."""
     outbound: Outbound[str] = Outbound()

@@ -43,6 +43,31 @@ def test_wraps_to_1_and_passes_over_what_is_in_use() -> None:
     assert [packet_ids.allocate() for _ in range(3)] == [3, 7, 65_535]
 
 
+def test_a_run_is_what_one_by_one_would_be() -> None:
+    """Ascending behind the last; over the end, and around what is in use, too."""
+    packet_ids = PacketIds()
+    assert list(packet_ids.allocate_run(3)) == [1, 2, 3]
+    assert packet_ids.allocate() == 4
+    packet_ids.release_all([1, 2])
+    packet_ids.continue_behind(65_533)
+    assert list(packet_ids.allocate_run(5)) == [65_534, 65_535, 1, 2, 5]
+    packet_ids.continue_behind(0)
+    packet_ids.release(4)
+    assert list(packet_ids.allocate_run(2)) == [4, 6]
+    assert packet_ids.in_use == 8
+    assert list(packet_ids.allocate_run(0)) == []
+
+
+def test_a_run_that_is_too_long_changes_nothing() -> None:
+    """All of them or none."""
+    packet_ids = PacketIds()
+    packet_ids.allocate_run(65_530)
+    with pytest.raises(SendQuotaExceeded):
+        packet_ids.allocate_run(6)
+    assert packet_ids.in_use == 65_530
+    assert list(packet_ids.allocate_run(5)) == [65_531, 65_532, 65_533, 65_534, 65_535]
+
+
 def test_release_of_what_is_not_in_use() -> None:
     """Releasing twice is our mistake; in a run such identifiers are passed over."""
     packet_ids = PacketIds()

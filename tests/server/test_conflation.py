@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from fanout.server.conflation import Conflation
+import random
+import sys
+
+import pytest
+
+from fanout.server import conflation as module
+from fanout.server.conflation import DEFERRED_FROM, UNMERGED_MAX, Conflation
 from fanout.server.counters import Counters
 from fanout.server.wire import Message
 from tests.server.node_in_memory import update
@@ -121,3 +127,67 @@ def test_clearing_tells_how_many_waited() -> None:
     put(conflation, message(b"b", b"b1"))
     assert conflation.clear() == 2
     assert not conflation
+
+
+def do(conflation: Conflation, step: int, batch: dict[bytes, Message], one: Message, position: int) -> object:
+    """Take a step and return what comes of it."""
+    if step < 5:
+        conflation.put(batch, count=len(batch))
+    elif step == 5:
+        conflation.seal(position)
+    elif step == 6:
+        return conflation.take_out([one])
+    elif step == 7:
+        conflation.supersede(one)
+    elif step == 8:
+        return conflation.follows(one[0][0])
+    elif conflation.sealed:
+        return conflation.turn, conflation.take(newest=position % 2 == 0)
+    return None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_merging_later_changes_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is put, sealed, taken, taken out and superseded: it is as if everything were merged at once."""
+    chance = random.Random(seed)
+    counters = Counters(), Counters()
+    eager, lazy = (Conflation(counters=each) for each in counters)
+    monkeypatch.setattr(module, "_limit", lambda _: chance.randrange(5, 40))
+    lazy._limit = 10
+    position = 0
+    for _ in range(400):
+        topics = [b"%d" % chance.randrange(60) for _ in range(chance.randrange(1, 8))]
+        one = message(chance.choice(topics), b"%d" % position)
+        batch = {topic: message(topic, b"%d" % position) for topic in topics}
+        position += 1
+        step = chance.randrange(10)
+        monkeypatch.setattr(module, "DEFERRED_FROM", sys.maxsize)
+        result = do(eager, step, batch, one, position)
+        monkeypatch.setattr(module, "DEFERRED_FROM", 3)
+        assert do(lazy, step, batch, one, position) == result
+        assert lazy.topics <= len(eager) <= len(lazy)
+    eager.seal(position)
+    lazy.seal(position)
+    assert drain(lazy) == drain(eager)
+    assert not lazy
+    assert counters[0].conflated == counters[1].conflated > 0
+
+
+def test_clients_that_are_slow_together_do_not_grow_together() -> None:
+    """As a replica is torn down, few of the clients that do not keep up need larger tables in the same turn."""
+    counters = Counters()
+    clients = [Conflation(counters=counters) for _ in range(60)]
+    piece, count = 100, 50_000
+    grown: list[int] = []
+    for start in range(0, count, piece):
+        newest = {b"%d" % number: message(b"%d" % number, b"") for number in range(start, start + piece)}
+        before = [sys.getsizeof(client._open) for client in clients]
+        for client in clients:
+            client.put(newest, count=piece)
+        if start > DEFERRED_FROM:
+            grown.append(sum(sys.getsizeof(client._open) > size for client, size in zip(clients, before, strict=True)))
+        assert all(start + piece - client.topics <= UNMERGED_MAX for client in clients)
+    assert sum(grown) >= 2 * len(clients)  # all did, more than once
+    assert max(grown) <= len(clients) // 3
+    assert [client.clear() for client in clients] == [count] * len(clients)
+    assert counters.conflated == 0
