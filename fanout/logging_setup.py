@@ -70,9 +70,8 @@ def configure_logging(*, level: int, as_json: bool, stream: TextIO) -> None:
 
     Args:
         level: The lowest level that is written, a number of the `logging` module.
-        as_json: One JSON object a line, with `time`, `level`, `logger`, `event` and the event's fields;
-        otherwise
-            one line of text for people, coloured when `stream` is a terminal.
+        as_json: One JSON object a line, with `time`, `level`, `logger`, `event` and the event's fields; otherwise one
+            line of text for people, coloured when `stream` is a terminal.
         stream: Where lines go; standard error in a service, so that standard output stays clean.
     """
     shared: list[Processor] = [

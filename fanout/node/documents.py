@@ -156,7 +156,7 @@ class NodeDocuments:
         server = self._node.server
         return agent_line(
             self.readiness(),
-            connections=server.stats().connections if server else 0,
+            connections=server.connection_count if server else 0,
             connections_max=server.config.connections_max if server else 0,
         )
 

@@ -301,7 +301,7 @@ class Node:
         if record.config.disconnect_clients:
             gone = await self.server.send_away(Concerned(record.config.selectors))
             self._logger.warning("clients sent away before a tear-down", link=link, clients=gone)
-        return self.server.stats().connections
+        return self.server.connection_count
 
     def event(
         self,

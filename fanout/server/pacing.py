@@ -1,7 +1,6 @@
 """Fair turns for connections that have more to send than fits one step of the event loop.
 
-Owns whose turn it is. Retained messages for new subscribers, and queues of clients that were slow or away,
-are sent in
+Owns whose turn it is. Retained messages for new subscribers, and queues of clients that were slow or away, are sent in
 pieces: a few milliseconds for all of them together, then whatever else the event loop has to do.
 """
 

@@ -1,6 +1,6 @@
 """The server that local clients talk to: it joins listeners, connections, sessions and dispatch.
 
-Owns the tasks of its parts, the time at which sessions and Will Messages are due, and which connection a
+Owns the tasks of its parts, when sessions and Will Messages are due, and which connection a
 session has. What the specification demands of one packet is decided in the core modules; what becomes of a
 published message, by the node behind `Ingress`.
 
@@ -29,7 +29,7 @@ from fanout.server.audiences import NO_ROUTES
 from fanout.server.collaborators import Clock, Ingress, Logger, PublishVerdict, RetainedStore
 from fanout.server.connection import ClientConnection
 from fanout.server.counters import Counters, DropReason, EntryFault, Limit, ServerStats
-from fanout.server.deadlines import Deadline, Deadlines
+from fanout.server.deadlines import Deadline
 from fanout.server.dispatch import Dispatcher
 from fanout.server.doorman import Doorman, Doorway
 from fanout.server.handshake import Terms, random_client_id, terms_for
@@ -40,6 +40,7 @@ from fanout.server.peers import Peer
 from fanout.server.places import Place, Places
 from fanout.server.registry import SessionRegistry
 from fanout.server.sessions import Session
+from fanout.server.timer import Timer
 from fanout.server.websocket import WebSocket
 
 __all__ = ["Server"]
@@ -124,9 +125,7 @@ class Server:
         self._places = Places(config, counters=self.counters, now_s=clock.monotonic())
         self._connections: dict[ClientConnection, None] = {}
         self._connection_of: dict[Session, ClientConnection] = {}
-        self._deadlines = Deadlines()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_s = 0.0
+        self._timer = Timer(clock)
         self._loop: asyncio.AbstractEventLoop
         self._listeners = Listeners()
         self._stopping = False
@@ -180,8 +179,7 @@ class Server:
             await self._wait_all_gone()
         await self.admission.close()
         self.pacer.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.close()
 
     @property
     def addresses(self) -> list[str]:
@@ -200,6 +198,11 @@ class Server:
     def connections(self) -> Collection[ClientConnection]:
         """The Network Connections that are open."""
         return self._connections.keys()
+
+    @property
+    def connection_count(self) -> int:
+        """How many Network Connections there are, those before CONNECT included; as `stats` says it, at no cost."""
+        return len(self._places)
 
     def dispatch(self, updates: list[Update], *, origin: str | None = None) -> int:
         """Deliver a batch of updates to every session with a matching subscription.
@@ -223,7 +226,7 @@ class Server:
         counters = self.counters
         sessions = list(self.registry)
         return ServerStats(
-            connections=len(self._places),
+            connections=self.connection_count,
             sessions=len(sessions),
             subscriptions=sum(len(session.subscriptions) + len(session.shared) for session in sessions),
             audiences=self.registry.index.count,
@@ -299,13 +302,8 @@ class Server:
         return sent
 
     def run_due(self) -> None:
-        """Do what is due by the clock; called by the server's own timer, and by tests that set the clock."""
-        now_s = self.clock.monotonic()
-        try:
-            while (action := self._deadlines.take_due(now_s)) is not None:
-                action()
-        finally:
-            self._set_timer()
+        """Do what is due by the clock; for tests that set it."""
+        self._timer.run_due()
 
     # For connections.
 
@@ -401,9 +399,7 @@ class Server:
 
     def after(self, seconds: float, action: Callable[[], None]) -> Deadline:
         """Do `action` in `seconds`, by the server's clock."""
-        deadline = self._deadlines.add(self.clock.monotonic() + seconds, action)
-        self._set_timer()
-        return deadline
+        return self._timer.after(seconds, action)
 
     def open_session(self, connection: ClientConnection, packet: Connect) -> None:
         """Carry out a CONNECT: accept or refuse, take over, resume or begin the session."""
@@ -586,23 +582,6 @@ class Server:
             if deadline is not None:
                 deadline.cancel()
         session.expiry = session.will_deadline = None
-
-    def _set_timer(self) -> None:
-        next_s = self._deadlines.next_s
-        if self._timer is not None:
-            if next_s is not None and self._timer_s <= next_s and not self._timer.cancelled():
-                return  # it comes first, and then looks again
-            self._timer.cancel()
-            self._timer = None
-        if next_s is None or (self._stopping and not self._connections):
-            return
-        self._timer_s = next_s
-        delay_s = max(0.0, next_s - self.clock.monotonic())
-        self._timer = self._loop.call_later(delay_s, self._timer_came)
-
-    def _timer_came(self) -> None:
-        self._timer = None
-        self.run_due()
 
     async def _wait_all_gone(self) -> None:
         while self._connections:

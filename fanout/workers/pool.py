@@ -179,6 +179,12 @@ class WorkerPool:
         """Disconnect clients that have a subscription of a kind, as a server does; return how many."""
         return sum(await asyncio.gather(*(worker.send_away(concerns) for worker in self._workers)))
 
+    @property
+    def connection_count(self) -> int:
+        """How many Network Connections there are, as the workers last reported."""
+        reports = (worker.last_report for worker in self._workers)
+        return sum(report.server.connections for report in reports if report is not None)
+
     def stats(self) -> ServerStats:
         """Return the figures of all workers, those that have ended included, as they last reported them."""
         return add_up(ServerStats, (stats for worker in self._workers for stats in worker.server_stats))

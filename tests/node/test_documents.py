@@ -473,3 +473,10 @@ def test_access_is_shown_with_its_limits() -> None:
     http = HookConfig(url="http://127.0.0.1:1/", queue_max=7)
     node.config = dataclasses.replace(CONFIG, access=AccessConfig(http=http))
     assert node.documents.status().limits["access.http.queue_max"] == 7
+
+
+def test_agent_check_adds_nothing_up() -> None:
+    """It comes every second or two, and figures of a hundred thousand sessions would stop the event loop each time."""
+    node = PartsOfNode(LIVE)
+    node.server = SimpleNamespace(connection_count=30, config=SimpleNamespace(connections_max=40))
+    assert node.documents.agent_line() == "ready up 25%\n"
