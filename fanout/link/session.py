@@ -130,6 +130,8 @@ class LinkSession:
         self.order = Order.NONE
         self.why_unordered = ""
         self.primary_node: str | None = None
+        self._is_mosquitto = False
+        """Whether the primary is one of which it is known what it counts."""
         self.staleness = Staleness(config)
         self.count = RetainedCount(config.selectors, control_prefix=self.control.prefix)
         self.content = (
@@ -494,9 +496,8 @@ class LinkSession:
     @property
     def _landmarks(self) -> tuple[bytes, ...]:
         """Topics whose messages say something about the data in front of them."""
-        if self._hears_standing:
-            return (STANDING_TOPIC, MANIFEST_TOPIC)
-        return () if self.count.state is CountState.OFF else (UPTIME,)
+        told = (STANDING_TOPIC, MANIFEST_TOPIC) if self._hears_standing else ()
+        return told if self.count.state is CountState.OFF else (*told, UPTIME)
 
     @property
     def _hears_standing(self) -> bool:
@@ -648,7 +649,7 @@ class LinkSession:
 
     def _begin_count(self) -> None:
         """Compare with what the primary counts, where that says anything about the selectors."""
-        if self.order is not Order.KNOWN or self.primary_node is not None or self._outgoing.ping_sent_s is not None:
+        if not self._is_mosquitto or self._outgoing.ping_sent_s is not None:
             return
         if self.count.begin():
             # The PINGREQ keeps an audit waiting, for which a copy of the fence that comes now would be none.
@@ -669,6 +670,7 @@ class LinkSession:
         self.evidence = [None] * len(self.evidence)
         self.control.begin_epoch()
         self._learn_order(None, Order.NONE, "")
+        self._is_mosquitto = False
         self.count.begin_epoch()
         self._surplus.clear()
         self._inbound = Inbound()
@@ -752,6 +754,7 @@ class LinkSession:
         stage = self._stage
         if isinstance(stage, Rehearsal) and stage.done:
             self._learn_order(stage.fence, stage.order, stage.why)
+            self._is_mosquitto = stage.order is Order.KNOWN and self.primary_node is None
             self._begin_sync(compare=False)
         elif isinstance(stage, PendingStage) and stage.done:
             self._trigger(Trigger.PENDING_APPLIED)

@@ -93,6 +93,17 @@ def test_a_figure_that_did_not_change_is_not_told_again() -> None:
     assert evidence(pair) is Evidence.COUNT
 
 
+def test_only_mosquitto_is_known_to_count_its_own_topics() -> None:
+    """Elsewhere sums may be equal although topics are missing: nothing is compared, even where the order was shown."""
+    primary = FakePrimary(retained=VALUES | OWN, version_text=b"other 1.0")
+    pair = Pair(make_config(EVERYTHING, audit_interval_s=0.0), primary)
+    pair.go_live()
+    assert evidence(pair) is Evidence.MARKER
+    tick(pair)
+    assert evidence(pair) is Evidence.MARKER
+    assert pair.primary.asked(b"$SYS/#") == 0
+
+
 @pytest.mark.parametrize("short", [1, -1])
 def test_a_count_that_does_not_agree_proves_nothing(short: int) -> None:
     """Others may be there that cannot be read; after some figures the comparison ends, and says what it found."""
