@@ -47,13 +47,12 @@ _SCHEMA: Final = (
     "CREATE TABLE retained (store INTEGER NOT NULL, topic BLOB NOT NULL, value BLOB NOT NULL,"
     " PRIMARY KEY (store, topic)) WITHOUT ROWID",
 )
+_PIECE: Final = "substr(?2, json_extract(value, '$[{}]'), json_extract(value, '$[{}]'))"
 _PUT: Final = (
-    "INSERT INTO retained SELECT ?1, substr(?2, value->>0, value->>1), substr(?2, value->>2, value->>3)"
-    " FROM json_each(?3) WHERE true ON CONFLICT DO UPDATE SET value = excluded.value"
+    f"INSERT INTO retained SELECT ?1, {_PIECE.format(0, 1)}, {_PIECE.format(2, 3)} FROM json_each(?3) WHERE true"
+    " ON CONFLICT DO UPDATE SET value = excluded.value"
 )
-_REMOVE: Final = (
-    "DELETE FROM retained WHERE store = ?1 AND topic IN (SELECT substr(?2, value->>0, value->>1) FROM json_each(?3))"
-)
+_REMOVE: Final = f"DELETE FROM retained WHERE store = ?1 AND topic IN (SELECT {_PIECE.format(0, 1)} FROM json_each(?3))"
 
 
 class FileDamagedError(Exception):

@@ -212,6 +212,12 @@ async def receive(node: LiveNode, messages: int) -> None:
     await wait_until(lambda: int(node.link_status()["received_total"]) >= messages, what=f"{messages} messages")
 
 
+async def begin_patiently(node: LiveNode) -> None:
+    """Start a node of several processes, and wait until it is ready."""
+    await asyncio.to_thread(node.start)
+    await node.until_ready(deadline_s=120)
+
+
 def committed(node: LiveNode) -> int:
     """Return how many updates a node has committed."""
     return int(node.document("/v1/status")["retained"]["committed_total"])
@@ -224,7 +230,7 @@ def committed(node: LiveNode) -> int:
 async def test_values_published_here_survive_a_kill(nodes: Nodes, workers: int) -> None:
     """Whatever was acknowledged to its publisher is there after a kill; cleared values stay cleared."""
     node = nodes.primary(settings=f"workers = {workers}\n{DISC}")
-    await node.begin()
+    await begin_patiently(node)
     every = [(f"own/{number}", b"%d" % number) for number in range(200)]
 
     def send() -> None:
@@ -234,7 +240,7 @@ async def test_values_published_here_survive_a_kill(nodes: Nodes, workers: int) 
 
     await asyncio.to_thread(send)
     await kill(node)
-    await node.begin()
+    await begin_patiently(node)
     expected = dict(every[2:]) | {"own/1": b"new"}
     assert await asyncio.to_thread(retained, node.port, "own/#") == expected
     await asyncio.to_thread(node.stop)
