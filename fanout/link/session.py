@@ -871,10 +871,11 @@ class LinkSession:
         try:
             if now >= self._connack_by:
                 raise LinkLost("the primary does not answer CONNECT")
-            if self._stage is not None:
-                self._stage.tick(now)
+            stage = self._stage
+            if stage is not None:
+                stage.tick(now)
                 self._advance()
-                if self._stage is not None and now >= self._ping_deadline():
+                if self._stage is stage and now >= self._ping_deadline():
                     # Not PINGREQ, whose answer means something to the stage.
                     self._outgoing.unsubscribe(self.control.probe_filter, now=now)
             elif self.state is LinkState.LIVE and now >= self._schedule.due_s:

@@ -49,6 +49,8 @@ class RecordingSink:
     """Events with their fields, and "name"."""
     clients: int = 0
     """How many clients are told of each removal."""
+    may_tear_down: asyncio.Event | None = None
+    """What a tear-down waits for before it begins; None for nothing."""
 
     def record(self, link: str, changes: Changes, *, epoch: int) -> None:
         """Remember a batch for the log."""
@@ -63,6 +65,8 @@ class RecordingSink:
     async def prepare_tear_down(self, link: str) -> int:
         """Remember that a tear-down is about to begin, and claim to have `clients`."""
         self.events.append({"name": "prepare_tear_down"})
+        if self.may_tear_down is not None:
+            await self.may_tear_down.wait()
         return self.clients
 
     def event(self, link: str, event: str, **fields: Any) -> None:

@@ -215,10 +215,12 @@ async def test_a_connection_lost_during_the_tear_down() -> None:
     primary = FakePrimary(retained={b"plant/%d" % number: b"x" for number in range(20_000)})
     async with FakeServer(primary) as server, running(config_for(server.port)) as link:
         await link.wait_state(LinkState.LIVE)
+        link.sink.may_tear_down = asyncio.Event()
         primary.has_session = False
         server.cut()
         await link.wait_state(LinkState.TEARING_DOWN)
         server.cut()
+        link.sink.may_tear_down.set()
         await link.wait(lambda: len(primary.connects) == 3)
         assert primary.connects[2].clean_start
         await link.wait_state(LinkState.LIVE)
