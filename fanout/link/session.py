@@ -726,6 +726,9 @@ class LinkSession:
             if now >= self._connack_by:
                 raise LinkLost("the primary does not answer CONNECT")
             if self._stage is not None:
+                if now >= self._ping_deadline():
+                    # Not PINGREQ, whose answer means something to the stage.
+                    self._outgoing.unsubscribe(self.control.probe_filter, now=now)
                 self._stage.tick(now)
                 self._advance()
             elif self.state is LinkState.LIVE and now >= self._schedule.due_s:
@@ -765,9 +768,10 @@ class LinkSession:
                 self.control.skip_heartbeat(self._now)
 
     def _ping_deadline(self) -> float:
-        waits = self._stage is not None or self.state is LinkState.CONNECTING
-        if waits or not self._keep_alive_s:
-            return _NEVER  # what is awaited then has deadlines of its own, and probes keep the connection alive
+        if self.state is LinkState.CONNECTING or not self._keep_alive_s:
+            return _NEVER  # CONNACK has a deadline of its own
+        if self._stage is not None:
+            return self._outgoing.last_sent_s + PING_SHARE * self._keep_alive_s
         since = self._outgoing.ping_sent_s
         if since is None:
             since = min(self._outgoing.last_sent_s, self._last_received)

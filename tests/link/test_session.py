@@ -927,6 +927,24 @@ def test_a_marker_that_does_not_come_back_does_not_keep_resuming() -> None:
     assert pair.states()[-1] is S.VERIFYING
 
 
+def test_a_connection_is_kept_alive_while_a_marker_is_awaited() -> None:
+    """Live updates at QoS 0 need no answer and the marker does not come, yet the primary hears of the link."""
+    pair = Pair(make_config(keep_alive_s=4, heartbeat_s=0.0, audit_interval_s=0.0), filled())
+    pair.go_live()
+    pair.primary.silent_control = True
+    pair.lose()
+    pair.connect()
+    assert pair.is_in(S.RESUMING)
+    for _ in range(6):
+        heard = len(pair.primary.unsubscribes)
+        for _ in range(4):
+            pair.wait(1)
+            pair.primary.publish(b"plant/message", b"live", qos=0, retain=False)
+            pair.pump()
+        assert pair.is_in(S.RESUMING)
+        assert len(pair.primary.unsubscribes) > heard
+
+
 def test_resuming_probes_while_bytes_come() -> None:
     """While pending messages come without PINGRESP, a probe is sent; its answer without PINGRESP ends the wait."""
     pair = Pair(primary=filled())
