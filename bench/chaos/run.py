@@ -185,7 +185,7 @@ class _Run:
         """Note the most memory that each node uses, until cancelled."""
         while True:
             for edge in self.edges:
-                with contextlib.suppress(OSError, AssertionError, StopIteration):  # it is killed, or started, right now
+                with contextlib.suppress(OSError, AssertionError, RuntimeError):  # it is killed, or started, right now
                     edge.resident_bytes_max = max(edge.resident_bytes_max, edge.node.usage().resident_bytes)
             await asyncio.sleep(_USAGE_EVERY_S)
 

@@ -871,13 +871,12 @@ class LinkSession:
         try:
             if now >= self._connack_by:
                 raise LinkLost("the primary does not answer CONNECT")
-            stage = self._stage
-            if stage is not None:
-                stage.tick(now)
-                self._advance()
-                if self._stage is stage and now >= self._ping_deadline():
+            if self._stage is not None:
+                if now >= self._ping_deadline():
                     # Not PINGREQ, whose answer means something to the stage.
                     self._outgoing.unsubscribe(self.control.probe_filter, now=now)
+                self._stage.tick(now)
+                self._advance()
             elif self.state is LinkState.LIVE and now >= self._schedule.due_s:
                 self._begin_audit(confirmed=False)
             elif now >= self._ping_deadline():

@@ -20,6 +20,7 @@ __all__ = ["PassResult", "Replica"]
 _DIGEST_MASK = 2**64 - 1
 _ANY_LENGTH = 2**63
 _STALE_EXPIRIES_MAX = 1024
+_EXPIRY_ROUNDED_NS = 2_000_000_000
 """How many outdated entries the expiry heap may hold beyond as many as it has valid ones."""
 
 # Plain integers: looking up a member of an IntEnum costs as much as storing a value.
@@ -174,6 +175,8 @@ class Replica:
                 continue
             if copies and held[1] == payload and held[4] == properties:
                 mark(_UNCHANGED)
+                if expires_ns != held[6]:
+                    self._correct_expiry(held, expires_ns)
                 continue
             grown = payload_bytes - len(held[1]) + len(payload)
             if 0 < len(payload) <= payload_max and (
@@ -215,6 +218,18 @@ class Replica:
         if copies and _UNCHANGED in kinds:
             dispatch = [update for update, kind in zip(updates, kinds, strict=True) if kind != _UNCHANGED]
         return Changes(updates, kinds, dispatch, phase)
+
+    def _correct_expiry(self, held: Update, expires_ns: int) -> None:
+        """Let a value go when its newest copy says, unless that is the same but for what whole seconds round away.
+
+        A primary that was restarted may have forgotten an expiry, or keep it longer than it told before.
+        """
+        if expires_ns and held[6] and abs(expires_ns - held[6]) <= _EXPIRY_ROUNDED_NS:
+            return
+        self._expiring -= held[6] != 0
+        self.values[held[0]] = (*held[:6], expires_ns, *held[7:])
+        if expires_ns:
+            self._expire_later(expires_ns, held[0])
 
     @property
     def next_expiry_ns(self) -> int | None:

@@ -198,6 +198,31 @@ def test_a_smaller_replacement_fits_even_above_the_limit() -> None:
 # --- expiry ---
 
 
+@pytest.mark.parametrize(
+    ("held", "copy", "expiry"),
+    [
+        (5 * SECOND, 0, None),
+        (5 * SECOND, 60 * SECOND, NOW + 60 * SECOND),
+        (60 * SECOND, 5 * SECOND, NOW + 5 * SECOND),
+        (0, 5 * SECOND, NOW + 5 * SECOND),
+        (5 * SECOND, 6 * SECOND, NOW + 5 * SECOND),
+    ],
+    ids=["forgotten", "longer", "shorter", "new", "rounded"],
+)
+def test_an_unchanged_copy_corrects_the_expiry(held: int, copy: int, expiry: int | None) -> None:
+    """A restarted primary may keep a value for longer than it told; the value is not dispatched again for that."""
+    replica = Replica()
+    replica.apply([update(b"a", expires_ns=NOW + held if held else 0)], phase=Phase.LIVE)
+    changes = replica.apply([update(b"a", expires_ns=NOW + copy if copy else 0)], phase=Phase.AUDIT)
+    assert changes.dispatch == []
+    if expiry is not None:
+        assert replica.remove_expired(expiry - 1).updates == []
+        assert len(replica.remove_expired(expiry).updates) == 1
+    assert replica.remove_expired(NOW + 100 * SECOND).updates == []
+    assert len(replica) == (expiry is None)
+    assert replica.next_expiry_ns is None
+
+
 def test_expired_values_are_removed_as_zero_length_updates() -> None:
     """Values whose expiry has passed are removed, with removals to dispatch [MQTT-3.3.2-5]."""
     assert Replica().next_expiry_ns is None
