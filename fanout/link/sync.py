@@ -211,17 +211,16 @@ class RetainedSync(Stage):
             self.evidence = Evidence.TWO_PASS if silent else evidence
         elif verdict is Verdict.NOTHING and silent:
             self.evidence = Evidence.QUIET
-            self._replica.begin_pass(
-                self.index, seen=filter(self._replica.values.__contains__, self._comparison.before)
-            )
+            held = self._replica.values
+            self._replica.begin_pass(self.index, seen=(topic for topic in self._comparison.seen if topic in held))
         else:
             comparison = self._comparison
             if not silent and comparison.passes > 1:
-                self.order, self.why, self._comparison = Order.NONE, _CAME_LATE, Comparison()
+                self.order, self.why = Order.NONE, _CAME_LATE
             elif comparison.passes >= PASSES_MAX:
                 raise SnapshotUnproved(
                     f"the retained set of {self._selectors[self.index].filter} was taken {PASSES_MAX} times and never"
-                    f" twice the same: the last pass missed {comparison.missing} topics of the one before and brought"
+                    f" twice the same: the last pass missed {comparison.missing} topics of those before and brought"
                     f" {comparison.fresh} others",
                     hint=_HINT,
                 )

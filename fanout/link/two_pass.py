@@ -96,10 +96,14 @@ class Verdict(enum.Enum):
 class Comparison:
     """The passes over one retained set, one after another.
 
+    A pass is compared with all those before it, not only with the last: two that are cut short alike must not make what
+    an earlier one brought look removed.
+
     Attributes:
         passes: How many were taken.
-        missing: Topics of the pass before that the newest did not bring, although nothing removed them.
-        fresh: Topics that the newest brought and the one before did not.
+        missing: Topics of a pass before that the newest did not bring, although nothing removed them.
+        fresh: Topics that the newest brought and none before did.
+        seen: All topics that any of them brought.
     """
 
     def __init__(self) -> None:
@@ -107,16 +111,10 @@ class Comparison:
         self.passes = 0
         self.missing = 0
         self.fresh = 0
-        self._before: Set[bytes] = frozenset()
-        self._newest: Set[bytes] = frozenset()
-
-    @property
-    def before(self) -> Set[bytes]:
-        """What the pass in front of the newest brought."""
-        return self._before
+        self.seen: set[bytes] = set()
 
     def take(self, seen: Set[bytes], *, held: Container[bytes]) -> Verdict:
-        """Compare a pass with the one before.
+        """Compare a pass with those before.
 
         A topic that was created or removed between two passes makes them differ, so there is one more.
 
@@ -124,13 +122,12 @@ class Comparison:
             seen: The topics that it brought, those not that were removed since.
             held: The topics that the replica has.
         """
-        before = self._before = self._newest
-        self._newest = seen
         self.passes += 1
+        self.missing = sum(1 for topic in self.seen - seen if topic in held)
+        self.fresh = len(seen - self.seen)
+        self.seen |= seen
         if self.passes == 1:
             return Verdict.AGAIN
-        self.missing = sum(1 for topic in before - seen if topic in held)
-        self.fresh = len(seen - before)
         if self.missing and not seen:
             return Verdict.NOTHING
         return Verdict.AGAIN if self.missing or self.fresh else Verdict.SAME

@@ -228,6 +228,22 @@ def test_two_pass_is_defeated_by_a_primary_that_drops_at_random() -> None:
     assert one.asked(b"plant/#") == PASSES_MAX
 
 
+def test_two_pass_is_defeated_by_a_primary_that_begins_to_drop() -> None:
+    """What the first pass brought is not swept because later ones are cut short alike: it is not live, and says so."""
+    pair = Pair(primary=unfenced(lose=lambda number, topic: number > 1 and topic > b"plant/2"))
+    settle(pair, 120)
+    assert not pair.of(SelectorComplete)
+    assert f"was taken {PASSES_MAX} times" in pair.reason()
+
+
+def test_a_primary_that_goes_silent_behind_its_answers_takes_nothing_away() -> None:
+    """Its fence came in time, its set once, then nothing: the weakest evidence, with what the first pass brought."""
+    pair = Pair(primary=foreign(lose=lambda number, topic: number > 1 and topic.startswith(b"plant/")))
+    settle(pair, 120)
+    assert pair.session.evidence == [Evidence.QUIET]
+    assert pair.values() == VALUES
+
+
 def test_two_pass_is_defeated_by_a_reader_that_falls_behind_once() -> None:
     """One pass that is cut short is not enough: there are two more, which agree."""
     one = unfenced(lose=lambda number, topic: number == 1 and topic > b"plant/2")
