@@ -23,9 +23,11 @@ from fanout.config import (
     LinkConfig,
     LogConfig,
     NodeConfig,
+    RetainedConfig,
     ServerConfig,
     ShipConfig,
 )
+from fanout.kept.store import KeptStats
 from fanout.link.audit import AuditReport
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
@@ -156,6 +158,7 @@ class PartsOfNode(SimpleNamespace):
             store=[b"a", b"b"],
             ingress=SimpleNamespace(limits_reached={"retained_topics_max": 3}),
             log=SimpleNamespace(stats=lambda: LOG_STATS),
+            kept=None,
             drain=SimpleNamespace(phase=NodePhase.SERVING),
         )
 
@@ -404,6 +407,30 @@ def test_alarm_of_the_log_is_told() -> None:
     assert log is not None
     assert log.model_dump(mode="json")["last_sync"] == "2023-11-14T22:13:20Z"
     assert log.alarm == "disk full"
+
+
+def test_retained_values_on_disk_are_shown() -> None:
+    """Where the file is, what waits for it, and the limit on payloads; no alarm is null."""
+    node = PartsOfNode()
+    assert node.documents.status().retained is None
+    stats = KeptStats(Path("lib/r"), file_bytes=5, committed_total=4, transactions_total=3, waiting=2, alarm="")
+    node.kept = SimpleNamespace(stats=lambda: stats)
+    node.config = dataclasses.replace(CONFIG, retained=RetainedConfig(storage="disc", max_payload=9))
+    status = node.documents.status()
+    assert status.retained is not None
+    assert status.retained.model_dump() == {
+        "file": "lib/r",
+        "alarm": None,
+        "file_bytes": 5,
+        "committed_total": 4,
+        "transactions_total": 3,
+        "waiting_rows": 2,
+    }
+    assert status.limits["retained.max_payload"] == 9
+    node.kept = SimpleNamespace(stats=lambda: dataclasses.replace(stats, alarm="full"))
+    status = node.documents.status()
+    assert status.retained is not None
+    assert status.retained.alarm == "full"
 
 
 def test_parts_that_are_off_are_null() -> None:
