@@ -5,7 +5,7 @@ Every query is one of the transforms; nothing is computed here but shares and bo
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -34,6 +34,9 @@ from fanout.reports.survey import Survey
 from fanout.reports.transforms import holes, multisets, prefixes, rows, state, words
 
 __all__ = ["Comparison"]
+
+_HOLES_BROADCAST_MAX: Final = 500_000
+"""Words with holes, of about 100 bytes each, that are sent to the rows instead of shuffling the rows."""
 
 
 class Comparison:
@@ -101,16 +104,20 @@ class Comparison:
         merged = words.merge_words(
             words.expected_words(wanted, gaps=any(target.gaps_us for target in targets)), words.applied_words(logged)
         ).persist()
-        absent = holes.absent_updates(wanted, words=merged, copies=holes.latest_copies(logged)).persist()
+        absent: DataFrame | None = None
         try:
             counts = {row.pop("target"): row for row in collect_rows(words.count_words(merged, by=["target"]))}
             total = sum(row["missing"] for row in counts.values())
+            few_holes = sum(row["hole_words"] for row in counts.values()) <= _HOLES_BROADCAST_MAX
+            copies = holes.latest_copies(logged)
+            absent = holes.absent_updates(wanted, words=merged, copies=copies, few_holes=few_holes).persist()
             superseded = self._count_superseded(absent) if total else {}
             listed = self._list_missing(absent) if total else ()
             by_prefix = self._list_prefixes(wanted, absent) if self._depth else None
             self._parquet.write("missing", self._with_names(absent))
         finally:
-            absent.unpersist()
+            if absent is not None:
+                absent.unpersist()
             merged.unpersist()
         figures = {
             target.id: _stamped_figures(counts.get(target.id, {}), superseded.get(target.id, 0)) for target in targets

@@ -14,13 +14,15 @@ from fanout.reports.transforms.words import KEY, absent_bits, bit_of, missing_bi
 __all__ = ["absent_updates", "latest_copies"]
 
 
-def absent_updates(rows: DataFrame, *, words: DataFrame, copies: DataFrame) -> DataFrame:
+def absent_updates(rows: DataFrame, *, words: DataFrame, copies: DataFrame, few_holes: bool = False) -> DataFrame:
     """Return one row for each update that a target lacks.
 
     Args:
         rows: Stamped reference rows by target.
         words: The merged words.
         copies: `latest_copies` of the nodes' rows.
+        few_holes: Whether the words with holes fit into the memory of every executor. They then go to the rows; left to
+            itself, Spark would shuffle every row of the reference before it knows how few of them it needs.
 
     Returns:
         Columns target, primary, epoch, sequence, topic, origin_us; known: whether it is missing for sure, not absent in
@@ -29,6 +31,8 @@ def absent_updates(rows: DataFrame, *, words: DataFrame, copies: DataFrame) -> D
     holes = words.select(*KEY, absent_bits().alias("absent"), missing_bits().alias("missing")).where(
         sf.col("absent") != 0
     )
+    if few_holes:
+        holes = sf.broadcast(holes)
     bit = bit_of(sf.col("sequence"))
     lost = (
         rows.select(

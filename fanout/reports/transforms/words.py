@@ -122,7 +122,8 @@ def missing_bits() -> Column:
 def count_words(words: DataFrame, *, by: Sequence[str]) -> DataFrame:
     """Return the counts of a report, added up over words.
 
-    expected = applied + reobtained + conflated + missing + unknown, each update in the first that fits.
+    expected = applied + reobtained + conflated + missing + unknown, each update in the first that fits; hole_words is
+    how many words lack an update.
     """
     settled, applied = sf.col("settled"), sf.col("applied")
     copied = sf.col("reobtained").bitwiseAND(sf.bitwise_not(applied))
@@ -144,6 +145,7 @@ def count_words(words: DataFrame, *, by: Sequence[str]) -> DataFrame:
         sf.sum(sf.col("live_rows") - sf.bit_count(applied)).alias("duplicated"),
         sf.sum("stale_rows").alias("stale"),
         sf.sum("refused_rows").alias("refused"),
+        sf.count_if(absent_bits() != 0).alias("hole_words"),
     )
 
 

@@ -9,7 +9,7 @@ from pyspark.sql import functions as sf
 
 from fanout.reports.transforms import holes, words
 from fanout.reports.transforms.rows import small_frame
-from tests.reports.frames import assert_unique, rows_of
+from tests.reports.frames import assert_unique, plan_of, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +42,14 @@ def test_missing_updates_are_listed_once_and_superseded_by_later_copies_only(spa
         merged = merged.withColumn(name, sf.lit(0).cast("long"))
     merged = merged.withColumn("doubtful", sf.lit(1 << 2).cast("long"))
     found = rows_of(holes.absent_updates(wanted, words=merged, copies=copies), "epoch", "sequence")
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    try:
+        few, many = (holes.absent_updates(wanted, words=merged, copies=copies, few_holes=f) for f in (True, False))
+        # With few holes no row of the reference is shuffled: only what is lost meets the copies by a shuffle.
+        assert [plan_of(one).count("SortMergeJoin") for one in (few, many)] == [1, 2]
+        assert rows_of(few, "epoch", "sequence") == rows_of(many, "epoch", "sequence") == found
+    finally:
+        spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
     assert [(r["topic"], r["epoch"], r["sequence"], r["superseded"], r["known"]) for r in found] == [
         ("t", 1, 5, True, True),
         ("t", 1, 6, True, True),

@@ -62,6 +62,7 @@ def test_holes_at_the_edges_of_words_are_counted(spark: SparkSession) -> None:
     assert unsigned == {0: 1 | 1 << 63, 1: 2**64 - 1, 2: 1 | 1 << 63}
     counts = rows_of(words.count_words(merged, by=["target"]))[0]
     assert (counts["expected"], counts["applied"], counts["missing"]) == (192, 192 - len(lost), len(lost))
+    assert counts["hole_words"] == 3
 
 
 def test_plan_has_no_python_no_window_and_merges_before_the_shuffle(spark: SparkSession) -> None:
