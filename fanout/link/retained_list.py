@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import httpx
 
 from fanout.errors import FanoutError
-
-if TYPE_CHECKING:
-    import httpx
 
 __all__ = ["RetainedList"]
 
@@ -50,8 +49,6 @@ class RetainedList:
         Raises:
             FanoutError: The list cannot be had, or is too long.
         """
-        import httpx  # a node without such a list starts without it, 0.1 s sooner
-
         topics: set[bytes] = set()
         try:
             async with httpx.AsyncClient(timeout=self._timeout_s, auth=self._auth(), trust_env=False) as client:
@@ -81,7 +78,7 @@ async def _page(client: httpx.AsyncClient, url: str, query: dict[str, str | int]
     async with client.stream("GET", url, params=query) as response:
         if response.status_code != httpx.codes.OK:
             raise _failed(f"it answers with status {response.status_code}")
-        document = b""
+        document = bytearray()
         async for piece in response.aiter_bytes():
             document += piece
             if len(document) > _PAGE_BYTES_MAX:
