@@ -185,6 +185,25 @@ class MessageQueue:
             self.overflowed = self._full
         return dropped
 
+    def drop_qos_0(self) -> list[Message]:
+        """Drop the messages at QoS 0 and return them; positions before the end of the queue mean nothing then."""
+        dropped: list[Message] = []
+        entries, self._entries = self._entries, deque()
+        for index, (batch, start) in enumerate(entries):
+            start = start if index else self._start
+            waiting = batch.messages[start:]
+            dropped += [message for message in waiting if not message[1]]
+            if start == 0:
+                durable = batch.durable()  # one for all sessions
+            else:
+                durable = Batch([m for m in waiting if m[1]], wire=batch.wire, expiring=batch.expiring)
+            if durable.messages:
+                self._entries.append((durable, 0))
+        self._start = 0
+        self.messages -= len(dropped)
+        self.bytes -= sum(map(message_bytes, dropped))
+        return dropped
+
     def head(self) -> tuple[Batch, int]:
         """Return the oldest batch and the index of its oldest message; only when something waits."""
         return self._entries[0][0], self._start

@@ -134,12 +134,15 @@ class Sending:
         return encode_acks(PacketType.PUBREL, releases) if releases else b""
 
     def disconnect(self) -> None:
-        """Note that the Network Connection is gone; what is queued and what is in flight stays.
+        """Note that the Network Connection is gone; what is in flight stays, and what is queued at QoS 1 and 2.
 
-        Not what is conflated: values that change while the client is away would be missing from it.
+        Not what waits at QoS 0, conflated or not: newer values come while the client is away, and it would get the
+        older ones in place of them.
         """
         self.follower.leave()
         self._counters.dropped[DropReason.DISCONNECTED] += self.conflation.clear()
+        self._forget(self.queue.drop_qos_0(), DropReason.DISCONNECTED)
+        self._live_from = self.queue.appended_total
         self._resend.clear()
         self._pings.clear()
         for delivery in self._deliveries.values():
@@ -318,11 +321,16 @@ class Sending:
         dropped = self.queue.append(batch, start=start)
         if self._deliveries:
             self._waiting.update((message[0][0], message[0]) for message in batch.messages[start:] if message[0][3])
-        if dropped:
-            self._counters.drop(DropReason.QUEUE_FULL, dropped)
-            for update, _, _, _ in dropped:
-                if self._waiting.get(update[0]) is update:
-                    del self._waiting[update[0]]  # so the retained value is not left out
+        self._forget(dropped, DropReason.QUEUE_FULL)
+
+    def _forget(self, dropped: list[Message], reason: DropReason) -> None:
+        """Note that the queue has dropped messages."""
+        if not dropped:
+            return
+        self._counters.drop(reason, dropped)
+        for update, _, _, _ in dropped:
+            if self._waiting.get(update[0]) is update:
+                del self._waiting[update[0]]  # so the retained value is not left out
 
     def _seal(self) -> None:
         """Let what waits go before all that comes."""

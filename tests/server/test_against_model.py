@@ -150,9 +150,10 @@ class Client:
         assert not self.unreleased
 
     def disconnect(self) -> None:
-        """Lose the connection."""
+        """Lose the connection, and what was on its way at QoS 0."""
         self.connected = False
         self.session.disconnect()
+        self.sent = [one for one in self.sent if one.qos or one in self.received]
         self.forget_what_differs()
 
     def stall(self) -> None:
@@ -289,7 +290,16 @@ MISSED_BETWEEN: list[tuple[object, ...]] = [
 ]
 
 
+REMOVED_WHILE_STALLED: list[tuple[object, ...]] = [
+    ("publish", [(0, 0, "value")]),
+    ("stall", 0),
+    ("publish", [(0, 0, "removal")]),
+    ("reconnect", 0),
+]
+
+
 @example([(WireVariant(5), 1)] * CLIENTS, STALLED_AND_SUBSCRIBING)
+@example([(WireVariant(5), 1)] * CLIENTS, REMOVED_WHILE_STALLED)
 @example([(WireVariant(5), 1)] * CLIENTS, MISSED_BETWEEN)
 @settings(max_examples=1000, deadline=None)
 @given(
