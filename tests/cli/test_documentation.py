@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import typer
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-REPORTS = [["report", name] for name in ("snapshots", "convergence", "stalls", "traffic", "watch")]
-COMMANDS = (
-    *(["secondary"], ["primary"], ["tap"], ["check"], ["ready"], ["drain"], ["status"], ["lag"], ["audit"], ["passwd"]),
-    *(["probe"], ["report", "completeness"], ["report", "lag"], *REPORTS, ["log", "stat"], ["log", "verify"]),
-)
+
+
+def commands() -> list[list[str]]:
+    """Return the words of every command that a user may see, those of groups too."""
+    found: list[list[str]] = []
+    groups: list[tuple[list[str], Any]] = [([], typer.main.get_command(app))]
+    while groups:
+        words, group = groups.pop()
+        for name, command in group.commands.items():
+            if command.hidden:
+                continue
+            if hasattr(command, "commands"):
+                groups.append(([*words, name], command))
+            else:
+                found.append([*words, name])
+    return found
+
+
+COMMANDS = commands()
 
 
 def options_of(runner: CliRunner, command: list[str]) -> set[str]:
