@@ -248,6 +248,7 @@ class Link:
     def status(self) -> LinkStatus:
         """Return how the link is at the moment."""
         session, replica = self._session, self._replica
+        content = session.reception.content
         now = self._clock.monotonic()
         selectors = tuple(
             SelectorStatus(
@@ -256,7 +257,7 @@ class Link:
                 digest=replica.digest(index),
                 evidence=evidence,
                 complete=evidence is not None and not session.refused_in_epoch,
-                unfit=dict(session.content.unfit[index]) if session.content is not None else {},
+                unfit=dict(content.unfit[index]) if content is not None else {},
             )
             for index, (selector, evidence) in enumerate(zip(self.config.selectors, session.evidence, strict=True))
         )
@@ -643,8 +644,8 @@ class Link:
                 self._logger.info("primary answers again", attempts=self._unanswered)
             self._unanswered = 0
         told = detail
-        if state in (LinkState.SNAPSHOT, LinkState.RESUMING) and self._session.primary_node is not None:
-            told = json.dumps({"primary_node": self._session.primary_node})  # reports pair the logs of both by it
+        if state in (LinkState.SNAPSHOT, LinkState.RESUMING) and self._session.primary.node is not None:
+            told = json.dumps({"primary_node": self._session.primary.node})  # reports pair the logs of both by it
         self._tell("state", state=state.value, detail=told)
         self._logger.info(
             "link state", state=state.value, detail=detail, epoch=self._session.epoch, topics=len(self._replica)

@@ -13,14 +13,13 @@ means loss; loss means tear-down and a new session.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
 from fanout.config import LinkConfig
 from fanout.errors import FanoutError, LinkLost, ProtocolError, SnapshotUnproved
 from fanout.link.audit import Audit, AuditSchedule
-from fanout.link.content import ContentFilter
 from fanout.link.control import STALL_INTERVALS, ControlChannel
 from fanout.link.counting import SYSTEM_TOPICS, UPTIME, CountState, RetainedCount
 from fanout.link.events import (
@@ -37,11 +36,13 @@ from fanout.link.events import (
     WentStale,
 )
 from fanout.link.forwarding import UNAVAILABLE, Forwarding, verdict
-from fanout.link.handshake import check_cycle, disconnected, read_connack, refused_subscription
-from fanout.link.intake import Intake
+from fanout.link.handshake import disconnected, read_connack
 from fanout.link.kept_session import KeptSession, Resumption
-from fanout.link.outgoing import Message, Outgoing, encode_acknowledgement
+from fanout.link.outgoing import Message, Outgoing
+from fanout.link.phases import split_phases
+from fanout.link.primary import Primary
 from fanout.link.proof import Evidence
+from fanout.link.reception import Reception
 from fanout.link.rehearsal import SERVER_FENCE, Order, Rehearsal, own_fence
 from fanout.link.stage import PendingStage, Stage
 from fanout.link.staleness import Staleness
@@ -50,13 +51,12 @@ from fanout.link.sync import RetainedSync, Step
 from fanout.link.verification import find_losses
 from fanout.manifest import MANIFEST_TOPIC
 from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRow, PublishRun
-from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.packets import Connack, Disconnect, PacketType, Pingresp, Suback, Unsuback
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
-from fanout.replica.update import Changes, Phase, Stamp, Update
-from fanout.stamp import StampCount, split_stamp
-from fanout.standing import NO_NODE, STANDING_TOPIC, UNTOLD, decode_standing
+from fanout.replica.update import Stamp
+from fanout.stamp import StampCount
+from fanout.standing import STANDING_TOPIC
 
 __all__ = ["PING_SHARE", "LinkSession"]
 
@@ -86,10 +86,10 @@ class LinkSession:
         fence: Topic of the fence that snapshots of this epoch use; None for none.
         order: Whether the primary answers in order, as far as this epoch has shown.
         why_unordered: Why it is not known to, in words; empty when it is.
-        content: What is not replicated of what the selectors cover; None when they take everything.
         staleness: Whether the replica is that of a lost session, served on.
         count: The comparison with what the primary counts.
-        primary_node: Node identifier of the primary, when the newest CONNACK told that it is a fanout node.
+        primary: The server at the other end.
+        reception: The way of its messages into the replica.
     """
 
     def __init__(
@@ -129,33 +129,21 @@ class LinkSession:
         self.fence: bytes | None = None
         self.order = Order.NONE
         self.why_unordered = ""
-        self.primary_node: str | None = None
         self._is_mosquitto = False
         """Whether the primary is one of which it is known what it counts."""
         self.staleness = Staleness(config)
         self.count = RetainedCount(config.selectors, control_prefix=self.control.prefix)
-        self.content = (
-            ContentFilter(config.selectors, replica=replica, copies_come=config.version == 4)
-            if any(selector.is_choosy for selector in config.selectors)
-            else None
-        )
         self._config = config
-        self._node_id = node_id
         self._replica = replica
-        self._inbound = Inbound()
-        self._intake = Intake(
-            config.selectors, replica=replica, control_prefix=self.control.prefix, inbound=self._inbound
-        )
-        self._intake.retain_all = config.version == 4 and config.retain_policy == "keep"
+        self.reception = Reception(config, replica=replica, control_prefix=self.control.prefix, stamps=stamps)
         self._outgoing = Outgoing(config, node_id=node_id)
+        self.primary = Primary(config, node_id=node_id, outgoing=self._outgoing)
         self._forwards = any(selector.writes == "forward" for selector in config.selectors)
         self._forwarding = Forwarding(self._outgoing)
         self._token = 0
         self._audit: Audit | None = None
         """The audit of the live link that is under way."""
         self._schedule = AuditSchedule(config.audit_interval_s, seed=nonce)
-        self._standing_id = 0
-        """Packet Identifier of the SUBSCRIBE for the standing of a fanout primary while it awaits SUBACK, else 0."""
         self._copies_late = False
         """Whether copies for an audit that was given up may still come: until the PINGRESP behind them."""
         self._surplus: dict[str, int] = {}
@@ -175,9 +163,6 @@ class LinkSession:
         self._refused_before = 0
         self._stamp_before: Stamp | None = None
         """Stamp of the newest control message that came back before the pass under way."""
-        self._stamps = stamps if config.stamp_updates else None
-        self._stamps_itself = False
-        """Whether live updates of the primary get this node's stamps."""
         self._last_received = 0.0
         self._now = 0.0
         self._now_ns = 0
@@ -200,10 +185,9 @@ class LinkSession:
         self.control.permitted = kept.control_permitted
         self._refused_before = -kept.refused
         self._session_expiry_s = kept.session_expiry_s
-        self._inbound.restore(kept.unreleased)
+        self.reception.restore(kept.unreleased)
         self._outgoing.restore(kept.unfinished)
         self._surplus = dict.fromkeys(kept.surplus, 0)
-        self._intake.fixed_qos = [None] * len(self.evidence)
         self._has_session = True
         self._offline_since = now - max(0.0, (now_ns - resumption.seen_ns) / 1e9)
 
@@ -220,7 +204,7 @@ class LinkSession:
             control_permitted=self.control.permitted,
             refused=self.refused_in_epoch,
             session_expiry_s=self._session_expiry_s,
-            unreleased=self._inbound.unreleased,
+            unreleased=self.reception.unreleased,
             unfinished=self._outgoing.unfinished if self._forwards else frozenset(),
             surplus=frozenset(self._surplus),
         )
@@ -234,7 +218,7 @@ class LinkSession:
         self._decoder = Decoder(
             version=self._config.version,
             packet_bytes_max=self._config.packet_bytes_max,
-            known_topics=self._intake.known_topics,
+            known_topics=self.reception.intake.known_topics,
             role="client",
         )
         self._last_received = now
@@ -453,13 +437,10 @@ class LinkSession:
         self._connack_by = _NEVER
         self._keep_alive_s = handshake.keep_alive_s
         self._session_expiry_s = min(handshake.session_expiry_s, self._config.session_expiry_s)
-        self._intake.stamped = handshake.stamped or self._stamps is not None
-        self._stamps_itself = self._stamps is not None and not handshake.stamped
-        self.primary_node = handshake.primary_node
+        self.reception.begin_connection(stamped=handshake.stamped)
         self._outgoing.allow_in_flight(handshake.receive_maximum)
-        self._ask_standing()
+        self._events.append(StandingTold(self.primary.begin_connection(handshake.primary_node, now=self._now)))
         if handshake.session_present:
-            self._inbound.new_connection()
             self._outgoing.publish_again(self._now)
             for topic_filter in self._surplus:
                 self._surplus[topic_filter] = self._outgoing.unsubscribe(topic_filter.encode(), now=self._now)
@@ -485,7 +466,9 @@ class LinkSession:
             ours = [row for row in rows if row[0] == STANDING_TOPIC]
             self.outside_total += len(rows) - len(ours)
             rows = ours
-        landmarks = self._landmarks
+        landmarks = self.primary.landmarks
+        if self.count.state is not CountState.OFF:
+            landmarks = (*landmarks, UPTIME)
         if landmarks and any(row[0] in landmarks for row in rows):
             # What is told of the data has its place among it.
             for _, part in groupby(rows, lambda row: row[0] in landmarks):
@@ -493,77 +476,28 @@ class LinkSession:
         else:
             self._take_rows(rows)
 
-    @property
-    def _landmarks(self) -> tuple[bytes, ...]:
-        """Topics whose messages say something about the data in front of them."""
-        told = (STANDING_TOPIC, MANIFEST_TOPIC) if self._hears_standing else ()
-        return told if self.count.state is CountState.OFF else (*told, UPTIME)
-
-    @property
-    def _hears_standing(self) -> bool:
-        """Whether the primary is a fanout node, or may be one: over MQTT 3.1.1 it cannot say so."""
-        return self.primary_node is not None or self._config.version == 4
-
     def _take_rows(self, rows: list[PublishRow]) -> None:
         if self._stage is not None:
             self._stage.receive_rows(rows)
-        for phase, part in self._phases(rows):
-            batch = self._intake.convert(part, now_ns=self._now_ns)
-            if self._audit is not None and not part[0][2] & 6:
-                for each, updates in self._replica.split_pass(batch.updates):
-                    self._events.append(Applied(self._apply(updates, phase=each), b"", self.epoch))
-                batch.updates = []
-            open_count = len(batch.to_puback) + self._inbound.open_count
-            if open_count > self._config.receive_maximum and self._config.version == 5:
-                raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"{open_count} messages at a time")
-            changes = self._apply(batch.updates, phase=phase)
-            acknowledgement = encode_acknowledgement(batch)
-            if changes.updates or acknowledgement:
-                self._events.append(Applied(changes, acknowledgement, self.epoch))
-            for row in batch.others:
+        parts = split_phases(
+            rows,
+            state=self.state,
+            stage=self._stage,
+            auditing=self._audit is not None,
+            copies_late=self._copies_late,
+        )
+        for phase, part in parts:
+            applied, others = self.reception.take(part, phase=phase, now_ns=self._now_ns, epoch=self.epoch)
+            self._events += applied
+            for row in others:
                 self._on_other(row)
-
-    def _apply(self, updates: list[Update], *, phase: Phase) -> Changes:
-        """Apply what the selectors accept, stamped if the primary does not stamp."""
-        if self.content is not None:
-            updates = self.content.admit(updates, phase=phase)
-        if self._stamps_itself:
-            assert self._stamps is not None
-            updates = self._stamps.complete(updates, live=phase is Phase.LIVE)
-        return self._replica.apply(updates, phase=phase)
-
-    def _phases(self, rows: list[PublishRow]) -> Iterator[tuple[Phase, Sequence[PublishRow]]]:
-        """Split rows, in order, by why they came."""
-        if self._audit is not None:
-            # The copies come at QoS 0; which of these rows they are is for the replica to say.
-            for _, part in groupby(rows, lambda row: row[2] & 6):
-                yield Phase.LIVE, list(part)
-        elif self.state in (LinkState.LIVE, LinkState.STALLED):
-            if not self._copies_late:
-                yield Phase.LIVE, rows
-                return
-            for copy, part in groupby(rows, _may_be_copy):
-                yield Phase.AUDIT if copy else Phase.LIVE, list(part)
-        elif self.state is LinkState.RESUMING:
-            # What is sent again may have been applied before the connection was lost: not delivered twice. Nor are
-            # copies that a SUBSCRIBE of the former connection asked for; Mosquitto keeps them in the session.
-            for again, part in groupby(rows, lambda row: row[2] & 8 > 0 or _may_be_copy(row)):
-                yield Phase.AUDIT if again else Phase.LIVE, list(part)
-        elif self.state is LinkState.VERIFYING:
-            # The copies come at QoS 0; what has a higher QoS, or comes behind the last copy, is live.
-            for qos, part in groupby(rows, lambda row: row[2] & 6):
-                live = qos or (isinstance(self._stage, RetainedSync) and self._stage.copies_over)
-                yield Phase.LIVE if live else Phase.AUDIT, list(part)
-        else:
-            yield Phase.SNAPSHOT, rows
 
     def _on_other(self, row: PublishRow) -> None:
         """Take a message outside the selectors: our own, the fence, or nobody's."""
-        topic, payload, flags, _, properties, _ = row
+        topic, payload, flags, *_ = row
         system = self.count.receive(topic, payload, retain=bool(flags & 1), held=self._replica.count(0))
         if topic == self.control.topic:
-            stamp = split_stamp(properties)[1] if self._intake.stamped and not self._stamps_itself else None
-            round_trip_ns = self.control.receive(payload, now=self._now, stamp=stamp)
+            round_trip_ns = self.control.receive(payload, now=self._now, stamp=self.reception.stamp_of(row))
             if round_trip_ns is not None:
                 self._events.append(HeartbeatReturned(round_trip_ns))
                 self._on_control_returned(payload)
@@ -572,9 +506,9 @@ class LinkSession:
                 self._stage.receive_retained(topic, payload, self._now)
         elif topic == self.control.fence_topic:
             pass  # the fence was made anew
-        elif topic == STANDING_TOPIC and self._hears_standing:
-            self._on_standing(payload)
-        elif topic == MANIFEST_TOPIC and self.primary_node is not None:
+        elif topic == STANDING_TOPIC and self.primary.hears_standing:
+            self._events.append(StandingTold(self.primary.receive_standing(payload)))
+        elif topic == MANIFEST_TOPIC and self.primary.node is not None:
             if self._stage is not None:
                 self._stage.receive_manifest(payload, self._now)
         elif system:
@@ -583,19 +517,6 @@ class LinkSession:
                 self._outgoing.ping(self._now)
         else:
             self.outside_total += 1
-
-    def _ask_standing(self) -> None:
-        """Ask a fanout node how it stands; what it says comes in order with the data (`fanout.standing`)."""
-        self._standing_id = 0
-        if self._hears_standing:
-            asked = self._outgoing.subscribe(STANDING_TOPIC, qos=1, no_local=False, retain_handling=0, now=self._now)
-            self._standing_id = 0 if self.primary_node is None else asked
-        self._events.append(StandingTold(NO_NODE if self.primary_node is None else UNTOLD))
-
-    def _on_standing(self, payload: bytes) -> None:
-        standing = decode_standing(payload) or (NO_NODE if self.primary_node is None else UNTOLD)
-        check_cycle(standing, self._node_id)
-        self._events.append(StandingTold(standing))
 
     def _on_control_returned(self, payload: bytes) -> None:
         if self._stage is not None:
@@ -607,7 +528,7 @@ class LinkSession:
     def _on_acks(self, run: AckRun) -> None:
         if run.type is PacketType.PUBREL:
             for packet_id in run.packet_ids:
-                self._outgoing.complete(packet_id, known=self._inbound.release(packet_id), now=self._now)
+                self._outgoing.complete(packet_id, known=self.reception.release(packet_id), now=self._now)
             return
         for message, reason_code in self._outgoing.acknowledged(run, now=self._now):
             if message.token:
@@ -622,10 +543,7 @@ class LinkSession:
     def _on_suback(self, packet: Suback) -> None:
         if not self._outgoing.answered(packet.packet_id):
             return
-        if packet.packet_id == self._standing_id:
-            self._standing_id = 0
-            if packet.reason_codes[0] >= 0x80:
-                raise refused_subscription(STANDING_TOPIC.decode(), packet.reason_codes[0])
+        self.primary.receive_suback(packet)
         if self._stage is not None:
             self._stage.receive_suback(packet, self._now)
 
@@ -673,8 +591,7 @@ class LinkSession:
         self._is_mosquitto = False
         self.count.begin_epoch()
         self._surplus.clear()
-        self._inbound = Inbound()
-        self._intake.inbound = self._inbound
+        self.reception.begin_session()
         self._give_up(self._outgoing.begin_session())
         self._refused_before = self._replica.refused_total
         # MQTT 3.1.1 without Clean Session could meet a session of a former process, and no answer tells
@@ -682,14 +599,14 @@ class LinkSession:
         self._has_session = self._config.version == 5 and self._session_expiry_s > 0
 
     def _begin_snapshot(self) -> None:
-        if self.control.permitted is not None and (self.fence is not None or self.primary_node is not None):
+        if self.control.permitted is not None and (self.fence is not None or self.primary.node is not None):
             self._begin_sync(compare=False)  # a session that was resumed before its snapshot was complete
             return
         self._begin_stage(
             Rehearsal(
                 outgoing=self._outgoing,
                 control=self.control,
-                wants_fence=self.primary_node is None,
+                wants_fence=self.primary.node is None,
                 timeout_s=self._config.connect_timeout_s,
             )
         )
@@ -710,14 +627,14 @@ class LinkSession:
             RetainedSync(
                 selectors=self._config.selectors,
                 replica=self._replica,
-                intake=self._intake,
+                intake=self.reception.intake,
                 outgoing=self._outgoing,
                 control=self.control,
                 fence=self.fence,
                 order=self.order,
                 why=self.why_unordered,
                 quiet_s=self._config.snapshot_quiet_s,
-                asks_manifest=self.primary_node is not None and self._config.version == 5,
+                asks_manifest=self.primary.node is not None and self._config.version == 5,
                 compare=compare,
                 paced=self._audit is not None,
                 retained_count=lambda: self.count.total,
@@ -754,7 +671,7 @@ class LinkSession:
         stage = self._stage
         if isinstance(stage, Rehearsal) and stage.done:
             self._learn_order(stage.fence, stage.order, stage.why)
-            self._is_mosquitto = stage.order is Order.KNOWN and self.primary_node is None
+            self._is_mosquitto = stage.order is Order.KNOWN and self.primary.node is None
             self._begin_sync(compare=False)
         elif isinstance(stage, PendingStage) and stage.done:
             self._trigger(Trigger.PENDING_APPLIED)
@@ -960,8 +877,3 @@ class LinkSession:
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
-
-
-def _may_be_copy(row: PublishRow) -> bool:
-    """Say whether a row has the marks of a retained copy: QoS 0 and RETAIN; a live update may have them too."""
-    return row[2] & 7 == 1

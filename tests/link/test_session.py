@@ -287,7 +287,7 @@ def test_a_fanout_primary_needs_no_fence() -> None:
     pair.connect()
     assert pair.is_in(S.LIVE)
     assert pair.session.fence is None
-    assert pair.session.primary_node == "root"
+    assert pair.session.primary.node == "root"
     assert all(each.subscriptions[0].topic_filter != SERVER_FENCE for each in pair.primary.subscribes)
 
 
