@@ -14,12 +14,11 @@ means loss; loss means tear-down and a new session.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import groupby
 
 from fanout.config import LinkConfig
 from fanout.errors import FanoutError, LinkLost, ProtocolError, SnapshotUnproved
-from fanout.link.audit import Audit, AuditSchedule
+from fanout.link.audit import LiveAudits
 from fanout.link.control import STALL_INTERVALS, ControlChannel
 from fanout.link.counting import SYSTEM_TOPICS, UPTIME, CountState, RetainedCount
 from fanout.link.events import (
@@ -37,6 +36,7 @@ from fanout.link.events import (
 )
 from fanout.link.forwarding import UNAVAILABLE, Forwarding, verdict
 from fanout.link.handshake import disconnected, read_connack
+from fanout.link.keep_alive import KeepAlive
 from fanout.link.kept_session import KeptSession, Resumption
 from fanout.link.outgoing import Message, Outgoing
 from fanout.link.phases import split_phases
@@ -58,10 +58,8 @@ from fanout.replica.update import Stamp
 from fanout.stamp import StampCount
 from fanout.standing import STANDING_TOPIC
 
-__all__ = ["PING_SHARE", "LinkSession"]
+__all__ = ["LinkSession"]
 
-PING_SHARE = 0.75
-"""Share of the Keep Alive after which PINGREQ is sent, and after which its answer is missing."""
 _SESSION_NEVER_EXPIRES = 0xFFFFFFFF
 _NEVER = float("inf")
 
@@ -140,12 +138,8 @@ class LinkSession:
         self.primary = Primary(config, node_id=node_id, outgoing=self._outgoing)
         self._forwards = any(selector.writes == "forward" for selector in config.selectors)
         self._forwarding = Forwarding(self._outgoing)
-        self._token = 0
-        self._audit: Audit | None = None
-        """The audit of the live link that is under way."""
-        self._schedule = AuditSchedule(config.audit_interval_s, seed=nonce)
-        self._copies_late = False
-        """Whether copies for an audit that was given up may still come: until the PINGRESP behind them."""
+        self._keep_alive = KeepAlive(self._outgoing, probe_filter=self.control.probe_filter)
+        self._audits = LiveAudits(config, seed=nonce)
         self._surplus: dict[str, int] = {}
         """Topic Filters of an earlier configuration that are subscribed still; the Packet Identifier of UNSUBSCRIBE."""
         self._decoder: Decoder | None = None
@@ -153,17 +147,14 @@ class LinkSession:
         self._has_session = False
         """Whether the primary may have a session that matches the replica."""
         self._clean_start = True
-        self._keep_alive_s = config.keep_alive_s
         self._session_expiry_s = config.session_expiry_s
         self._offline_since = 0.0
-        self._connack_by = _NEVER
         self._stage: Stage | None = None
         """What must end before the link is live; None while nothing must."""
         self._snapshot_topics = 0
         self._refused_before = 0
         self._stamp_before: Stamp | None = None
         """Stamp of the newest control message that came back before the pass under way."""
-        self._last_received = 0.0
         self._now = 0.0
         self._now_ns = 0
         self._events: list[Event] = []
@@ -221,12 +212,11 @@ class LinkSession:
             known_topics=self.reception.intake.known_topics,
             role="client",
         )
-        self._last_received = now
-        self._copies_late = False
+        self._audits.copies_late = False
         self._clean_start = not self._has_session  # [MQTT-3.2.2-4]: without a state of ours, none is wanted
         self._outgoing.begin_connection()
         self._outgoing.connect(clean_start=self._clean_start, password=password, now=now)
-        self._connack_by = now + self._config.connect_timeout_s
+        self._keep_alive.begin(now=now, timeout_s=self._config.connect_timeout_s)
         return self._take_events()
 
     def receive(self, data: bytes, *, now_ns: int, now: float) -> list[Event]:
@@ -235,7 +225,7 @@ class LinkSession:
         decoder = self._decoder
         if decoder is None:
             return []
-        self._last_received = now
+        self._keep_alive.receive(now)
         if self._stage is not None:
             self._stage.receive_bytes(now)
         try:
@@ -273,13 +263,13 @@ class LinkSession:
             return min(deadline, self._abandoned_at() if len(self._replica) else _NEVER)
         if self._decoder is None:
             return deadline
-        deadline = min(deadline, self._connack_by, self._ping_deadline())
+        deadline = min(deadline, self._keep_alive.deadline(staged=self._stage is not None))
         if self._stage is not None:
             deadline = min(deadline, self._stage.deadline)
         if self.state in (LinkState.LIVE, LinkState.STALLED):
             deadline = min(deadline, self.control.deadline(now))
         if self.state is LinkState.LIVE and self._stage is None:
-            deadline = min(deadline, self._schedule.due_s)
+            deadline = min(deadline, self._audits.due_s)
         return deadline
 
     def lost(self, *, now_ns: int, now: float) -> list[Event]:
@@ -288,7 +278,6 @@ class LinkSession:
         self._decoder = None
         self._end_audit("the connection was lost")
         self._stage = None
-        self._connack_by = _NEVER
         self._replica.drop_pass()
         if self.state not in (LinkState.DOWN, LinkState.CONNECTING):
             self._offline_since = now
@@ -326,11 +315,7 @@ class LinkSession:
         self._at(now_ns, now)
         if self.state is not LinkState.LIVE:
             return UNAVAILABLE
-        if self._forwarding.is_full:
-            return ReasonCode.QUOTA_EXCEEDED
-        self._token += 1
-        self._forwarding.add(replace(message, token=self._token), now=now)
-        return self._token
+        return self._forwarding.add(message, now=now)
 
     def audit(self, *, confirmed: bool, now_ns: int, now: float) -> list[Event] | str:
         """Begin an audit now; `AuditEnded` follows.
@@ -397,7 +382,7 @@ class LinkSession:
     @property
     def auditing(self) -> bool:
         """Whether an audit of the live link is under way."""
-        return self._audit is not None
+        return self._audits.current is not None
 
     @property
     def refused_in_epoch(self) -> int:
@@ -434,8 +419,7 @@ class LinkSession:
         if handshake.session_present and self._clean_start:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "Session Present after Clean Start")  # [MQTT-3.2.2-2]
         self.connections_total += 1
-        self._connack_by = _NEVER
-        self._keep_alive_s = handshake.keep_alive_s
+        self._keep_alive.accept(handshake.keep_alive_s)
         self._session_expiry_s = min(handshake.session_expiry_s, self._config.session_expiry_s)
         self.reception.begin_connection(stamped=handshake.stamped)
         self._outgoing.allow_in_flight(handshake.receive_maximum)
@@ -483,8 +467,8 @@ class LinkSession:
             rows,
             state=self.state,
             stage=self._stage,
-            auditing=self._audit is not None,
-            copies_late=self._copies_late,
+            auditing=self._audits.current is not None,
+            copies_late=self._audits.copies_late,
         )
         for phase, part in parts:
             applied, others = self.reception.take(part, phase=phase, now_ns=self._now_ns, epoch=self.epoch)
@@ -555,7 +539,7 @@ class LinkSession:
 
     def _on_pingresp(self) -> None:
         self._outgoing.ping_sent_s = None
-        self._copies_late = False
+        self._audits.copies_late = False
         if self._stage is not None:
             self._stage.receive_pingresp(self._now)
         elif self.count.state is CountState.TAKEN and self.state is LinkState.LIVE:
@@ -636,28 +620,24 @@ class LinkSession:
                 quiet_s=self._config.snapshot_quiet_s,
                 asks_manifest=self.primary.node is not None and self._config.version == 5,
                 compare=compare,
-                paced=self._audit is not None,
+                paced=self._audits.current is not None,
                 retained_count=lambda: self.count.total,
             )
         )
 
     def _begin_audit(self, *, confirmed: bool) -> None:
-        self._audit = Audit(confirmed=confirmed, removed_percent_max=self._config.max_removed_percent, now=self._now)
+        self._audits.begin(confirmed=confirmed, now=self._now)
         self._begin_sync(compare=True)
 
     def _end_audit(self, failure: str = "") -> None:
         """Tell how the audit ended, if one is under way."""
-        audit, self._audit = self._audit, None
-        if audit is None:
+        report = self._audits.end(now=self._now, failure=failure)
+        if report is None:
             return
-        if failure:
-            self._schedule.plan_retry(self._now)
-        else:
-            self._schedule.plan(self._now)
         self._stage = None
         self._replica.drop_pass()
         self.control.begin_heartbeats(self._now)
-        self._events.append(AuditEnded(audit.end(now=self._now, failure=failure)))
+        self._events.append(AuditEnded(report))
 
     def _learn_order(self, fence: bytes | None, order: Order, why: str) -> None:
         self.fence, self.order, self.why_unordered = fence, order, why
@@ -698,8 +678,8 @@ class LinkSession:
                 return
             self.evidence[index] = evidence
             self._sweep(result.unseen)
-        elif self._audit is not None:
-            vanished = self._audit.judge(
+        elif self._audits.current is not None:
+            vanished = self._audits.current.judge(
                 result,
                 self._replica.values,
                 topics=self._replica.count(index),
@@ -723,10 +703,10 @@ class LinkSession:
     def _finish(self, sync: RetainedSync) -> None:
         self._stage = None
         self.order = sync.order
-        if self._audit is not None:
+        if self._audits.current is not None:
             self._end_audit()
             return
-        self._schedule.plan(self._now)
+        self._audits.plan(self._now)
         self.control.begin_heartbeats(self._now)
         if self.state is LinkState.VERIFYING:
             self._trigger(Trigger.VERIFIED)
@@ -786,28 +766,21 @@ class LinkSession:
     def _tick_connected(self) -> None:
         now = self._now
         try:
-            if now >= self._connack_by:
-                raise LinkLost("the primary does not answer CONNECT")
-            if self._stage is not None:
-                if now >= self._ping_deadline():
-                    # Not PINGREQ, whose answer means something to the stage.
-                    self._outgoing.unsubscribe(self.control.probe_filter, now=now)
-                self._stage.tick(now)
-                self._advance()
-            elif self.state is LinkState.LIVE and now >= self._schedule.due_s:
+            if self._stage is None and self.state is LinkState.LIVE and now >= self._audits.due_s:
                 self._begin_audit(confirmed=False)
-            elif now >= self._ping_deadline():
-                if self._outgoing.ping_sent_s is not None:
-                    raise LinkLost("the primary does not answer PINGREQ")
-                self._outgoing.ping(now)
+            else:
+                self._keep_alive.tick(now, staged=self._stage is not None)
+                if self._stage is not None:
+                    self._stage.tick(now)
+                    self._advance()
             if self.state in (LinkState.LIVE, LinkState.STALLED):
                 self._tick_heartbeat()
         except SnapshotUnproved as error:
             self.truncated_total += 1
-            if self._audit is not None:
+            if self._audits.current is not None:
                 assert isinstance(self._stage, RetainedSync)
                 self._stage.give_up(now)
-                self._copies_late = self._outgoing.ping_sent_s is not None
+                self._audits.copies_late = self._outgoing.ping_sent_s is not None
                 self._end_audit(str(error))
                 return
             self._end_session(Trigger.UNPROVED, error.message, error)
@@ -815,7 +788,7 @@ class LinkSession:
             self._fail(error)
 
     def _tick_heartbeat(self) -> None:
-        if self._audit is not None:
+        if self._audits.current is not None:
             return  # the control messages wait behind the retained set, and the audit has a limit for silence itself
         if self.control.is_stalled(self._now, intervals=2 * STALL_INTERVALS):
             raise LinkLost("heartbeats do not come back")
@@ -829,16 +802,6 @@ class LinkSession:
                 self._outgoing.publish(Message(self.control.topic, self.control.send(self._now)), now=self._now)
             else:
                 self.control.skip_heartbeat(self._now)
-
-    def _ping_deadline(self) -> float:
-        if self.state is LinkState.CONNECTING or not self._keep_alive_s:
-            return _NEVER  # CONNACK has a deadline of its own
-        if self._stage is not None:
-            return self._outgoing.last_sent_s + PING_SHARE * self._keep_alive_s
-        since = self._outgoing.ping_sent_s
-        if since is None:
-            since = min(self._outgoing.last_sent_s, self._last_received)
-        return since + PING_SHARE * self._keep_alive_s
 
     def _abandoned_at(self) -> float:
         if self._session_expiry_s == _SESSION_NEVER_EXPIRES or self.staleness.reason is not None:
