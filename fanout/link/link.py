@@ -601,7 +601,7 @@ class Link:
         for selector, evidence in zip(self.config.selectors, self._session.evidence, strict=True):
             if evidence is None or evidence.is_at_least(wanted) or selector.live_only:
                 continue  # with live_only there is no retained set to prove
-            why = self._session.why_unordered
+            why = self._session.primary.why_unordered
             if wanted is Evidence.COUNT:
                 why = self._list_why if self.config.count_url else self._session.count.why
                 why = why or "the primary's figure is awaited"
@@ -653,7 +653,7 @@ class Link:
 
     def _tell_complete(self, index: int, evidence: Evidence) -> None:
         selector = self.config.selectors[index]
-        fence = self._session.fence
+        fence = self._session.primary.fence
         topics = self._replica.count(index)
         self._sink.event(
             self.config.name,
@@ -662,7 +662,7 @@ class Link:
             selector=selector.filter,
             topics=topics,
             digest=self._replica.digest(index),
-            detail=self._session.why_unordered if fence is None else f"fence {fence.decode()}",
+            detail=self._session.primary.why_unordered if fence is None else f"fence {fence.decode()}",
             epoch=self._session.epoch,
         )
         log = self._logger.info if evidence.is_at_least(Evidence.BARRIER) else self._logger.warning
@@ -671,7 +671,7 @@ class Link:
             selector=selector.filter,
             evidence=evidence.value,
             topics=topics,
-            detail=self._session.why_unordered,
+            detail=self._session.primary.why_unordered,
         )
 
     def _tell(self, event: str, *, state: str = "", lag_us: int | None = None, detail: str = "") -> None:

@@ -1,7 +1,8 @@
-"""The server at the other end of a link: whether it is a fanout node, and how that says it stands (core).
+"""The server at the other end of a link: what it is, and how it says that it stands (core).
 
-Owns the question for its standing (`fanout.standing`) and the reading of the answer. It must not know what the link
-makes of it (`fanout.link.link`).
+Owns what a link knows of it: from CONNACK, from what an epoch has shown, and from the standing of a fanout node
+(`fanout.standing`), for which it asks. It must not know how any of it is found out (`fanout.link.rehearsal`,
+`fanout.link.sync`), nor what follows from it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from fanout.config import LinkConfig
 from fanout.link.handshake import check_cycle, refused_subscription
 from fanout.link.outgoing import Outgoing
+from fanout.link.rehearsal import Order
 from fanout.manifest import MANIFEST_TOPIC
 from fanout.mqtt.packets import Suback
 from fanout.standing import NO_NODE, STANDING_TOPIC, UNTOLD, Standing, decode_standing
@@ -21,6 +23,10 @@ class Primary:
 
     Attributes:
         node: Its node identifier, when CONNACK told that it is a fanout node; else None.
+        fence: Topic of the fence that snapshots of this epoch use; None for none.
+        order: Whether it answers in order, as far as this epoch has shown.
+        why_unordered: Why it is not known to, in words; empty when it is.
+        is_counting: Whether it is one of which it is known what it counts: Mosquitto.
     """
 
     def __init__(self, config: LinkConfig, *, node_id: str, outgoing: Outgoing) -> None:
@@ -32,6 +38,10 @@ class Primary:
             outgoing: Where requests go.
         """
         self.node: str | None = None
+        self.fence: bytes | None = None
+        self.order = Order.NONE
+        self.why_unordered = ""
+        self.is_counting = False
         self._version = config.version
         self._node_id = node_id
         self._outgoing = outgoing
@@ -47,6 +57,15 @@ class Primary:
     def landmarks(self) -> tuple[bytes, ...]:
         """Topics whose messages say something about the data in front of them."""
         return (STANDING_TOPIC, MANIFEST_TOPIC) if self.hears_standing else ()
+
+    def begin_epoch(self) -> None:
+        """Forget what the former epoch has shown."""
+        self.learn(None, Order.NONE, "")
+        self.is_counting = False
+
+    def learn(self, fence: bytes | None, order: Order, why_unordered: str) -> None:
+        """Note what an epoch has shown; see the class."""
+        self.fence, self.order, self.why_unordered = fence, order, why_unordered
 
     def begin_connection(self, node: str | None, *, now: float) -> Standing:
         """Note who accepted a Network Connection, and ask how it stands; what it says comes in order with the data.

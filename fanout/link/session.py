@@ -21,6 +21,7 @@ from fanout.errors import FanoutError, LinkLost, ProtocolError, SnapshotUnproved
 from fanout.link.audit import LiveAudits
 from fanout.link.control import STALL_INTERVALS, ControlChannel
 from fanout.link.counting import SYSTEM_TOPICS, UPTIME, CountState, RetainedCount
+from fanout.link.course import Course
 from fanout.link.events import (
     Applied,
     AuditEnded,
@@ -43,24 +44,23 @@ from fanout.link.phases import split_phases
 from fanout.link.primary import Primary
 from fanout.link.proof import Evidence
 from fanout.link.reception import Reception
-from fanout.link.rehearsal import SERVER_FENCE, Order, Rehearsal, own_fence
+from fanout.link.rehearsal import SERVER_FENCE, Order, Rehearsal
 from fanout.link.stage import PendingStage, Stage
 from fanout.link.staleness import Staleness
 from fanout.link.states import LinkState, Trigger, next_state
 from fanout.link.sync import RetainedSync, Step
+from fanout.link.tenure import Tenure
 from fanout.link.verification import find_losses
 from fanout.manifest import MANIFEST_TOPIC
 from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRow, PublishRun
 from fanout.mqtt.packets import Connack, Disconnect, PacketType, Pingresp, Suback, Unsuback
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
-from fanout.replica.update import Stamp
 from fanout.stamp import StampCount
 from fanout.standing import STANDING_TOPIC
 
 __all__ = ["LinkSession"]
 
-_SESSION_NEVER_EXPIRES = 0xFFFFFFFF
 _NEVER = float("inf")
 
 
@@ -81,9 +81,6 @@ class LinkSession:
         evidence: For each selector what proves its snapshot of this epoch; None while nothing does.
         snapshot_seconds: How long the newest complete snapshot took; None before the first.
         control: The control channel, for the lag.
-        fence: Topic of the fence that snapshots of this epoch use; None for none.
-        order: Whether the primary answers in order, as far as this epoch has shown.
-        why_unordered: Why it is not known to, in words; empty when it is.
         staleness: Whether the replica is that of a lost session, served on.
         count: The comparison with what the primary counts.
         primary: The server at the other end.
@@ -124,11 +121,6 @@ class LinkSession:
             nonce=nonce,
             heartbeat_s=config.heartbeat_s,
         )
-        self.fence: bytes | None = None
-        self.order = Order.NONE
-        self.why_unordered = ""
-        self._is_mosquitto = False
-        """Whether the primary is one of which it is known what it counts."""
         self.staleness = Staleness(config)
         self.count = RetainedCount(config.selectors, control_prefix=self.control.prefix)
         self._config = config
@@ -140,21 +132,22 @@ class LinkSession:
         self._forwarding = Forwarding(self._outgoing)
         self._keep_alive = KeepAlive(self._outgoing, probe_filter=self.control.probe_filter)
         self._audits = LiveAudits(config, seed=nonce)
-        self._surplus: dict[str, int] = {}
-        """Topic Filters of an earlier configuration that are subscribed still; the Packet Identifier of UNSUBSCRIBE."""
+        self._course = Course(
+            config,
+            replica=replica,
+            intake=self.reception.intake,
+            outgoing=self._outgoing,
+            control=self.control,
+            primary=self.primary,
+            count=self.count,
+        )
+        self._tenure = Tenure(config, outgoing=self._outgoing)
         self._decoder: Decoder | None = None
         """None without a Network Connection, and from `Failed` on."""
-        self._has_session = False
-        """Whether the primary may have a session that matches the replica."""
-        self._clean_start = True
-        self._session_expiry_s = config.session_expiry_s
-        self._offline_since = 0.0
         self._stage: Stage | None = None
         """What must end before the link is live; None while nothing must."""
         self._snapshot_topics = 0
         self._refused_before = 0
-        self._stamp_before: Stamp | None = None
-        """Stamp of the newest control message that came back before the pass under way."""
         self._now = 0.0
         self._now_ns = 0
         self._events: list[Event] = []
@@ -172,32 +165,29 @@ class LinkSession:
         kept = resumption.session
         self.epoch = kept.epoch
         self.evidence = list(kept.evidence)
-        self._learn_order(kept.fence, kept.order, kept.why_unordered)
+        self.primary.learn(kept.fence, kept.order, kept.why_unordered)
         self.control.permitted = kept.control_permitted
         self._refused_before = -kept.refused
-        self._session_expiry_s = kept.session_expiry_s
         self.reception.restore(kept.unreleased)
         self._outgoing.restore(kept.unfinished)
-        self._surplus = dict.fromkeys(kept.surplus, 0)
-        self._has_session = True
-        self._offline_since = now - max(0.0, (now_ns - resumption.seen_ns) / 1e9)
+        self._tenure.restore(resumption, now_ns=now_ns, now=now)
 
     def kept(self) -> KeptSession | None:
         """Return what a later process needs to resume the session; None when there is none to resume."""
-        if not self._has_session:
+        if not self._tenure.exists:
             return None
         return KeptSession(
             epoch=self.epoch,
             evidence=tuple(self.evidence),
-            fence=self.fence,
-            order=self.order,
-            why_unordered=self.why_unordered,
+            fence=self.primary.fence,
+            order=self.primary.order,
+            why_unordered=self.primary.why_unordered,
             control_permitted=self.control.permitted,
             refused=self.refused_in_epoch,
-            session_expiry_s=self._session_expiry_s,
+            session_expiry_s=self._tenure.expiry_s,
             unreleased=self.reception.unreleased,
             unfinished=self._outgoing.unfinished if self._forwards else frozenset(),
-            surplus=frozenset(self._surplus),
+            surplus=self._tenure.surplus,
         )
 
     # --- what the shell calls ---
@@ -213,9 +203,9 @@ class LinkSession:
             role="client",
         )
         self._audits.copies_late = False
-        self._clean_start = not self._has_session  # [MQTT-3.2.2-4]: without a state of ours, none is wanted
         self._outgoing.begin_connection()
-        self._outgoing.connect(clean_start=self._clean_start, password=password, now=now)
+        # [MQTT-3.2.2-4]: without a state of ours, none is wanted.
+        self._outgoing.connect(clean_start=not self._tenure.exists, password=password, now=now)
         self._keep_alive.begin(now=now, timeout_s=self._config.connect_timeout_s)
         return self._take_events()
 
@@ -280,7 +270,7 @@ class LinkSession:
         self._stage = None
         self._replica.drop_pass()
         if self.state not in (LinkState.DOWN, LinkState.CONNECTING):
-            self._offline_since = now
+            self._tenure.go_offline(now)
         self._give_up(self._forwarding.drop_waiting())
         if self.state is not LinkState.DOWN:
             self._trigger(Trigger.LOST)
@@ -350,10 +340,10 @@ class LinkSession:
             now: Monotonic seconds.
         """
         if self._decoder is not None and self.state is not LinkState.CONNECTING:
-            if not end_session and self._has_session:
+            if not end_session and self._tenure.exists:
                 self.leave(now=now)
                 return
-            if self.fence == self.control.fence_topic and self._outgoing.free:
+            if self.primary.fence == self.control.fence_topic and self._outgoing.free:
                 self._outgoing.publish(Message(self.control.fence_topic, b"", retain=True), now=now)
             self._outgoing.disconnect(ReasonCode.SUCCESS, end_session=True, now=now)
 
@@ -416,21 +406,20 @@ class LinkSession:
         if self.state is not LinkState.CONNECTING:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a second CONNACK")  # [MQTT-3.2.0-2]
         handshake = read_connack(packet, self._config)
-        if handshake.session_present and self._clean_start:
+        if handshake.session_present and not self._tenure.exists:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "Session Present after Clean Start")  # [MQTT-3.2.2-2]
         self.connections_total += 1
         self._keep_alive.accept(handshake.keep_alive_s)
-        self._session_expiry_s = min(handshake.session_expiry_s, self._config.session_expiry_s)
+        self._tenure.grant(handshake.session_expiry_s)
         self.reception.begin_connection(stamped=handshake.stamped)
         self._outgoing.allow_in_flight(handshake.receive_maximum)
         self._events.append(StandingTold(self.primary.begin_connection(handshake.primary_node, now=self._now)))
         if handshake.session_present:
             self._outgoing.publish_again(self._now)
-            for topic_filter in self._surplus:
-                self._surplus[topic_filter] = self._outgoing.unsubscribe(topic_filter.encode(), now=self._now)
+            self._tenure.unsubscribe_surplus(self._now)
             if all(self.evidence):
                 self._trigger(Trigger.SESSION_RESUMED)
-                self._begin_pending()
+                self._begin_stage(self._course.pending())
             else:
                 self._trigger(Trigger.SESSION_UNFINISHED)
                 self._begin_snapshot()
@@ -533,7 +522,7 @@ class LinkSession:
 
     def _on_unsuback(self, packet: Unsuback) -> None:
         self._outgoing.answered(packet.packet_id)
-        self._surplus = {each: packet_id for each, packet_id in self._surplus.items() if packet_id != packet.packet_id}
+        self._tenure.receive_unsuback(packet.packet_id)
         if self._stage is not None:
             self._stage.receive_unsuback(packet.packet_id)
 
@@ -551,7 +540,7 @@ class LinkSession:
 
     def _begin_count(self) -> None:
         """Compare with what the primary counts, where that says anything about the selectors."""
-        if not self._is_mosquitto or self._outgoing.ping_sent_s is not None:
+        if not self.primary.is_counting or self._outgoing.ping_sent_s is not None:
             return
         if self.count.begin():
             # The PINGREQ keeps an audit waiting, for which a copy of the fence that comes now would be none.
@@ -571,59 +560,23 @@ class LinkSession:
         self.epochs_total += 1
         self.evidence = [None] * len(self.evidence)
         self.control.begin_epoch()
-        self._learn_order(None, Order.NONE, "")
-        self._is_mosquitto = False
+        self.primary.begin_epoch()
         self.count.begin_epoch()
-        self._surplus.clear()
         self.reception.begin_session()
         self._give_up(self._outgoing.begin_session())
         self._refused_before = self._replica.refused_total
-        # MQTT 3.1.1 without Clean Session could meet a session of a former process, and no answer tells
-        # which.
-        self._has_session = self._config.version == 5 and self._session_expiry_s > 0
+        self._tenure.begin()
 
     def _begin_snapshot(self) -> None:
-        if self.control.permitted is not None and (self.fence is not None or self.primary.node is not None):
+        if self._course.is_rehearsed:
             self._begin_sync(compare=False)  # a session that was resumed before its snapshot was complete
-            return
-        self._begin_stage(
-            Rehearsal(
-                outgoing=self._outgoing,
-                control=self.control,
-                wants_fence=self.primary.node is None,
-                timeout_s=self._config.connect_timeout_s,
-            )
-        )
-
-    def _begin_pending(self) -> None:
-        quiet_s = self._config.snapshot_quiet_s
-        self._begin_stage(PendingStage(outgoing=self._outgoing, control=self.control, quiet_s=quiet_s))
+        else:
+            self._begin_stage(self._course.rehearsal())
 
     def _begin_sync(self, *, compare: bool) -> None:
         if not compare:
             self.evidence = [None] * len(self.evidence)  # of an attempt that was cut off, if there was one
-        elif self.fence == self.control.fence_topic and self._config.version == 5 and self._outgoing.free:
-            # The session may be older than the life of its fence. The message comes back without RETAIN, so it is no
-            # fence itself: the subscription to it, made with that of a selector, is without Retain As Published.
-            self._outgoing.publish(own_fence(self.control), now=self._now)
-        self._stamp_before = self.control.stamp
-        self._begin_stage(
-            RetainedSync(
-                selectors=self._config.selectors,
-                replica=self._replica,
-                intake=self.reception.intake,
-                outgoing=self._outgoing,
-                control=self.control,
-                fence=self.fence,
-                order=self.order,
-                why=self.why_unordered,
-                quiet_s=self._config.snapshot_quiet_s,
-                asks_manifest=self.primary.node is not None and self._config.version == 5,
-                compare=compare,
-                paced=self._audits.current is not None,
-                retained_count=lambda: self.count.total,
-            )
-        )
+        self._begin_stage(self._course.sync(compare=compare, paced=self.auditing, now=self._now))
 
     def _begin_audit(self, *, confirmed: bool) -> None:
         self._audits.begin(confirmed=confirmed, now=self._now)
@@ -639,9 +592,6 @@ class LinkSession:
         self.control.begin_heartbeats(self._now)
         self._events.append(AuditEnded(report))
 
-    def _learn_order(self, fence: bytes | None, order: Order, why: str) -> None:
-        self.fence, self.order, self.why_unordered = fence, order, why
-
     def _begin_stage(self, stage: Stage) -> None:
         self._stage = stage
         stage.begin(self._now)
@@ -650,8 +600,8 @@ class LinkSession:
         """Act on what the newest packet, or the time, has completed."""
         stage = self._stage
         if isinstance(stage, Rehearsal) and stage.done:
-            self._learn_order(stage.fence, stage.order, stage.why)
-            self._is_mosquitto = stage.order is Order.KNOWN and self.primary.node is None
+            self.primary.learn(stage.fence, stage.order, stage.why)
+            self.primary.is_counting = stage.order is Order.KNOWN and self.primary.node is None
             self._begin_sync(compare=False)
         elif isinstance(stage, PendingStage) and stage.done:
             self._trigger(Trigger.PENDING_APPLIED)
@@ -672,7 +622,7 @@ class LinkSession:
         self._remove_expired()
         result = self._replica.end_pass()
         if self.state is LinkState.VERIFYING:
-            losses = find_losses(result, self._replica.values, before=self._stamp_before, now_ns=self._now_ns)
+            losses = find_losses(result, self._replica.values, before=self._course.stamp_before, now_ns=self._now_ns)
             if losses:
                 self._end_session(Trigger.LOSS, str(losses), LinkLost(str(losses)))
                 return
@@ -683,8 +633,8 @@ class LinkSession:
                 result,
                 self._replica.values,
                 topics=self._replica.count(index),
-                proves_absence=self.order is Order.KNOWN,
-                before=self._stamp_before,
+                proves_absence=self.primary.order is Order.KNOWN,
+                before=self._course.stamp_before,
                 now_ns=self._now_ns,
             )
             self._sweep(vanished)
@@ -692,8 +642,8 @@ class LinkSession:
             self.evidence[index] = evidence
             self._events.append(SelectorComplete(index, evidence))
             self._sweep(result.unseen)
-        if sync.order is not self.order:
-            self._learn_order(self.fence if sync.order is Order.KNOWN else None, sync.order, sync.why)
+        if sync.order is not self.primary.order:
+            self.primary.learn(self.primary.fence if sync.order is Order.KNOWN else None, sync.order, sync.why)
         if all(self.evidence):
             self.staleness.end()
         sync.begin_next(self._now)
@@ -702,7 +652,7 @@ class LinkSession:
 
     def _finish(self, sync: RetainedSync) -> None:
         self._stage = None
-        self.order = sync.order
+        self.primary.order = sync.order
         if self._audits.current is not None:
             self._end_audit()
             return
@@ -726,7 +676,7 @@ class LinkSession:
         """Give the session up; its replica is torn down, or served on as the policy says."""
         if self._keep_stale(reason):
             self._stage = None
-            self._has_session = False
+            self._tenure.exists = False
         else:
             self._tear_down(trigger, reason)
 
@@ -750,14 +700,14 @@ class LinkSession:
 
     def _tear_down(self, trigger: Trigger, reason: str) -> None:
         self._stage = None
-        self._has_session = False
+        self._tenure.exists = False
         self._trigger(trigger, reason)
         self._events.append(TearDown(reason))
 
     def _fail(self, error: FanoutError) -> None:
         if self.state is not LinkState.CONNECTING:
             reason_code = error.reason_code if isinstance(error, ProtocolError) else ReasonCode.SUCCESS
-            self._outgoing.disconnect(reason_code, end_session=not self._has_session, now=self._now)
+            self._outgoing.disconnect(reason_code, end_session=not self._tenure.exists, now=self._now)
         self._decoder = None
         self._events.append(Failed(error))
 
@@ -804,9 +754,7 @@ class LinkSession:
                 self.control.skip_heartbeat(self._now)
 
     def _abandoned_at(self) -> float:
-        if self._session_expiry_s == _SESSION_NEVER_EXPIRES or self.staleness.reason is not None:
-            return _NEVER
-        return self._offline_since + self._session_expiry_s
+        return _NEVER if self.staleness.reason is not None else self._tenure.expires_at
 
     # --- small things ---
 
