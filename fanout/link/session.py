@@ -19,7 +19,7 @@ from itertools import groupby
 from fanout.config import LinkConfig
 from fanout.errors import FanoutError, LinkLost, ProtocolError, SnapshotUnproved
 from fanout.link.audit import LiveAudits
-from fanout.link.control import STALL_INTERVALS, ControlChannel
+from fanout.link.control import ControlChannel
 from fanout.link.counting import SYSTEM_TOPICS, UPTIME, CountState, RetainedCount
 from fanout.link.course import Course
 from fanout.link.events import (
@@ -37,6 +37,7 @@ from fanout.link.events import (
 )
 from fanout.link.forwarding import UNAVAILABLE, Forwarding, verdict
 from fanout.link.handshake import disconnected, read_connack
+from fanout.link.heartbeat import Heartbeat
 from fanout.link.keep_alive import KeepAlive
 from fanout.link.kept_session import KeptSession, Resumption
 from fanout.link.outgoing import Message, Outgoing
@@ -131,6 +132,7 @@ class LinkSession:
         self._forwards = any(selector.writes == "forward" for selector in config.selectors)
         self._forwarding = Forwarding(self._outgoing)
         self._keep_alive = KeepAlive(self._outgoing, probe_filter=self.control.probe_filter)
+        self._heartbeat = Heartbeat(self.control, outgoing=self._outgoing)
         self._audits = LiveAudits(config, seed=nonce)
         self._course = Course(
             config,
@@ -456,7 +458,7 @@ class LinkSession:
             rows,
             state=self.state,
             stage=self._stage,
-            auditing=self._audits.current is not None,
+            auditing=self.auditing,
             copies_late=self._audits.copies_late,
         )
         for phase, part in parts:
@@ -653,7 +655,7 @@ class LinkSession:
     def _finish(self, sync: RetainedSync) -> None:
         self._stage = None
         self.primary.order = sync.order
-        if self._audits.current is not None:
+        if self.auditing:
             self._end_audit()
             return
         self._audits.plan(self._now)
@@ -723,8 +725,11 @@ class LinkSession:
                 if self._stage is not None:
                     self._stage.tick(now)
                     self._advance()
-            if self.state in (LinkState.LIVE, LinkState.STALLED):
-                self._tick_heartbeat()
+            # In an audit the control messages wait behind the retained set, and it has a limit for silence itself.
+            if self.state in (LinkState.LIVE, LinkState.STALLED) and not self.auditing:
+                stall = self._heartbeat.tick(now, live=self.state is LinkState.LIVE)
+                if stall:
+                    self._trigger(Trigger.STALL, stall)
         except SnapshotUnproved as error:
             self.truncated_total += 1
             if self._audits.current is not None:
@@ -736,22 +741,6 @@ class LinkSession:
             self._end_session(Trigger.UNPROVED, error.message, error)
         except FanoutError as error:
             self._fail(error)
-
-    def _tick_heartbeat(self) -> None:
-        if self._audits.current is not None:
-            return  # the control messages wait behind the retained set, and the audit has a limit for silence itself
-        if self.control.is_stalled(self._now, intervals=2 * STALL_INTERVALS):
-            raise LinkLost("heartbeats do not come back")
-        if self.control.is_stalled(self._now) and self.state is LinkState.LIVE:
-            self._trigger(Trigger.STALL, "heartbeats do not come back")
-        elif self.control.heartbeat_due(self._now):
-            if self.control.has_slept(self._now) and self.state is LinkState.LIVE:
-                # Stopped, suspended, or starved: the primary may have dropped what was not read in time.
-                self._trigger(Trigger.STALL, "the node itself did not run")
-            if self._outgoing.free:
-                self._outgoing.publish(Message(self.control.topic, self.control.send(self._now)), now=self._now)
-            else:
-                self.control.skip_heartbeat(self._now)
 
     def _abandoned_at(self) -> float:
         return _NEVER if self.staleness.reason is not None else self._tenure.expires_at
