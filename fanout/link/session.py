@@ -20,7 +20,7 @@ from fanout.config import LinkConfig
 from fanout.errors import FanoutError, LinkLost, ProtocolError, SnapshotUnproved
 from fanout.link.audit import LiveAudits
 from fanout.link.control import ControlChannel
-from fanout.link.counting import SYSTEM_TOPICS, UPTIME, CountState, RetainedCount
+from fanout.link.counting import RetainedCount
 from fanout.link.course import Course
 from fanout.link.events import (
     Applied,
@@ -123,11 +123,11 @@ class LinkSession:
             heartbeat_s=config.heartbeat_s,
         )
         self.staleness = Staleness(config)
-        self.count = RetainedCount(config.selectors, control_prefix=self.control.prefix)
         self._config = config
         self._replica = replica
         self.reception = Reception(config, replica=replica, control_prefix=self.control.prefix, stamps=stamps)
         self._outgoing = Outgoing(config, node_id=node_id)
+        self.count = RetainedCount(config.selectors, control_prefix=self.control.prefix, outgoing=self._outgoing)
         self.primary = Primary(config, node_id=node_id, outgoing=self._outgoing)
         self._forwards = any(selector.writes == "forward" for selector in config.selectors)
         self._forwarding = Forwarding(self._outgoing)
@@ -441,9 +441,7 @@ class LinkSession:
             ours = [row for row in rows if row[0] == STANDING_TOPIC]
             self.outside_total += len(rows) - len(ours)
             rows = ours
-        landmarks = self.primary.landmarks
-        if self.count.state is not CountState.OFF:
-            landmarks = (*landmarks, UPTIME)
+        landmarks = self.primary.landmarks + self.count.landmarks
         if landmarks and any(row[0] in landmarks for row in rows):
             # What is told of the data has its place among it.
             for _, part in groupby(rows, lambda row: row[0] in landmarks):
@@ -487,9 +485,8 @@ class LinkSession:
             if self._stage is not None:
                 self._stage.receive_manifest(payload, self._now)
         elif system:
-            idle = self._stage is None and self._outgoing.ping_sent_s is None
-            if self.count.state is CountState.TAKEN and self.state is LinkState.LIVE and idle:
-                self._outgoing.ping(self._now)
+            if self._stage is None and self.state is LinkState.LIVE:
+                self.count.ask(self._now)
         else:
             self.outside_total += 1
 
@@ -533,21 +530,8 @@ class LinkSession:
         self._audits.copies_late = False
         if self._stage is not None:
             self._stage.receive_pingresp(self._now)
-        elif self.count.state is CountState.TAKEN and self.state is LinkState.LIVE:
-            outcome = self.count.compare()
-            if outcome is CountState.EQUAL:
-                self._confirm_count(0)
-            if outcome is not CountState.WAITING:
-                self._outgoing.unsubscribe(SYSTEM_TOPICS, now=self._now)
-
-    def _begin_count(self) -> None:
-        """Compare with what the primary counts, where that says anything about the selectors."""
-        if not self.primary.is_counting or self._outgoing.ping_sent_s is not None:
-            return
-        if self.count.begin():
-            # The PINGREQ keeps an audit waiting, for which a copy of the fence that comes now would be none.
-            self._outgoing.subscribe(SYSTEM_TOPICS, qos=0, no_local=False, retain_handling=0, now=self._now)
-            self._outgoing.ping(self._now)
+        elif self.state is LinkState.LIVE and self.count.receive_pingresp(self._now):
+            self._confirm_count(0)
 
     def _confirm_count(self, index: int) -> None:
         evidence = self.evidence[index]
@@ -662,13 +646,13 @@ class LinkSession:
         self.control.begin_heartbeats(self._now)
         if self.state is LinkState.VERIFYING:
             self._trigger(Trigger.VERIFIED)
-            self._begin_count()
-            return
-        assert sync.started_s is not None
-        self.snapshot_seconds = self._now - sync.started_s
-        self._snapshot_topics = sync.topics_total
-        self._trigger(Trigger.COMPLETED)
-        self._begin_count()
+        else:
+            assert sync.started_s is not None
+            self.snapshot_seconds = self._now - sync.started_s
+            self._snapshot_topics = sync.topics_total
+            self._trigger(Trigger.COMPLETED)
+        if self.primary.is_counting:
+            self.count.begin(self._now)
 
     def _end_session(self, trigger: Trigger, reason: str, error: FanoutError) -> None:
         self._lose_session(trigger, reason)
