@@ -26,6 +26,8 @@ class Primary:
         fence: Topic of the fence that snapshots of this epoch use; None for none.
         order: Whether it answers in order, as far as this epoch has shown.
         why_unordered: Why it is not known to, in words; empty when it is.
+        hears_standing: Whether it is a fanout node, or may be one: over MQTT 3.1.1 it cannot say so.
+        landmarks: Topics whose messages say something about the data in front of them.
         is_counting: Whether it is one of which it is known what it counts: Mosquitto.
     """
 
@@ -38,6 +40,8 @@ class Primary:
             outgoing: Where requests go.
         """
         self.node: str | None = None
+        self.hears_standing = False
+        self.landmarks: tuple[bytes, ...] = ()
         self.fence: bytes | None = None
         self.order = Order.NONE
         self.why_unordered = ""
@@ -47,16 +51,6 @@ class Primary:
         self._outgoing = outgoing
         self._suback_id = 0
         """Packet Identifier of the SUBSCRIBE for the standing of a fanout node while it awaits SUBACK, else 0."""
-
-    @property
-    def hears_standing(self) -> bool:
-        """Whether the primary is a fanout node, or may be one: over MQTT 3.1.1 it cannot say so."""
-        return self.node is not None or self._version == 4
-
-    @property
-    def landmarks(self) -> tuple[bytes, ...]:
-        """Topics whose messages say something about the data in front of them."""
-        return (STANDING_TOPIC, MANIFEST_TOPIC) if self.hears_standing else ()
 
     def begin_epoch(self) -> None:
         """Forget what the former epoch has shown."""
@@ -78,6 +72,8 @@ class Primary:
             What is known of its standing before it says anything.
         """
         self.node = node
+        self.hears_standing = node is not None or self._version == 4
+        self.landmarks = (STANDING_TOPIC, MANIFEST_TOPIC) if self.hears_standing else ()
         self._suback_id = 0
         if self.hears_standing:
             asked = self._outgoing.subscribe(STANDING_TOPIC, qos=1, no_local=False, retain_handling=0, now=now)
