@@ -1,14 +1,15 @@
 """The MQTT session of a link as a machine: bytes and time in, bytes and events out (core).
 
-Owns the state of the link (`fanout.link.states` is its table), its epoch, and every decision: what is sent
-next, what an answer means, when a snapshot is complete, when messages were lost. It must not know about
-sockets, tasks or clocks, and it never waits; `fanout.link.link` gives it the time and does what its events
-say.
+Owns the state of the link (`fanout.link.states` is its table), its epoch, the evidence, and the decisions: what a
+packet is for, what follows from a stage that has come to its end, when messages were lost. What it joins owns the
+rest: the way of rows (`reception`, `phases`), what is known of the primary (`primary`, `tenure`), the stages
+(`course`), the live link (`audit`, `heartbeat`, `keep_alive`, `counting`, `forwarding`). It must not know about
+sockets, tasks or clocks, and it never waits; `fanout.link.link` gives it the time and does what its events say.
 
 One life of a session (an *epoch*): CONNECT, a rehearsal of the evidence, a snapshot of each selector, live. After
- a lost Network Connection the session is resumed, what was pending in it is applied, and the retained
-sets are compared with the replica, for a resumed session may have overflowed at the primary. A difference
-means loss; loss means tear-down and a new session.
+a lost Network Connection the session is resumed, what was pending in it is applied, and the retained sets are
+compared with the replica, for a resumed session may have overflowed at the primary. A difference means loss; loss
+means tear-down and a new session.
 """
 
 from __future__ import annotations
