@@ -36,10 +36,10 @@ from fanout.link.events import (
 from fanout.link.forwarding import UNAVAILABLE
 from fanout.link.keeping import Keeping, ValueStore
 from fanout.link.kept_session import Resumption
+from fanout.link.list_comparison import ListComparison
 from fanout.link.missing import MissingTopics
 from fanout.link.outgoing import Message
 from fanout.link.proof import Evidence
-from fanout.link.retained_list import RetainedList
 from fanout.link.session import LinkSession
 from fanout.link.states import LinkState
 from fanout.link.status import STALE, AuditTotals, Clock, LinkSink, LinkStatus, SelectorStatus
@@ -99,8 +99,11 @@ class Link:
         """Token of an announcement under way to its filter."""
         self._became_live = asyncio.Event()
         """Set when the state is entered, for who waits for it."""
-        self._list_why = ""
-        """Why the primary's list of retained messages does not agree; empty while that is not known."""
+        self._comparison = (
+            None
+            if config.count_url is None
+            else ListComparison(config, session=self._session, replica=replica, logger=self._logger)
+        )
         self._audit_waiters: list[asyncio.Future[AuditReport]] = []
         self._doubt = ""
         """Why updates may be missing; empty when nothing says so."""
@@ -307,8 +310,9 @@ class Link:
         watches: list[asyncio.Task[None]] = []
         if self._addresses.current:
             watches.append(asyncio.create_task(self._watch_preferred(), name=f"link-{self.config.name}-preferred"))
-        if self.config.count_url is not None:
-            watches.append(asyncio.create_task(self._watch_list(), name=f"link-{self.config.name}-list"))
+        if self._comparison is not None:
+            watching = self._watch_list(self._comparison)
+            watches.append(asyncio.create_task(watching, name=f"link-{self.config.name}-list"))
         for watch in watches:
             watch.add_done_callback(self._watch_ended)
         connection = LinkConnection(
@@ -378,43 +382,22 @@ class Link:
                     self._attention.set()
                     return
 
-    async def _watch_list(self) -> None:
+    async def _watch_list(self, comparison: ListComparison) -> None:
         """Compare what is held with the primary's list of retained messages, each time the link has become live."""
-        config = self.config
-        assert config.count_url is not None
-        listed = RetainedList(config.count_url, key_file=config.count_key_file, timeout_s=config.connect_timeout_s)
         while True:
             await self._became_live.wait()
             self._became_live.clear()
-            backoff = Backoff(min_s=config.retry_min_s, max_s=config.retry_max_s)
-            while self._state is LinkState.LIVE and not await self._agrees(listed):  # noqa: ASYNC110  # no event tells
+            backoff = Backoff(min_s=self.config.retry_min_s, max_s=self.config.retry_max_s)
+            while self._state is LinkState.LIVE and not await self._agrees(comparison):  # noqa: ASYNC110  # no event
                 await asyncio.sleep(backoff.next_delay_s())
 
-    async def _agrees(self, listed: RetainedList) -> bool:
-        """Return whether everything held is what the list has; a set that moves meanwhile takes another time."""
+    async def _agrees(self, comparison: ListComparison) -> bool:
+        """Note what agrees with the primary's list, and return whether everything does."""
         agrees = True
-        for index, selector in enumerate(self.config.selectors):
-            evidence, epoch = self._session.evidence[index], self._session.epoch
-            if selector.is_choosy or evidence is None or evidence.is_at_least(Evidence.COUNT):
-                continue
-            try:
-                topics = await listed.topics(selector.filter)
-            except FanoutError as error:
-                if self._list_why != error.message:
-                    self._logger.warning("retained messages not counted", error=error.message, hint=error.hint)
-                self._list_why = error.message
-                return False
-            prefix, control = selector.prefix.encode(), self._session.control.prefix
-            wanted = {prefix + one for one in topics if selector.matches(one) and not one.startswith(control)}
-            held = self._replica.count(index)
-            if self._session.epoch != epoch or len(wanted) != held or not wanted <= self._replica.values.keys():
-                self._list_why = (
-                    f"the primary lists {len(wanted)} retained messages for {selector.filter}, {held} are here"
-                )
-                agrees = False
-                continue
-            self._list_why = ""
-            self._act(self._session.confirm_count(index))
+        async for index, agreed in comparison.compare():
+            if agreed:
+                self._act(self._session.confirm_count(index))
+            agrees &= agreed
         return agrees
 
     def _watch_ended(self, watch: asyncio.Task[None]) -> None:
@@ -603,7 +586,7 @@ class Link:
                 continue  # with live_only there is no retained set to prove
             why = self._session.primary.why_unordered
             if wanted is Evidence.COUNT:
-                why = self._list_why if self.config.count_url else self._session.count.why
+                why = self._session.count.why if self._comparison is None else self._comparison.why
                 why = why or "the primary's figure is awaited"
             if not why and evidence is Evidence.BARRIER:
                 why = f"the primary does not let the link publish below {self.config.control_topic}"
