@@ -78,7 +78,7 @@ async def _page(client: httpx.AsyncClient, url: str, query: dict[str, str | int]
     async with client.stream("GET", url, params=query) as response:
         if response.status_code != httpx.codes.OK:
             raise _failed(f"it answers with status {response.status_code}")
-        document = b""
+        document = bytearray()
         async for piece in response.aiter_bytes():
             document += piece
             if len(document) > _PAGE_BYTES_MAX:
