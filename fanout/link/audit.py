@@ -10,11 +10,12 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from fanout.config import LinkConfig
 from fanout.link.verification import find_losses, find_vanished
 from fanout.replica.store import PassResult
 from fanout.replica.update import Stamp, Update
 
-__all__ = ["RETRY_S", "Audit", "AuditReport", "AuditSchedule"]
+__all__ = ["RETRY_S", "Audit", "AuditReport", "LiveAudits"]
 
 RETRY_S = 30.0
 """Pause before the next audit when one could not be proved complete."""
@@ -103,23 +104,48 @@ class Audit:
         return replace(self.report, seconds=now - self._started_s, failure=failure)
 
 
-class AuditSchedule:
-    """When the next audit is due."""
+class LiveAudits:
+    """The audits of one live link, one after another.
 
-    def __init__(self, interval_s: float, *, seed: int) -> None:
-        """Prepare.
+    Attributes:
+        current: The one under way; None while none is.
+        due_s: When the next one is due, monotonic seconds; infinity for never.
+        copies_late: Whether copies for an audit that was given up may still come: until the PINGRESP behind them.
+    """
+
+    def __init__(self, config: LinkConfig, *, seed: int) -> None:
+        """Prepare; none is due.
 
         Args:
-            interval_s: Seconds between audits; 0 for none.
+            config: The link's configuration.
             seed: Differs between processes, so that the nodes of a pool do not ask all at once.
         """
-        self._interval_s = interval_s * random.Random(seed).uniform(1 - _JITTER, 1 + _JITTER)
+        self.current: Audit | None = None
         self.due_s = _NEVER
+        self.copies_late = False
+        self._interval_s = config.audit_interval_s * random.Random(seed).uniform(1 - _JITTER, 1 + _JITTER)
+        self._removed_percent_max = config.max_removed_percent
 
     def plan(self, now: float) -> None:
-        """Count the interval from now."""
+        """Count the interval to the next one from now."""
         self.due_s = now + self._interval_s if self._interval_s else _NEVER
 
-    def plan_retry(self, now: float) -> None:
-        """Count a short pause from now, whatever the interval."""
-        self.due_s = now + RETRY_S
+    def begin(self, *, confirmed: bool, now: float) -> None:
+        """Begin one; see `AuditReport` for `confirmed`."""
+        self.current = Audit(confirmed=confirmed, removed_percent_max=self._removed_percent_max, now=now)
+
+    def end(self, *, now: float, failure: str = "") -> AuditReport | None:
+        """End the one under way and plan the next; return what it found, None when none is under way.
+
+        Args:
+            now: Monotonic seconds.
+            failure: Why it did not come to its end, and then the next one is due soon, whatever the interval.
+        """
+        audit, self.current = self.current, None
+        if audit is None:
+            return None
+        if failure:
+            self.due_s = now + RETRY_S
+        else:
+            self.plan(now)
+        return audit.end(now=now, failure=failure)

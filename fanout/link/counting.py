@@ -1,6 +1,6 @@
 """Whether a link holds as many retained messages as its primary counts (core).
 
-Owns the figure that Mosquitto gives and what belongs to it. It must not know how it is asked for
+Owns the figure that Mosquitto gives, what belongs to it, and the requests for it. It must not know when it is wanted
 (`fanout.link.session`), nor how the set was proved before: this only confirms a set that is.
 
 `$SYS/broker/retained messages/count` counts everything with a retained value: the primary's own `$SYS` topics (53 of
@@ -19,13 +19,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
+from fanout.link.outgoing import Outgoing
 from fanout.selection import Selector
 
-__all__ = ["SYSTEM_PREFIX", "SYSTEM_TOPICS", "UPTIME", "CountState", "RetainedCount"]
+__all__ = ["CountState", "RetainedCount"]
 
-SYSTEM_PREFIX = b"$SYS/"
-SYSTEM_TOPICS = b"$SYS/#"
-UPTIME = b"$SYS/broker/uptime"
+_SYSTEM_PREFIX = b"$SYS/"
+_SYSTEM_TOPICS = b"$SYS/#"
+_UPTIME = b"$SYS/broker/uptime"
 _FIGURE = b"$SYS/broker/retained messages/count"
 _COMPARISONS_MAX = 6
 """After so many figures that do not agree there are others to count: what is not readable, or not in `#`."""
@@ -42,8 +43,6 @@ class CountState(enum.Enum):
     """The primary's next figure is awaited."""
     TAKEN = "taken"
     """The primary has told its uptime: the figure is there behind the next PINGRESP."""
-    EQUAL = "equal"
-    """As many are held as the primary counts."""
 
 
 class RetainedCount:
@@ -55,17 +54,19 @@ class RetainedCount:
         why: Why it does not agree, in words; empty while that is not known.
     """
 
-    def __init__(self, selectors: Sequence[Selector], *, control_prefix: bytes) -> None:
+    def __init__(self, selectors: Sequence[Selector], *, control_prefix: bytes, outgoing: Outgoing) -> None:
         """Prepare.
 
         Args:
             selectors: The link's selectors.
             control_prefix: What the control topics begin with.
+            outgoing: Where requests go.
         """
         self.state = CountState.OFF
         self.total: int | None = None
         self.why = ""
         self._control_prefix = control_prefix
+        self._outgoing = outgoing
         (first, *others) = selectors
         self._possible = first.filter == "#" and not (others or first.exclude or first.is_choosy)
         if not self._possible:
@@ -82,14 +83,21 @@ class RetainedCount:
         self.total = None
         self._control_names.clear()
 
-    def begin(self) -> bool:
-        """Begin to compare; return whether that can be done, with the system topics subscribed anew."""
-        if not self._possible:
-            return False
+    @property
+    def landmarks(self) -> tuple[bytes, ...]:
+        """Topics whose messages say something about the data in front of them."""
+        return () if self.state is CountState.OFF else (_UPTIME,)
+
+    def begin(self, now: float) -> None:
+        """Begin to compare, where that says anything, unless a PINGREQ is under way; `now` is monotonic seconds."""
+        if not self._possible or self._outgoing.ping_sent_s is not None:
+            return
         self.state = CountState.WAITING
         self._system_names.clear()
         self._compared = 0
-        return True
+        # The PINGREQ keeps an audit waiting, for which a copy of the fence that comes now would be none.
+        self._outgoing.subscribe(_SYSTEM_TOPICS, qos=0, no_local=False, retain_handling=0, now=now)
+        self._outgoing.ping(now)
 
     def receive(self, topic: bytes, payload: bytes, *, retain: bool, held: int) -> bool:
         """Take a message outside the selectors.
@@ -103,7 +111,7 @@ class RetainedCount:
         Returns:
             Whether it is one of the system topics.
         """
-        if not topic.startswith(SYSTEM_PREFIX):
+        if not topic.startswith(_SYSTEM_PREFIX):
             if retain and topic.startswith(self._control_prefix):
                 _note(self._control_names, topic, payload)
             return False
@@ -111,7 +119,7 @@ class RetainedCount:
             self.total = int(payload) if payload.isdigit() and len(payload) < 16 else None
         if self.state is CountState.OFF:
             return topic == _FIGURE
-        if topic == UPTIME and topic in self._system_names:  # the first one is the retained value, of any age
+        if topic == _UPTIME and topic in self._system_names:  # the first one is the retained value, of any age
             self.state = CountState.TAKEN
             self._held = held + len(self._control_names)
             self._system_held = len(self._system_names)
@@ -119,18 +127,29 @@ class RetainedCount:
             _note(self._system_names, topic, payload)
         return True
 
-    def compare(self) -> CountState:
-        """Compare, once the PINGRESP behind the primary's uptime is there; return how far it is then."""
+    def ask(self, now: float) -> None:
+        """Send PINGREQ if its answer would come behind a figure, and none is under way."""
+        if self.state is CountState.TAKEN and self._outgoing.ping_sent_s is None:
+            self._outgoing.ping(now)
+
+    def receive_pingresp(self, now: float) -> bool:
+        """Compare, if the primary's uptime came before, and return whether as many are held as it counts."""
+        if self.state is not CountState.TAKEN:
+            return False
         held, total = self._held + self._system_held, self.total
-        stable = len(self._system_names) == self._system_held
-        if total is not None and stable and held == total:
-            self.state, self.why = CountState.OFF, ""
-            return CountState.EQUAL
-        self._compared += 1
-        counted = "does not tell how many retained messages it has" if total is None else f"counts {total}"
-        self.why = f"the primary {counted}, and {held} are here, {self._system_held} of its own topics among them"
-        self.state = CountState.WAITING if self._compared < _COMPARISONS_MAX else CountState.OFF
-        return self.state
+        equal = held == total and len(self._system_names) == self._system_held
+        if equal:
+            self.why = ""
+        else:
+            self._compared += 1
+            counted = "does not tell how many retained messages it has" if total is None else f"counts {total}"
+            self.why = f"the primary {counted}, and {held} are here, {self._system_held} of its own topics among them"
+        if equal or self._compared >= _COMPARISONS_MAX:
+            self.state = CountState.OFF
+            self._outgoing.unsubscribe(_SYSTEM_TOPICS, now=now)
+        else:
+            self.state = CountState.WAITING
+        return equal
 
 
 def _note(names: set[bytes], topic: bytes, payload: bytes) -> None:

@@ -7,6 +7,7 @@ waits for the verdict.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 from fanout.link.outgoing import Message, Outgoing
 from fanout.mqtt.reason_codes import ReasonCode
@@ -46,16 +47,24 @@ class Forwarding:
         """
         self._outgoing = outgoing
         self._waiting: deque[Message] = deque()
+        self._token = 0
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no further message is taken."""
-        return len(self._waiting) >= QUEUE_MAX
+    def add(self, message: Message, *, now: float) -> int | ReasonCode:
+        """Take a message; it is sent now or when its turn comes.
 
-    def add(self, message: Message, *, now: float) -> None:
-        """Take a message; it is sent now or when its turn comes."""
-        self._waiting.append(message)
+        Args:
+            message: The message; its token is chosen here.
+            now: Monotonic seconds.
+
+        Returns:
+            Its token; or Quota exceeded when too many wait.
+        """
+        if len(self._waiting) >= QUEUE_MAX:
+            return ReasonCode.QUOTA_EXCEEDED
+        self._token += 1
+        self._waiting.append(replace(message, token=self._token))
         self.send(now)
+        return self._token
 
     def send(self, now: float) -> None:
         """Send what the primary's Receive Maximum allows."""

@@ -10,7 +10,6 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger
 
@@ -37,6 +36,7 @@ from fanout.link.events import (
 from fanout.link.forwarding import UNAVAILABLE
 from fanout.link.keeping import Keeping, ValueStore
 from fanout.link.kept_session import Resumption
+from fanout.link.list_comparison import ListComparison
 from fanout.link.missing import MissingTopics
 from fanout.link.outgoing import Message
 from fanout.link.proof import Evidence
@@ -49,9 +49,6 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.stamp import StampCount
 from fanout.standing import NO_NODE, UNTOLD, Standing
-
-if TYPE_CHECKING:
-    from fanout.link.retained_list import RetainedList
 
 __all__ = ["Link"]
 
@@ -102,8 +99,11 @@ class Link:
         """Token of an announcement under way to its filter."""
         self._became_live = asyncio.Event()
         """Set when the state is entered, for who waits for it."""
-        self._list_why = ""
-        """Why the primary's list of retained messages does not agree; empty while that is not known."""
+        self._comparison = (
+            None
+            if config.count_url is None
+            else ListComparison(config, session=self._session, replica=replica, logger=self._logger)
+        )
         self._audit_waiters: list[asyncio.Future[AuditReport]] = []
         self._doubt = ""
         """Why updates may be missing; empty when nothing says so."""
@@ -251,6 +251,7 @@ class Link:
     def status(self) -> LinkStatus:
         """Return how the link is at the moment."""
         session, replica = self._session, self._replica
+        content = session.reception.content
         now = self._clock.monotonic()
         selectors = tuple(
             SelectorStatus(
@@ -259,7 +260,7 @@ class Link:
                 digest=replica.digest(index),
                 evidence=evidence,
                 complete=evidence is not None and not session.refused_in_epoch,
-                unfit=dict(session.content.unfit[index]) if session.content is not None else {},
+                unfit=dict(content.unfit[index]) if content is not None else {},
             )
             for index, (selector, evidence) in enumerate(zip(self.config.selectors, session.evidence, strict=True))
         )
@@ -309,8 +310,9 @@ class Link:
         watches: list[asyncio.Task[None]] = []
         if self._addresses.current:
             watches.append(asyncio.create_task(self._watch_preferred(), name=f"link-{self.config.name}-preferred"))
-        if self.config.count_url is not None:
-            watches.append(asyncio.create_task(self._watch_list(), name=f"link-{self.config.name}-list"))
+        if self._comparison is not None:
+            watching = self._watch_list(self._comparison)
+            watches.append(asyncio.create_task(watching, name=f"link-{self.config.name}-list"))
         for watch in watches:
             watch.add_done_callback(self._watch_ended)
         connection = LinkConnection(
@@ -380,45 +382,22 @@ class Link:
                     self._attention.set()
                     return
 
-    async def _watch_list(self) -> None:
+    async def _watch_list(self, comparison: ListComparison) -> None:
         """Compare what is held with the primary's list of retained messages, each time the link has become live."""
-        from fanout.link.retained_list import RetainedList  # without its HTTP client a node starts 0.1 s sooner
-
-        config = self.config
-        assert config.count_url is not None
-        listed = RetainedList(config.count_url, key_file=config.count_key_file, timeout_s=config.connect_timeout_s)
         while True:
             await self._became_live.wait()
             self._became_live.clear()
-            backoff = Backoff(min_s=config.retry_min_s, max_s=config.retry_max_s)
-            while self._state is LinkState.LIVE and not await self._agrees(listed):  # noqa: ASYNC110  # no event tells
+            backoff = Backoff(min_s=self.config.retry_min_s, max_s=self.config.retry_max_s)
+            while self._state is LinkState.LIVE and not await self._agrees(comparison):  # noqa: ASYNC110  # no event
                 await asyncio.sleep(backoff.next_delay_s())
 
-    async def _agrees(self, listed: RetainedList) -> bool:
-        """Return whether everything held is what the list has; a set that moves meanwhile takes another time."""
+    async def _agrees(self, comparison: ListComparison) -> bool:
+        """Note what agrees with the primary's list, and return whether everything does."""
         agrees = True
-        for index, selector in enumerate(self.config.selectors):
-            evidence, epoch = self._session.evidence[index], self._session.epoch
-            if selector.is_choosy or evidence is None or evidence.is_at_least(Evidence.COUNT):
-                continue
-            try:
-                topics = await listed.topics(selector.filter)
-            except FanoutError as error:
-                if self._list_why != error.message:
-                    self._logger.warning("retained messages not counted", error=error.message, hint=error.hint)
-                self._list_why = error.message
-                return False
-            prefix, control = selector.prefix.encode(), self._session.control.prefix
-            wanted = {prefix + one for one in topics if selector.matches(one) and not one.startswith(control)}
-            held = self._replica.count(index)
-            if self._session.epoch != epoch or len(wanted) != held or not wanted <= self._replica.values.keys():
-                self._list_why = (
-                    f"the primary lists {len(wanted)} retained messages for {selector.filter}, {held} are here"
-                )
-                agrees = False
-                continue
-            self._list_why = ""
-            self._act(self._session.confirm_count(index))
+        async for index, agreed in comparison.compare():
+            if agreed:
+                self._act(self._session.confirm_count(index))
+            agrees &= agreed
         return agrees
 
     def _watch_ended(self, watch: asyncio.Task[None]) -> None:
@@ -605,9 +584,9 @@ class Link:
         for selector, evidence in zip(self.config.selectors, self._session.evidence, strict=True):
             if evidence is None or evidence.is_at_least(wanted) or selector.live_only:
                 continue  # with live_only there is no retained set to prove
-            why = self._session.why_unordered
+            why = self._session.primary.why_unordered
             if wanted is Evidence.COUNT:
-                why = self._list_why if self.config.count_url else self._session.count.why
+                why = self._session.count.why if self._comparison is None else self._comparison.why
                 why = why or "the primary's figure is awaited"
             if not why and evidence is Evidence.BARRIER:
                 why = f"the primary does not let the link publish below {self.config.control_topic}"
@@ -648,8 +627,8 @@ class Link:
                 self._logger.info("primary answers again", attempts=self._unanswered)
             self._unanswered = 0
         told = detail
-        if state in (LinkState.SNAPSHOT, LinkState.RESUMING) and self._session.primary_node is not None:
-            told = json.dumps({"primary_node": self._session.primary_node})  # reports pair the logs of both by it
+        if state in (LinkState.SNAPSHOT, LinkState.RESUMING) and self._session.primary.node is not None:
+            told = json.dumps({"primary_node": self._session.primary.node})  # reports pair the logs of both by it
         self._tell("state", state=state.value, detail=told)
         self._logger.info(
             "link state", state=state.value, detail=detail, epoch=self._session.epoch, topics=len(self._replica)
@@ -657,7 +636,7 @@ class Link:
 
     def _tell_complete(self, index: int, evidence: Evidence) -> None:
         selector = self.config.selectors[index]
-        fence = self._session.fence
+        fence = self._session.primary.fence
         topics = self._replica.count(index)
         self._sink.event(
             self.config.name,
@@ -666,7 +645,7 @@ class Link:
             selector=selector.filter,
             topics=topics,
             digest=self._replica.digest(index),
-            detail=self._session.why_unordered if fence is None else f"fence {fence.decode()}",
+            detail=self._session.primary.why_unordered if fence is None else f"fence {fence.decode()}",
             epoch=self._session.epoch,
         )
         log = self._logger.info if evidence.is_at_least(Evidence.BARRIER) else self._logger.warning
@@ -675,7 +654,7 @@ class Link:
             selector=selector.filter,
             evidence=evidence.value,
             topics=topics,
-            detail=self._session.why_unordered,
+            detail=self._session.primary.why_unordered,
         )
 
     def _tell(self, event: str, *, state: str = "", lag_us: int | None = None, detail: str = "") -> None:

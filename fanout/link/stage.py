@@ -62,6 +62,11 @@ class Stage:
         """
 
     @property
+    def copies_over(self) -> bool:
+        """Whether every copy of a retained set that was asked for has come, so that what follows is live."""
+        return False
+
+    @property
     def deadline(self) -> float:
         """When to call `tick`; infinity for never."""
         return float("inf")

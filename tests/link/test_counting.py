@@ -8,6 +8,7 @@ import pytest
 
 from fanout.link.counting import CountState, RetainedCount
 from fanout.link.events import SelectorComplete
+from fanout.link.outgoing import Outgoing
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
 from fanout.mqtt.packets import Pingresp
@@ -183,9 +184,11 @@ def test_without_an_answer_nothing_is_compared() -> None:
 )
 def test_only_a_count_of_what_is_selected_is_taken(selectors: tuple[Selector, ...]) -> None:
     """With any exception the figure is of something else."""
-    count = RetainedCount(selectors, control_prefix=b"fanout/control/")
-    assert not count.begin()
+    outgoing = Outgoing(make_config(), node_id="edge-1")
+    count = RetainedCount(selectors, control_prefix=b"fanout/control/", outgoing=outgoing)
+    count.begin(1.0)
     assert count.state is CountState.OFF
+    assert not outgoing.has_output
     assert "not of what is selected" in count.why
 
 

@@ -40,12 +40,12 @@ def test_a_receive_maximum_of_one_still_forwards() -> None:
 
 
 def test_the_queue_is_bounded() -> None:
-    """Beyond the bound nothing more is to be added."""
+    """Beyond the bound nothing more is taken; what is taken has tokens of its own."""
     queue, _ = forwarding(1)
-    for _number in range(QUEUE_MAX + 1):
-        assert not queue.is_full
-        queue.add(Message(b"t", b"x"), now=1.0)
-    assert queue.is_full
+    taken = [queue.add(Message(b"t", b"x"), now=1.0) for _ in range(QUEUE_MAX + 1)]
+    assert taken == list(range(1, QUEUE_MAX + 2))
+    assert queue.add(Message(b"t", b"x"), now=1.0) is ReasonCode.QUOTA_EXCEEDED
+    assert len(queue.drop_waiting()) == QUEUE_MAX
 
 
 @pytest.mark.parametrize("reason_code", range(256))

@@ -99,8 +99,8 @@ def test_the_strongest_evidence_that_is_sound_is_taken(one: FakePrimary, evidenc
     assert pair.of(SelectorComplete) == [SelectorComplete(0, evidence)]
     assert pair.values() == VALUES
     ordered = evidence.is_at_least(Evidence.BARRIER)
-    assert (pair.session.order is Order.KNOWN) == ordered
-    assert bool(pair.session.why_unordered) is not ordered
+    assert (pair.session.primary.order is Order.KNOWN) == ordered
+    assert bool(pair.session.primary.why_unordered) is not ordered
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
 
 
@@ -209,8 +209,8 @@ def test_sets_that_overtake_show_it_although_the_fence_did_not() -> None:
     assert pair.session.evidence == [None]
     pair.wait(11)
     assert pair.session.evidence == [Evidence.TWO_PASS]
-    assert "behind the answers" in pair.session.why_unordered
-    assert pair.session.fence is None
+    assert "behind the answers" in pair.session.primary.why_unordered
+    assert pair.session.primary.fence is None
     assert pair.values() == VALUES
 
 
@@ -399,8 +399,8 @@ def test_nothing_retained_is_transferred_for_live_only() -> None:
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
     assert set(pair.dispatched()) == {(b"plant/7", b"now")}
     assert all(not update[3] for each in pair.of(Applied) for update in each.changes.dispatch)
-    assert pair.session.content is not None
-    assert pair.session.content.unfit == [{}]
+    assert pair.session.reception.content is not None
+    assert pair.session.reception.content.unfit == [{}]
 
 
 async def test_live_only_needs_no_evidence() -> None:

@@ -1,0 +1,129 @@
+"""The way of a link's rows into its replica: converted, filtered, stamped, applied (core, the hot path of a link).
+
+Owns the order of these steps, the QoS 2 state of the session, and the limit on messages without an acknowledgement. It
+must not know in which state the link is, nor what messages outside the selectors mean (`fanout.link.session`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fanout.config import LinkConfig
+from fanout.errors import ProtocolError
+from fanout.link.content import ContentFilter
+from fanout.link.events import Applied
+from fanout.link.intake import Intake
+from fanout.link.outgoing import encode_acknowledgement
+from fanout.mqtt.decoder import PublishRow
+from fanout.mqtt.delivery import Inbound
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.store import Replica
+from fanout.replica.update import Changes, Phase, Stamp, Update
+from fanout.stamp import StampCount, split_stamp
+
+__all__ = ["Reception"]
+
+
+class Reception:
+    """Takes the rows of one link.
+
+    Attributes:
+        intake: Turns rows into updates; the pass over the retained sets tells it at which QoS they are subscribed.
+        content: What is not replicated of what the selectors cover; None when they take everything.
+    """
+
+    def __init__(
+        self, config: LinkConfig, *, replica: Replica, control_prefix: bytes, stamps: StampCount | None
+    ) -> None:
+        """Prepare for one link.
+
+        Args:
+            config: The link's configuration.
+            replica: The link's replica, changed here.
+            control_prefix: Where control topics begin; nothing below it is replicated.
+            stamps: The node's count, used with `stamp_updates`; None stamps nothing.
+        """
+        self._inbound = Inbound()
+        self.intake = Intake(config.selectors, replica=replica, control_prefix=control_prefix, inbound=self._inbound)
+        self.intake.retain_all = config.version == 4 and config.retain_policy == "keep"
+        self.content = (
+            ContentFilter(config.selectors, replica=replica, copies_come=config.version == 4)
+            if any(selector.is_choosy for selector in config.selectors)
+            else None
+        )
+        self._replica = replica
+        self._stamps = stamps if config.stamp_updates else None
+        self._stamps_itself = False
+        """Whether live updates of the primary get this node's stamps."""
+        # Receive Maximum is of MQTT 5: MQTT 3.1.1 has no limit.
+        self._open_max = config.receive_maximum if config.version == 5 else None
+
+    @property
+    def unreleased(self) -> frozenset[int]:
+        """Packet Identifiers of QoS 2 messages that were applied, and not released by the primary."""
+        return self._inbound.unreleased
+
+    def restore(self, unreleased: Iterable[int]) -> None:
+        """Take over what an earlier process had in `unreleased`, with subscriptions whose QoS was settled."""
+        self._inbound.restore(unreleased)
+        self.intake.fixed_qos = [None] * len(self.intake.fixed_qos)
+
+    def begin_session(self) -> None:
+        """Forget the QoS 2 messages of the former session."""
+        self._inbound = Inbound()
+        self.intake.inbound = self._inbound
+
+    def begin_connection(self, *, stamped: bool) -> None:
+        """Note that the primary accepted a Network Connection.
+
+        Args:
+            stamped: Whether it puts a stamp on what it sends.
+        """
+        self._inbound.new_connection()
+        self.intake.stamped = stamped or self._stamps is not None
+        self._stamps_itself = self._stamps is not None and not stamped
+
+    def take(
+        self, rows: Sequence[PublishRow], *, phase: Phase | None, now_ns: int, epoch: int
+    ) -> tuple[list[Applied], list[PublishRow]]:
+        """Take the rows of one run, and return what they changed, in order, and those outside the selectors.
+
+        Args:
+            rows: In the order of arrival.
+            phase: Why they came; None when the replica must tell which are copies, and then none needs acknowledging.
+            now_ns: Unix time in nanoseconds of the read that brought them.
+            epoch: The epoch they belong to.
+
+        Raises:
+            ProtocolError: The primary has sent more than Receive Maximum allows.
+        """
+        batch = self.intake.convert(rows, now_ns=now_ns)
+        if self._open_max is not None:
+            open_count = len(batch.to_puback) + self._inbound.open_count
+            if open_count > self._open_max:
+                raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"{open_count} messages at a time")
+        if phase is None:
+            parts = self._replica.split_pass(batch.updates)  # each is applied before the next one is told apart
+            return [Applied(self._apply(part, phase=each), b"", epoch) for each, part in parts], batch.others
+        changes = self._apply(batch.updates, phase=phase)
+        acknowledgement = encode_acknowledgement(batch)
+        if changes.updates or acknowledgement:
+            return [Applied(changes, acknowledgement, epoch)], batch.others
+        return [], batch.others
+
+    def release(self, packet_id: int) -> bool:
+        """Note PUBREL, and return whether its message is known."""
+        return self._inbound.release(packet_id)
+
+    def stamp_of(self, row: PublishRow) -> Stamp | None:
+        """Return the primary's stamp on a row outside the selectors; None when it has none."""
+        return split_stamp(row[4])[1] if self.intake.stamped and not self._stamps_itself else None
+
+    def _apply(self, updates: list[Update], *, phase: Phase) -> Changes:
+        """Apply what the selectors accept, stamped if the primary does not stamp."""
+        if self.content is not None:
+            updates = self.content.admit(updates, phase=phase)
+        if self._stamps_itself:
+            assert self._stamps is not None
+            updates = self._stamps.complete(updates, live=phase is Phase.LIVE)
+        return self._replica.apply(updates, phase=phase)
