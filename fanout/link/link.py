@@ -34,6 +34,7 @@ from fanout.link.events import (
     WentStale,
 )
 from fanout.link.forwarding import UNAVAILABLE
+from fanout.link.handshake import unanswered_hint
 from fanout.link.keeping import Keeping, ValueStore
 from fanout.link.kept_session import Resumption
 from fanout.link.missing import MissingTopics
@@ -342,7 +343,9 @@ class Link:
                 raise self._failure
             raise LinkLost(
                 f"the connection was lost: {connection.error or 'the primary closed it'}",
-                hint="When this repeats, the primary's log says why; perhaps another client has the same client_id",
+                hint=unanswered_hint(self.config)
+                if session.state is LinkState.CONNECTING
+                else "When this repeats, the primary's log says why; perhaps another client has the same client_id",
             )
         except asyncio.CancelledError:
             session.close(end_session=self._keeping is None, now=clock.monotonic())

@@ -37,7 +37,7 @@ from fanout.link.events import (
     WentStale,
 )
 from fanout.link.forwarding import UNAVAILABLE, Forwarding, verdict
-from fanout.link.handshake import check_cycle, disconnected, read_connack, refused_subscription
+from fanout.link.handshake import check_cycle, disconnected, read_connack, refused_subscription, unanswered_hint
 from fanout.link.intake import Intake
 from fanout.link.kept_session import KeptSession, Resumption
 from fanout.link.outgoing import Message, Outgoing, encode_acknowledgement
@@ -870,7 +870,7 @@ class LinkSession:
         now = self._now
         try:
             if now >= self._connack_by:
-                raise LinkLost("the primary does not answer CONNECT")
+                raise LinkLost("the primary does not answer CONNECT", hint=unanswered_hint(self._config))
             if self._stage is not None:
                 if now >= self._ping_deadline():
                     # Not PINGREQ, whose answer means something to the stage.
