@@ -86,9 +86,9 @@ def read_connack(packet: Connack, config: LinkConfig) -> Handshake:
 
 
 def unanswered_hint(config: LinkConfig) -> str:
-    """Return what an operator can do when the primary refuses the protocol, closes at CONNECT, or does not answer it."""
+    """Return what an operator can do when CONNECT is refused for its protocol, closed at, or not answered."""
     if config.version == 4 and config.retain_policy == "bridge":
-        return 'Set retain_policy = "keep" for the link; the primary may not take the bridge bit in CONNECT, as many do not'
+        return 'Set retain_policy = "keep" for the link; many primaries do not take the bridge bit in CONNECT'
     return "The primary's log may say why; check that the address is that of its MQTT listener"
 
 

@@ -691,6 +691,7 @@ class LinkSession:
                 control=self.control,
                 wants_fence=self.primary_node is None,
                 timeout_s=self._config.connect_timeout_s,
+                selectors=self._config.selectors,
             )
         )
 

@@ -71,6 +71,8 @@ class FakePrimary:
     """So many of these leave at a time (`release`); None for all, as soon as nothing else is to be sent."""
     lose: Callable[[int, bytes], bool] = lambda number, topic: False
     """Which copies are dropped: told how often the Topic Filter was subscribed, and the topic."""
+    wildcards: bool = True
+    """Whether a Topic Filter with wildcards brings retained messages at all."""
     manifest: bool = False
     """Whether it tells what it sent, to who asks."""
     alters: bytes = b""
@@ -253,13 +255,13 @@ class FakePrimary:
             if number > 1 and not self.sends_again:
                 continue
             before = len(self._out)
-            if topic_filter == b"$SYS/broker/version" and self.system_topics:
+            if topic_filter in (b"$SYS/broker/version", b"$SYS/+/version") and self.system_topics:
                 self.deliver(b"$SYS/broker/version", self.version_text, retain=True)
             total = ManifestSum()
             if promises:
                 self.deliver(MANIFEST_TOPIC, Manifest(topic_filter.decode(), None).encode())
             for topic, payload in list(self.retained.items()):
-                if not matches(topic_filter, topic):
+                if not (matches(topic_filter, topic) if self.wildcards else topic_filter == topic):
                     continue
                 total.add(topic, payload)
                 if not self.lose(number, topic):

@@ -214,6 +214,62 @@ def test_sets_that_overtake_show_it_although_the_fence_did_not() -> None:
     assert pair.values() == VALUES
 
 
+# --- retained messages for wildcards ---
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_a_primary_without_retained_messages_for_wildcards_is_found_out(version: int) -> None:
+    """Its fence came, and marker and PINGRESP would: the link is never live, and names the selector and the remedy."""
+    one = foreign(version=version, wildcards=False)
+    async with linked(one, version=version, retain_policy="keep", min_evidence="quiet") as (link, wait_for):
+        await wait_for(lambda link: link.status.last_error and "wildcards" in link.status.last_error)
+        assert "as plant/# is one" in (link.status.last_error or "")
+        assert "live_only = true" in (link.status.last_error_hint or "")
+        assert not link.status.ready
+        assert "live" not in link.sink.states()
+        assert one.asked(b"plant/#") == 0
+
+
+def test_without_wildcards_and_without_a_fence_nothing_is_ready_by_default() -> None:
+    """Two passes agree that there is nothing: too weak."""
+    pair = Pair(primary=unfenced(wildcards=False))
+    settle(pair)
+    assert pair.session.evidence == [Evidence.TWO_PASS]
+
+
+@pytest.mark.parametrize("selector", [Selector("plant/7"), Selector("plant/#", live_only=True)])
+def test_selectors_that_need_no_retained_messages_for_wildcards_are_served(selector: Selector) -> None:
+    """One topic, or none that is retained."""
+    pair = Pair(make_config(selector), primary=foreign(wildcards=False))
+    pair.go_live_keeping_events()
+    assert pair.session.evidence == [Evidence.MARKER]
+    assert pair.values() == ({} if selector.live_only else {b"plant/7": b"old"})
+
+
+def test_the_wildcard_is_unsubscribed_again() -> None:
+    """Otherwise a fence made anew would come twice."""
+    pair = Pair(primary=foreign())
+    pair.go_live()
+    assert [each.topic_filters for each in pair.primary.unsubscribes] == [(b"fanout/control/edge-1/plant/+",)]
+
+
+def test_a_fence_that_comes_late_by_wildcard_shows_that_answers_overtake() -> None:
+    """Then retained messages do come for wildcards, and only the order is not known."""
+    one = foreign()
+    pair = Pair(primary=one)
+    pair.connect(pump=False)
+    while one.asked(b"fanout/control/edge-1/plant/+") == 0:
+        pair.feed(one.take())
+        one.receive(pair.session.take_output())
+    packets = one.take_packets()
+    pair.feed(b"".join(sorted(packets, key=lambda packet: b"fence" in packet)))
+    pair.pump()
+    pair.wait(20)
+    assert pair.is_in(S.LIVE)
+    assert pair.session.evidence == [Evidence.TWO_PASS]
+    assert "overtake" in pair.session.why_unordered
+
+
 # --- two-pass ---
 
 
