@@ -71,6 +71,8 @@ class FakePrimary:
     """So many of these leave at a time (`release`); None for all, as soon as nothing else is to be sent."""
     lose: Callable[[int, bytes], bool] = lambda number, topic: False
     """Which copies are dropped: told how often the Topic Filter was subscribed, and the topic."""
+    limit: int | None = None
+    """How many retained messages one Topic Filter brings at most; None for all."""
     wildcards: bool = True
     """Whether a Topic Filter with wildcards brings retained messages at all."""
     manifest: bool = False
@@ -258,13 +260,15 @@ class FakePrimary:
             if topic_filter in (b"$SYS/broker/version", b"$SYS/+/version") and self.system_topics:
                 self.deliver(b"$SYS/broker/version", self.version_text, retain=True)
             total = ManifestSum()
+            left = len(self.retained) if self.limit is None else self.limit
             if promises:
                 self.deliver(MANIFEST_TOPIC, Manifest(topic_filter.decode(), None).encode())
             for topic, payload in list(self.retained.items()):
                 if not (matches(topic_filter, topic) if self.wildcards else topic_filter == topic):
                     continue
                 total.add(topic, payload)
-                if not self.lose(number, topic):
+                left -= 1
+                if left >= 0 and not self.lose(number, topic):
                     altered = payload + b"!" if topic == self.alters else payload
                     self.deliver(topic, altered, qos=min(1, subscription.qos), retain=True)
             if promises:
