@@ -30,6 +30,7 @@ from fanout.link.events import (
     SelectorComplete,
     StandingTold,
     StateEntered,
+    SystemTopicsShunned,
     TearDown,
     WentStale,
 )
@@ -319,7 +320,10 @@ class Link:
         )
         try:
             password = read_password(self.config)
-            self._act(session.open(password=password, now_ns=clock.now_ns(), now=clock.monotonic()))
+            begun = session.open(
+                password=password, now_ns=clock.now_ns(), now=clock.monotonic(), address=str(self._address)
+            )
+            self._act(begun)
             await connect(
                 connection,
                 self._address,
@@ -565,6 +569,8 @@ class Link:
                     verdict = self._verdicts.pop(token, None)
                     if verdict is not None and not verdict.done():
                         verdict.set_result(reason_code)
+                case SystemTopicsShunned():
+                    self._logger.warning("primary closes the connection at $SYS, not asked there any more")
                 case TearDown(reason):
                     self._tear_down_reason = reason
                     self._attention.set()

@@ -75,6 +75,7 @@ class Rehearsal(Stage):
 
     Attributes:
         done: Whether all are answered.
+        answered: Whether the primary answered what stands behind the first questions.
         fence: Topic of the fence; None while none is known.
         order: Whether the primary answers in order.
         why: Why it is not known to, in words; empty when it is.
@@ -86,6 +87,7 @@ class Rehearsal(Stage):
         outgoing: Outgoing,
         control: ControlChannel,
         wants_fence: bool,
+        asks_system: bool = True,
         timeout_s: float,
         selectors: Sequence[Selector] = (),
     ) -> None:
@@ -95,16 +97,18 @@ class Rehearsal(Stage):
             outgoing: Where requests go.
             control: Told whether messages come back.
             wants_fence: Whether the primary is one that needs a fence.
+            asks_system: Whether it may be asked below `$SYS/`.
             timeout_s: How long the primary may take for any answer.
             selectors: What will be asked for behind it.
         """
         self.done = False
+        self.answered = False
         self.fence: bytes | None = None
         self.order = Order.NONE if wants_fence else Order.KNOWN
         self.why = ""
         self._outgoing = outgoing
         self._control = control
-        self._wants_fence = wants_fence
+        self._asks_system = wants_fence and asks_system
         self._timeout_s = timeout_s
         self._own_fence_tried = False
         self._trials = 0
@@ -127,7 +131,7 @@ class Rehearsal(Stage):
         outgoing, control = self._outgoing, self._control
         self._control_suback_id = outgoing.subscribe(control.topic, qos=1, no_local=False, retain_handling=2, now=now)
         outgoing.publish(Message(control.topic, control.send(now)), now=now)
-        if self._wants_fence:
+        if self._asks_system:
             outgoing.subscribe(SERVER_FENCE, qos=0, no_local=False, retain_handling=0, now=now)
             outgoing.subscribe(RETAINED_COUNT, qos=0, no_local=False, retain_handling=0, now=now)
         self._ping(now)
@@ -163,7 +167,7 @@ class Rehearsal(Stage):
 
     def receive_pingresp(self, now: float) -> None:
         """Take PINGRESP: what should have come before it has come."""
-        self._ponged = True
+        self._ponged = self.answered = True
         if not self._fence_came and self._wildcard is None:
             self.fence = None
         self._answer(now)

@@ -33,6 +33,7 @@ from fanout.link.events import (
     SelectorComplete,
     StandingTold,
     StateEntered,
+    SystemTopicsShunned,
     TearDown,
     WentStale,
 )
@@ -47,6 +48,7 @@ from fanout.link.stage import PendingStage, Stage
 from fanout.link.staleness import Staleness
 from fanout.link.states import LinkState, Trigger, next_state
 from fanout.link.sync import RetainedSync, Step
+from fanout.link.system_topics import SystemTopics
 from fanout.link.verification import find_losses
 from fanout.manifest import MANIFEST_TOPIC
 from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRow, PublishRun
@@ -148,6 +150,7 @@ class LinkSession:
         )
         self._intake.retain_all = config.version == 4 and config.retain_policy == "keep"
         self._outgoing = Outgoing(config, node_id=node_id)
+        self._system_topics = SystemTopics()
         self._forwards = any(selector.writes == "forward" for selector in config.selectors)
         self._forwarding = Forwarding(self._outgoing)
         self._token = 0
@@ -227,9 +230,10 @@ class LinkSession:
 
     # --- what the shell calls ---
 
-    def open(self, *, password: bytes | None, now_ns: int, now: float) -> list[Event]:
-        """Begin a Network Connection that was just established; CONNECT is sent."""
+    def open(self, *, password: bytes | None, now_ns: int, now: float, address: str = "") -> list[Event]:
+        """Begin a Network Connection to `address` that was just established; CONNECT is sent."""
         self._at(now_ns, now)
+        self._system_topics.use(address)
         self._trigger(Trigger.OPEN)
         self._decoder = Decoder(
             version=self._config.version,
@@ -301,6 +305,11 @@ class LinkSession:
     def lost(self, *, now_ns: int, now: float) -> list[Event]:
         """Note that the Network Connection is gone."""
         self._at(now_ns, now)
+        if isinstance(self._stage, Rehearsal):
+            if self._stage.answered:
+                self._system_topics.note_answer()
+            elif self._decoder is not None and self._system_topics.note_closed():
+                self._events.append(SystemTopicsShunned())
         self._decoder = None
         self._end_audit("the connection was lost")
         self._stage = None
@@ -587,7 +596,7 @@ class LinkSession:
     def _ask_standing(self) -> None:
         """Ask a fanout node how it stands; what it says comes in order with the data (`fanout.standing`)."""
         self._standing_id = 0
-        if self._hears_standing:
+        if self.primary_node is not None or (self._hears_standing and self._system_topics.asked):
             asked = self._outgoing.subscribe(STANDING_TOPIC, qos=1, no_local=False, retain_handling=0, now=self._now)
             self._standing_id = 0 if self.primary_node is None else asked
         self._events.append(StandingTold(NO_NODE if self.primary_node is None else UNTOLD))
@@ -690,6 +699,7 @@ class LinkSession:
                 outgoing=self._outgoing,
                 control=self.control,
                 wants_fence=self.primary_node is None,
+                asks_system=self._system_topics.asked,
                 timeout_s=self._config.connect_timeout_s,
                 selectors=self._config.selectors,
             )
@@ -754,6 +764,7 @@ class LinkSession:
         """Act on what the newest packet, or the time, has completed."""
         stage = self._stage
         if isinstance(stage, Rehearsal) and stage.done:
+            self._system_topics.note_answer()
             self._learn_order(stage.fence, stage.order, stage.why)
             self._is_mosquitto = stage.order is Order.KNOWN and self.primary_node is None
             self._begin_sync(compare=False)

@@ -91,6 +91,8 @@ class FakePrimary:
     """After so many packets to the client, counted from now, everything is dropped; None drops nothing."""
     swallow: tuple[type[Packet], ...] = ()
     """Answers that are dropped."""
+    closes_at_system: bool = False
+    """Whether a SUBSCRIBE below `$SYS/` ends the connection (`is_closed`)."""
     refuse_filters: tuple[bytes, ...] = ()
     """Topic Filters that SUBACK refuses."""
     properties: bytes = b""
@@ -107,6 +109,7 @@ class FakePrimary:
         self.pings = 0
         self.subscriptions: dict[bytes, Subscription] = {}
         self.has_session = False
+        self.is_closed = False
         self._decoder: Decoder | None = None
         self._out: list[bytes] = []
         self._late: list[bytes] = []
@@ -117,6 +120,7 @@ class FakePrimary:
     def accept(self) -> None:
         """Begin a Network Connection."""
         self._decoder = Decoder(version=None, packet_bytes_max=1 << 20, role="server")
+        self.is_closed = False
         self._out.clear()
         self._late.clear()
 
@@ -124,7 +128,8 @@ class FakePrimary:
         """Take bytes from the client."""
         assert self._decoder is not None
         for item in self._decoder.feed(data):
-            self._on_item(item)
+            if not self.is_closed:
+                self._on_item(item)
         assert self._decoder.fault is None, self._decoder.fault
 
     def take(self) -> bytes:
@@ -242,6 +247,9 @@ class FakePrimary:
 
     def _on_subscribe(self, packet: Subscribe) -> None:
         self.subscribes.append(packet)
+        if self.closes_at_system and any(each.topic_filter.startswith(b"$SYS/") for each in packet.subscriptions):
+            self.is_closed = True
+            return
         codes = [0x87 if each.topic_filter in self.refuse_filters else each.qos for each in packet.subscriptions]
         promises = self.manifest and ASK_FOR_MANIFEST in packet.properties.user_property
         promise = Properties(user_property=(ASK_FOR_MANIFEST,)) if promises else NO_PROPERTIES

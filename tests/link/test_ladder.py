@@ -15,8 +15,9 @@ import pytest
 from fanout.link.audit import AuditReport
 from fanout.link.events import Applied, AuditEnded, SelectorComplete, TearDown
 from fanout.link.proof import PROBES_MAX, Evidence
-from fanout.link.rehearsal import Order
+from fanout.link.rehearsal import SERVER_FENCE, Order
 from fanout.link.states import LinkState
+from fanout.link.system_topics import CLOSED_MAX
 from fanout.link.two_pass import PASSES_MAX
 from fanout.mqtt.packets import Pingresp, Subscribe
 from fanout.selection import Selector
@@ -269,6 +270,42 @@ def test_a_fence_that_comes_late_by_wildcard_shows_that_answers_overtake() -> No
     assert pair.is_in(S.LIVE)
     assert pair.session.evidence == [Evidence.TWO_PASS]
     assert "overtake" in pair.session.why_unordered
+
+
+# --- primaries that close at $SYS ---
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_a_primary_that_closes_at_system_topics_is_not_asked_for_them(version: int) -> None:
+    """From the third connection on, for as long as the process lives; with a fence of its own the link is ready."""
+    lines: list[dict[str, object]] = []
+    one = primary(version=version, closes_at_system=True)
+    async with FakeServer(one) as server:
+        config = config_for(server.port, version=version, retain_policy="keep")
+        async with running(config, logger=logging_to(lines)) as link:
+            await link.wait(lambda: link.status.ready)
+            assert link.status.evidence is Evidence.MARKER
+            assert len(one.connects) == CLOSED_MAX + 1
+            assert [line["event"] for line in lines if "$SYS" in str(line["event"])] == [
+                "primary closes the connection at $SYS, not asked there any more"
+            ]
+            server.cut()
+            await link.wait(lambda: len(one.connects) == CLOSED_MAX + 2 and link.status.ready)
+            closed = [each for each in one.subscribes if each.subscriptions[0].topic_filter.startswith(b"$SYS/")]
+            assert len(closed) == CLOSED_MAX
+
+
+def test_a_primary_that_closes_now_and_then_is_still_asked() -> None:
+    """An answer in between makes it begin anew."""
+    one = primary(closes_at_system=True)
+    pair = Pair(primary=one)
+    for closes in (True, False) * 2:
+        one.closes_at_system = closes
+        pair.connect()
+        assert pair.is_in(S.LIVE) is not closes
+        pair.lose()
+    pair.connect()
+    assert pair.session.fence == SERVER_FENCE
 
 
 # --- two-pass ---
