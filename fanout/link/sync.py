@@ -30,12 +30,13 @@ from fanout.link.intake import Intake
 from fanout.link.narrowing import SAMPLE_TOPICS, is_likely_limit, narrower_filters
 from fanout.link.outgoing import Message, Outgoing
 from fanout.link.proof import Evidence, SnapshotProof
-from fanout.link.rehearsal import Order
+from fanout.link.rehearsal import RETAINED_COUNT, Order
 from fanout.link.stage import Stage
 from fanout.link.two_pass import PASSES_MAX, Comparison, SilentProof, Verdict
 from fanout.manifest import ASK_FOR_MANIFEST, ManifestSum, decode_manifest
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Suback
+from fanout.mqtt.topics import matches
 from fanout.replica.store import Replica
 from fanout.selection import Selector
 
@@ -143,6 +144,8 @@ class RetainedSync(Stage):
         self._comparison = Comparison()
         self._asked_unseen: tuple[int, Evidence] | None = None
         """How many topics the set under way had not brought when some were asked for by name, and its evidence."""
+        self._copies = 0
+        """Retained messages of the first pass over the set under way, the fence not counted."""
         self._narrowed = False
         """Whether narrower Topic Filters were asked for beside the set under way."""
         self._barrier_told = False
@@ -169,6 +172,7 @@ class RetainedSync(Stage):
         self.evidence = None
         self._comparison = Comparison()
         self._asked_unseen = None
+        self._copies = 0
         if self.index == len(self._selectors):
             return
         if self._paced:
@@ -226,11 +230,12 @@ class RetainedSync(Stage):
         verdict = self._comparison.take(self._replica.seen_topics, held=self._replica.values)
         if verdict is Verdict.SAME:
             self.evidence = Evidence.TWO_PASS if silent else evidence
-            if not silent and is_likely_limit(count := len(self._replica.seen_topics)):
+            if not silent and (count := self._likely_limit()):
                 self.evidence, self.order = Evidence.TWO_PASS, Order.NONE
                 self.why = (
-                    f"the primary sent exactly {count} retained messages for {selector.filter}, twice,"
-                    " which may be a limit of its own"
+                    f"the primary sent exactly {count} retained messages for {selector.filter}, twice, which may be a"
+                    " limit of its own, as match_retained_limit of ejabberd's mod_mqtt is: raise it, or allow two-pass"
+                    " where there is none"
                 )
         elif verdict is Verdict.NOTHING and silent:
             self.evidence = Evidence.QUIET
@@ -251,6 +256,14 @@ class RetainedSync(Stage):
                 self._narrowed = self._ask(narrower_filters(selector, self._newest(SAMPLE_TOPICS)), now) > 0
             self._subscribe(now)
 
+    def _likely_limit(self) -> int:
+        """Return how many topics or copies the set has, if limits are set to as many; else 0.
+
+        Copies of topics that are not replicated count at the primary, too.
+        """
+        fenced = self._fence is not None and matches(self._selectors[self.index].filter.encode(), self._fence)
+        return next(filter(is_likely_limit, (len(self._replica.seen_topics), self._copies + fenced)), 0)
+
     def _judge_comparison(self, evidence: Evidence, now: float) -> None:
         """Take a set that is compared with what was held before; what it did not bring may have been cut off.
 
@@ -262,7 +275,7 @@ class RetainedSync(Stage):
             if unseen < unseen_before:
                 assert self._proof is not None
                 self.evidence = None
-                self._proof.refute(f"it lacks topics that the primary sends when asked by name. {_LIMIT_HINT}")
+                self._proof.refute("it lacks topics that the primary sends when asked by name")
         elif unseen and (self.order is Order.NONE or self._fence == self._control.fence_topic):
             self._asked_unseen = unseen, evidence
             packet_id = self._ask(self._unseen(UNSEEN_ASKED), now)
@@ -338,7 +351,10 @@ class RetainedSync(Stage):
             self._intake.fixed_qos[index] = None
 
     def receive_rows(self, rows: Sequence[PublishRow]) -> None:
-        """Add what is retained and has QoS 0 to what came since the manifest was begun."""
+        """Count the copies of the first pass, and add what is retained and has QoS 0 to what the manifest is about."""
+        if self.order is Order.LIKELY and not self._comparison.passes:
+            own = (self._fence, RETAINED_COUNT)
+            self._copies += sum(1 for row in rows if row[2] & 7 == 1 and row[0] not in own)
         if self._manifest_sum is not None:
             for row in rows:
                 if row[2] & 7 == 1:
@@ -402,7 +418,7 @@ class RetainedSync(Stage):
                 self._next_at_s = _NEVER
                 self._subscribe(now)
         elif proof.is_truncated(now):
-            raise SnapshotUnproved(self._shortfall(proof), hint=_HINT)
+            raise SnapshotUnproved(self._shortfall(proof), hint=_HINT if self._asked_unseen is None else _LIMIT_HINT)
         elif proof.probe_due(now):
             probe_id = self._outgoing.unsubscribe(self._control.probe_filter, now=now)
             proof.add_probe(probe_id, now=now, topics=self.topics_now)

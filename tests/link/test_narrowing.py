@@ -10,7 +10,7 @@ from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
 from fanout.link.two_pass import PASSES_MAX
 from fanout.selection import Selector
-from tests.link.fake_primary import FakePrimary, Pair
+from tests.link.fake_primary import FakePrimary, Pair, make_config
 from tests.link.fake_server import FakeServer
 from tests.link.harness import config_for, running
 
@@ -101,6 +101,22 @@ async def test_a_count_that_may_be_a_limit_is_not_enough_to_be_ready() -> None:
         assert not link.status.ready
         assert link.status.evidence is Evidence.TWO_PASS
         assert "exactly 100 retained messages for plant/#" in (link.status.withheld or "")
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [Selector("plant/#", exclude=("plant/7/#", "plant/8/#")), Selector("#"), Selector("plant/#", max_payload=2)],
+)
+def test_what_is_not_replicated_counts_for_a_limit(selector: Selector) -> None:
+    """Topics that are excluded, the fence itself for a selector that covers it, and what the selector does not take."""
+    one = foreign([], limit=100)
+    one.retained[b"fanout/control/edge-1/plant/fence"] = b"fence"
+    one.retained |= dict.fromkeys(flat(150), b"ab") | {b"plant/9/t": b"long"}
+    pair = Pair(make_config(selector), primary=one)
+    pair.go_live()
+    assert len(pair.values()) < 100
+    assert pair.session.evidence == [Evidence.TWO_PASS]
+    assert "exactly 100" in pair.session.why_unordered
 
 
 def test_other_counts_are_proved() -> None:
