@@ -296,7 +296,7 @@ class LinkSession:
         deadline = min(deadline, self._connack_by, self._ping_deadline())
         if self._stage is not None:
             deadline = min(deadline, self._stage.deadline)
-        if self.state in (LinkState.LIVE, LinkState.STALLED):
+        if self.state in (LinkState.LIVE, LinkState.STALLED) and self._audit is None:
             deadline = min(deadline, self.control.deadline(now))
         if self.state is LinkState.LIVE and self._stage is None:
             deadline = min(deadline, self._schedule.due_s)

@@ -273,13 +273,16 @@ class RetainedSync(Stage):
         if self._asked_unseen is not None:
             unseen_before, self.evidence = self._asked_unseen
             if unseen < unseen_before:
-                assert self._proof is not None
                 self.evidence = None
+                self._proof = SnapshotProof(0, fence=None, marker=None, now=now, quiet_s=self._quiet_s)
                 self._proof.refute("it lacks topics that the primary sends when asked by name")
         elif unseen and (self.order is Order.NONE or self._fence == self._control.fence_topic):
             self._asked_unseen = unseen, evidence
             packet_id = self._ask(self._unseen(UNSEEN_ASKED), now)
-            self._proof = SnapshotProof(packet_id, fence=None, marker=None, now=now, quiet_s=self._quiet_s)
+            if self.order is Order.NONE:
+                self._proof = SilentProof(packet_id, now=now, quiet_s=self._quiet_s)
+            else:
+                self._proof = SnapshotProof(packet_id, fence=None, marker=None, now=now, quiet_s=self._quiet_s)
             self._outgoing.ping(now)
         else:
             self.evidence = evidence

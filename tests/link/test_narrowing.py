@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fanout.link.events import AuditEnded, SelectorComplete, TearDown
@@ -126,10 +128,12 @@ def test_other_counts_are_proved() -> None:
     assert pair.session.evidence == [Evidence.MARKER]
 
 
-def grown() -> Pair:
+def grown(*, asynchronous: bool = False) -> Pair:
     """Return a live link to a primary whose set has outgrown its limit since."""
-    pair = Pair(primary=foreign(flat(40), limit=45))
-    pair.go_live()
+    pair = Pair(primary=replace(foreign(flat(40), limit=45), asynchronous=asynchronous))
+    pair.connect()
+    pair.wait(15)
+    assert pair.is_in(S.LIVE)
     for topic in flat(60)[40:]:
         pair.primary.publish(topic, b"new")
     pair.pump()
@@ -138,13 +142,14 @@ def grown() -> Pair:
     return pair
 
 
-def test_an_audit_removes_nothing_that_a_limit_cut_off() -> None:
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_audit_removes_nothing_that_a_limit_cut_off(asynchronous: bool) -> None:
     """What the set did not bring is asked for by name, and is there: the audit fails and says so."""
-    pair = grown()
+    pair = grown(asynchronous=asynchronous)
     begun = pair.session.audit(confirmed=True, now_ns=pair.now_ns, now=pair.now)
     assert isinstance(begun, list)
     pair.pump()
-    pair.wait(1)
+    pair.wait(15)
     (ended,) = pair.of(AuditEnded)
     assert "lacks topics that the primary sends when asked by name" in ended.report.failure
     assert "match_retained_limit" in ended.report.failure
