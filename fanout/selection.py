@@ -156,6 +156,11 @@ class Selector:
         return "/".join(literal)
 
     @property
+    def has_wildcard(self) -> bool:
+        """Whether its filter has one."""
+        return self.root != self.filter
+
+    @property
     def is_choosy(self) -> bool:
         """Whether some of the messages inside it may not be replicated."""
         return bool(self.content or self.retained_only or self.live_only or self.max_payload)

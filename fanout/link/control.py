@@ -24,6 +24,7 @@ class ControlChannel:
         prefix: What all control topics begin with, those of other nodes included.
         topic: The control topic of this link.
         fence_topic: Where this link may keep a retained message (`fanout.link.rehearsal`).
+        own_filter: A Topic Filter with a wildcard that matches the fence, and nothing that anyone publishes to besides.
         probe_filter: A Topic Filter that is never subscribed; UNSUBSCRIBE with it does nothing but be answered.
         permitted: Whether messages come back; None while that is not known in this epoch.
         stamp: The newest stamp that the primary put on one of them; None without stamps.
@@ -42,6 +43,7 @@ class ControlChannel:
         self.prefix = f"{control_topic}/".encode()
         self.topic = f"{control_topic}/{node_id}/{link}".encode()
         self.fence_topic = self.topic + b"/fence"
+        self.own_filter = self.topic + b"/+"
         self.probe_filter = self.topic + b"/probe"
         self.permitted: bool | None = None
         self.stamp: Stamp | None = None

@@ -73,6 +73,8 @@ class Course:
             outgoing=self._outgoing,
             control=self._control,
             wants_fence=self._primary.node is None,
+            asks_system=self._primary.system_topics.asked,
+            selectors=self._config.selectors,
             timeout_s=self._config.connect_timeout_s,
         )
 

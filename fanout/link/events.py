@@ -28,6 +28,7 @@ __all__ = [
     "SelectorComplete",
     "StandingTold",
     "StateEntered",
+    "SystemTopicsShunned",
     "TearDown",
     "WentStale",
 ]
@@ -100,6 +101,11 @@ class Forwarded:
 
 
 @dataclass(frozen=True, slots=True)
+class SystemTopicsShunned:
+    """The primary closes the connection when asked below `$SYS/`; it is not asked there any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class TearDown:
     """The replica must be removed; `LinkSession.torn_down` is called afterwards."""
 
@@ -131,6 +137,7 @@ Event: TypeAlias = (
     | SelectorComplete
     | StandingTold
     | HeartbeatReturned
+    | SystemTopicsShunned
     | TearDown
     | WentStale
     | Failed

@@ -15,7 +15,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.stamp import ASK_FOR_STAMPS, NODE_PROPERTY
 from fanout.standing import Standing
 
-__all__ = ["Handshake", "check_cycle", "disconnected", "read_connack", "refused_subscription"]
+__all__ = ["Handshake", "check_cycle", "disconnected", "read_connack", "refused_subscription", "unanswered_hint"]
 
 _RETURN_CODES = {
     1: ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
@@ -71,7 +71,7 @@ def read_connack(packet: Connack, config: LinkConfig) -> Handshake:
         raise PrimaryRefused(
             f"the primary refused the connection: {_text(code)}" + (f" ({told})" if told else ""),
             reason_code=code,
-            hint=_hint(code),
+            hint=unanswered_hint(config) if packet.reason_code == 1 and config.version == 4 else _hint(code),
         )
     properties = packet.properties
     keep_alive_s, expiry_s = properties.server_keep_alive, properties.session_expiry_interval
@@ -83,6 +83,13 @@ def read_connack(packet: Connack, config: LinkConfig) -> Handshake:
         primary_node=dict(properties.user_property).get(NODE_PROPERTY),
         stamped=ASK_FOR_STAMPS in properties.user_property,
     )
+
+
+def unanswered_hint(config: LinkConfig) -> str:
+    """Return what an operator can do when CONNECT is refused for its protocol, closed at, or not answered."""
+    if config.version == 4 and config.retain_policy == "bridge":
+        return 'Set retain_policy = "keep" for the link; many primaries do not take the bridge bit in CONNECT'
+    return "The primary's log may say why; check that the address is that of its MQTT listener"
 
 
 def disconnected(packet: Disconnect) -> LinkLost:

@@ -6,7 +6,9 @@ meanwhile: a stage, which uses PINGREQ for itself, is asked about in another way
 
 from __future__ import annotations
 
+from fanout.config import LinkConfig
 from fanout.errors import LinkLost
+from fanout.link.handshake import unanswered_hint
 from fanout.link.outgoing import Outgoing
 
 __all__ = ["PING_SHARE", "KeepAlive"]
@@ -19,13 +21,15 @@ _NEVER = float("inf")
 class KeepAlive:
     """The Keep Alive of one link, over all its Network Connections. All times are monotonic seconds."""
 
-    def __init__(self, outgoing: Outgoing, *, probe_filter: bytes) -> None:
+    def __init__(self, config: LinkConfig, *, outgoing: Outgoing, probe_filter: bytes) -> None:
         """Prepare; nothing is awaited.
 
         Args:
+            config: The link's configuration.
             outgoing: Where requests go.
             probe_filter: A Topic Filter that is never subscribed; UNSUBSCRIBE with it does nothing but be answered.
         """
+        self._unanswered_hint = unanswered_hint(config)
         self._outgoing = outgoing
         self._probe_filter = probe_filter
         self._connack_by: float | None = None
@@ -76,7 +80,7 @@ class KeepAlive:
         if now < self.deadline(staged=staged):
             return
         if self._connack_by is not None:
-            raise LinkLost("the primary does not answer CONNECT")
+            raise LinkLost("the primary does not answer CONNECT", hint=self._unanswered_hint)
         if staged:
             self._outgoing.unsubscribe(self._probe_filter, now=now)
         elif self._outgoing.ping_sent_s is not None:

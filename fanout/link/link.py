@@ -30,10 +30,12 @@ from fanout.link.events import (
     SelectorComplete,
     StandingTold,
     StateEntered,
+    SystemTopicsShunned,
     TearDown,
     WentStale,
 )
 from fanout.link.forwarding import UNAVAILABLE
+from fanout.link.handshake import unanswered_hint
 from fanout.link.keeping import Keeping, ValueStore
 from fanout.link.kept_session import Resumption
 from fanout.link.list_comparison import ListComparison
@@ -323,7 +325,10 @@ class Link:
         )
         try:
             password = read_password(self.config)
-            self._act(session.open(password=password, now_ns=clock.now_ns(), now=clock.monotonic()))
+            begun = session.open(
+                password=password, now_ns=clock.now_ns(), now=clock.monotonic(), address=str(self._address)
+            )
+            self._act(begun)
             await connect(
                 connection,
                 self._address,
@@ -347,7 +352,9 @@ class Link:
                 raise self._failure
             raise LinkLost(
                 f"the connection was lost: {connection.error or 'the primary closed it'}",
-                hint="When this repeats, the primary's log says why; perhaps another client has the same client_id",
+                hint=unanswered_hint(self.config)
+                if session.state is LinkState.CONNECTING
+                else "When this repeats, the primary's log says why; perhaps another client has the same client_id",
             )
         except asyncio.CancelledError:
             session.close(end_session=self._keeping is None, now=clock.monotonic())
@@ -546,6 +553,8 @@ class Link:
                     verdict = self._verdicts.pop(token, None)
                     if verdict is not None and not verdict.done():
                         verdict.set_result(reason_code)
+                case SystemTopicsShunned():
+                    self._logger.warning("primary closes the connection at $SYS, not asked there any more")
                 case TearDown(reason):
                     self._tear_down_reason = reason
                     self._attention.set()

@@ -11,6 +11,7 @@ from fanout.config import LinkConfig
 from fanout.link.handshake import check_cycle, refused_subscription
 from fanout.link.outgoing import Outgoing
 from fanout.link.rehearsal import Order
+from fanout.link.system_topics import SystemTopics
 from fanout.manifest import MANIFEST_TOPIC
 from fanout.mqtt.packets import Suback
 from fanout.standing import NO_NODE, STANDING_TOPIC, UNTOLD, Standing, decode_standing
@@ -29,6 +30,7 @@ class Primary:
         hears_standing: Whether it is a fanout node, or may be one: over MQTT 3.1.1 it cannot say so.
         landmarks: Topics whose messages say something about the data in front of them.
         is_counting: Whether it is one of which it is known what it counts: Mosquitto.
+        system_topics: Whether it may be asked for topics below `$SYS/`.
     """
 
     def __init__(self, config: LinkConfig, *, node_id: str, outgoing: Outgoing) -> None:
@@ -46,6 +48,7 @@ class Primary:
         self.order = Order.NONE
         self.why_unordered = ""
         self.is_counting = False
+        self.system_topics = SystemTopics()
         self._version = config.version
         self._node_id = node_id
         self._outgoing = outgoing
@@ -75,7 +78,7 @@ class Primary:
         self.hears_standing = node is not None or self._version == 4
         self.landmarks = (STANDING_TOPIC, MANIFEST_TOPIC) if self.hears_standing else ()
         self._suback_id = 0
-        if self.hears_standing:
+        if node is not None or (self.hears_standing and self.system_topics.asked):
             asked = self._outgoing.subscribe(STANDING_TOPIC, qos=1, no_local=False, retain_handling=0, now=now)
             self._suback_id = 0 if node is None else asked
         return NO_NODE if node is None else UNTOLD

@@ -103,8 +103,10 @@ class SnapshotProof:
         """What proves the set; None while something is awaited."""
         if self._barrier_at is None or (self.marker is not None and not self._marker_came):
             return None
+        if self.refuted:
+            return None
         if self._has_manifest:
-            return None if self.refuted else Evidence.MANIFEST
+            return Evidence.MANIFEST
         return Evidence.BARRIER if self.marker is None else Evidence.MARKER
 
     @property
@@ -156,6 +158,10 @@ class SnapshotProof:
         self._has_manifest = True
         self.refuted = difference
         self._note_barrier(now)
+
+    def refute(self, difference: str) -> None:
+        """Note that the set is not whole, whatever else comes."""
+        self.refuted = difference
 
     def receive_marker(self, payload: bytes) -> None:
         """Note that a message of the control topic came back."""

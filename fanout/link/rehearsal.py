@@ -1,9 +1,9 @@
 """The first requests of an epoch, which show what evidence the primary can give later (core).
 
-Owns three questions. Does a message to the control topic come back? Then a marker and heartbeats can be
+Owns four questions. Does a message to the control topic come back? Then a marker and heartbeats can be
 expected. Is there a *fence*: a retained message that a SUBSCRIBE can ask for behind a retained set, in the
-same packet? And does the primary answer in order, so that what is asked for behind a set comes behind it? It must not
-know what they prove (`fanout.link.proof`).
+same packet? And does the primary answer in order, so that what is asked for behind a set comes behind it? Does it send
+retained messages for a Topic Filter with wildcards at all? It must not know what they prove (`fanout.link.proof`).
 
 Fences tried: the version topic of Mosquitto, which is there by default and leaves nothing behind; else a
 retained message of our own, with an expiry. A fanout node needs no fence: its PINGRESP waits for the retained
@@ -12,17 +12,23 @@ set.
 Order: of Mosquitto and of fanout nodes it is known. Of others it is tried a few times with the fence, which must come
 in front of the PINGRESP that was asked for behind it, and even then only the sets themselves can show it
 (`fanout.link.sync`).
+
+Wildcards: some primaries (RabbitMQ 3.10) send retained messages only for a Topic Filter without wildcards. Fence,
+PINGRESP and marker come all the same, so an empty set would look whole. So when the fence has come by its name each
+time, it is asked for once more by a filter with a wildcard.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
-from fanout.errors import LinkLost
+from fanout.errors import LinkLost, SnapshotUnproved
 from fanout.link.control import ControlChannel
 from fanout.link.outgoing import Message, Outgoing
 from fanout.link.stage import Stage
 from fanout.mqtt.packets import Suback
+from fanout.selection import Selector
 
 __all__ = ["RETAINED_COUNT", "SERVER_FENCE", "Order", "Rehearsal", "own_fence"]
 
@@ -35,6 +41,8 @@ CONTROL_PATIENCE_S = 1.0
 did not come in front of PINGRESP may take, so that the reason can be told."""
 TRIALS = 3
 """How often a fence must come in front of PINGRESP at a primary whose order is not known."""
+_BY_WILDCARD = {SERVER_FENCE: b"$SYS/+/version"}
+"""How the primary's own fence is asked for with a wildcard."""
 _IN_ORDER = b"mosquitto"
 """How the version of a primary begins whose order is known."""
 _OVERTAKEN = "the primary's answers overtake its retained messages"
@@ -67,33 +75,50 @@ class Rehearsal(Stage):
 
     Attributes:
         done: Whether all are answered.
+        answered: Whether the primary answered what stands behind the first questions.
         fence: Topic of the fence; None while none is known.
         order: Whether the primary answers in order.
         why: Why it is not known to, in words; empty when it is.
     """
 
-    def __init__(self, *, outgoing: Outgoing, control: ControlChannel, wants_fence: bool, timeout_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        outgoing: Outgoing,
+        control: ControlChannel,
+        wants_fence: bool,
+        asks_system: bool = True,
+        timeout_s: float,
+        selectors: Sequence[Selector] = (),
+    ) -> None:
         """Prepare; `begin` asks.
 
         Args:
             outgoing: Where requests go.
             control: Told whether messages come back.
             wants_fence: Whether the primary is one that needs a fence.
+            asks_system: Whether it may be asked below `$SYS/`.
             timeout_s: How long the primary may take for any answer.
+            selectors: What will be asked for behind it.
         """
         self.done = False
+        self.answered = False
         self.fence: bytes | None = None
         self.order = Order.NONE if wants_fence else Order.KNOWN
         self.why = ""
         self._outgoing = outgoing
         self._control = control
-        self._wants_fence = wants_fence
+        self._asks_system = wants_fence and asks_system
         self._timeout_s = timeout_s
         self._own_fence_tried = False
         self._trials = 0
         """How many fences came in front of the PINGRESP that was asked for behind them."""
         self._late_fence_by = _NEVER
         """Until when a fence may come that did not come in front of PINGRESP."""
+        self._wild = next((one.filter for one in selectors if one.has_wildcard and not one.live_only), None)
+        """A selector whose retained messages must come for a filter with wildcards; None without any."""
+        self._wildcard: bytes | None = None
+        """The Topic Filter with a wildcard by which the fence was asked for last."""
         self._control_suback_id = 0
         self._control_by = _NEVER
         self._ponged = False
@@ -106,7 +131,7 @@ class Rehearsal(Stage):
         outgoing, control = self._outgoing, self._control
         self._control_suback_id = outgoing.subscribe(control.topic, qos=1, no_local=False, retain_handling=2, now=now)
         outgoing.publish(Message(control.topic, control.send(now)), now=now)
-        if self._wants_fence:
+        if self._asks_system:
             outgoing.subscribe(SERVER_FENCE, qos=0, no_local=False, retain_handling=0, now=now)
             outgoing.subscribe(RETAINED_COUNT, qos=0, no_local=False, retain_handling=0, now=now)
         self._ping(now)
@@ -142,8 +167,8 @@ class Rehearsal(Stage):
 
     def receive_pingresp(self, now: float) -> None:
         """Take PINGRESP: what should have come before it has come."""
-        self._ponged = True
-        if not self._fence_came:
+        self._ponged = self.answered = True
+        if not self._fence_came and self._wildcard is None:
             self.fence = None
         self._answer(now)
 
@@ -181,10 +206,15 @@ class Rehearsal(Stage):
             self.done = True
         elif self.why:
             self.fence, self.done = None, True
+        elif self.fence is not None and self._wildcard is not None:
+            self._answer_wildcard(self.fence, now)
         elif self.fence is not None:
             self._trials += 1
             if self._trials < TRIALS:
                 self._ask_fence(self.fence, now)
+            elif self._wild is not None:
+                self._wildcard = _BY_WILDCARD.get(self.fence, self._control.own_filter)
+                self._ask_fence(self._wildcard, now)
             else:
                 self.order, self.done = Order.LIKELY, True
         elif self._control.permitted and not self._own_fence_tried and self._outgoing.free:
@@ -195,6 +225,26 @@ class Rehearsal(Stage):
             self._late_fence_by = now + CONTROL_PATIENCE_S
         elif now >= self._late_fence_by:
             self.why, self.done = _NO_FENCE, True
+
+    def _answer_wildcard(self, fence: bytes, now: float) -> None:
+        """Take that the fence came by a Topic Filter with a wildcard, or that it did not.
+
+        Raises:
+            SnapshotUnproved: It did not, and a selector needs it.
+        """
+        assert self._wildcard is not None
+        if self._fence_came:
+            self._outgoing.unsubscribe(self._wildcard, now=now)
+            self.order, self.done = Order.LIKELY, True
+        elif self._late_fence_by == _NEVER:
+            self._late_fence_by = now + CONTROL_PATIENCE_S
+        elif now >= self._late_fence_by:
+            raise SnapshotUnproved(
+                f"the primary sends no retained messages for Topic Filters with wildcards, as {self._wild} is one: it"
+                f" sent {fence.decode()} when asked by that name, and not when asked by {self._wildcard.decode()}",
+                hint="Use a selector for each topic, or live_only = true for this one, or another primary; if access"
+                " rules of the primary are the reason, allow the link's user to subscribe below its control topic",
+            )
 
     def _ask_fence(self, topic: bytes, now: float) -> None:
         self._outgoing.subscribe(topic, qos=0, no_local=False, retain_handling=0, now=now)

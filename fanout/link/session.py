@@ -33,6 +33,7 @@ from fanout.link.events import (
     SelectorComplete,
     StandingTold,
     StateEntered,
+    SystemTopicsShunned,
     TearDown,
     WentStale,
 )
@@ -132,7 +133,7 @@ class LinkSession:
         self.primary = Primary(config, node_id=node_id, outgoing=self._outgoing)
         self._forwards = any(selector.writes == "forward" for selector in config.selectors)
         self._forwarding = Forwarding(self._outgoing)
-        self._keep_alive = KeepAlive(self._outgoing, probe_filter=self.control.probe_filter)
+        self._keep_alive = KeepAlive(config, outgoing=self._outgoing, probe_filter=self.control.probe_filter)
         self._heartbeat = Heartbeat(self.control, outgoing=self._outgoing)
         self._audits = LiveAudits(config, seed=nonce)
         self._course = Course(
@@ -195,9 +196,10 @@ class LinkSession:
 
     # --- what the shell calls ---
 
-    def open(self, *, password: bytes | None, now_ns: int, now: float) -> list[Event]:
-        """Begin a Network Connection that was just established; CONNECT is sent."""
+    def open(self, *, password: bytes | None, now_ns: int, now: float, address: str = "") -> list[Event]:
+        """Begin a Network Connection to `address` that was just established; CONNECT is sent."""
         self._at(now_ns, now)
+        self.primary.system_topics.use(address)
         self._trigger(Trigger.OPEN)
         self._decoder = Decoder(
             version=self._config.version,
@@ -259,7 +261,7 @@ class LinkSession:
         deadline = min(deadline, self._keep_alive.deadline(staged=self._stage is not None))
         if self._stage is not None:
             deadline = min(deadline, self._stage.deadline)
-        if self.state in (LinkState.LIVE, LinkState.STALLED):
+        if self.state in (LinkState.LIVE, LinkState.STALLED) and not self.auditing:
             deadline = min(deadline, self.control.deadline(now))
         if self.state is LinkState.LIVE and self._stage is None:
             deadline = min(deadline, self._audits.due_s)
@@ -268,6 +270,11 @@ class LinkSession:
     def lost(self, *, now_ns: int, now: float) -> list[Event]:
         """Note that the Network Connection is gone."""
         self._at(now_ns, now)
+        if isinstance(self._stage, Rehearsal):
+            if self._stage.answered:
+                self.primary.system_topics.note_answer()
+            elif self._decoder is not None and self.primary.system_topics.note_closed():
+                self._events.append(SystemTopicsShunned())
         self._decoder = None
         self._end_audit("the connection was lost")
         self._stage = None
@@ -587,6 +594,7 @@ class LinkSession:
         """Act on what the newest packet, or the time, has completed."""
         stage = self._stage
         if isinstance(stage, Rehearsal) and stage.done:
+            self.primary.system_topics.note_answer()
             self.primary.learn(stage.fence, stage.order, stage.why)
             self.primary.is_counting = stage.order is Order.KNOWN and self.primary.node is None
             self._begin_sync(compare=False)

@@ -7,6 +7,9 @@ retained messages. It must not know what follows from the outcome (`fanout.link.
 At a primary that is not known to answer in order a set is taken at least twice (`fanout.link.two_pass`), unless the
 pass is itself a comparison with what is held already. While the order is likely, a pass ends by its evidence all the
 same, and a second one that brings the same confirms it; otherwise, and once two of them differ, a pass ends by silence.
+Narrower Topic Filters are asked for between the first two (`fanout.link.narrowing`): what they bring and the wide one
+does not makes the passes differ. A comparison asks by name for topics that the set did not bring, before they count as
+gone.
 
 Why QoS 0: a primary with default settings silently drops what exceeds its queue of QoS 1 messages (Mosquitto:
 1000 and the Receive Maximum), whereas at QoS 0 a quick reader gets everything (`docs/architecture.md`,
@@ -17,20 +20,23 @@ subscription stays at QoS 0.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from fanout.errors import LinkLost, SnapshotUnproved
 from fanout.link.control import ControlChannel
 from fanout.link.handshake import refused_subscription
 from fanout.link.intake import Intake
+from fanout.link.narrowing import SAMPLE_TOPICS, is_likely_limit, narrower_filters
 from fanout.link.outgoing import Message, Outgoing
 from fanout.link.proof import Evidence, SnapshotProof
-from fanout.link.rehearsal import Order
+from fanout.link.rehearsal import RETAINED_COUNT, Order
 from fanout.link.stage import Stage
 from fanout.link.two_pass import PASSES_MAX, Comparison, SilentProof, Verdict
 from fanout.manifest import ASK_FOR_MANIFEST, ManifestSum, decode_manifest
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Suback
+from fanout.mqtt.topics import matches
 from fanout.replica.store import Replica
 from fanout.selection import Selector
 
@@ -40,12 +46,18 @@ REST_MIN_S = 0.1
 REST_MAX_S = 10.0
 """Between two sets of an audit is a rest as long as the first one took, within these."""
 _NEVER = float("inf")
+UNSEEN_ASKED = 16
+"""So many topics that a set did not bring are asked for by name."""
 _CAME_LATE = "topics of a retained set came behind the answers that should follow it"
 _SEND_RETAINED = 0
 _SEND_NO_RETAINED = 2
 _HINT = (
     "Mosquitto's max_queued_messages is likely the limit, which drops what a slow reader leaves in its queue: raise it,"
     " or use narrower selectors"
+)
+_LIMIT_HINT = (
+    "The primary may have a limit for one SUBSCRIBE, as ejabberd has (match_retained_limit of mod_mqtt, 1000 by"
+    " default): raise it, or use narrower selectors"
 )
 
 
@@ -130,6 +142,12 @@ class RetainedSync(Stage):
         self._retained_count = retained_count
         self._proof: SnapshotProof | None = None
         self._comparison = Comparison()
+        self._asked_unseen: tuple[int, Evidence] | None = None
+        """How many topics the set under way had not brought when some were asked for by name, and its evidence."""
+        self._copies = 0
+        """Retained messages of the first pass over the set under way, the fence not counted."""
+        self._narrowed = False
+        """Whether narrower Topic Filters were asked for beside the set under way."""
         self._barrier_told = False
         self._settling: dict[int, int] = {}
         """Packet Identifier of a SUBSCRIBE at a selector's own QoS to the selector's index."""
@@ -153,6 +171,8 @@ class RetainedSync(Stage):
         self._proof = None
         self.evidence = None
         self._comparison = Comparison()
+        self._asked_unseen = None
+        self._copies = 0
         if self.index == len(self._selectors):
             return
         if self._paced:
@@ -204,11 +224,19 @@ class RetainedSync(Stage):
         """Decide whether a pass that has ended proves the set, or begin another one."""
         silent = isinstance(self._proof, SilentProof)
         if not self._repeats:
-            self.evidence = Evidence.TWO_PASS if silent else evidence  # compared with what was held before
+            self._judge_comparison(Evidence.TWO_PASS if silent else evidence, now)
             return
+        selector = self._selectors[self.index]
         verdict = self._comparison.take(self._replica.seen_topics, held=self._replica.values)
         if verdict is Verdict.SAME:
             self.evidence = Evidence.TWO_PASS if silent else evidence
+            if not silent and (count := self._likely_limit()):
+                self.evidence, self.order = Evidence.TWO_PASS, Order.NONE
+                self.why = (
+                    f"the primary sent exactly {count} retained messages for {selector.filter}, twice, which may be a"
+                    " limit of its own, as match_retained_limit of ejabberd's mod_mqtt is: raise it, or allow two-pass"
+                    " where there is none"
+                )
         elif verdict is Verdict.NOTHING and silent:
             self.evidence = Evidence.QUIET
             held = self._replica.values
@@ -219,12 +247,68 @@ class RetainedSync(Stage):
                 self.order, self.why = Order.NONE, _CAME_LATE
             elif comparison.passes >= PASSES_MAX:
                 raise SnapshotUnproved(
-                    f"the retained set of {self._selectors[self.index].filter} was taken {PASSES_MAX} times and never"
+                    f"the retained set of {selector.filter} was taken {PASSES_MAX} times and never"
                     f" twice the same: the last pass missed {comparison.missing} topics of those before and brought"
                     f" {comparison.fresh} others",
-                    hint=_HINT,
+                    hint=_LIMIT_HINT if self._narrowed else _HINT,
                 )
+            if comparison.passes == 1:
+                self._narrowed = self._ask(narrower_filters(selector, self._newest(SAMPLE_TOPICS)), now) > 0
             self._subscribe(now)
+
+    def _likely_limit(self) -> int:
+        """Return how many topics or copies the set has, if limits are set to as many; else 0.
+
+        Copies of topics that are not replicated count at the primary, too.
+        """
+        fenced = self._fence is not None and matches(self._selectors[self.index].filter.encode(), self._fence)
+        return next(filter(is_likely_limit, (len(self._replica.seen_topics), self._copies + fenced)), 0)
+
+    def _judge_comparison(self, evidence: Evidence, now: float) -> None:
+        """Take a set that is compared with what was held before; what it did not bring may have been cut off.
+
+        At a primary whose kind is known it was not, with this evidence.
+        """
+        unseen = self._replica.unseen_count
+        if self._asked_unseen is not None:
+            unseen_before, self.evidence = self._asked_unseen
+            if unseen < unseen_before:
+                self.evidence = None
+                self._proof = SnapshotProof(0, fence=None, marker=None, now=now, quiet_s=self._quiet_s)
+                self._proof.refute("it lacks topics that the primary sends when asked by name")
+        elif unseen and (self.order is Order.NONE or self._fence == self._control.fence_topic):
+            self._asked_unseen = unseen, evidence
+            packet_id = self._ask(self._unseen(UNSEEN_ASKED), now)
+            if self.order is Order.NONE:
+                self._proof = SilentProof(packet_id, now=now, quiet_s=self._quiet_s)
+            else:
+                self._proof = SnapshotProof(packet_id, fence=None, marker=None, now=now, quiet_s=self._quiet_s)
+            self._outgoing.ping(now)
+        else:
+            self.evidence = evidence
+
+    def _ask(self, topic_filters: Iterable[bytes], now: float) -> int:
+        """Ask for retained messages besides those of the set; return the last Packet Identifier, 0 for none."""
+        packet_id = 0
+        no_local = self._selectors[self.index].writes == "reject"
+        for topic_filter in topic_filters:
+            packet_id = self._outgoing.subscribe(
+                topic_filter, qos=0, no_local=no_local, retain_handling=_SEND_RETAINED, now=now
+            )
+            self._outgoing.unsubscribe(topic_filter, now=now)
+        return packet_id
+
+    def _newest(self, count: int) -> list[bytes]:
+        """Return topics of the set under way at the primary, the newest in the replica first."""
+        selector, seen = self._selectors[self.index], self._replica.seen_topics
+        topics = (topic for topic in reversed(self._replica.values) if topic in seen and selector.covers_local(topic))
+        return [topic.removeprefix(selector.prefix.encode()) for topic in islice(topics, count)]
+
+    def _unseen(self, count: int) -> list[bytes]:
+        """Return topics that the set under way did not bring, at the primary."""
+        selector, seen = self._selectors[self.index], self._replica.seen_topics
+        topics = (topic for topic in self._replica.values if topic not in seen and selector.covers_local(topic))
+        return [topic.removeprefix(selector.prefix.encode()) for topic in islice(topics, count)]
 
     @property
     def _repeats(self) -> bool:
@@ -270,7 +354,10 @@ class RetainedSync(Stage):
             self._intake.fixed_qos[index] = None
 
     def receive_rows(self, rows: Sequence[PublishRow]) -> None:
-        """Add what is retained and has QoS 0 to what came since the manifest was begun."""
+        """Count the copies of the first pass, and add what is retained and has QoS 0 to what the manifest is about."""
+        if self.order is Order.LIKELY and not self._comparison.passes:
+            own = (self._fence, RETAINED_COUNT)
+            self._copies += sum(1 for row in rows if row[2] & 7 == 1 and row[0] not in own)
         if self._manifest_sum is not None:
             for row in rows:
                 if row[2] & 7 == 1:
@@ -334,7 +421,7 @@ class RetainedSync(Stage):
                 self._next_at_s = _NEVER
                 self._subscribe(now)
         elif proof.is_truncated(now):
-            raise SnapshotUnproved(self._shortfall(proof), hint=_HINT)
+            raise SnapshotUnproved(self._shortfall(proof), hint=_HINT if self._asked_unseen is None else _LIMIT_HINT)
         elif proof.probe_due(now):
             probe_id = self._outgoing.unsubscribe(self._control.probe_filter, now=now)
             proof.add_probe(probe_id, now=now, topics=self.topics_now)

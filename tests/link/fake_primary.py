@@ -71,6 +71,10 @@ class FakePrimary:
     """So many of these leave at a time (`release`); None for all, as soon as nothing else is to be sent."""
     lose: Callable[[int, bytes], bool] = lambda number, topic: False
     """Which copies are dropped: told how often the Topic Filter was subscribed, and the topic."""
+    limit: int | None = None
+    """How many retained messages one Topic Filter brings at most; None for all."""
+    wildcards: bool = True
+    """Whether a Topic Filter with wildcards brings retained messages at all."""
     manifest: bool = False
     """Whether it tells what it sent, to who asks."""
     alters: bytes = b""
@@ -87,6 +91,8 @@ class FakePrimary:
     """After so many packets to the client, counted from now, everything is dropped; None drops nothing."""
     swallow: tuple[type[Packet], ...] = ()
     """Answers that are dropped."""
+    closes_at_system: bool = False
+    """Whether a SUBSCRIBE below `$SYS/` ends the connection (`is_closed`)."""
     refuse_filters: tuple[bytes, ...] = ()
     """Topic Filters that SUBACK refuses."""
     properties: bytes = b""
@@ -103,6 +109,7 @@ class FakePrimary:
         self.pings = 0
         self.subscriptions: dict[bytes, Subscription] = {}
         self.has_session = False
+        self.is_closed = False
         self._decoder: Decoder | None = None
         self._out: list[bytes] = []
         self._late: list[bytes] = []
@@ -113,6 +120,7 @@ class FakePrimary:
     def accept(self) -> None:
         """Begin a Network Connection."""
         self._decoder = Decoder(version=None, packet_bytes_max=1 << 20, role="server")
+        self.is_closed = False
         self._out.clear()
         self._late.clear()
 
@@ -120,7 +128,8 @@ class FakePrimary:
         """Take bytes from the client."""
         assert self._decoder is not None
         for item in self._decoder.feed(data):
-            self._on_item(item)
+            if not self.is_closed:
+                self._on_item(item)
         assert self._decoder.fault is None, self._decoder.fault
 
     def take(self) -> bytes:
@@ -238,6 +247,9 @@ class FakePrimary:
 
     def _on_subscribe(self, packet: Subscribe) -> None:
         self.subscribes.append(packet)
+        if self.closes_at_system and any(each.topic_filter.startswith(b"$SYS/") for each in packet.subscriptions):
+            self.is_closed = True
+            return
         codes = [0x87 if each.topic_filter in self.refuse_filters else each.qos for each in packet.subscriptions]
         promises = self.manifest and ASK_FOR_MANIFEST in packet.properties.user_property
         promise = Properties(user_property=(ASK_FOR_MANIFEST,)) if promises else NO_PROPERTIES
@@ -253,16 +265,18 @@ class FakePrimary:
             if number > 1 and not self.sends_again:
                 continue
             before = len(self._out)
-            if topic_filter == b"$SYS/broker/version" and self.system_topics:
+            if topic_filter in (b"$SYS/broker/version", b"$SYS/+/version") and self.system_topics:
                 self.deliver(b"$SYS/broker/version", self.version_text, retain=True)
             total = ManifestSum()
+            left = len(self.retained) if self.limit is None else self.limit
             if promises:
                 self.deliver(MANIFEST_TOPIC, Manifest(topic_filter.decode(), None).encode())
             for topic, payload in list(self.retained.items()):
-                if not matches(topic_filter, topic):
+                if not (matches(topic_filter, topic) if self.wildcards else topic_filter == topic):
                     continue
                 total.add(topic, payload)
-                if not self.lose(number, topic):
+                left -= 1
+                if left >= 0 and not self.lose(number, topic):
                     altered = payload + b"!" if topic == self.alters else payload
                     self.deliver(topic, altered, qos=min(1, subscription.qos), retain=True)
             if promises:

@@ -58,6 +58,8 @@ class FakeServer:
             while data := await reader.read(1 << 16):
                 self.primary.receive(data)
                 self.push()
+                if self.primary.is_closed:
+                    break
         except ConnectionError:
             pass
         finally:

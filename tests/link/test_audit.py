@@ -145,7 +145,7 @@ def test_without_a_fence_nothing_is_removed_unasked() -> None:
     pair.events.clear()
     del pair.primary.retained[b"plant/0"]
     ask(pair)
-    pair.wait(6)
+    pair.wait(12)
     assert report(pair) == AuditReport(False, checked=10, kept=1)
     assert len(pair.replica) == 10
 

@@ -51,7 +51,7 @@ def test_what_connack_says_is_in_force() -> None:
         (5, 0x84, 0x84, "Unsupported protocol version (0x84)", "version = 4"),
         (5, 0x99, 0x99, "Payload format invalid (0x99)", ""),
         (5, 0xEE, 0xEE, "unknown Reason Code (0xEE)", ""),
-        (4, 1, 0x84, "Unsupported protocol version (0x84)", "version = 4"),
+        (4, 1, 0x84, "Unsupported protocol version (0x84)", 'retain_policy = "keep"'),
         (4, 4, 0x86, "Bad user name or password (0x86)", "password_file"),
         (4, 5, 0x87, "Not authorized (0x87)", "username"),
         (4, 9, 0x80, "Unspecified error (0x80)", ""),
@@ -64,6 +64,14 @@ def test_a_refusal_says_why_and_what_to_do(version: int, code: int, reason_code:
     assert raised.value.reason_code == reason_code
     assert raised.value.message == f"the primary refused the connection: {text}"
     assert hint in raised.value.hint
+
+
+def test_without_the_bridge_bit_it_is_not_the_reason() -> None:
+    """A primary that refuses MQTT 3.1.1 as such is not helped by another policy."""
+    with pytest.raises(PrimaryRefused) as raised:
+        read_connack(Connack(False, 1), make_config(version=4, retain_policy="keep"))
+    assert raised.value.hint
+    assert "retain_policy" not in raised.value.hint
 
 
 def test_the_primarys_own_words_are_kept() -> None:

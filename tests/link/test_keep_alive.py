@@ -15,8 +15,9 @@ PINGREQ = b"\xc0\x00"
 
 def keep_alive(*, accepted_s: int | None = None) -> tuple[KeepAlive, Outgoing]:
     """Return one whose connection began at time 0, with CONNACK at once when a Keep Alive is given."""
-    outgoing = Outgoing(make_config(), node_id="edge-1")
-    one = KeepAlive(outgoing, probe_filter=b"probe")
+    config = make_config()
+    outgoing = Outgoing(config, node_id="edge-1")
+    one = KeepAlive(config, outgoing=outgoing, probe_filter=b"probe")
     one.begin(now=0.0, timeout_s=10.0)
     if accepted_s is not None:
         one.accept(accepted_s)

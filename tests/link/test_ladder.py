@@ -15,8 +15,9 @@ import pytest
 from fanout.link.audit import AuditReport
 from fanout.link.events import Applied, AuditEnded, SelectorComplete, TearDown
 from fanout.link.proof import PROBES_MAX, Evidence
-from fanout.link.rehearsal import Order
+from fanout.link.rehearsal import SERVER_FENCE, Order
 from fanout.link.states import LinkState
+from fanout.link.system_topics import CLOSED_MAX
 from fanout.link.two_pass import PASSES_MAX
 from fanout.mqtt.packets import Pingresp, Subscribe
 from fanout.selection import Selector
@@ -212,6 +213,99 @@ def test_sets_that_overtake_show_it_although_the_fence_did_not() -> None:
     assert "behind the answers" in pair.session.primary.why_unordered
     assert pair.session.primary.fence is None
     assert pair.values() == VALUES
+
+
+# --- retained messages for wildcards ---
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_a_primary_without_retained_messages_for_wildcards_is_found_out(version: int) -> None:
+    """Its fence came, and marker and PINGRESP would: the link is never live, and names the selector and the remedy."""
+    one = foreign(version=version, wildcards=False)
+    async with linked(one, version=version, retain_policy="keep", min_evidence="quiet") as (link, wait_for):
+        await wait_for(lambda link: "wildcards" in (link.status.last_error or ""))
+        assert "as plant/# is one" in (link.status.last_error or "")
+        assert "live_only = true" in (link.status.last_error_hint or "")
+        assert not link.status.ready
+        assert "live" not in link.sink.states()
+        assert one.asked(b"plant/#") == 0
+
+
+def test_without_wildcards_and_without_a_fence_nothing_is_ready_by_default() -> None:
+    """Two passes agree that there is nothing: too weak."""
+    pair = Pair(primary=unfenced(wildcards=False))
+    settle(pair)
+    assert pair.session.evidence == [Evidence.TWO_PASS]
+
+
+@pytest.mark.parametrize("selector", [Selector("plant/7"), Selector("plant/#", live_only=True)])
+def test_selectors_that_need_no_retained_messages_for_wildcards_are_served(selector: Selector) -> None:
+    """One topic, or none that is retained."""
+    pair = Pair(make_config(selector), primary=foreign(wildcards=False))
+    pair.go_live_keeping_events()
+    assert pair.session.evidence == [Evidence.MARKER]
+    assert pair.values() == ({} if selector.live_only else {b"plant/7": b"old"})
+
+
+def test_the_wildcard_is_unsubscribed_again() -> None:
+    """Otherwise a fence made anew would come twice."""
+    pair = Pair(primary=foreign())
+    pair.go_live()
+    assert [each.topic_filters for each in pair.primary.unsubscribes] == [(b"fanout/control/edge-1/plant/+",)]
+
+
+def test_a_fence_that_comes_late_by_wildcard_shows_that_answers_overtake() -> None:
+    """Then retained messages do come for wildcards, and only the order is not known."""
+    one = foreign()
+    pair = Pair(primary=one)
+    pair.connect(pump=False)
+    while one.asked(b"fanout/control/edge-1/plant/+") == 0:
+        pair.feed(one.take())
+        one.receive(pair.session.take_output())
+    packets = one.take_packets()
+    fences = [packet for packet in packets if b"fence" in packet]
+    pair.feed(b"".join([packet for packet in packets if packet not in fences] + fences))
+    pair.pump()
+    pair.wait(20)
+    assert pair.is_in(S.LIVE)
+    assert pair.session.evidence == [Evidence.TWO_PASS]
+    assert "overtake" in pair.session.primary.why_unordered
+
+
+# --- primaries that close at $SYS ---
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_a_primary_that_closes_at_system_topics_is_not_asked_for_them(version: int) -> None:
+    """From the third connection on, for as long as the process lives; with a fence of its own the link is ready."""
+    lines: list[dict[str, object]] = []
+    one = primary(version=version, closes_at_system=True)
+    async with FakeServer(one) as server:
+        config = config_for(server.port, version=version, retain_policy="keep")
+        async with running(config, logger=logging_to(lines)) as link:
+            await link.wait(lambda: link.status.ready)
+            assert link.status.evidence is Evidence.MARKER
+            assert len(one.connects) == CLOSED_MAX + 1
+            assert [line["event"] for line in lines if "$SYS" in str(line["event"])] == [
+                "primary closes the connection at $SYS, not asked there any more"
+            ]
+            server.cut()
+            await link.wait(lambda: len(one.connects) == CLOSED_MAX + 2 and link.status.ready)
+            closed = [each for each in one.subscribes if each.subscriptions[0].topic_filter.startswith(b"$SYS/")]
+            assert len(closed) == CLOSED_MAX
+
+
+def test_a_primary_that_closes_now_and_then_is_still_asked() -> None:
+    """An answer in between makes it begin anew."""
+    one = primary(closes_at_system=True)
+    pair = Pair(primary=one)
+    for closes in (True, False) * 2:
+        one.closes_at_system = closes
+        pair.connect()
+        assert pair.is_in(S.LIVE) is not closes
+        pair.lose()
+    pair.connect()
+    assert pair.session.primary.fence == SERVER_FENCE
 
 
 # --- two-pass ---

@@ -69,6 +69,21 @@ async def test_acknowledgements_follow_the_record() -> None:
         assert order == [f"record {acknowledged}", "dispatch"]
 
 
+async def test_a_primary_that_closes_at_connect_may_not_take_the_bridge_bit() -> None:
+    """Over MQTT 3.1.1 the error names the setting without it; once it was connected, it does not."""
+    primary = FakePrimary(version=4, swallow=(Connack,))
+    async with FakeServer(primary) as server, running(config_for(server.port, version=4)) as link:
+        await link.wait(lambda: primary.connects)
+        assert primary.connects[0].bridge
+        server.cut()
+        await link.wait(lambda: link.status.last_error_hint)
+        assert 'retain_policy = "keep"' in (link.status.last_error_hint or "")
+        primary.swallow = ()
+        await link.wait_state(LinkState.LIVE)
+        server.cut()
+        await link.wait(lambda: "client_id" in (link.status.last_error_hint or ""))
+
+
 async def test_an_error_of_the_sink_ends_the_link() -> None:
     """A bug is not swallowed: the task ends with it."""
     async with FakeServer(FakePrimary()) as server, running(config_for(server.port), may_fail=True) as link:
