@@ -83,9 +83,9 @@ def test_wrong_parameters_and_inputs_are_refused_before_spark_starts(tmp_path: P
     for wrong in ({"settle_s": -1.0}, {"depth": -1}):
         with pytest.raises(ReportError, match="cannot be negative"):
             run_completeness([tmp_path], **wrong)
-    with pytest.raises(ReportError, match="holds no replication log"):
+    with pytest.raises(ReportError, match="is not the directory of a replication log"):
         run_completeness([tmp_path])
-    with pytest.raises(ReportError, match="holds no replication log"):
+    with pytest.raises(ReportError, match="is not the directory of a replication log"):
         run_lag([tmp_path])
 
 
