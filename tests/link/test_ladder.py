@@ -460,21 +460,21 @@ def test_audits_of_an_unordered_primary_remove_nothing_unasked() -> None:
     begun = pair.session.audit(confirmed=False, now_ns=pair.now_ns, now=pair.now)
     assert not isinstance(begun, str)
     pair.pump()
-    pair.wait(6)
+    pair.wait(12)
     (ended,) = pair.of(AuditEnded)
     assert ended.report == AuditReport(False, checked=40, changed=1, kept=1, seconds=ended.report.seconds)
 
 
 @pytest.mark.parametrize(("lost", "state"), [(False, S.LIVE), (True, S.TEARING_DOWN)])
 def test_a_resumed_session_of_an_unordered_primary_is_verified_by_silence(lost: bool, state: LinkState) -> None:
-    """One pass, compared with the replica."""
+    """One pass, compared with the replica; and what it lacks is asked for by name."""
     pair = Pair(primary=foreign(asynchronous=True))
     settle(pair)
     pair.lose()
     if lost:
         del pair.primary.retained[b"plant/0"]
     pair.connect()
-    pair.wait(6)
+    pair.wait(12)
     assert pair.is_in(state)
 
 

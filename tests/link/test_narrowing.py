@@ -157,9 +157,10 @@ def test_an_audit_removes_nothing_that_a_limit_cut_off(asynchronous: bool) -> No
     assert pair.is_in(S.LIVE)
 
 
-def test_an_audit_still_removes_what_is_gone() -> None:
-    """Asked for by name it does not come."""
-    pair = Pair(primary=foreign(flat(40), limit=None))
+@pytest.mark.parametrize("refused", [(), tuple(flat(3))])
+def test_an_audit_still_removes_what_is_gone(refused: tuple[bytes, ...]) -> None:
+    """Asked for by name it does not come; nor where that is not allowed."""
+    pair = Pair(primary=replace(foreign(flat(40), limit=None), refuse_filters=refused))
     pair.go_live()
     for topic in flat(3):
         del pair.primary.retained[topic]
