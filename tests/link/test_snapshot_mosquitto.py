@@ -285,7 +285,7 @@ async def test_a_truncated_snapshot_is_never_live(mosquitto: Mosquitto) -> None:
             few = dict(list(values.items())[:200])
             await load(mosquitto, {topic: b"" for topic in values if topic not in few})
             await link.wait_state(LinkState.LIVE, 40)
-            assert link.values() == few
+            await link.wait(lambda: link.values() == few, 40)  # the last clears may be behind the snapshot
             assert link.status.epochs_total >= 3
 
 
