@@ -20,8 +20,9 @@ __all__ = ["PassResult", "Replica"]
 _DIGEST_MASK = 2**64 - 1
 _ANY_LENGTH = 2**63
 _STALE_EXPIRIES_MAX = 1024
-_EXPIRY_ROUNDED_NS = 2_000_000_000
 """How many outdated entries the expiry heap may hold beyond as many as it has valid ones."""
+_EXPIRY_ROUNDED_NS = 2_000_000_000
+"""Within this two expiries may be the same: a primary counts down in whole seconds."""
 
 # Plain integers: looking up a member of an IntEnum costs as much as storing a value.
 _NEW = int(ChangeKind.NEW)

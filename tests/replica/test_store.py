@@ -474,6 +474,11 @@ STEPS = st.lists(
 )
 
 
+def same(held: tuple[bytes, int], copy: tuple[bytes, int]) -> bool:
+    """Say whether a copy is what is held, but for what whole seconds round away from its expiry."""
+    return held == copy or (held[0] == copy[0] and 0 not in (held[1], copy[1]) and abs(held[1] - copy[1]) <= 2 * SECOND)
+
+
 @given(st.lists(st.tuples(st.sampled_from(list(Phase)), STEPS), max_size=6))
 @settings(max_examples=200)
 def test_replica_agrees_with_a_plain_dictionary(
@@ -493,7 +498,7 @@ def test_replica_agrees_with_a_plain_dictionary(
                 continue
             if not payload:
                 model.pop(topic, None)
-            elif phase is Phase.LIVE or topic not in model or model[topic][0] != payload:
+            elif phase is Phase.LIVE or topic not in model or not same(model[topic], (payload, at)):
                 model[topic] = (payload, at)
         if number % 2:
             replica.remove_expired(NOW + SECOND)

@@ -59,9 +59,10 @@ class Client:
         self.pump()
 
     def disconnect(self) -> None:
-        """Lose the connection."""
+        """Lose the connection, and what was on its way at QoS 0."""
         self.connected = False
         self.session.disconnect()
+        self.expected = [one for one in self.expected if one[1] or one in self.received]
 
     def write(self, data: bytes) -> None:
         """Take what the server writes."""
