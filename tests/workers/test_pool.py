@@ -54,6 +54,14 @@ def make_pool(logger: NoLogger, *, listen: tuple[Address, ...] = LISTEN) -> Work
     )
 
 
+@pytest_asyncio.fixture(autouse=True)
+async def _transports_closed() -> AsyncIterator[None]:
+    """Give asyncio the turns in which it closes the transports of processes that have just ended."""
+    yield
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 @pytest_asyncio.fixture
 async def pool(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WorkerPool]:
     """Return a pool whose workers end as soon as they are started."""
@@ -121,5 +129,4 @@ async def test_nothing_is_started_while_the_pool_stops(monkeypatch: pytest.Monke
     await wait_until(lambda: not pool.addresses)
     assert not stopping.done()
     await stopping
-    await asyncio.sleep(0)  # asyncio closes the transport of a process in the turn behind its end
     assert starts.read_bytes() == begun
