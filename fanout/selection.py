@@ -131,7 +131,8 @@ class Selector:
     retained_only: bool = False
     live_only: bool = False
     max_payload: int = 0
-    _match: _Match = field(init=False, repr=False, compare=False)
+    match: _Match = field(init=False, repr=False, compare=False)
+    """What `matches` asks, without a call in Python: None for a topic at the primary that it does not replicate."""
     _match_local: _Match = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -146,7 +147,7 @@ class Selector:
             pattern = rb"(?!(?:%b)\Z)%b" % (excluded, pattern)
         pattern = rb"(?!\Z)%b" % pattern  # the prefix alone is not the local name of anything
         local = re.escape(self.prefix.encode()) + pattern
-        object.__setattr__(self, "_match", re.compile(pattern, re.DOTALL).fullmatch)
+        object.__setattr__(self, "match", re.compile(pattern, re.DOTALL).fullmatch)
         object.__setattr__(self, "_match_local", re.compile(local, re.DOTALL).fullmatch)
 
     @property
@@ -172,7 +173,7 @@ class Selector:
 
     def matches(self, topic: bytes) -> bool:
         """Say whether it replicates `topic`, a legal Topic Name at the primary."""
-        return self._match(topic) is not None
+        return self.match(topic) is not None
 
     def covers_local(self, topic: bytes) -> bool:
         """Say whether `topic`, a legal local Topic Name, is the local name of a topic it replicates."""

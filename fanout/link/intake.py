@@ -95,11 +95,13 @@ class Intake:
 
     def _convert_plain(self, rows: Sequence[PublishRow], now_ns: int) -> Batch:
         # One selector, no prefix, no stamps. Measured (2 shared cores, Python 3.11): 0.6 us a row with a known topic,
-        # 1.2 us with a new one.
+        # 0.8 us with a new one.
         batch = Batch()
         append = batch.updates.append
         get = self._replica.values.get
         places = self._places
+        match = self._selectors[0].match
+        control_prefix = self._control_prefix
         fixed_qos = self.fixed_qos[0]
         retain_all = self.retain_all
         digest = xxh3_64_intdigest
@@ -110,9 +112,12 @@ class Intake:
             held = get(topic)
             if held is not None:
                 topic = held[0]  # the name is held once, not once by the dictionary and once by the value
-            elif topic not in places and self._find_selector(topic) < 0:
-                batch.others.append(row)
-                continue
+            elif topic not in places:
+                if match(topic) is None or topic.startswith(control_prefix):
+                    batch.others.append(row)
+                    continue
+                if not flags & 1:
+                    self._remember(topic, 0)  # one with a retained value is found in the replica from now on
             append(
                 (
                     topic,
@@ -190,13 +195,16 @@ class Intake:
             return -1
         selectors = self._selectors
         index = self._last_index  # topics arrive branch by branch
-        if not selectors[index].matches(topic):
-            index = next((index for index, selector in enumerate(selectors) if selector.matches(topic)), -1)
+        if selectors[index].match(topic) is None:
+            index = next((index for index, selector in enumerate(selectors) if selector.match(topic) is not None), -1)
             if index < 0:
                 return -1
             self._last_index = index
+        self._remember(topic, index)
+        return index
+
+    def _remember(self, topic: bytes, index: int) -> None:
         if len(topic) <= _PLACE_BYTES_MAX:
             if len(self._places) >= _PLACES_MAX:
                 self._places.clear()
             self._places[topic] = index
-        return index

@@ -8,14 +8,23 @@ sessions.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Generic, TypeVar
 
 from fanout.errors import ProtocolError
 from fanout.mqtt.data_representation import MAX_STRING_BYTES, malformed
 from fanout.mqtt.reason_codes import ReasonCode
 
-__all__ = ["MAX", "SHARE_PREFIX", "FilterTrie", "check_topic_filter", "check_topic_name", "matches", "parse_shared"]
+__all__ = [
+    "MAX",
+    "SHARE_PREFIX",
+    "FilterTrie",
+    "check_topic_filter",
+    "check_topic_name",
+    "check_topic_names",
+    "matches",
+    "parse_shared",
+]
 
 MAX = MAX_STRING_BYTES
 """The longest Topic Name or Topic Filter in bytes [MQTT-4.7.3-3]."""
@@ -58,6 +67,25 @@ def check_topic_name(topic: bytes) -> None:
     if len(topic) > MAX:
         raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, "the Topic Name is longer than 65,535 bytes")
     raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, "the Topic Name holds a wildcard character")
+
+
+def check_topic_names(topics: Sequence[bytes]) -> None:
+    """Check that each of `topics` is a Topic Name; many together cost little more than one.
+
+    Raises:
+        ProtocolError: The first that is not, as `check_topic_name` raises it.
+    """
+    # No part of a character is "/": the joined names are well-formed UTF-8 exactly when each of them is.
+    joined = b"/".join(topics)
+    if _FORBIDDEN_IN_NAME.search(joined) is None and all(topics) and max(map(len, topics), default=0) <= MAX:
+        try:
+            joined.decode()
+        except UnicodeDecodeError:
+            pass
+        else:
+            return
+    for topic in topics:
+        check_topic_name(topic)
 
 
 def check_topic_filter(topic_filter: bytes) -> None:

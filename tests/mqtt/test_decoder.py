@@ -575,6 +575,22 @@ def test_any_number_of_topics_that_come_again(role: Role) -> None:
     expect_fault(decoder, encode_publish(b"t/#", b"1", version=5), ReasonCode.TOPIC_NAME_INVALID)
 
 
+@pytest.mark.parametrize("after", [b"", v5(b"c"), b"\x36\x00", v5(b"c", b"\x23\x00\x09")])
+def test_rows_before_a_bad_topic(after: bytes) -> None:
+    """The first fault counts: what follows the bad name, be it at fault as well, changes nothing."""
+    good = v5(b"a") + v5(b"b/\xc3\xa9")
+    for bad, reason_code in ((b"c/+", ReasonCode.TOPIC_NAME_INVALID), (b"c\xff", MALFORMED), (b"c\0", MALFORMED)):
+        items = expect_fault(server(), good + v5(bad) + after, reason_code)
+        assert [row[0] for row in flat(items)] == [b"a", b"b/\xc3\xa9"]  # type: ignore[index]
+
+
+def test_a_character_in_two_topics() -> None:
+    """Two names that are no UTF-8 are not well-formed because together they would be."""
+    for cut in (b"\xe2", b"\xe2\x82"):
+        rest = b"\xe2\x82\xac"[len(cut) :]
+        assert expect_fault(server(), v5(b"a" + cut) + v5(rest + b"b"), MALFORMED) == []
+
+
 def test_known_topics_may_be_replaced() -> None:
     """The decoder asks the container that it has now."""
     decoder = client()
