@@ -1,76 +1,47 @@
 """Running the HTTP endpoints inside the node's own event loop.
 
-This module owns the listening sockets and uvicorn. Signals, logging and the order of shutdown belong to the
-node, so uvicorn's own handling of them is switched off. It must not know what is served.
+This module owns the listening sockets, and when uvicorn (`fanout.api.embedded`) begins and ends. Signals, logging and
+the order of shutdown belong to the node. It must not know what is served.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import socket
-from collections.abc import Generator
-from typing import Final
-
-import uvicorn
-from fastapi import FastAPI
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from fanout.errors import ListenError
 
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from fanout.api.embedded import EmbeddedServer
+
 __all__ = ["HttpServer"]
 
-_CONNECTIONS_MAX: Final = 256
-"""Beyond it a request is answered 503: probes, a dashboard and a scraper need a handful."""
-_DRAIN_SECONDS: Final = 2
-"""How long `HttpServer.stop` lets running requests finish."""
-
-
-class _EmbeddedServer(uvicorn.Server):
-    """uvicorn without its signal handlers, and with an event for "now serving"."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.serving = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
-        self.serving.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
+_BACKLOG: Final = 256
+"""Connections that wait to be accepted."""
 
 
 class HttpServer:
     """Serves one application on one address; `start` once, `stop` once."""
 
-    def __init__(self, app: FastAPI, *, host: str, port: int) -> None:
+    def __init__(self, make_app: Callable[[], FastAPI], *, host: str, port: int) -> None:
         """Prepare; nothing is opened before `start`.
 
         Args:
-            app: What to serve.
+            make_app: Makes what to serve, in a thread: it may take its time to import what it needs.
             host: Name or address to listen on; a name with several addresses is bound on all of them.
             port: TCP port; 0 takes a free one, see `port` after `start`.
         """
+        self._make_app = make_app
         self._host = host
         self._port = port
-        self._server = _EmbeddedServer(
-            uvicorn.Config(
-                app,
-                http="h11",  # pure Python, always there; requests come by the second, not by the thousand
-                ws="none",
-                lifespan="off",
-                log_config=None,  # the node has set up logging
-                access_log=False,
-                server_header=False,
-                headers=[("Cache-Control", "no-store")],  # every answer is the state of one moment
-                proxy_headers=False,
-                limit_concurrency=_CONNECTIONS_MAX,
-                timeout_graceful_shutdown=_DRAIN_SECONDS,
-            )
-        )
+        self._server: EmbeddedServer | None = None
         self._task: asyncio.Task[None] | None = None
+        self._ending = False
 
     @property
     def port(self) -> int:
@@ -84,24 +55,23 @@ class HttpServer:
         return f"http://{host}:{self._port}"
 
     async def start(self) -> None:
-        """Bind and serve; return when connections are accepted.
+        """Bind; connections are accepted from now on, and answered as soon as the application is made.
 
         Raises:
             ListenError: The address cannot be bound.
         """
         sockets = await self._bind()
         self._port = sockets[0].getsockname()[1]
-        self._task = asyncio.create_task(self._server.serve(sockets=sockets), name="http-server")
-        waiter = asyncio.create_task(self._server.serving.wait(), name="http-server-start")
-        try:
-            await asyncio.wait({self._task, waiter}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiter.cancel()
-        if self._task.done():
-            failed, self._task = self._task, None
-            for bound in sockets:
-                bound.close()
-            await failed
+        self._task = asyncio.create_task(self._serve(sockets), name="http-server")
+
+    async def wait_failed(self) -> None:
+        """Wait until it serves no more; to be called while it is started.
+
+        Raises:
+            Exception: What made it fail, which only a bug does.
+        """
+        if self._task is not None:
+            await asyncio.shield(self._task)
 
     async def stop(self) -> None:
         """Stop accepting, let running requests finish for at most two seconds, and close.
@@ -110,9 +80,25 @@ class HttpServer:
         """
         if self._task is None:
             return
-        self._server.should_exit = True
-        await self._task
+        self._ending = True
+        if self._server is not None:
+            self._server.should_exit = True
+        await asyncio.wait({self._task})
         self._task = None
+
+    async def _serve(self, sockets: list[socket.socket]) -> None:
+        try:
+            self._server = await asyncio.to_thread(self._make_server)
+            if not self._ending:
+                await self._server.serve(sockets=sockets)
+        finally:
+            for bound in sockets:
+                bound.close()
+
+    def _make_server(self) -> EmbeddedServer:
+        from fanout.api.embedded import EmbeddedServer
+
+        return EmbeddedServer(self._make_app())
 
     async def _bind(self) -> list[socket.socket]:
         loop = asyncio.get_running_loop()
@@ -135,6 +121,7 @@ class HttpServer:
                 # With port 0 the first socket chooses, and the host's other addresses follow.
                 port = self._port or (sockets[0].getsockname()[1] if len(sockets) > 1 else 0)
                 bound.bind((where[0], port, *where[2:]))
+                bound.listen(_BACKLOG)
         except OSError as error:
             for opened in sockets:
                 opened.close()

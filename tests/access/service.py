@@ -54,7 +54,7 @@ async def open_service() -> AsyncIterator[Service]:
     service = Service()
     app = FastAPI()
     app.add_route("/mqtt", service.__call__, methods=["POST"])
-    server = HttpServer(app, host="127.0.0.1", port=0)
+    server = HttpServer(lambda: app, host="127.0.0.1", port=0)
     await server.start()
     service.url = f"{server.url}/mqtt"
     try:

@@ -21,7 +21,7 @@ def node() -> StandInNode:
 @pytest.fixture
 async def http(node: StandInNode) -> AsyncIterator[httpx.AsyncClient]:
     """Return a client of `node`, served on a free port."""
-    server = HttpServer(create_app(node), host="127.0.0.1", port=0)
+    server = HttpServer(lambda: create_app(node), host="127.0.0.1", port=0)
     await server.start()
     async with httpx.AsyncClient(base_url=server.url, trust_env=False) as client:
         yield client

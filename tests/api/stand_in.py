@@ -318,7 +318,7 @@ def serving(node: StandInNode) -> Iterator[str]:
     stops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def serve() -> None:
-        server = HttpServer(create_app(node), host="127.0.0.1", port=0)
+        server = HttpServer(lambda: create_app(node), host="127.0.0.1", port=0)
         stop = asyncio.Event()
         await server.start()
         urls.append(server.url)

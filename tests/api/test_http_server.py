@@ -6,10 +6,12 @@ import asyncio
 import errno
 import signal
 import socket
+import threading
 
 import httpx
 import pytest
 import uvicorn
+from fastapi import FastAPI
 
 from fanout.api.app import create_app
 from fanout.api.http_server import HttpServer
@@ -19,7 +21,7 @@ from tests.api.stand_in import ready_node
 
 def server(*, host: str = "127.0.0.1", port: int = 0) -> HttpServer:
     """Return a server that is not started."""
-    return HttpServer(create_app(ready_node()), host=host, port=port)
+    return HttpServer(lambda: create_app(ready_node()), host=host, port=port)
 
 
 async def test_start_knows_the_port_and_accepts_at_once() -> None:
@@ -37,6 +39,8 @@ async def test_stop_closes_the_port_and_leaves_no_task() -> None:
     """After `stop` nothing listens and nothing runs."""
     http = server()
     await http.start()
+    async with httpx.AsyncClient(trust_env=False) as client:
+        await client.get(f"{http.url}/livez")
     await http.stop()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", http.port)
@@ -116,16 +120,52 @@ async def test_other_failures_say_what_to_do(monkeypatch: pytest.MonkeyPatch, nu
     assert opened[0].fileno() == -1
 
 
-async def test_failure_while_starting_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start that fails behind the bound socket is an error, not a wait without end."""
+async def test_failure_while_starting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails behind the bound socket is told to who waits for it, and the port is closed."""
 
     async def startup(self: uvicorn.Server, sockets: list[socket.socket] | None = None) -> None:
         raise RuntimeError("impossible")
 
     monkeypatch.setattr(uvicorn.Server, "startup", startup)
     http = server()
-    with pytest.raises(RuntimeError, match="impossible"):
+    await http.start()
+    async with asyncio.timeout(10):
+        with pytest.raises(RuntimeError, match="impossible"):
+            await http.wait_failed()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", http.port)
+        await http.stop()
+
+
+async def test_a_request_waits_for_the_application() -> None:
+    """While the application is made the port accepts, the event loop runs, and the request is answered afterwards."""
+    asked, go = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def make_app() -> FastAPI:
+        loop.call_soon_threadsafe(asked.set)
+        assert go.wait(10)
+        return create_app(ready_node())
+
+    http = HttpServer(make_app, host="127.0.0.1", port=0)
+    async with asyncio.timeout(10), httpx.AsyncClient(trust_env=False) as client:
         await http.start()
+        request = asyncio.create_task(client.get(f"{http.url}/livez"))
+        await asked.wait()
+        go.set()
+        assert (await request).status_code == 200
+        await http.stop()
+
+
+async def test_stop_while_the_application_is_made() -> None:
+    """A node that is stopped as soon as it has started serves nothing and leaves nothing."""
+    http = server()
+    await http.start()
+    async with asyncio.timeout(10):
+        await http.stop()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", http.port)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_ipv6_address_is_bracketed() -> None:

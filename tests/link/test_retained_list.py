@@ -57,7 +57,7 @@ async def listing(topics: dict[bytes, bytes]) -> AsyncIterator[tuple[Emqx, str]]
     """Serve a list; give it and its address."""
     emqx, app = Emqx(topics), FastAPI()
     app.add_route(PATH, emqx.__call__, methods=["GET"])
-    server = HttpServer(app, host="127.0.0.1", port=0)
+    server = HttpServer(lambda: app, host="127.0.0.1", port=0)
     await server.start()
     try:
         yield emqx, f"{server.url}{PATH}"
