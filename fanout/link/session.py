@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from fanout.config import LinkConfig
-from fanout.errors import FanoutError, LinkLost, ProtocolError, SnapshotUnproved
+from fanout.errors import FanoutError, LinkLost, PrimaryRefused, ProtocolError, SnapshotUnproved
 from fanout.link.audit import LiveAudits
 from fanout.link.control import ControlChannel
 from fanout.link.counting import RetainedCount
@@ -258,7 +258,7 @@ class LinkSession:
             return min(deadline, self._abandoned_at() if len(self._replica) else _NEVER)
         if self._decoder is None:
             return deadline
-        deadline = min(deadline, self._keep_alive.deadline(staged=self._stage is not None))
+        deadline = min(deadline, self._keep_alive.deadline(staged=self._is_staged))
         if self._stage is not None:
             deadline = min(deadline, self._stage.deadline)
         if self.state in (LinkState.LIVE, LinkState.STALLED) and not self.auditing:
@@ -422,7 +422,7 @@ class LinkSession:
         self._keep_alive.accept(handshake.keep_alive_s)
         self._tenure.grant(handshake.session_expiry_s)
         self.reception.begin_connection(stamped=handshake.stamped)
-        self._outgoing.allow_in_flight(handshake.receive_maximum)
+        self._outgoing.accept(handshake.limits)
         self._events.append(StandingTold(self.primary.begin_connection(handshake.primary_node, now=self._now)))
         if handshake.session_present:
             self._outgoing.publish_again(self._now)
@@ -524,8 +524,15 @@ class LinkSession:
         if not self._outgoing.answered(packet.packet_id):
             return
         self.primary.receive_suback(packet)
-        if self._stage is not None:
+        if self._stage is None:
+            return
+        try:
             self._stage.receive_suback(packet, self._now)
+        except PrimaryRefused as error:
+            if self.state is not LinkState.VERIFYING:
+                raise
+            # What is held can be compared no more, not in the next connection either: it is not served any longer.
+            self._end_session(Trigger.LOSS, error.message, error)
 
     def _on_unsuback(self, packet: Unsuback) -> None:
         self._outgoing.answered(packet.packet_id)
@@ -714,7 +721,7 @@ class LinkSession:
             if self._stage is None and self.state is LinkState.LIVE and now >= self._audits.due_s:
                 self._begin_audit(confirmed=False)
             else:
-                self._keep_alive.tick(now, staged=self._stage is not None)
+                self._keep_alive.tick(now, staged=self._is_staged)
                 if self._stage is not None:
                     self._stage.tick(now)
                     self._advance()
@@ -734,6 +741,11 @@ class LinkSession:
             self._end_session(Trigger.UNPROVED, error.message, error)
         except FanoutError as error:
             self._fail(error)
+
+    @property
+    def _is_staged(self) -> bool:
+        """Whether PINGREQ belongs to a stage, which may also be the one that follows a tear-down."""
+        return self._stage is not None or self.state is LinkState.TEARING_DOWN
 
     def _abandoned_at(self) -> float:
         return _NEVER if self.staleness.reason is not None else self._tenure.expires_at

@@ -13,7 +13,7 @@ from fanout.link.outgoing import Message
 from fanout.link.proof import Evidence
 from fanout.link.rehearsal import SERVER_FENCE
 from fanout.link.states import LinkState
-from fanout.mqtt.packets import Ack, Auth, Connack, Disconnect, PacketType, Pingresp, Suback, encode
+from fanout.mqtt.packets import Ack, Auth, Connack, Disconnect, PacketType, Pingresp, Suback, Unsuback, encode
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import ChangeKind, Phase, Stamp
@@ -838,6 +838,40 @@ def test_an_expired_value_is_no_loss() -> None:
     assert pair.dispatched()[-1] == (b"plant/0", b"")
 
 
+def test_a_missed_value_that_expires_before_the_comparison_ends_is_gone() -> None:
+    """A copy that differs, and whose Message Expiry Interval ends before the evidence comes, is no value to judge."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.lose()
+    pair.primary.retained[b"plant/0"] = b"missed"
+    pair.primary.properties = b"\x02\x00\x00\x00\x01"
+    pair.connect(pump=False)
+    while not pair.is_in(S.VERIFYING):
+        pair.primary.receive(pair.session.take_output())
+        pair.feed(pair.primary.take())
+    pair.primary.swallow = (Pingresp,)
+    pair.pump()
+    pair.wait(2)
+    assert b"plant/0" not in pair.values()
+    pair.feed(encode(Pingresp(), version=5))
+    pair.pump()
+    assert pair.dispatched()[:2] == [(b"plant/0", b"missed"), (b"plant/0", b"")]
+    assert pair.is_in(S.LIVE)
+
+
+def test_a_selector_refused_in_a_comparison_is_lost() -> None:
+    """What can be compared no more is not served any longer: neither now nor after each further connection."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.primary.refuse_filters = (b"plant/#",)
+    resume(pair)
+    assert "refused the subscription plant/#" in pair.reason()
+    assert "refused the subscription plant/#" in pair.failure()
+    pair.lose()
+    pair.tear_down()
+    assert pair.is_in(S.DOWN)
+
+
 def test_a_verification_that_is_cut_short_ends_the_session() -> None:
     """What cannot be verified is not believed."""
     pair = Pair(primary=filled())
@@ -980,6 +1014,31 @@ def test_messages_in_flight_are_published_again_with_dup() -> None:
     assert pair.is_in(S.LIVE)
 
 
+def test_a_smaller_receive_maximum_holds_for_what_is_published_again() -> None:
+    """What was in flight is sent again in order, no more of it at a time than the primary allows now."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.primary.swallow = (Ack,)
+    for number in range(10):
+        pair.session.forward(Message(b"plant/0", b"%d" % number, qos=1 + number % 2), now_ns=pair.now_ns, now=pair.now)
+    pair.pump()
+    pair.primary.swallow = ()
+    pair.lose()
+    pair.primary.connack = Connack(False, 0, Properties(receive_maximum=3))
+    pair.connect(pump=False)
+    pair.primary.receive(pair.session.take_output())
+    pair.feed(pair.primary.take())
+    published = len(pair.primary.published)
+    pair.primary.receive(pair.session.take_output())
+    assert len(pair.primary.published) == published + 3
+    pair.feed(pair.primary.take())
+    pair.pump()
+    assert pair.is_in(S.LIVE)
+    again = [payload for _, payload, flags in pair.primary.published if flags & 8]
+    assert again == [b"%d" % number for number in range(10)]
+    assert len(pair.of(Forwarded)) == 10
+
+
 # --- session loss ---
 
 
@@ -1004,6 +1063,34 @@ def test_a_lost_session_is_torn_down_before_the_next_snapshot() -> None:
     assert pair.session.epoch > epoch
     assert pair.values() == {}
     assert pair.session.epochs_total == 2
+
+
+def test_a_long_tear_down_is_followed_by_a_snapshot_whatever_the_keep_alive_asked() -> None:
+    """No PINGREQ is under way when it ends, for the answer to the next one means something."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.lose()
+    pair.primary.has_session = False
+    pair.connect()
+    pair.primary.swallow = (Pingresp, Unsuback)
+    pair.wait(30)
+    assert pair.is_in(S.TEARING_DOWN)
+    assert pair.primary.unsubscribes, "the primary hears of the link"
+    pair.primary.swallow = ()
+    pair.tear_down()
+    assert pair.is_in(S.LIVE)
+
+
+def test_no_packet_identifier_is_used_twice_when_an_epoch_begins() -> None:
+    """What was asked of a fanout node in front of the new session's snapshot has its own [MQTT-2.2.1-3]."""
+    pair = Pair(primary=filled(connack=Connack(False, 0, STAMPING)))
+    pair.connect(pump=False)
+    for _ in range(2):
+        pair.primary.receive(pair.session.take_output())
+        pair.feed(pair.primary.take() if not pair.primary.subscribes else b"")
+    packet_ids = [packet.packet_id for packet in pair.primary.subscribes]
+    assert len(packet_ids) == 2
+    assert len(set(packet_ids)) == 2
 
 
 def test_a_connection_lost_during_the_tear_down_leads_to_down() -> None:
@@ -1138,6 +1225,47 @@ def test_forwarding_respects_the_receive_maximum_and_keeps_room_for_heartbeats()
     pair.primary.swallow = ()
     pair.connect()
     assert len(pair.of(Forwarded)) == 10_016
+
+
+def test_a_message_that_the_primary_does_not_take_is_refused() -> None:
+    """The primary would close the connection at it, and at each attempt to send it again: it never leaves."""
+    limits = Properties(maximum_packet_size=1000, retain_available=0, maximum_qos=1)
+    pair = Pair(primary=filled(connack=Connack(False, 0, limits)))
+    pair.go_live()
+
+    def forward(message: Message) -> int | ReasonCode:
+        return pair.session.forward(message, now_ns=pair.now_ns, now=pair.now)
+
+    assert forward(Message(b"plant/0", b"x" * 1000)) is UNAVAILABLE
+    assert forward(Message(b"plant/0", b"x", retain=True)) is UNAVAILABLE
+    largest = 1000 - len(Message(b"plant/0", b"").encode(1, version=5)) - 1  # one more byte says how long it is
+    assert forward(Message(b"plant/0", b"x" * (largest + 1))) is UNAVAILABLE
+    published = len(pair.primary.published)
+    forward(Message(b"plant/0", b"x" * largest, qos=2))
+    pair.pump()
+    ((_, payload, flags),) = pair.primary.published[published:]
+    assert (len(payload), flags >> 1) == (largest, 1), "at the primary's Maximum QoS"
+    assert [event.reason_code for event in pair.of(Forwarded)] == [ReasonCode.SUCCESS]
+
+
+def test_a_primary_without_retained_messages_gets_no_fence() -> None:
+    """It would close the connection at one [MQTT-3.2.2-14]; the sets are taken by silence."""
+    pair = Pair(
+        primary=filled(retained={}, system_topics=False, connack=Connack(False, 0, Properties(retain_available=0)))
+    )
+    pair.connect()
+    pair.wait(12)
+    assert pair.is_in(S.LIVE)
+    assert not any(flags & 1 for _, _, flags in pair.primary.published)
+
+
+def test_a_primary_with_maximum_qos_0_gets_no_control_messages() -> None:
+    """Nothing that is published there is answered [MQTT-3.2.2-11]; the evidence is the barrier."""
+    pair = Pair(primary=filled(connack=Connack(False, 0, Properties(maximum_qos=0))))
+    pair.go_live()
+    assert pair.session.evidence == [Evidence.BARRIER]
+    assert pair.primary.published == []
+    assert pair.session.forward(Message(b"plant/0", b"x"), now_ns=pair.now_ns, now=pair.now) is UNAVAILABLE
 
 
 def test_forwarded_messages_of_a_lost_session_are_given_up() -> None:
