@@ -137,11 +137,11 @@ def test_a_snapshot_becomes_live_with_evidence() -> None:
     assert pair.values() == VALUES
     assert pair.states() == [S.CONNECTING, S.SNAPSHOT, S.PROVING, S.LIVE]
     assert pair.of(SelectorComplete) == [SelectorComplete(0, Evidence.MARKER)]
-    assert pair.session.evidence == [Evidence.MARKER]
+    assert pair.session.life.evidence == [Evidence.MARKER]
     assert pair.session.primary.fence == b"$SYS/broker/version"
-    assert pair.session.snapshot_topics == 50
-    assert pair.session.snapshot_seconds is not None
-    assert pair.session.epoch == pair.now_ns // 1000
+    assert pair.session.life.snapshot_topics == 50
+    assert pair.session.life.snapshot_seconds is not None
+    assert pair.session.life.epoch == pair.now_ns // 1000
     assert {each.changes.phase for each in pair.of(Applied)} == {Phase.SNAPSHOT}
     final = pair.primary.subscriptions[b"plant/#"]
     assert (final.qos, final.retain_as_published, final.no_local, final.retain_handling) == (1, True, True, 2)
@@ -195,7 +195,7 @@ def test_several_selectors_follow_one_another() -> None:
     pair.connect()
     assert pair.states() == [S.CONNECTING, S.SNAPSHOT, S.PROVING, S.SNAPSHOT, S.PROVING, S.LIVE]
     assert [event.index for event in pair.of(SelectorComplete)] == [0, 1]
-    assert pair.session.snapshot_topics == 51
+    assert pair.session.life.snapshot_topics == 51
 
 
 def test_snapshot_topics_grow_while_it_arrives() -> None:
@@ -209,7 +209,7 @@ def test_snapshot_topics_grow_while_it_arrives() -> None:
         down = primary.take()
         for start in range(0, len(down), 100):
             pair.feed(down[start : start + 100])
-            seen.append(pair.session.snapshot_topics)
+            seen.append(pair.session.life.snapshot_topics)
     assert seen == sorted(seen)
     assert len(set(seen)) > 5
     assert seen[-1] == 50
@@ -220,7 +220,7 @@ def test_without_permission_to_publish_the_evidence_is_the_barrier() -> None:
     pair = Pair(primary=filled(allow_control=False))
     pair.connect()
     assert pair.is_in(S.LIVE)
-    assert pair.session.evidence == [Evidence.BARRIER]
+    assert pair.session.life.evidence == [Evidence.BARRIER]
     assert pair.session.control.lag_ns(pair.now) is None
     published = len(pair.primary.published)
     pair.wait(60)
@@ -237,14 +237,14 @@ def test_control_messages_that_vanish_are_given_a_second() -> None:
     assert pair.is_in(S.SNAPSHOT)
     pair.wait(0.2)
     assert pair.is_in(S.LIVE)
-    assert pair.session.evidence == [Evidence.BARRIER]
+    assert pair.session.life.evidence == [Evidence.BARRIER]
 
 
 def test_a_control_topic_that_cannot_be_subscribed_is_no_channel() -> None:
     """A SUBACK that refuses the control topic leaves the barrier."""
     pair = Pair(primary=filled(refuse_filters=(b"fanout/control/edge-1/plant",), silent_control=True))
     pair.connect()
-    assert pair.session.evidence == [Evidence.BARRIER]
+    assert pair.session.life.evidence == [Evidence.BARRIER]
 
 
 def test_a_primary_that_never_answers_the_rehearsal_is_left() -> None:
@@ -278,7 +278,7 @@ def test_without_any_fence_the_set_is_taken_twice() -> None:
     pair.wait(5)
     assert pair.is_in(S.LIVE)
     assert pair.session.primary.fence is None
-    assert pair.session.evidence == [Evidence.TWO_PASS]
+    assert pair.session.life.evidence == [Evidence.TWO_PASS]
 
 
 def test_a_fanout_primary_needs_no_fence() -> None:
@@ -310,7 +310,7 @@ def test_a_truncated_snapshot_is_never_live(packets: int) -> None:
         return
     pair.wait(60)
     assert S.LIVE not in pair.states()
-    assert pair.session.truncated_total == 1
+    assert pair.session.life.truncated_total == 1
     (failed,) = pair.of(Failed)
     assert isinstance(failed.error, SnapshotUnproved)
     assert "max_queued_messages" in failed.error.hint
@@ -401,7 +401,7 @@ def test_values_over_a_limit_are_counted_in_the_epoch() -> None:
     """What a limit keeps out is known for the epoch."""
     pair = Pair(primary=filled(), topics_max=10)
     pair.go_live()
-    assert pair.session.refused_in_epoch == 40
+    assert pair.session.life.refused_in_epoch == 40
 
 
 def test_unknown_acknowledgements_are_ignored() -> None:
@@ -431,7 +431,7 @@ def test_live_updates_are_acknowledged_in_one_piece_after_they_were_applied() ->
     assert len(applied.changes.updates) == 100
     assert applied.changes.phase is Phase.LIVE
     assert len(applied.acknowledgement) == 400
-    assert applied.epoch == pair.session.epoch
+    assert applied.epoch == pair.session.life.epoch
     assert pair.session.take_output() == b""
 
 
@@ -445,7 +445,7 @@ def test_messages_outside_are_acknowledged_and_counted() -> None:
     (applied,) = pair.of(Applied)
     assert applied.changes.updates == []
     assert len(applied.acknowledgement) == 8
-    assert pair.session.outside_total == 2
+    assert pair.session.inbox.outside_total == 2
 
 
 def test_a_foreign_message_on_the_own_control_topic_is_ignored() -> None:
@@ -563,7 +563,7 @@ def test_missing_heartbeats_stall_the_link_and_a_return_verifies_it() -> None:
     pair.primary.silent_control = False
     pair.wait(5)
     assert pair.states() == [S.STALLED, S.VERIFYING, S.LIVE]
-    assert pair.session.epochs_total == 1
+    assert pair.session.life.epochs_total == 1
 
 
 def test_a_long_stall_ends_the_connection() -> None:
@@ -691,14 +691,14 @@ def test_a_resumed_session_is_verified_and_nothing_unchanged_is_dispatched() -> 
     """Session Present 1 leads through resuming and verifying back to live, in the same epoch."""
     pair = Pair(primary=filled())
     pair.go_live()
-    epoch = pair.session.epoch
+    epoch = pair.session.life.epoch
     resume(pair)
     assert pair.states() == [S.DOWN, S.CONNECTING, S.RESUMING, S.VERIFYING, S.LIVE]
     assert not pair.primary.connects[1].clean_start
     assert pair.dispatched() == []
     assert {each.changes.phase for each in pair.of(Applied) if each.changes.updates} == {Phase.AUDIT}
-    assert pair.session.epoch == epoch
-    assert pair.session.connections_total == 2
+    assert pair.session.life.epoch == epoch
+    assert pair.session.inbox.connections_total == 2
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
 
 
@@ -752,14 +752,14 @@ def test_a_difference_is_a_loss_and_ends_the_session(topic: bytes, payload: byte
     pair.lose()
     pair.tear_down()
     assert pair.is_in(S.DOWN)
-    assert pair.session.evidence == [None]
-    epoch = pair.session.epoch
+    assert pair.session.life.evidence == [None]
+    epoch = pair.session.life.epoch
     pair.events.clear()
     pair.now += 1
     pair.connect()
     assert pair.primary.connects[-1].clean_start
     assert pair.is_in(S.LIVE)
-    assert pair.session.epoch > epoch
+    assert pair.session.life.epoch > epoch
     assert pair.values() == pair.primary.retained
 
 
@@ -885,7 +885,7 @@ def test_a_verification_that_is_cut_short_ends_the_session() -> None:
     pair.pump()
     pair.wait(30)
     assert pair.states()[-1] is S.TEARING_DOWN
-    assert pair.session.truncated_total == 1
+    assert pair.session.life.truncated_total == 1
 
 
 def test_stamps_tell_an_update_during_the_verification_from_a_loss() -> None:
@@ -927,7 +927,7 @@ def test_an_unfinished_snapshot_is_taken_again_in_the_same_session() -> None:
     assert pair.values() == primary.retained
     assert pair.dispatched()[-1] == (b"plant/0", b"")
     assert len(pair.dispatched()) == 51
-    assert pair.session.epochs_total == 1
+    assert pair.session.life.epochs_total == 1
 
 
 def test_a_connection_lost_in_the_rehearsal_rehearses_again() -> None:
@@ -939,7 +939,7 @@ def test_a_connection_lost_in_the_rehearsal_rehearses_again() -> None:
     pair.lose()
     pair.connect()
     assert pair.is_in(S.LIVE)
-    assert pair.session.evidence == [Evidence.MARKER]
+    assert pair.session.life.evidence == [Evidence.MARKER]
 
 
 def test_a_silent_primary_after_resumption_is_left() -> None:
@@ -1046,23 +1046,23 @@ def test_a_lost_session_is_torn_down_before_the_next_snapshot() -> None:
     """Session Present 0 with values: tear-down first, then a new epoch with a new snapshot."""
     pair = Pair(primary=filled())
     pair.go_live()
-    epoch = pair.session.epoch
+    epoch = pair.session.life.epoch
     pair.lose()
     pair.primary.has_session = False
     pair.primary.retained.clear()
     pair.connect()
     assert pair.states() == [S.DOWN, S.CONNECTING, S.TEARING_DOWN]
     assert pair.of(TearDown) == [TearDown("the primary has no session for this link any more")]
-    assert pair.session.epoch == epoch, "the tear-down belongs to the old epoch"
+    assert pair.session.life.epoch == epoch, "the tear-down belongs to the old epoch"
     pair.primary.deliver(b"plant/0", b"early")
     pair.pump()
     assert pair.of(Applied) == []
     pair.now += 1
     pair.tear_down()
     assert pair.is_in(S.LIVE)
-    assert pair.session.epoch > epoch
+    assert pair.session.life.epoch > epoch
     assert pair.values() == {}
-    assert pair.session.epochs_total == 2
+    assert pair.session.life.epochs_total == 2
 
 
 def test_a_long_tear_down_is_followed_by_a_snapshot_whatever_the_keep_alive_asked() -> None:
@@ -1150,10 +1150,10 @@ def test_an_epoch_is_never_repeated() -> None:
     """Epochs grow even when the clock stands still."""
     pair = Pair(make_config(session_expiry_s=0), FakePrimary())
     pair.go_live()
-    first = pair.session.epoch
+    first = pair.session.life.epoch
     pair.lose()
     pair.connect()
-    assert pair.session.epoch == first + 1
+    assert pair.session.life.epoch == first + 1
 
 
 def test_losing_a_connection_that_is_down_changes_nothing() -> None:
@@ -1263,7 +1263,7 @@ def test_a_primary_with_maximum_qos_0_gets_no_control_messages() -> None:
     """Nothing that is published there is answered [MQTT-3.2.2-11]; the evidence is the barrier."""
     pair = Pair(primary=filled(connack=Connack(False, 0, Properties(maximum_qos=0))))
     pair.go_live()
-    assert pair.session.evidence == [Evidence.BARRIER]
+    assert pair.session.life.evidence == [Evidence.BARRIER]
     assert pair.primary.published == []
     assert pair.session.forward(Message(b"plant/0", b"x"), now_ns=pair.now_ns, now=pair.now) is UNAVAILABLE
 
@@ -1310,7 +1310,7 @@ def test_a_fence_that_comes_late_is_nobodys() -> None:
     pair.primary.deliver(b"$SYS/broker/version", b"2", retain=True)
     pair.primary.deliver(b"$SYS/broker/version", b"2")
     pair.pump()
-    assert pair.session.outside_total == 1
+    assert pair.session.inbox.outside_total == 1
 
 
 def test_a_suback_that_comes_late_is_nobodys() -> None:
@@ -1361,13 +1361,13 @@ def test_evidence_of_an_attempt_that_was_cut_off_does_not_count() -> None:
         pair.primary.receive(pair.session.take_output())
         pair.feed(pair.primary.take())
     pair.lose()
-    assert pair.session.evidence == [Evidence.MARKER, None]
+    assert pair.session.life.evidence == [Evidence.MARKER, None]
     pair.connect(pump=False)
     pair.primary.receive(pair.session.take_output())
     pair.feed(pair.primary.take())
-    assert pair.session.evidence == [None, None]
+    assert pair.session.life.evidence == [None, None]
     pair.pump()
-    assert pair.session.evidence == [Evidence.MARKER, Evidence.MARKER]
+    assert pair.session.life.evidence == [Evidence.MARKER, Evidence.MARKER]
     assert pair.is_in(S.LIVE)
 
 
@@ -1387,4 +1387,4 @@ def test_a_shortfall_has_a_measure(count: bytes, told: str) -> None:
     pair.wait(120)
     assert "the retained set of plant/# ended after 0 topics" in pair.reason()
     assert pair.reason().endswith(told)
-    assert pair.session.outside_total == 0
+    assert pair.session.inbox.outside_total == 0
