@@ -51,7 +51,7 @@ def decode_manifest(payload: bytes) -> Manifest | None:
         document = json.loads(payload)
         count = document["count"]
         return Manifest(str(document["filter"]), None if count is None else int(count), int(document["digest"], 16))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 

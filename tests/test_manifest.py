@@ -14,7 +14,17 @@ def test_what_is_encoded_is_read_back(manifest: Manifest) -> None:
     assert decode_manifest(manifest.encode()) == manifest
 
 
-@pytest.mark.parametrize("payload", [b"", b"\xff", b"{}", b"[1]", b'{"filter": "#", "count": "x", "digest": "0"}'])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xff",
+        b"{}",
+        b"[1]",
+        b'{"filter": "#", "count": "x", "digest": "0"}',
+        b'{"filter": "#", "count": Infinity, "digest": "0"}',
+    ],
+)
 def test_anything_else_is_none(payload: bytes) -> None:
     """A payload that is no manifest says nothing."""
     assert decode_manifest(payload) is None

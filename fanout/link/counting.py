@@ -1,7 +1,7 @@
 """Whether a link holds as many retained messages as its primary counts (core).
 
 Owns the figure that Mosquitto gives, what belongs to it, and the requests for it. It must not know when it is wanted
-(`fanout.link.session`), nor how the set was proved before: this only confirms a set that is.
+(`fanout.link.life`), nor how the set was proved before: this only confirms a set that is.
 
 `$SYS/broker/retained messages/count` counts everything with a retained value: the primary's own `$SYS` topics (53 of
 them on 2.0.11), other topics with `$` in front that `#` does not match, what the link may not read, and what has

@@ -2,7 +2,7 @@
 
 Owns the making of stages: a rehearsal unless its outcome is known, the wait for what is pending, a pass over the
 retained sets. It must not know what the packets tell a stage, nor what follows from its outcome
-(`fanout.link.session`).
+(`fanout.link.life`).
 """
 
 from __future__ import annotations

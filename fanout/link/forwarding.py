@@ -57,8 +57,11 @@ class Forwarding:
             now: Monotonic seconds.
 
         Returns:
-            Its token; or Quota exceeded when too many wait.
+            Its token; or, when it is not taken, the Reason Code for its publisher: Quota exceeded when too many wait,
+            `UNAVAILABLE` when the primary does not take such a message.
         """
+        if not self._outgoing.takes(message):
+            return UNAVAILABLE
         if len(self._waiting) >= QUEUE_MAX:
             return ReasonCode.QUOTA_EXCEEDED
         self._token += 1

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from fanout.config import LinkConfig
 from fanout.errors import LinkLost, PrimaryRefused
+from fanout.link.outgoing import Limits
 from fanout.mqtt.packets import Connack, Disconnect
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.stamp import ASK_FOR_STAMPS, NODE_PROPERTY
@@ -43,8 +44,8 @@ class Handshake:
 
     session_present: bool
     """Whether the primary has the session."""
-    receive_maximum: int
-    """QoS 1 messages that may be sent without waiting."""
+    limits: Limits
+    """What the primary takes from the link."""
     keep_alive_s: int
     """Keep Alive in force; 0 for none."""
     session_expiry_s: int
@@ -77,7 +78,12 @@ def read_connack(packet: Connack, config: LinkConfig) -> Handshake:
     keep_alive_s, expiry_s = properties.server_keep_alive, properties.session_expiry_interval
     return Handshake(
         session_present=packet.session_present,
-        receive_maximum=properties.receive_maximum or 0xFFFF,
+        limits=Limits(
+            receive_maximum=properties.receive_maximum or 0xFFFF,
+            maximum_qos=2 if properties.maximum_qos is None else properties.maximum_qos,
+            retain_available=properties.retain_available != 0,
+            packet_bytes_max=properties.maximum_packet_size,
+        ),
         keep_alive_s=config.keep_alive_s if keep_alive_s is None else keep_alive_s,  # [MQTT-3.2.2-21]
         session_expiry_s=config.session_expiry_s if expiry_s is None else expiry_s,
         primary_node=dict(properties.user_property).get(NODE_PROPERTY),

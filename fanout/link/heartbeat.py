@@ -1,7 +1,7 @@
 """Sends the heartbeats of a live link, and says when it is stalled or lost by them (core).
 
 Owns what follows from the times of the control channel (`fanout.link.control`). It must not know which state the link
-is in beyond stalled or not, nor what a stall leads to (`fanout.link.session`).
+is in beyond stalled or not, nor what a stall leads to (`fanout.link.life`).
 """
 
 from __future__ import annotations

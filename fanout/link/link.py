@@ -261,38 +261,38 @@ class Link:
                 topics=replica.count(index),
                 digest=replica.digest(index),
                 evidence=evidence,
-                complete=evidence is not None and not session.refused_in_epoch,
+                complete=evidence is not None and not session.life.refused_in_epoch,
                 unfit=dict(content.unfit[index]) if content is not None else {},
             )
-            for index, (selector, evidence) in enumerate(zip(self.config.selectors, session.evidence, strict=True))
+            for index, (selector, evidence) in enumerate(zip(self.config.selectors, session.life.evidence, strict=True))
         )
         return LinkStatus(
             name=self.config.name,
             primary=str(self._address),
             state=self._state,
             since_ns=self._since_ns,
-            epoch=session.epoch,
-            epochs_total=session.epochs_total,
+            epoch=session.life.epoch,
+            epochs_total=session.life.epochs_total,
             topics=len(replica),
             selectors=selectors,
-            evidence=_weakest(session.evidence) if all(each.complete for each in selectors) else None,
+            evidence=_weakest(session.life.evidence) if all(each.complete for each in selectors) else None,
             last_error=None if self._last_error is None else self._last_error.message,
             last_error_hint=None if self._last_error is None else self._last_error.hint or None,
             lag_ns=session.control.lag_ns(now),
             round_trip_ns=session.control.round_trip_ns(),
             heartbeat_age_s=session.control.age_s(now),
-            received_total=session.received_total,
-            outside_total=session.outside_total,
-            truncated_total=session.truncated_total,
+            received_total=session.inbox.received_total,
+            outside_total=session.inbox.outside_total,
+            truncated_total=session.life.truncated_total,
             refused_total=replica.refused_total,
             payload_bytes=replica.payload_bytes,
-            reconnects_total=max(0, session.connections_total - 1),
-            snapshot_seconds=session.snapshot_seconds,
-            snapshot_topics=session.snapshot_topics,
+            reconnects_total=max(0, session.inbox.connections_total - 1),
+            snapshot_seconds=session.life.snapshot_seconds,
+            snapshot_topics=session.life.snapshot_topics,
             withheld=self._withheld(),
             paths_above=self._standing.paths,
-            stale_reason=session.staleness.reason,
-            stale_left_s=session.staleness.left_s(now),
+            stale_reason=session.life.staleness.reason,
+            stale_left_s=session.life.staleness.left_s(now),
             audits=self._audits,
             missing_announced_total=self._missing.announced_total,
             missing_suppressed_total=self._missing.suppressed_total,
@@ -353,7 +353,7 @@ class Link:
             raise LinkLost(
                 f"the connection was lost: {connection.error or 'the primary closed it'}",
                 hint=unanswered_hint(self.config)
-                if session.state is LinkState.CONNECTING
+                if session.life.state is LinkState.CONNECTING
                 else "When this repeats, the primary's log says why; perhaps another client has the same client_id",
             )
         except asyncio.CancelledError:
@@ -381,7 +381,7 @@ class Link:
         better = self.config.primaries[: self._addresses.current]
         while True:
             await asyncio.sleep(self.config.retry_max_s)
-            if self._state is not LinkState.LIVE or self._session.auditing:
+            if self._state is not LinkState.LIVE or self._session.life.auditing:
                 continue
             for index, address in enumerate(better):
                 if await probe.answers(address, self.config, node_id=self._node_id):
@@ -446,7 +446,7 @@ class Link:
                 self._keeping.remove(changes)
             self._sink.dispatch(changes)
             await asyncio.sleep(0)
-        epoch = self._session.epoch
+        epoch = self._session.life.epoch
         self._sink.event(self.config.name, "tear_down", detail=f"{reason}; {topics} topics were removed", epoch=epoch)
         self._logger.warning("replica torn down", reason=reason, topics=topics, epoch=epoch)
         if connection is not None and connection.closed.is_set():
@@ -495,7 +495,7 @@ class Link:
             self._keep(())
             self._write(output)
         if self._connection is not None:
-            self._connection.read_ahead = self._state in _READ_AHEAD_STATES or self._session.auditing
+            self._connection.read_ahead = self._state in _READ_AHEAD_STATES or self._session.life.auditing
         now = self._clock.monotonic()
         self._planned_expiry_ns = self._replica.next_expiry_ns
         deadline = self._session.deadline(now_ns=self._clock.now_ns(), now=now)
@@ -566,8 +566,8 @@ class Link:
                 case Failed(error):
                     self._failure = error
                     self._attention.set()
-        if self._session.refused_in_epoch and self._refusals_told != self._session.epoch:
-            self._refusals_told = self._session.epoch
+        if self._session.life.refused_in_epoch and self._refusals_told != self._session.life.epoch:
+            self._refusals_told = self._session.life.epoch
             self._last_error = FanoutError(
                 "the replica is full: retained values are delivered but not held",
                 hint="Raise topics_max or bytes_max of the link",
@@ -590,7 +590,7 @@ class Link:
     def _too_weak(self) -> str | None:
         """Return which selector's evidence is weaker than the configuration asks for."""
         wanted = Evidence(self.config.min_evidence)
-        for selector, evidence in zip(self.config.selectors, self._session.evidence, strict=True):
+        for selector, evidence in zip(self.config.selectors, self._session.life.evidence, strict=True):
             if evidence is None or evidence.is_at_least(wanted) or selector.live_only:
                 continue  # with live_only there is no retained set to prove
             why = self._session.primary.why_unordered
@@ -640,7 +640,7 @@ class Link:
             told = json.dumps({"primary_node": self._session.primary.node})  # reports pair the logs of both by it
         self._tell("state", state=state.value, detail=told)
         self._logger.info(
-            "link state", state=state.value, detail=detail, epoch=self._session.epoch, topics=len(self._replica)
+            "link state", state=state.value, detail=detail, epoch=self._session.life.epoch, topics=len(self._replica)
         )
 
     def _tell_complete(self, index: int, evidence: Evidence) -> None:
@@ -655,7 +655,7 @@ class Link:
             topics=topics,
             digest=self._replica.digest(index),
             detail=self._session.primary.why_unordered if fence is None else f"fence {fence.decode()}",
-            epoch=self._session.epoch,
+            epoch=self._session.life.epoch,
         )
         log = self._logger.info if evidence.is_at_least(Evidence.BARRIER) else self._logger.warning
         log(
@@ -675,7 +675,7 @@ class Link:
             digest=self._replica.digest(),
             lag_us=lag_us,
             detail=detail,
-            epoch=self._session.epoch,
+            epoch=self._session.life.epoch,
         )
 
     def _note_failure(self, error: FanoutError) -> None:

@@ -57,7 +57,7 @@ class ListComparison:
         """
         session, values = self._session, self._replica.values
         for index, selector in enumerate(self._config.selectors):
-            evidence, epoch = session.evidence[index], session.epoch
+            evidence, epoch = session.life.evidence[index], session.life.epoch
             if selector.is_choosy or evidence is None or evidence.is_at_least(Evidence.COUNT):
                 continue
             try:
@@ -71,7 +71,7 @@ class ListComparison:
             prefix, control = selector.prefix.encode(), session.control.prefix
             wanted = {prefix + one for one in topics if selector.matches(one) and not one.startswith(control)}
             held = self._replica.count(index)
-            agrees = session.epoch == epoch and len(wanted) == held and wanted <= values.keys()
+            agrees = session.life.epoch == epoch and len(wanted) == held and wanted <= values.keys()
             listed = f"the primary lists {len(wanted)} retained messages for {selector.filter}, {held} are here"
             self.why = "" if agrees else listed
             yield index, agrees

@@ -6,8 +6,9 @@ must not know why something is sent (`fanout.link.session`).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fanout.config import LinkConfig
 from fanout.link.intake import Batch
@@ -32,7 +33,10 @@ from fanout.mqtt.publish import encode_publish
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.stamp import ASK_FOR_STAMPS, NODE_PROPERTY
 
-__all__ = ["Message", "Outgoing", "encode_acknowledgement"]
+__all__ = ["Limits", "Message", "Outgoing", "encode_acknowledgement"]
+
+_OVERHEAD_BYTES_MAX = 22
+"""Of a PUBLISH besides topic, payload and properties: fixed header 5, two lengths 6, Packet Identifier 2, expiry 5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,25 @@ class Message:
             expiry_s=self.expiry_s,
         )
 
+    def fits(self, packet_bytes_max: int) -> bool:
+        """Say whether its PUBLISH over MQTT 5 has at most so many bytes."""
+        most = len(self.topic) + len(self.payload) + len(self.properties) + _OVERHEAD_BYTES_MAX
+        return most <= packet_bytes_max or len(self.encode(1, version=5)) <= packet_bytes_max
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a primary takes from the link; the defaults are those of MQTT for what CONNACK does not say."""
+
+    receive_maximum: int = 0xFFFF
+    """Messages at QoS 1 and 2 that may be sent without waiting."""
+    maximum_qos: int = 2
+    """The highest QoS; with 0, nothing that the link publishes would be answered."""
+    retain_available: bool = True
+    """Whether it takes retained messages."""
+    packet_bytes_max: int | None = None
+    """Its Maximum Packet Size; None for no limit."""
+
 
 class Outgoing:
     """The sending side of one link.
@@ -96,22 +119,29 @@ class Outgoing:
         self._requests: set[int] = set()
         """Packet Identifiers of SUBSCRIBE and UNSUBSCRIBE packets without an answer."""
         self._outbound: Outbound[Message] = Outbound(packet_ids=self._packet_ids)
+        self._again: deque[int] = deque()
+        """Packet Identifiers of messages in flight in the resumed session that were not sent again yet."""
+        self._limits = Limits()
 
     def begin_connection(self) -> None:
         """Forget what belongs to the former Network Connection."""
         self._pieces.clear()
+        self._again.clear()
         self.ping_sent_s = None
         for packet_id in self._requests:
             self._packet_ids.release(packet_id)
         self._requests.clear()
 
     def begin_session(self) -> list[Message]:
-        """Forget the former session; return the messages of which it is not known whether they arrived."""
-        unknown = [message for _, message, _ in self._outbound.in_flight()]
-        self._packet_ids = PacketIds()
-        self._requests.clear()
+        """Forget the former session; return the messages of which it is not known whether they arrived.
+
+        What this Network Connection has asked for is still awaited, and its Packet Identifiers are in use.
+        """
+        in_flight = [(packet_id, message) for packet_id, message, _ in self._outbound.in_flight()]
+        self._packet_ids.release_all(packet_id for packet_id, _ in in_flight)
         self._outbound = Outbound(window=self._outbound.window, packet_ids=self._packet_ids)
-        return unknown
+        self._again.clear()
+        return [message for _, message in in_flight]
 
     @property
     def unfinished(self) -> frozenset[int]:
@@ -155,9 +185,17 @@ class Outgoing:
         )
         self._send(encode(packet, version=self.version), now)
 
-    def allow_in_flight(self, receive_maximum: int) -> None:
-        """Note the primary's Receive Maximum."""
-        self._outbound.window = receive_maximum
+    def accept(self, limits: Limits) -> None:
+        """Note what the primary that accepted the Network Connection takes."""
+        self._limits = limits
+        self._outbound.window = limits.receive_maximum
+
+    def takes(self, message: Message) -> bool:
+        """Say whether the primary takes a message; it would close the connection at one that it does not take."""
+        limits = self._limits
+        if not limits.maximum_qos or (message.retain and not limits.retain_available):
+            return False  # [MQTT-3.2.2-11] [MQTT-3.2.2-14]
+        return limits.packet_bytes_max is None or message.fits(limits.packet_bytes_max)  # [MQTT-3.2.2-15]
 
     def subscribe(
         self,
@@ -226,7 +264,9 @@ class Outgoing:
         return self._outbound.window
 
     def publish(self, message: Message, *, now: float) -> None:
-        """Send a PUBLISH; `free` must not be 0."""
+        """Send a PUBLISH, at the primary's Maximum QoS at most; `free` must not be 0, and the primary must take it."""
+        if message.qos > self._limits.maximum_qos:
+            message = replace(message, qos=self._limits.maximum_qos)
         packet_id = self._outbound.send(message, message.qos)
         self._send(message.encode(packet_id, version=self.version), now)
 
@@ -246,20 +286,30 @@ class Outgoing:
                 if run.type is PacketType.PUBREC:
                     self._release(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND, now)
                 continue
+            if self._again and packet_id in self._again:
+                self._again.remove(packet_id)
             outcome = outbound.acknowledge(run.type, packet_id, reason_code)
             if outcome is Outcome.RELEASE:
                 self._release(packet_id, ReasonCode.SUCCESS, now)
             elif outcome in (Outcome.COMPLETED, Outcome.REFUSED):
                 done.append((message, reason_code))
+        self._send_again(now)
         return done
 
     def publish_again(self, now: float) -> None:
-        """Send again what the resumed session has in flight [MQTT-4.4.0-1]."""
-        for packet_id, message, state in self._outbound.in_flight():
+        """Send again what the resumed session has in flight [MQTT-4.4.0-1], as the Receive Maximum of now allows."""
+        for packet_id, _, state in self._outbound.in_flight():
             if state is SendState.AWAIT_PUBCOMP:
                 self._release(packet_id, ReasonCode.SUCCESS, now)
             else:
-                self._send(message.encode(packet_id, version=self.version, dup=True), now)
+                self._again.append(packet_id)
+        self._send_again(now)
+
+    def _send_again(self, now: float) -> None:
+        outbound = self._outbound
+        while self._again and len(outbound) - len(self._again) < outbound.window:  # [MQTT-3.3.4-9]
+            packet_id = self._again.popleft()
+            self._send(outbound.message(packet_id).encode(packet_id, version=self.version, dup=True), now)
 
     def complete(self, packet_id: int, *, known: bool, now: float) -> None:
         """Send PUBCOMP [MQTT-4.3.3-11]."""

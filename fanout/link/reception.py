@@ -1,7 +1,7 @@
 """The way of a link's rows into its replica: converted, filtered, stamped, applied (core, the hot path of a link).
 
 Owns the order of these steps, the QoS 2 state of the session, and the limit on messages without an acknowledgement. It
-must not know in which state the link is, nor what messages outside the selectors mean (`fanout.link.session`).
+must not know in which state the link is, nor what messages outside the selectors mean (`fanout.link.inbox`).
 """
 
 from __future__ import annotations

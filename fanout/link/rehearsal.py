@@ -130,7 +130,11 @@ class Rehearsal(Stage):
         """Ask: subscribe to the control topic, publish to it, and look for the primary's own fence."""
         outgoing, control = self._outgoing, self._control
         self._control_suback_id = outgoing.subscribe(control.topic, qos=1, no_local=False, retain_handling=2, now=now)
-        outgoing.publish(Message(control.topic, control.send(now)), now=now)
+        message = Message(control.topic, control.send(now))
+        if outgoing.takes(message):
+            outgoing.publish(message, now=now)
+        else:
+            control.refuse()
         if self._asks_system:
             outgoing.subscribe(SERVER_FENCE, qos=0, no_local=False, retain_handling=0, now=now)
             outgoing.subscribe(RETAINED_COUNT, qos=0, no_local=False, retain_handling=0, now=now)
@@ -196,6 +200,7 @@ class Rehearsal(Stage):
     def _ping(self, now: float) -> None:
         self._ponged = False
         self._fence_came = False
+        self._late_fence_by = _NEVER
         self._outgoing.ping(now)
         self._fails_at = now + self._timeout_s
 
@@ -217,7 +222,12 @@ class Rehearsal(Stage):
                 self._ask_fence(self._wildcard, now)
             else:
                 self.order, self.done = Order.LIKELY, True
-        elif self._control.permitted and not self._own_fence_tried and self._outgoing.free:
+        elif (
+            self._control.permitted
+            and not self._own_fence_tried
+            and self._outgoing.free
+            and self._outgoing.takes(own_fence(self._control))
+        ):
             self._own_fence_tried = True
             self._outgoing.publish(own_fence(self._control), now=now)
             self._ask_fence(self._control.fence_topic, now)

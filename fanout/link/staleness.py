@@ -2,7 +2,7 @@
 
 Owns the policy `on_session_loss` and its time of grace. A stale replica is not ready; it is replaced value by value by
 the snapshot of the next session, of which only differences reach local clients, and removed when the grace is over
-before that snapshot is proved. It must not know what a session is (`fanout.link.session`).
+before that snapshot is proved. It must not know what a session is (`fanout.link.life`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The states of a link and what leads from one to another, as a table.
 
-Owns nothing but the table. It must not know what happens in a state (`fanout.link.session`).
+Owns nothing but the table. It must not know what happens in a state (`fanout.link.life`).
 """
 
 from __future__ import annotations

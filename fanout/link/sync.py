@@ -2,7 +2,7 @@
 
 Owns the sequence of requests: for each selector a SUBSCRIBE at QoS 0, with the fence in the same packet and
 PINGREQ and marker in the same write, and when its set is proved, SUBSCRIBE again at the selector's QoS without
-retained messages. It must not know what follows from the outcome (`fanout.link.session`).
+retained messages. It must not know what follows from the outcome (`fanout.link.life`).
 
 At a primary that is not known to answer in order a set is taken at least twice (`fanout.link.two_pass`), unless the
 pass is itself a comparison with what is held already. While the order is likely, a pass ends by its evidence all the

@@ -1,6 +1,6 @@
 """Whether a pass over a retained set shows that messages were lost (core).
 
-Owns this one judgement. It must not know what follows from it (`fanout.link.session`).
+Owns this one judgement. It must not know what follows from it (`fanout.link.life`).
 """
 
 from __future__ import annotations

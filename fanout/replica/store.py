@@ -47,7 +47,7 @@ class PassResult:
     unseen: tuple[bytes, ...]
     """Local topics of the selector that the pass did not bring: the primary has no value for them."""
     changed: tuple[bytes, ...]
-    """Local topics that the pass brought once, with a value that was not held: missed before the pass.
+    """Local topics, with a value, that the pass brought once and that had another one or none: missed before the pass.
 
     A live update during the pass brings its topic twice: itself, and its copy in the retained set.
     """
@@ -417,6 +417,8 @@ class Replica:
         del self.values[topic]
         if self._seen is not None:
             self._seen.discard(topic)
+            self._changed.discard(topic)
+            self._live_first.discard(topic)
         if indexed:
             self._tree.discard(topic)
         if held[6]:

@@ -49,7 +49,7 @@ def test_equal_sets_bring_nothing() -> None:
     assert pair.dispatched() == []
     assert pair.states() == []
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
-    assert not pair.session.auditing
+    assert not pair.session.life.auditing
 
 
 def test_what_was_missed_is_repaired_and_delivered() -> None:
@@ -78,7 +78,7 @@ def test_one_set_at_a_time_with_rests() -> None:
         pair.primary.publish(b"plant/1", b"%d" % number)
         pair.pump()
         assert pair.values()[b"plant/1"] == b"%d" % number
-        assert pair.session.auditing == (number < 9)
+        assert pair.session.life.auditing == (number < 9)
         pair.wait(0.11)
     assert report(pair).failure == ""
     assert [payload for _, payload in pair.dispatched()] == [b"%d" % number for number in range(10)]
@@ -164,7 +164,7 @@ def test_what_comes_live_meanwhile_is_live() -> None:
     pair.primary.publish(b"plant/2", b"new")
     pair.primary.publish(b"office/1", b"new", qos=0)
     pair.pump()
-    assert pair.session.auditing
+    assert pair.session.life.auditing
     pair.wait(0.2)
     assert pair.dispatched() == [(b"plant/1", b"old"), (b"plant/2", b"new"), (b"office/1", b"new")]
     assert report(pair) == AuditReport(False, checked=11)
@@ -222,7 +222,7 @@ def test_stamps_tell_what_is_live() -> None:
     del pair.primary.retained[b"plant/1"]
     pair.primary.receive(request)
     pair.feed(pair.primary.take())
-    assert pair.session.auditing or pair.of(AuditEnded)
+    assert pair.session.life.auditing or pair.of(AuditEnded)
     pair.primary.deliver(b"plant/1", b"second", retain=True, properties=stamp(7))
     pair.pump()
     assert pair.values()[b"plant/1"] == b"second"
@@ -329,7 +329,7 @@ def test_a_fence_of_our_own_is_made_anew() -> None:
     ask(pair)
     assert report(pair) == AuditReport(False, checked=10)
     pair.events.clear()
-    assert pair.session.outside_total == 0
+    assert pair.session.inbox.outside_total == 0
 
     del pair.primary.retained[fence]
     del pair.primary.retained[b"plant/0"]

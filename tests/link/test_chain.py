@@ -37,7 +37,7 @@ def test_standing_is_asked_and_followed() -> None:
     pair.pump()
     assert told(pair)[2:] == [READY]
     assert pair.values() == {b"plant/1": b"x"}
-    assert pair.session.outside_total == 0
+    assert pair.session.inbox.outside_total == 0
 
 
 def test_standing_keeps_its_place_among_the_data() -> None:
@@ -65,7 +65,7 @@ def test_over_mqtt_3_1_1_it_is_asked_unknown() -> None:
     pair.primary.publish(STANDING_TOPIC, encode_standing(READY))
     pair.pump()
     assert told(pair)[2:] == [READY]
-    assert pair.session.outside_total == 0
+    assert pair.session.inbox.outside_total == 0
 
 
 @pytest.mark.parametrize("document", [None, b"no document"])
@@ -142,5 +142,5 @@ def test_standing_is_heard_during_a_tear_down() -> None:
     pair.connect()
     assert pair.is_in(LinkState.TEARING_DOWN)
     assert told(pair) == [UNTOLD, READY]
-    assert pair.session.outside_total == 0
+    assert pair.session.inbox.outside_total == 0
     assert any(event.acknowledgement for event in pair.of(Applied))

@@ -46,7 +46,7 @@ def tick(pair: Pair, *, more: int = 0) -> None:
 
 def evidence(pair: Pair) -> Evidence | None:
     """Return the evidence for the one selector."""
-    return pair.session.evidence[0]
+    return pair.session.life.evidence[0]
 
 
 def test_the_primarys_own_topics_are_part_of_its_count() -> None:
@@ -59,7 +59,7 @@ def test_the_primarys_own_topics_are_part_of_its_count() -> None:
     assert evidence(pair) is Evidence.COUNT
     assert pair.of(SelectorComplete) == [SelectorComplete(0, Evidence.MARKER), SelectorComplete(0, Evidence.COUNT)]
     assert pair.primary.unsubscribes[-1].topic_filters == (b"$SYS/#",)
-    assert pair.session.outside_total == 1, "another node's fence"
+    assert pair.session.inbox.outside_total == 1, "another node's fence"
     tick(pair, more=1)
     assert evidence(pair) is Evidence.COUNT, "it is a matter of the moment at which it was compared"
 
@@ -162,7 +162,7 @@ def test_the_system_topics_do_not_bring_the_fence_of_an_audit() -> None:
     assert pair.primary.asked(b"#") == asked
     pair.pump()
     assert pair.primary.asked(b"#") == asked + 1
-    assert not pair.session.auditing
+    assert not pair.session.life.auditing
 
 
 def test_without_an_answer_nothing_is_compared() -> None:

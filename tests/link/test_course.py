@@ -8,7 +8,7 @@ from fanout.link.control import ControlChannel
 from fanout.link.counting import RetainedCount
 from fanout.link.course import Course
 from fanout.link.intake import Intake
-from fanout.link.outgoing import Message, Outgoing
+from fanout.link.outgoing import Limits, Message, Outgoing
 from fanout.link.primary import Primary
 from fanout.link.rehearsal import SERVER_FENCE, Order
 from fanout.mqtt.delivery import Inbound
@@ -26,7 +26,7 @@ class Parts:
         """Prepare for a link whose primary has granted one message in flight."""
         config = make_config(version=version)
         self.outgoing = Outgoing(config, node_id="edge-1")
-        self.outgoing.allow_in_flight(1)
+        self.outgoing.accept(Limits(receive_maximum=1))
         self.control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
         self.primary = Primary(config, node_id="edge-1", outgoing=self.outgoing)
         replica, prefix = Replica(selectors=config.selectors), self.control.prefix

@@ -6,7 +6,7 @@ import pytest
 
 from fanout.errors import ProtocolError
 from fanout.link.forwarding import QUEUE_MAX, UNAVAILABLE, Forwarding, verdict
-from fanout.link.outgoing import Message, Outgoing
+from fanout.link.outgoing import Limits, Message, Outgoing
 from fanout.mqtt.decoder import Decoder
 from fanout.mqtt.packets import Ack, PacketType, encode
 from fanout.mqtt.reason_codes import ReasonCode
@@ -16,7 +16,7 @@ from tests.link.fake_primary import make_config
 def forwarding(receive_maximum: int) -> tuple[Forwarding, Outgoing]:
     """Return a queue in front of a primary's Receive Maximum."""
     outgoing = Outgoing(make_config(), node_id="edge-1")
-    outgoing.allow_in_flight(receive_maximum)
+    outgoing.accept(Limits(receive_maximum=receive_maximum))
     return Forwarding(outgoing), outgoing
 
 

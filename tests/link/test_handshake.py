@@ -6,6 +6,7 @@ import pytest
 
 from fanout.errors import PrimaryRefused
 from fanout.link.handshake import Handshake, disconnected, read_connack, refused_subscription
+from fanout.link.outgoing import Limits
 from fanout.mqtt.packets import Connack, Disconnect
 from fanout.mqtt.properties import Properties
 from tests.link.fake_primary import make_config
@@ -16,7 +17,7 @@ def test_what_connack_does_not_say_is_as_configured() -> None:
     handshake = read_connack(Connack(True, 0), make_config(keep_alive_s=20, session_expiry_s=100))
     assert handshake == Handshake(
         session_present=True,
-        receive_maximum=65_535,
+        limits=Limits(receive_maximum=65_535),
         keep_alive_s=20,
         session_expiry_s=100,
         primary_node=None,
@@ -25,9 +26,12 @@ def test_what_connack_does_not_say_is_as_configured() -> None:
 
 
 def test_what_connack_says_is_in_force() -> None:
-    """Receive Maximum, Server Keep Alive (0 too), Session Expiry and the User Properties of a fanout node."""
+    """What the primary takes, Server Keep Alive (0 too), Session Expiry and the User Properties of a fanout node."""
     properties = Properties(
         receive_maximum=20,
+        maximum_qos=1,
+        retain_available=0,
+        maximum_packet_size=1000,
         server_keep_alive=0,
         session_expiry_interval=0,
         user_property=(("fanout-stamps", "1"), ("fanout-node", "root")),
@@ -35,7 +39,7 @@ def test_what_connack_says_is_in_force() -> None:
     handshake = read_connack(Connack(False, 0, properties), make_config())
     assert handshake == Handshake(
         session_present=False,
-        receive_maximum=20,
+        limits=Limits(receive_maximum=20, maximum_qos=1, retain_available=False, packet_bytes_max=1000),
         keep_alive_s=0,
         session_expiry_s=0,
         primary_node="root",

@@ -7,14 +7,14 @@ import pytest
 from fanout.errors import LinkLost
 from fanout.link.control import ControlChannel
 from fanout.link.heartbeat import Heartbeat
-from fanout.link.outgoing import Message, Outgoing
+from fanout.link.outgoing import Limits, Message, Outgoing
 from tests.link.fake_primary import make_config
 
 
 def heartbeat(*, receive_maximum: int = 10) -> tuple[Heartbeat, ControlChannel, Outgoing]:
     """Return one with an interval of 5 s, whose first message was sent at time 0 and came back at once."""
     outgoing = Outgoing(make_config(), node_id="edge-1")
-    outgoing.allow_in_flight(receive_maximum)
+    outgoing.accept(Limits(receive_maximum=receive_maximum))
     control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
     control.receive(control.send(0.0), now=0.0)
     return Heartbeat(control, outgoing=outgoing), control, outgoing

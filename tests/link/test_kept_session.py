@@ -139,7 +139,7 @@ def test_a_session_without_values_is_none() -> None:
     pair.go_live()
     kept_session = pair.session.kept()
     assert kept_session is not None
-    assert (kept_session.epoch, kept_session.evidence) == (pair.session.epoch, (Evidence.MARKER,))
+    assert (kept_session.epoch, kept_session.evidence) == (pair.session.life.epoch, (Evidence.MARKER,))
 
 
 def test_the_next_process_resumes_and_verifies() -> None:
@@ -154,7 +154,7 @@ def test_the_next_process_resumes_and_verifies() -> None:
         LinkState.VERIFYING,
         LinkState.LIVE,
     ]
-    assert again.session.epoch == pair.session.epoch
+    assert again.session.life.epoch == pair.session.life.epoch
     assert again.dispatched() == []
     assert again.values() == {b"plant/a": b"1"}
 
@@ -210,7 +210,7 @@ def test_a_new_selector_is_fetched_inside_the_session() -> None:
     again = next_process(pair, make_config(Selector("plant/#"), Selector("office/#")))
     again.connect()
     assert again.is_in(LinkState.LIVE)
-    assert again.session.epoch == pair.session.epoch
+    assert again.session.life.epoch == pair.session.life.epoch
     assert again.dispatched() == [(b"office/b", b"2")]
 
 
@@ -257,6 +257,6 @@ def test_what_a_limit_kept_out_stays_incomplete() -> None:
     """Completeness does not come back by a restart."""
     pair = Pair(None, FakePrimary(retained={b"plant/a": b"1", b"plant/b": b"2"}), topics_max=1)
     pair.go_live()
-    assert pair.session.refused_in_epoch == 1
+    assert pair.session.life.refused_in_epoch == 1
     again = next_process(pair)
-    assert again.session.refused_in_epoch == 1
+    assert again.session.life.refused_in_epoch == 1

@@ -96,7 +96,7 @@ def test_the_strongest_evidence_that_is_sound_is_taken(one: FakePrimary, evidenc
     pair = Pair(primary=one)
     settle(pair)
     assert pair.is_in(S.LIVE)
-    assert pair.session.evidence == [evidence]
+    assert pair.session.life.evidence == [evidence]
     assert pair.of(SelectorComplete) == [SelectorComplete(0, evidence)]
     assert pair.values() == VALUES
     ordered = evidence.is_at_least(Evidence.BARRIER)
@@ -207,9 +207,9 @@ def test_sets_that_overtake_show_it_although_the_fence_did_not() -> None:
     assert not pair.of(SelectorComplete)
     pair.feed(b"".join(copies))
     pair.pump()
-    assert pair.session.evidence == [None]
+    assert pair.session.life.evidence == [None]
     pair.wait(11)
-    assert pair.session.evidence == [Evidence.TWO_PASS]
+    assert pair.session.life.evidence == [Evidence.TWO_PASS]
     assert "behind the answers" in pair.session.primary.why_unordered
     assert pair.session.primary.fence is None
     assert pair.values() == VALUES
@@ -235,7 +235,7 @@ def test_without_wildcards_and_without_a_fence_nothing_is_ready_by_default() -> 
     """Two passes agree that there is nothing: too weak."""
     pair = Pair(primary=unfenced(wildcards=False))
     settle(pair)
-    assert pair.session.evidence == [Evidence.TWO_PASS]
+    assert pair.session.life.evidence == [Evidence.TWO_PASS]
 
 
 @pytest.mark.parametrize("selector", [Selector("plant/7"), Selector("plant/#", live_only=True)])
@@ -243,7 +243,7 @@ def test_selectors_that_need_no_retained_messages_for_wildcards_are_served(selec
     """One topic, or none that is retained."""
     pair = Pair(make_config(selector), primary=foreign(wildcards=False))
     pair.go_live_keeping_events()
-    assert pair.session.evidence == [Evidence.MARKER]
+    assert pair.session.life.evidence == [Evidence.MARKER]
     assert pair.values() == ({} if selector.live_only else {b"plant/7": b"old"})
 
 
@@ -268,7 +268,7 @@ def test_a_fence_that_comes_late_by_wildcard_shows_that_answers_overtake() -> No
     pair.pump()
     pair.wait(20)
     assert pair.is_in(S.LIVE)
-    assert pair.session.evidence == [Evidence.TWO_PASS]
+    assert pair.session.life.evidence == [Evidence.TWO_PASS]
     assert "overtake" in pair.session.primary.why_unordered
 
 
@@ -334,7 +334,7 @@ def test_a_primary_that_goes_silent_behind_its_answers_takes_nothing_away() -> N
     """Its fence came in time, its set once, then nothing: the weakest evidence, with what the first pass brought."""
     pair = Pair(primary=foreign(lose=lambda number, topic: number > 1 and topic.startswith(b"plant/")))
     settle(pair, 120)
-    assert pair.session.evidence == [Evidence.QUIET]
+    assert pair.session.life.evidence == [Evidence.QUIET]
     assert pair.values() == VALUES
 
 
@@ -343,7 +343,7 @@ def test_two_pass_is_defeated_by_a_reader_that_falls_behind_once() -> None:
     one = unfenced(lose=lambda number, topic: number == 1 and topic > b"plant/2")
     pair = Pair(primary=one)
     settle(pair)
-    assert pair.session.evidence == [Evidence.TWO_PASS]
+    assert pair.session.life.evidence == [Evidence.TWO_PASS]
     assert one.asked(b"plant/#") == 3
     assert pair.values() == VALUES
 
@@ -370,7 +370,7 @@ def test_a_topic_created_between_two_passes_needs_a_third() -> None:
     settle_at = pair.now
     while not pair.is_in(S.LIVE) and pair.now < settle_at + 30:
         pair.wait(0.5)
-    assert pair.session.evidence == [Evidence.TWO_PASS]
+    assert pair.session.life.evidence == [Evidence.TWO_PASS]
     assert pair.primary.asked(b"plant/#") == 3
     assert pair.values() == pair.primary.retained
 
@@ -385,7 +385,7 @@ def test_live_traffic_does_not_keep_a_pass_from_ending() -> None:
         pair.pump()
         if pair.is_in(S.LIVE):
             break
-    assert pair.session.evidence == [Evidence.TWO_PASS]
+    assert pair.session.life.evidence == [Evidence.TWO_PASS]
 
 
 # --- quiet ---
@@ -417,7 +417,7 @@ def test_what_a_lost_session_left_is_swept_with_quiet_too() -> None:
     del pair.primary.retained[b"plant/0"]
     pair.connect()
     pair.wait(30)
-    assert pair.session.evidence == [Evidence.QUIET]
+    assert pair.session.life.evidence == [Evidence.QUIET]
     assert pair.values() == pair.primary.retained
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fanout.link.intake import Batch
-from fanout.link.outgoing import Message, Outgoing, encode_acknowledgement
+from fanout.link.outgoing import Limits, Message, Outgoing, encode_acknowledgement
 from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRun
 from fanout.mqtt.packets import Connect, Disconnect, PacketType, Pingreq, Subscribe, Unsubscribe
 from fanout.mqtt.reason_codes import ReasonCode
@@ -82,7 +82,7 @@ def test_a_new_session_forgets_messages_and_names_them() -> None:
     """Nobody will acknowledge what the former session had in flight."""
     reader = Reader()
     message = Message(b"t", b"1", token=3)
-    reader.outgoing.allow_in_flight(20)
+    reader.outgoing.accept(Limits(receive_maximum=20))
     reader.outgoing.publish(message, now=2.0)
     reader.read()
     assert reader.outgoing.begin_session() == [message]

@@ -6,9 +6,10 @@ import pytest
 
 from fanout.errors import LinkLost
 from fanout.link.control import ControlChannel
-from fanout.link.outgoing import Outgoing
+from fanout.link.outgoing import Limits, Outgoing
 from fanout.link.rehearsal import CONTROL_PATIENCE_S, SERVER_FENCE, TRIALS, Order, Rehearsal
-from fanout.mqtt.packets import Suback
+from fanout.mqtt.decoder import AckRun
+from fanout.mqtt.packets import PacketType, Suback
 from tests.link.fake_primary import make_config
 
 OWN_FENCE = b"fanout/control/edge-1/plant/fence"
@@ -79,6 +80,20 @@ def test_without_the_primarys_fence_an_own_one_is_tried() -> None:
     assert case.rehearsal.fence == OWN_FENCE
     assert case.rehearsal.order is Order.LIKELY
     assert case.outgoing.take().count(OWN_FENCE) == TRIALS - 1, "it is asked for again, and not published again"
+
+
+def test_a_fence_that_could_be_asked_for_late_is_waited_for_anew() -> None:
+    """The time for the fence in front of it is over; nothing is due while the new one may still come."""
+    case = Case()
+    case.outgoing.accept(Limits(receive_maximum=1))
+    case.come_back()
+    case.pong()
+    case.outgoing.take()
+    assert case.rehearsal.deadline == 0.1 + CONTROL_PATIENCE_S, "the only place is taken by the control message"
+    case.outgoing.acknowledged(AckRun(PacketType.PUBACK, [2], None), now=0.2)
+    case.rehearsal.receive_puback(0.2)
+    assert OWN_FENCE in case.outgoing.take()
+    assert case.rehearsal.deadline == 0.2 + 10.0
 
 
 def test_without_any_fence_there_is_none() -> None:
@@ -205,7 +220,7 @@ def test_a_primary_that_does_not_answer_is_left() -> None:
 def test_without_room_in_flight_no_own_fence_is_tried() -> None:
     """A Receive Maximum that is used up is respected."""
     case = Case()
-    case.outgoing.allow_in_flight(1)
+    case.outgoing.accept(Limits(receive_maximum=1))
     case.come_back()
     case.pong()
     case.rehearsal.tick(2.0)

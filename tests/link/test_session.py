@@ -13,7 +13,7 @@ from fanout.link.outgoing import Message
 from fanout.link.proof import Evidence
 from fanout.link.rehearsal import SERVER_FENCE
 from fanout.link.states import LinkState
-from fanout.mqtt.packets import Ack, Auth, Connack, Disconnect, PacketType, Pingresp, Suback, encode
+from fanout.mqtt.packets import Ack, Auth, Connack, Disconnect, PacketType, Pingresp, Suback, Unsuback, encode
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import ChangeKind, Phase, Stamp
@@ -137,11 +137,11 @@ def test_a_snapshot_becomes_live_with_evidence() -> None:
     assert pair.values() == VALUES
     assert pair.states() == [S.CONNECTING, S.SNAPSHOT, S.PROVING, S.LIVE]
     assert pair.of(SelectorComplete) == [SelectorComplete(0, Evidence.MARKER)]
-    assert pair.session.evidence == [Evidence.MARKER]
+    assert pair.session.life.evidence == [Evidence.MARKER]
     assert pair.session.primary.fence == b"$SYS/broker/version"
-    assert pair.session.snapshot_topics == 50
-    assert pair.session.snapshot_seconds is not None
-    assert pair.session.epoch == pair.now_ns // 1000
+    assert pair.session.life.snapshot_topics == 50
+    assert pair.session.life.snapshot_seconds is not None
+    assert pair.session.life.epoch == pair.now_ns // 1000
     assert {each.changes.phase for each in pair.of(Applied)} == {Phase.SNAPSHOT}
     final = pair.primary.subscriptions[b"plant/#"]
     assert (final.qos, final.retain_as_published, final.no_local, final.retain_handling) == (1, True, True, 2)
@@ -195,7 +195,7 @@ def test_several_selectors_follow_one_another() -> None:
     pair.connect()
     assert pair.states() == [S.CONNECTING, S.SNAPSHOT, S.PROVING, S.SNAPSHOT, S.PROVING, S.LIVE]
     assert [event.index for event in pair.of(SelectorComplete)] == [0, 1]
-    assert pair.session.snapshot_topics == 51
+    assert pair.session.life.snapshot_topics == 51
 
 
 def test_snapshot_topics_grow_while_it_arrives() -> None:
@@ -209,7 +209,7 @@ def test_snapshot_topics_grow_while_it_arrives() -> None:
         down = primary.take()
         for start in range(0, len(down), 100):
             pair.feed(down[start : start + 100])
-            seen.append(pair.session.snapshot_topics)
+            seen.append(pair.session.life.snapshot_topics)
     assert seen == sorted(seen)
     assert len(set(seen)) > 5
     assert seen[-1] == 50
@@ -220,7 +220,7 @@ def test_without_permission_to_publish_the_evidence_is_the_barrier() -> None:
     pair = Pair(primary=filled(allow_control=False))
     pair.connect()
     assert pair.is_in(S.LIVE)
-    assert pair.session.evidence == [Evidence.BARRIER]
+    assert pair.session.life.evidence == [Evidence.BARRIER]
     assert pair.session.control.lag_ns(pair.now) is None
     published = len(pair.primary.published)
     pair.wait(60)
@@ -237,14 +237,14 @@ def test_control_messages_that_vanish_are_given_a_second() -> None:
     assert pair.is_in(S.SNAPSHOT)
     pair.wait(0.2)
     assert pair.is_in(S.LIVE)
-    assert pair.session.evidence == [Evidence.BARRIER]
+    assert pair.session.life.evidence == [Evidence.BARRIER]
 
 
 def test_a_control_topic_that_cannot_be_subscribed_is_no_channel() -> None:
     """A SUBACK that refuses the control topic leaves the barrier."""
     pair = Pair(primary=filled(refuse_filters=(b"fanout/control/edge-1/plant",), silent_control=True))
     pair.connect()
-    assert pair.session.evidence == [Evidence.BARRIER]
+    assert pair.session.life.evidence == [Evidence.BARRIER]
 
 
 def test_a_primary_that_never_answers_the_rehearsal_is_left() -> None:
@@ -278,7 +278,7 @@ def test_without_any_fence_the_set_is_taken_twice() -> None:
     pair.wait(5)
     assert pair.is_in(S.LIVE)
     assert pair.session.primary.fence is None
-    assert pair.session.evidence == [Evidence.TWO_PASS]
+    assert pair.session.life.evidence == [Evidence.TWO_PASS]
 
 
 def test_a_fanout_primary_needs_no_fence() -> None:
@@ -310,7 +310,7 @@ def test_a_truncated_snapshot_is_never_live(packets: int) -> None:
         return
     pair.wait(60)
     assert S.LIVE not in pair.states()
-    assert pair.session.truncated_total == 1
+    assert pair.session.life.truncated_total == 1
     (failed,) = pair.of(Failed)
     assert isinstance(failed.error, SnapshotUnproved)
     assert "max_queued_messages" in failed.error.hint
@@ -401,7 +401,7 @@ def test_values_over_a_limit_are_counted_in_the_epoch() -> None:
     """What a limit keeps out is known for the epoch."""
     pair = Pair(primary=filled(), topics_max=10)
     pair.go_live()
-    assert pair.session.refused_in_epoch == 40
+    assert pair.session.life.refused_in_epoch == 40
 
 
 def test_unknown_acknowledgements_are_ignored() -> None:
@@ -431,7 +431,7 @@ def test_live_updates_are_acknowledged_in_one_piece_after_they_were_applied() ->
     assert len(applied.changes.updates) == 100
     assert applied.changes.phase is Phase.LIVE
     assert len(applied.acknowledgement) == 400
-    assert applied.epoch == pair.session.epoch
+    assert applied.epoch == pair.session.life.epoch
     assert pair.session.take_output() == b""
 
 
@@ -445,7 +445,7 @@ def test_messages_outside_are_acknowledged_and_counted() -> None:
     (applied,) = pair.of(Applied)
     assert applied.changes.updates == []
     assert len(applied.acknowledgement) == 8
-    assert pair.session.outside_total == 2
+    assert pair.session.inbox.outside_total == 2
 
 
 def test_a_foreign_message_on_the_own_control_topic_is_ignored() -> None:
@@ -563,7 +563,7 @@ def test_missing_heartbeats_stall_the_link_and_a_return_verifies_it() -> None:
     pair.primary.silent_control = False
     pair.wait(5)
     assert pair.states() == [S.STALLED, S.VERIFYING, S.LIVE]
-    assert pair.session.epochs_total == 1
+    assert pair.session.life.epochs_total == 1
 
 
 def test_a_long_stall_ends_the_connection() -> None:
@@ -691,14 +691,14 @@ def test_a_resumed_session_is_verified_and_nothing_unchanged_is_dispatched() -> 
     """Session Present 1 leads through resuming and verifying back to live, in the same epoch."""
     pair = Pair(primary=filled())
     pair.go_live()
-    epoch = pair.session.epoch
+    epoch = pair.session.life.epoch
     resume(pair)
     assert pair.states() == [S.DOWN, S.CONNECTING, S.RESUMING, S.VERIFYING, S.LIVE]
     assert not pair.primary.connects[1].clean_start
     assert pair.dispatched() == []
     assert {each.changes.phase for each in pair.of(Applied) if each.changes.updates} == {Phase.AUDIT}
-    assert pair.session.epoch == epoch
-    assert pair.session.connections_total == 2
+    assert pair.session.life.epoch == epoch
+    assert pair.session.inbox.connections_total == 2
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
 
 
@@ -752,14 +752,14 @@ def test_a_difference_is_a_loss_and_ends_the_session(topic: bytes, payload: byte
     pair.lose()
     pair.tear_down()
     assert pair.is_in(S.DOWN)
-    assert pair.session.evidence == [None]
-    epoch = pair.session.epoch
+    assert pair.session.life.evidence == [None]
+    epoch = pair.session.life.epoch
     pair.events.clear()
     pair.now += 1
     pair.connect()
     assert pair.primary.connects[-1].clean_start
     assert pair.is_in(S.LIVE)
-    assert pair.session.epoch > epoch
+    assert pair.session.life.epoch > epoch
     assert pair.values() == pair.primary.retained
 
 
@@ -838,6 +838,40 @@ def test_an_expired_value_is_no_loss() -> None:
     assert pair.dispatched()[-1] == (b"plant/0", b"")
 
 
+def test_a_missed_value_that_expires_before_the_comparison_ends_is_gone() -> None:
+    """A copy that differs, and whose Message Expiry Interval ends before the evidence comes, is no value to judge."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.lose()
+    pair.primary.retained[b"plant/0"] = b"missed"
+    pair.primary.properties = b"\x02\x00\x00\x00\x01"
+    pair.connect(pump=False)
+    while not pair.is_in(S.VERIFYING):
+        pair.primary.receive(pair.session.take_output())
+        pair.feed(pair.primary.take())
+    pair.primary.swallow = (Pingresp,)
+    pair.pump()
+    pair.wait(2)
+    assert b"plant/0" not in pair.values()
+    pair.feed(encode(Pingresp(), version=5))
+    pair.pump()
+    assert pair.dispatched()[:2] == [(b"plant/0", b"missed"), (b"plant/0", b"")]
+    assert pair.is_in(S.LIVE)
+
+
+def test_a_selector_refused_in_a_comparison_is_lost() -> None:
+    """What can be compared no more is not served any longer: neither now nor after each further connection."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.primary.refuse_filters = (b"plant/#",)
+    resume(pair)
+    assert "refused the subscription plant/#" in pair.reason()
+    assert "refused the subscription plant/#" in pair.failure()
+    pair.lose()
+    pair.tear_down()
+    assert pair.is_in(S.DOWN)
+
+
 def test_a_verification_that_is_cut_short_ends_the_session() -> None:
     """What cannot be verified is not believed."""
     pair = Pair(primary=filled())
@@ -851,7 +885,7 @@ def test_a_verification_that_is_cut_short_ends_the_session() -> None:
     pair.pump()
     pair.wait(30)
     assert pair.states()[-1] is S.TEARING_DOWN
-    assert pair.session.truncated_total == 1
+    assert pair.session.life.truncated_total == 1
 
 
 def test_stamps_tell_an_update_during_the_verification_from_a_loss() -> None:
@@ -893,7 +927,7 @@ def test_an_unfinished_snapshot_is_taken_again_in_the_same_session() -> None:
     assert pair.values() == primary.retained
     assert pair.dispatched()[-1] == (b"plant/0", b"")
     assert len(pair.dispatched()) == 51
-    assert pair.session.epochs_total == 1
+    assert pair.session.life.epochs_total == 1
 
 
 def test_a_connection_lost_in_the_rehearsal_rehearses_again() -> None:
@@ -905,7 +939,7 @@ def test_a_connection_lost_in_the_rehearsal_rehearses_again() -> None:
     pair.lose()
     pair.connect()
     assert pair.is_in(S.LIVE)
-    assert pair.session.evidence == [Evidence.MARKER]
+    assert pair.session.life.evidence == [Evidence.MARKER]
 
 
 def test_a_silent_primary_after_resumption_is_left() -> None:
@@ -980,6 +1014,31 @@ def test_messages_in_flight_are_published_again_with_dup() -> None:
     assert pair.is_in(S.LIVE)
 
 
+def test_a_smaller_receive_maximum_holds_for_what_is_published_again() -> None:
+    """What was in flight is sent again in order, no more of it at a time than the primary allows now."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.primary.swallow = (Ack,)
+    for number in range(10):
+        pair.session.forward(Message(b"plant/0", b"%d" % number, qos=1 + number % 2), now_ns=pair.now_ns, now=pair.now)
+    pair.pump()
+    pair.primary.swallow = ()
+    pair.lose()
+    pair.primary.connack = Connack(False, 0, Properties(receive_maximum=3))
+    pair.connect(pump=False)
+    pair.primary.receive(pair.session.take_output())
+    pair.feed(pair.primary.take())
+    published = len(pair.primary.published)
+    pair.primary.receive(pair.session.take_output())
+    assert len(pair.primary.published) == published + 3
+    pair.feed(pair.primary.take())
+    pair.pump()
+    assert pair.is_in(S.LIVE)
+    again = [payload for _, payload, flags in pair.primary.published if flags & 8]
+    assert again == [b"%d" % number for number in range(10)]
+    assert len(pair.of(Forwarded)) == 10
+
+
 # --- session loss ---
 
 
@@ -987,23 +1046,51 @@ def test_a_lost_session_is_torn_down_before_the_next_snapshot() -> None:
     """Session Present 0 with values: tear-down first, then a new epoch with a new snapshot."""
     pair = Pair(primary=filled())
     pair.go_live()
-    epoch = pair.session.epoch
+    epoch = pair.session.life.epoch
     pair.lose()
     pair.primary.has_session = False
     pair.primary.retained.clear()
     pair.connect()
     assert pair.states() == [S.DOWN, S.CONNECTING, S.TEARING_DOWN]
     assert pair.of(TearDown) == [TearDown("the primary has no session for this link any more")]
-    assert pair.session.epoch == epoch, "the tear-down belongs to the old epoch"
+    assert pair.session.life.epoch == epoch, "the tear-down belongs to the old epoch"
     pair.primary.deliver(b"plant/0", b"early")
     pair.pump()
     assert pair.of(Applied) == []
     pair.now += 1
     pair.tear_down()
     assert pair.is_in(S.LIVE)
-    assert pair.session.epoch > epoch
+    assert pair.session.life.epoch > epoch
     assert pair.values() == {}
-    assert pair.session.epochs_total == 2
+    assert pair.session.life.epochs_total == 2
+
+
+def test_a_long_tear_down_is_followed_by_a_snapshot_whatever_the_keep_alive_asked() -> None:
+    """No PINGREQ is under way when it ends, for the answer to the next one means something."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.lose()
+    pair.primary.has_session = False
+    pair.connect()
+    pair.primary.swallow = (Pingresp, Unsuback)
+    pair.wait(30)
+    assert pair.is_in(S.TEARING_DOWN)
+    assert pair.primary.unsubscribes, "the primary hears of the link"
+    pair.primary.swallow = ()
+    pair.tear_down()
+    assert pair.is_in(S.LIVE)
+
+
+def test_no_packet_identifier_is_used_twice_when_an_epoch_begins() -> None:
+    """What was asked of a fanout node in front of the new session's snapshot has its own [MQTT-2.2.1-3]."""
+    pair = Pair(primary=filled(connack=Connack(False, 0, STAMPING)))
+    pair.connect(pump=False)
+    for _ in range(2):
+        pair.primary.receive(pair.session.take_output())
+        pair.feed(pair.primary.take() if not pair.primary.subscribes else b"")
+    packet_ids = [packet.packet_id for packet in pair.primary.subscribes]
+    assert len(packet_ids) == 2
+    assert len(set(packet_ids)) == 2
 
 
 def test_a_connection_lost_during_the_tear_down_leads_to_down() -> None:
@@ -1063,10 +1150,10 @@ def test_an_epoch_is_never_repeated() -> None:
     """Epochs grow even when the clock stands still."""
     pair = Pair(make_config(session_expiry_s=0), FakePrimary())
     pair.go_live()
-    first = pair.session.epoch
+    first = pair.session.life.epoch
     pair.lose()
     pair.connect()
-    assert pair.session.epoch == first + 1
+    assert pair.session.life.epoch == first + 1
 
 
 def test_losing_a_connection_that_is_down_changes_nothing() -> None:
@@ -1140,6 +1227,47 @@ def test_forwarding_respects_the_receive_maximum_and_keeps_room_for_heartbeats()
     assert len(pair.of(Forwarded)) == 10_016
 
 
+def test_a_message_that_the_primary_does_not_take_is_refused() -> None:
+    """The primary would close the connection at it, and at each attempt to send it again: it never leaves."""
+    limits = Properties(maximum_packet_size=1000, retain_available=0, maximum_qos=1)
+    pair = Pair(primary=filled(connack=Connack(False, 0, limits)))
+    pair.go_live()
+
+    def forward(message: Message) -> int | ReasonCode:
+        return pair.session.forward(message, now_ns=pair.now_ns, now=pair.now)
+
+    assert forward(Message(b"plant/0", b"x" * 1000)) is UNAVAILABLE
+    assert forward(Message(b"plant/0", b"x", retain=True)) is UNAVAILABLE
+    largest = 1000 - len(Message(b"plant/0", b"").encode(1, version=5)) - 1  # one more byte says how long it is
+    assert forward(Message(b"plant/0", b"x" * (largest + 1))) is UNAVAILABLE
+    published = len(pair.primary.published)
+    forward(Message(b"plant/0", b"x" * largest, qos=2))
+    pair.pump()
+    ((_, payload, flags),) = pair.primary.published[published:]
+    assert (len(payload), flags >> 1) == (largest, 1), "at the primary's Maximum QoS"
+    assert [event.reason_code for event in pair.of(Forwarded)] == [ReasonCode.SUCCESS]
+
+
+def test_a_primary_without_retained_messages_gets_no_fence() -> None:
+    """It would close the connection at one [MQTT-3.2.2-14]; the sets are taken by silence."""
+    pair = Pair(
+        primary=filled(retained={}, system_topics=False, connack=Connack(False, 0, Properties(retain_available=0)))
+    )
+    pair.connect()
+    pair.wait(12)
+    assert pair.is_in(S.LIVE)
+    assert not any(flags & 1 for _, _, flags in pair.primary.published)
+
+
+def test_a_primary_with_maximum_qos_0_gets_no_control_messages() -> None:
+    """Nothing that is published there is answered [MQTT-3.2.2-11]; the evidence is the barrier."""
+    pair = Pair(primary=filled(connack=Connack(False, 0, Properties(maximum_qos=0))))
+    pair.go_live()
+    assert pair.session.life.evidence == [Evidence.BARRIER]
+    assert pair.primary.published == []
+    assert pair.session.forward(Message(b"plant/0", b"x"), now_ns=pair.now_ns, now=pair.now) is UNAVAILABLE
+
+
 def test_forwarded_messages_of_a_lost_session_are_given_up() -> None:
     """When the session is gone, nobody will say what became of them."""
     pair = Pair(primary=filled())
@@ -1182,7 +1310,7 @@ def test_a_fence_that_comes_late_is_nobodys() -> None:
     pair.primary.deliver(b"$SYS/broker/version", b"2", retain=True)
     pair.primary.deliver(b"$SYS/broker/version", b"2")
     pair.pump()
-    assert pair.session.outside_total == 1
+    assert pair.session.inbox.outside_total == 1
 
 
 def test_a_suback_that_comes_late_is_nobodys() -> None:
@@ -1233,13 +1361,13 @@ def test_evidence_of_an_attempt_that_was_cut_off_does_not_count() -> None:
         pair.primary.receive(pair.session.take_output())
         pair.feed(pair.primary.take())
     pair.lose()
-    assert pair.session.evidence == [Evidence.MARKER, None]
+    assert pair.session.life.evidence == [Evidence.MARKER, None]
     pair.connect(pump=False)
     pair.primary.receive(pair.session.take_output())
     pair.feed(pair.primary.take())
-    assert pair.session.evidence == [None, None]
+    assert pair.session.life.evidence == [None, None]
     pair.pump()
-    assert pair.session.evidence == [Evidence.MARKER, Evidence.MARKER]
+    assert pair.session.life.evidence == [Evidence.MARKER, Evidence.MARKER]
     assert pair.is_in(S.LIVE)
 
 
@@ -1259,4 +1387,4 @@ def test_a_shortfall_has_a_measure(count: bytes, told: str) -> None:
     pair.wait(120)
     assert "the retained set of plant/# ended after 0 topics" in pair.reason()
     assert pair.reason().endswith(told)
-    assert pair.session.outside_total == 0
+    assert pair.session.inbox.outside_total == 0

@@ -7,7 +7,7 @@ import pytest
 from fanout.errors import LinkLost, PrimaryRefused, SnapshotUnproved
 from fanout.link.control import ControlChannel
 from fanout.link.intake import Intake
-from fanout.link.outgoing import Message, Outgoing
+from fanout.link.outgoing import Limits, Message, Outgoing
 from fanout.link.proof import Evidence
 from fanout.link.rehearsal import Order
 from fanout.link.sync import RetainedSync, Step
@@ -162,7 +162,7 @@ def test_a_marker_is_sent_where_it_may_and_there_is_room() -> None:
     case.sync.begin(0.0)
     assert len(case.read()) == 3
     full = Case(permitted=True)
-    full.outgoing.allow_in_flight(1)
+    full.outgoing.accept(Limits(receive_maximum=1))
     full.outgoing.publish(Message(b"t", b"1"), now=0.0)
     full.sync.begin(0.0)
     full.prove()

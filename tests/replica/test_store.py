@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanout.mqtt.topics import matches
-from fanout.replica.store import Replica
+from fanout.replica.store import PassResult, Replica
 from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_digest
 from fanout.selection import Selector
 
@@ -396,6 +396,15 @@ def test_removals_during_a_pass_are_no_loss() -> None:
     result = replica.end_pass()
     assert result.unseen == ()
     assert result.changed == ()
+
+
+def test_a_value_that_expires_during_a_pass_is_none_that_it_shows() -> None:
+    """Neither as one that changed, nor as one that is missing."""
+    replica = Replica()
+    replica.begin_pass()
+    replica.apply([update(b"a", expires_ns=NOW + SECOND), update(b"b")], phase=Phase.AUDIT)
+    replica.remove_expired(NOW + SECOND)
+    assert replica.end_pass() == PassResult(unseen=(), changed=(b"b",))
 
 
 def test_a_pass_looks_at_its_own_selector_only() -> None:

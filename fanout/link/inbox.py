@@ -1,0 +1,236 @@
+"""What each packet of the primary is for: the stage under way, the session, the live link, or nobody (core).
+
+Owns that one decision, the order of packets that MQTT demands, and the count of messages. It must not know bytes or
+sockets, nor what follows from a packet (`fanout.link.life`).
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from fanout.config import LinkConfig
+from fanout.errors import PrimaryRefused, ProtocolError
+from fanout.link.control import ControlChannel
+from fanout.link.counting import RetainedCount
+from fanout.link.events import Forwarded, HeartbeatReturned, StandingTold
+from fanout.link.forwarding import Forwarding, verdict
+from fanout.link.handshake import disconnected, read_connack
+from fanout.link.keep_alive import KeepAlive
+from fanout.link.life import SessionLife
+from fanout.link.outgoing import Outgoing
+from fanout.link.phases import split_phases
+from fanout.link.primary import Primary
+from fanout.link.reception import Reception
+from fanout.link.rehearsal import SERVER_FENCE
+from fanout.link.states import LinkState
+from fanout.manifest import MANIFEST_TOPIC
+from fanout.mqtt.decoder import AckRun, Item, PublishRow, PublishRun
+from fanout.mqtt.packets import Connack, Disconnect, PacketType, Pingresp, Suback, Unsuback
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.store import Replica
+from fanout.standing import STANDING_TOPIC
+
+__all__ = ["Inbox"]
+
+
+class Inbox:
+    """Takes the packets of one link's primary, over all Network Connections.
+
+    Attributes:
+        connections_total: Network Connections that the primary accepted.
+        received_total: PUBLISH packets received.
+        outside_total: Those that no selector covers, own control messages not counted.
+    """
+
+    def __init__(
+        self,
+        config: LinkConfig,
+        *,
+        replica: Replica,
+        life: SessionLife,
+        reception: Reception,
+        outgoing: Outgoing,
+        forwarding: Forwarding,
+        control: ControlChannel,
+        primary: Primary,
+        count: RetainedCount,
+        keep_alive: KeepAlive,
+    ) -> None:
+        """Prepare for one link.
+
+        Args:
+            config: The link's configuration.
+            replica: The link's replica, read only.
+            life: Told what the packets mean for the session.
+            reception: Takes the rows of PUBLISH packets.
+            outgoing: Told of acknowledgements and answers.
+            forwarding: Has more to send when something was acknowledged.
+            control: Takes the link's own messages.
+            primary: Told what the primary says of itself.
+            count: Takes its figures.
+            keep_alive: Told the Keep Alive in force.
+        """
+        self.connections_total = 0
+        self.received_total = 0
+        self.outside_total = 0
+        self._config = config
+        self._replica = replica
+        self._life = life
+        self._reception = reception
+        self._outgoing = outgoing
+        self._forwarding = forwarding
+        self._control = control
+        self._primary = primary
+        self._count = count
+        self._keep_alive = keep_alive
+
+    def take(self, item: Item) -> None:
+        """Take what was decoded, in the order of arrival.
+
+        Raises:
+            FanoutError: The Network Connection must end.
+        """
+        if isinstance(item, Connack):
+            self._on_connack(item)
+        elif isinstance(item, Disconnect):
+            raise disconnected(item)
+        elif self._life.state is LinkState.CONNECTING:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a packet came before CONNACK")  # [MQTT-3.2.0-1]
+        elif isinstance(item, PublishRun):
+            self._on_publish(item.rows)
+        elif isinstance(item, AckRun):
+            self._on_acks(item)
+        elif isinstance(item, Suback):
+            self._on_suback(item)
+        elif isinstance(item, Unsuback):
+            self._on_unsuback(item)
+        elif isinstance(item, Pingresp):
+            self._on_pingresp()
+        else:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{type(item).__name__} was not asked for")
+        self._life.advance()
+
+    def _on_connack(self, packet: Connack) -> None:
+        life = self._life
+        if life.state is not LinkState.CONNECTING:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a second CONNACK")  # [MQTT-3.2.0-2]
+        handshake = read_connack(packet, self._config)
+        if handshake.session_present and not life.tenure.exists:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "Session Present after Clean Start")  # [MQTT-3.2.2-2]
+        self.connections_total += 1
+        self._keep_alive.accept(handshake.keep_alive_s)
+        life.tenure.grant(handshake.session_expiry_s)
+        self._reception.begin_connection(stamped=handshake.stamped)
+        self._outgoing.accept(handshake.limits)
+        life.tell(StandingTold(self._primary.begin_connection(handshake.primary_node, now=life.now)))
+        life.accept(session_present=handshake.session_present)
+
+    def _on_publish(self, rows: list[PublishRow]) -> None:
+        life = self._life
+        self.received_total += len(rows)
+        if life.stage is not None:
+            life.stage.receive_messages(len(rows))
+        if life.state is LinkState.TEARING_DOWN:
+            # A new session has no subscriptions to the selectors yet: nothing else is ours.
+            ours = [row for row in rows if row[0] == STANDING_TOPIC]
+            self.outside_total += len(rows) - len(ours)
+            rows = ours
+        landmarks = self._primary.landmarks + self._count.landmarks
+        if landmarks and any(row[0] in landmarks for row in rows):
+            # What is told of the data has its place among it.
+            for _, part in groupby(rows, lambda row: row[0] in landmarks):
+                self._take_rows(list(part))
+        else:
+            self._take_rows(rows)
+
+    def _take_rows(self, rows: list[PublishRow]) -> None:
+        life = self._life
+        if life.stage is not None:
+            life.stage.receive_rows(rows)
+        parts = split_phases(
+            rows,
+            state=life.state,
+            stage=life.stage,
+            auditing=life.auditing,
+            copies_late=life.audits.copies_late,
+        )
+        for phase, part in parts:
+            applied, others = self._reception.take(part, phase=phase, now_ns=life.now_ns, epoch=life.epoch)
+            life.tell(*applied)
+            for row in others:
+                self._on_other(row)
+
+    def _on_other(self, row: PublishRow) -> None:
+        """Take a message outside the selectors: our own, the fence, or nobody's."""
+        life = self._life
+        topic, payload, flags, *_ = row
+        system = self._count.receive(topic, payload, retain=bool(flags & 1), held=self._replica.count(0))
+        if topic == self._control.topic:
+            round_trip_ns = self._control.receive(payload, now=life.now, stamp=self._reception.stamp_of(row))
+            if round_trip_ns is not None:
+                life.tell(HeartbeatReturned(round_trip_ns))
+                self._on_control_returned(payload)
+        elif flags & 1 and topic in (SERVER_FENCE, self._control.fence_topic):
+            if life.stage is not None:
+                life.stage.receive_retained(topic, payload, life.now)
+        elif topic == self._control.fence_topic:
+            pass  # the fence was made anew
+        elif topic == STANDING_TOPIC and self._primary.hears_standing:
+            life.tell(StandingTold(self._primary.receive_standing(payload)))
+        elif topic == MANIFEST_TOPIC and self._primary.node is not None:
+            if life.stage is not None:
+                life.stage.receive_manifest(payload, life.now)
+        elif system:
+            if life.stage is None and life.state is LinkState.LIVE:
+                self._count.ask(life.now)
+        else:
+            self.outside_total += 1
+
+    def _on_control_returned(self, payload: bytes) -> None:
+        life = self._life
+        if life.stage is not None:
+            life.stage.receive_control(payload, life.now)
+        elif life.state is LinkState.STALLED:
+            life.revive()
+
+    def _on_acks(self, run: AckRun) -> None:
+        life = self._life
+        if run.type is PacketType.PUBREL:
+            for packet_id in run.packet_ids:
+                self._outgoing.complete(packet_id, known=self._reception.release(packet_id), now=life.now)
+            return
+        for message, reason_code in self._outgoing.acknowledged(run, now=life.now):
+            if message.token:
+                life.tell(Forwarded(message.token, verdict(reason_code)))
+                continue
+            if reason_code >= 0x80 and message.topic == self._control.topic:
+                self._control.refuse()
+            if life.stage is not None:
+                life.stage.receive_puback(life.now)
+        self._forwarding.send(life.now)
+
+    def _on_suback(self, packet: Suback) -> None:
+        if not self._outgoing.answered(packet.packet_id):
+            return
+        self._primary.receive_suback(packet)
+        if self._life.stage is not None:
+            try:
+                self._life.stage.receive_suback(packet, self._life.now)
+            except PrimaryRefused as error:
+                self._life.end_refused(error)
+
+    def _on_unsuback(self, packet: Unsuback) -> None:
+        life = self._life
+        self._outgoing.answered(packet.packet_id)
+        life.tenure.receive_unsuback(packet.packet_id)
+        if life.stage is not None:
+            life.stage.receive_unsuback(packet.packet_id)
+
+    def _on_pingresp(self) -> None:
+        life = self._life
+        self._outgoing.ping_sent_s = None
+        life.audits.copies_late = False
+        if life.stage is not None:
+            life.stage.receive_pingresp(life.now)
+        elif life.state is LinkState.LIVE and self._count.receive_pingresp(life.now):
+            life.confirm_count(0)

@@ -1,0 +1,482 @@
+"""The life of a link's session: its states, epochs and stages, and what ends them (core).
+
+Owns where the link is (`fanout.link.states` is the table), the epoch, the evidence, the stage under way, and the
+decisions: what follows from a stage that has come to its end, when messages were lost, what a lost session means for
+the replica. It must not know which packet tells what, nor when anything is due by itself (`fanout.link.session`).
+
+One life of a session (an *epoch*): CONNECT, a rehearsal of the evidence, a snapshot of each selector, live. After
+a lost Network Connection the session is resumed, what was pending in it is applied, and the retained sets are
+compared with the replica, for a resumed session may have overflowed at the primary. A difference means loss; loss
+means tear-down and a new session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fanout.config import LinkConfig
+from fanout.errors import FanoutError, LinkLost, PrimaryRefused, ProtocolError, SnapshotUnproved
+from fanout.link.audit import LiveAudits
+from fanout.link.control import ControlChannel
+from fanout.link.counting import RetainedCount
+from fanout.link.course import Course
+from fanout.link.events import (
+    Applied,
+    AuditEnded,
+    Event,
+    Failed,
+    Forwarded,
+    SelectorComplete,
+    StateEntered,
+    SystemTopicsShunned,
+    TearDown,
+    WentStale,
+)
+from fanout.link.forwarding import UNAVAILABLE
+from fanout.link.outgoing import Message, Outgoing
+from fanout.link.primary import Primary
+from fanout.link.proof import Evidence
+from fanout.link.reception import Reception
+from fanout.link.rehearsal import Order, Rehearsal
+from fanout.link.stage import PendingStage, Stage
+from fanout.link.staleness import Staleness
+from fanout.link.states import LinkState, Trigger, next_state
+from fanout.link.sync import RetainedSync, Step
+from fanout.link.tenure import Tenure
+from fanout.link.verification import find_losses
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.store import Replica
+
+__all__ = ["SessionLife"]
+
+_NEVER = float("inf")
+_SESSION_GONE = "the primary has no session for this link any more"
+
+
+class SessionLife:
+    """The life of one link's session, over all its Network Connections.
+
+    `at` sets the time of what is done next; `take_events` returns what has happened.
+
+    Attributes:
+        state: Where the link is.
+        epoch: Identity of the session, Unix time in microseconds at which it began; 0 before the first.
+        epochs_total: Sessions begun.
+        truncated_total: Snapshots that were cut short.
+        evidence: For each selector what proves its snapshot of this epoch; None while nothing does.
+        snapshot_seconds: How long the newest complete snapshot took; None before the first.
+        connected: Whether there is a Network Connection to which nothing has happened yet that ends it.
+        stage: What must end before the link is live, or an audit; None while nothing goes on.
+        staleness: Whether the replica is that of a lost session, served on.
+        tenure: The session that the primary may have.
+        audits: The audits of the live link.
+        now: Monotonic seconds.
+        now_ns: Unix time in nanoseconds.
+    """
+
+    def __init__(
+        self,
+        config: LinkConfig,
+        *,
+        replica: Replica,
+        reception: Reception,
+        outgoing: Outgoing,
+        control: ControlChannel,
+        primary: Primary,
+        count: RetainedCount,
+        seed: int,
+    ) -> None:
+        """Begin without a session.
+
+        Args:
+            config: The link's configuration.
+            replica: The link's replica.
+            reception: The way of the primary's messages into it.
+            outgoing: Where requests go.
+            control: The control channel.
+            primary: What is known of the primary.
+            count: The comparison with what it counts.
+            seed: Differs between processes, for the time of audits.
+        """
+        self.state = LinkState.DOWN
+        self.epoch = 0
+        self.epochs_total = 0
+        self.truncated_total = 0
+        self.evidence: list[Evidence | None] = [None] * len(config.selectors)
+        self.snapshot_seconds: float | None = None
+        self.connected = False
+        self.stage: Stage | None = None
+        self.staleness = Staleness(config)
+        self.tenure = Tenure(config, outgoing=outgoing)
+        self.audits = LiveAudits(config, seed=seed)
+        self.now = 0.0
+        self.now_ns = 0
+        self._config = config
+        self._replica = replica
+        self._reception = reception
+        self._outgoing = outgoing
+        self._control = control
+        self._primary = primary
+        self._count = count
+        self._course = Course(
+            config,
+            replica=replica,
+            intake=reception.intake,
+            outgoing=outgoing,
+            control=control,
+            primary=primary,
+            count=count,
+        )
+        self._snapshot_topics = 0
+        self._refused_before = 0
+        self._events: list[Event] = []
+
+    def at(self, now_ns: int, now: float) -> None:
+        """Set the time."""
+        self.now_ns = now_ns
+        self.now = now
+
+    def tell(self, *events: Event) -> None:
+        """Add to what has happened."""
+        self._events += events
+
+    def take_events(self) -> list[Event]:
+        """Return what has happened since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    def restore(self, *, epoch: int, evidence: Iterable[Evidence | None], refused: int) -> None:
+        """Go on with the epoch of an earlier process, whose values the replica has.
+
+        Args:
+            epoch: See the class.
+            evidence: See the class.
+            refused: Retained values of it that a limit kept out.
+        """
+        self.epoch = epoch
+        self.evidence = list(evidence)
+        self._refused_before = self._replica.refused_total - refused
+
+    # --- what is known of it ---
+
+    @property
+    def snapshot_topics(self) -> int:
+        """Topics that the newest snapshot brought so far."""
+        if isinstance(self.stage, RetainedSync) and self.state in (LinkState.SNAPSHOT, LinkState.PROVING):
+            return self.stage.topics_total + self.stage.topics_now
+        return self._snapshot_topics
+
+    @property
+    def auditing(self) -> bool:
+        """Whether an audit of the live link is under way."""
+        return self.audits.current is not None
+
+    @property
+    def refused_in_epoch(self) -> int:
+        """Retained values of this epoch that a limit of the replica kept out."""
+        return self._replica.refused_total - self._refused_before
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether PINGREQ belongs to a stage, which may also be the one that follows a tear-down."""
+        return self.stage is not None or self.state is LinkState.TEARING_DOWN
+
+    @property
+    def abandoned_at(self) -> float:
+        """When the primary has forgotten the session of a link that is down, monotonic seconds; infinity for never."""
+        if self.state is not LinkState.DOWN or not len(self._replica) or self.staleness.reason is not None:
+            return _NEVER
+        return self.tenure.expires_at
+
+    # --- Network Connections ---
+
+    def open(self) -> None:
+        """Note that a Network Connection begins."""
+        self._trigger(Trigger.OPEN)
+        self.connected = True
+        self.audits.copies_late = False
+
+    def accept(self, *, session_present: bool) -> None:
+        """Go on with the session that the primary has, or begin a new one."""
+        if session_present:
+            self._outgoing.publish_again(self.now)
+            self.tenure.unsubscribe_surplus(self.now)
+            if all(self.evidence):
+                self._trigger(Trigger.SESSION_RESUMED)
+                self._begin_stage(self._course.pending())
+            else:
+                self._trigger(Trigger.SESSION_UNFINISHED)
+                self._begin_snapshot()
+        elif len(self._replica) and not self._keep_stale(_SESSION_GONE):
+            self._tear_down(Trigger.SESSION_LOST, _SESSION_GONE)
+        else:
+            self._begin_epoch()
+            self._trigger(Trigger.SESSION_NEW)
+            self._begin_snapshot()
+
+    def fail(self, error: FanoutError) -> None:
+        """Give the Network Connection up; the session may be resumed."""
+        if self.state is not LinkState.CONNECTING:
+            reason_code = error.reason_code if isinstance(error, ProtocolError) else ReasonCode.SUCCESS
+            self._outgoing.disconnect(reason_code, end_session=not self.tenure.exists, now=self.now)
+        self.connected = False
+        self.tell(Failed(error))
+
+    def lose(self) -> None:
+        """Note that the Network Connection is gone."""
+        if isinstance(self.stage, Rehearsal):
+            if self.stage.answered:
+                self._primary.system_topics.note_answer()
+            elif self.connected and self._primary.system_topics.note_closed():
+                self.tell(SystemTopicsShunned())
+        self.connected = False
+        self._end_audit("the connection was lost")
+        self.stage = None
+        self._replica.drop_pass()
+        if self.state not in (LinkState.DOWN, LinkState.CONNECTING):
+            self.tenure.go_offline(self.now)
+        if self.state is not LinkState.DOWN:
+            self._trigger(Trigger.LOST)
+
+    # --- ends of a session ---
+
+    def abandon(self) -> None:
+        """Give up, offline, what the primary has forgotten by now."""
+        self._lose_session(Trigger.ABANDONED, "the session at the primary has expired by now")
+
+    def end_grace(self) -> None:
+        """Tear the stale replica down, and give up the snapshot that would have replaced it, if one is under way."""
+        reason = f"{self.staleness.reason}; the grace of {self._config.grace_s:g} s is over"
+        self.staleness.end()
+        self._tear_down(Trigger.GRACE_OVER, reason)
+        if self.connected:
+            self.fail(LinkLost(reason))
+
+    def end_unproved(self, error: SnapshotUnproved) -> None:
+        """Give up a retained set without its evidence, and the session with it; or the audit that asked for it."""
+        self.truncated_total += 1
+        if self.audits.current is None:
+            self._end_session(Trigger.UNPROVED, error.message, error)
+            return
+        assert isinstance(self.stage, RetainedSync)
+        self.stage.give_up(self.now)
+        self.audits.copies_late = self._outgoing.ping_sent_s is not None
+        self._end_audit(str(error))
+
+    def end_refused(self, error: PrimaryRefused) -> None:
+        """Give up a session in which the primary refuses a selector, if that was to be compared with what is held.
+
+        It could not be compared in the next connection either, so it is not served any longer.
+
+        Raises:
+            PrimaryRefused: There is nothing to be compared.
+        """
+        if self.state is not LinkState.VERIFYING:
+            raise error
+        self._end_session(Trigger.LOSS, error.message, error)
+
+    def note_torn_down(self) -> None:
+        """Note that the replica was removed, and begin a new epoch if there is a Network Connection."""
+        assert not len(self._replica)
+        self.staleness.end()
+        self.evidence = [None] * len(self.evidence)
+        if not self.connected:
+            self._trigger(Trigger.TORN_DOWN_OFFLINE)
+        else:
+            self._begin_epoch()
+            self._trigger(Trigger.TORN_DOWN)
+            self._begin_snapshot()
+
+    def give_up(self, messages: Iterable[Message]) -> None:
+        """Tell that nobody will say what became of `messages`."""
+        self.tell(*(Forwarded(message.token, UNAVAILABLE) for message in messages if message.token))
+
+    # --- what a stage shows, and what a live link does ---
+
+    def advance(self) -> None:
+        """Act on what the newest packet, or the time, has completed."""
+        stage = self.stage
+        if isinstance(stage, Rehearsal) and stage.done:
+            self._primary.system_topics.note_answer()
+            self._primary.learn(stage.fence, stage.order, stage.why)
+            self._primary.is_counting = stage.order is Order.KNOWN and self._primary.node is None
+            self._begin_sync(compare=False)
+        elif isinstance(stage, PendingStage) and stage.done:
+            self._trigger(Trigger.PENDING_APPLIED)
+            self._begin_sync(compare=True)
+        elif isinstance(stage, RetainedSync):
+            while self.stage is stage and (step := stage.advance(self.now)) is not None:
+                if step is Step.PROVED:
+                    self._prove(stage)
+                elif step is Step.DONE:
+                    self._finish(stage)
+                elif self.state is LinkState.SNAPSHOT:
+                    self._trigger(Trigger.BARRIER)
+
+    def begin_audit(self, *, confirmed: bool) -> str:
+        """Begin an audit, and return why none can begin; empty when one did.
+
+        Args:
+            confirmed: Whether any number of topics may be removed.
+        """
+        if self.state is not LinkState.LIVE:
+            return f"the link is {self.state.value.replace('_', ' ')}"
+        if self.stage is not None:
+            return "an audit is under way"
+        self.audits.begin(confirmed=confirmed, now=self.now)
+        self._begin_sync(compare=True)
+        return ""
+
+    def stall(self, reason: str) -> None:
+        """Note that heartbeats are overdue."""
+        self._trigger(Trigger.STALL, reason)
+
+    def revive(self) -> None:
+        """Note that a heartbeat came back after a stall: what was missed meanwhile is looked for."""
+        self._trigger(Trigger.REVIVED)
+        self._begin_sync(compare=True)
+
+    def confirm_count(self, index: int) -> None:
+        """Note that the primary counts as much as is held for a selector that is proved."""
+        evidence = self.evidence[index]
+        if evidence is not None and not evidence.is_at_least(Evidence.COUNT):
+            self.evidence[index] = Evidence.COUNT
+            self.tell(SelectorComplete(index, Evidence.COUNT))
+
+    def remove_expired(self) -> None:
+        """Remove the values whose time has passed, unless all are being removed."""
+        expiry_ns = self._replica.next_expiry_ns
+        if expiry_ns is not None and expiry_ns <= self.now_ns and self.state is not LinkState.TEARING_DOWN:
+            changes = self._replica.remove_expired(self.now_ns)
+            if changes.updates:
+                self.tell(Applied(changes, b"", self.epoch))
+
+    # --- epochs and stages ---
+
+    def _trigger(self, trigger: Trigger, detail: str = "") -> None:
+        before, self.state = self.state, next_state(self.state, trigger)
+        if self.state is not before:
+            self.tell(StateEntered(self.state, detail))
+
+    def _begin_epoch(self) -> None:
+        self.epoch = max(self.now_ns // 1000, self.epoch + 1)
+        self.epochs_total += 1
+        self.evidence = [None] * len(self.evidence)
+        self._control.begin_epoch()
+        self._primary.begin_epoch()
+        self._count.begin_epoch()
+        self._reception.begin_session()
+        self.give_up(self._outgoing.begin_session())
+        self._refused_before = self._replica.refused_total
+        self.tenure.begin()
+
+    def _begin_snapshot(self) -> None:
+        if self._course.is_rehearsed:
+            self._begin_sync(compare=False)  # a session that was resumed before its snapshot was complete
+        else:
+            self._begin_stage(self._course.rehearsal())
+
+    def _begin_sync(self, *, compare: bool) -> None:
+        if not compare:
+            self.evidence = [None] * len(self.evidence)  # of an attempt that was cut off, if there was one
+        self._begin_stage(self._course.sync(compare=compare, paced=self.auditing, now=self.now))
+
+    def _begin_stage(self, stage: Stage) -> None:
+        self.stage = stage
+        stage.begin(self.now)
+
+    def _prove(self, sync: RetainedSync) -> None:
+        """Take a proved set: sweep what it did not bring, or find what was lost."""
+        index, evidence = sync.index, sync.evidence
+        assert evidence is not None
+        self.remove_expired()
+        result = self._replica.end_pass()
+        if self.state is LinkState.VERIFYING:
+            losses = find_losses(result, self._replica.values, before=self._course.stamp_before, now_ns=self.now_ns)
+            if losses:
+                self._end_session(Trigger.LOSS, str(losses), LinkLost(str(losses)))
+                return
+            self.evidence[index] = evidence
+            self._sweep(result.unseen)
+        elif self.audits.current is not None:
+            vanished = self.audits.current.judge(
+                result,
+                self._replica.values,
+                topics=self._replica.count(index),
+                proves_absence=self._primary.order is Order.KNOWN,
+                before=self._course.stamp_before,
+                now_ns=self.now_ns,
+            )
+            self._sweep(vanished)
+        else:
+            self.evidence[index] = evidence
+            self.tell(SelectorComplete(index, evidence))
+            self._sweep(result.unseen)
+        if sync.order is not self._primary.order:
+            self._primary.learn(self._primary.fence if sync.order is Order.KNOWN else None, sync.order, sync.why)
+        if all(self.evidence):
+            self.staleness.end()
+        sync.begin_next(self.now)
+        if self.state is LinkState.PROVING and sync.index < len(self._config.selectors):
+            self._trigger(Trigger.PROVED)
+
+    def _finish(self, sync: RetainedSync) -> None:
+        self.stage = None
+        self._primary.order = sync.order
+        if self.auditing:
+            self._end_audit()
+            return
+        self.audits.plan(self.now)
+        self._control.begin_heartbeats(self.now)
+        if self.state is LinkState.VERIFYING:
+            self._trigger(Trigger.VERIFIED)
+        else:
+            assert sync.started_s is not None
+            self.snapshot_seconds = self.now - sync.started_s
+            self._snapshot_topics = sync.topics_total
+            self._trigger(Trigger.COMPLETED)
+        if self._primary.is_counting:
+            self._count.begin(self.now)
+
+    def _end_audit(self, failure: str = "") -> None:
+        """Tell how the audit ended, if one is under way."""
+        report = self.audits.end(now=self.now, failure=failure)
+        if report is None:
+            return
+        self.stage = None
+        self._replica.drop_pass()
+        self._control.begin_heartbeats(self.now)
+        self.tell(AuditEnded(report))
+
+    def _sweep(self, topics: Sequence[bytes]) -> None:
+        if topics:
+            changes = self._replica.sweep(topics, now_ns=self.now_ns)
+            self.tell(Applied(changes, b"", self.epoch))
+
+    def _end_session(self, trigger: Trigger, reason: str, error: FanoutError) -> None:
+        self._lose_session(trigger, reason)
+        self.fail(error)
+
+    def _lose_session(self, trigger: Trigger, reason: str) -> None:
+        """Give the session up; its replica is torn down, or served on as the policy says."""
+        if self._keep_stale(reason):
+            self.stage = None
+            self.tenure.exists = False
+        else:
+            self._tear_down(trigger, reason)
+
+    def _keep_stale(self, reason: str) -> bool:
+        """Say whether the replica of a lost session is served on."""
+        was_stale = self.staleness.reason is not None
+        if not self.staleness.begin(reason, complete=all(self.evidence), now=self.now):
+            return False
+        if not was_stale:
+            self.evidence = [None] * len(self.evidence)
+            self.tell(WentStale(reason))
+        return True
+
+    def _tear_down(self, trigger: Trigger, reason: str) -> None:
+        self.stage = None
+        self.tenure.exists = False
+        self._trigger(trigger, reason)
+        self.tell(TearDown(reason))
