@@ -172,6 +172,7 @@ METRICS = (
     ),
     MetricSpec("fanout_worker_serving", "gauge", "1 while the worker serves clients, else 0.", ("worker",)),
     MetricSpec("fanout_worker_restarts_total", "counter", "Ends of the worker after which it started.", ("worker",)),
+    MetricSpec("fanout_worker_late_total", "counter", "Tear-downs that went on without the worker.", ("worker",)),
     MetricSpec("fanout_worker_connections", "gauge", "Network Connections that the worker serves.", ("worker",)),
     MetricSpec("fanout_worker_sessions", "gauge", "Sessions that the worker holds.", ("worker",)),
     MetricSpec("fanout_worker_topics", "gauge", "Retained topics that the worker holds.", ("worker",)),
@@ -315,7 +316,8 @@ def _server_samples(server: ServerStatus) -> Iterator[Sample]:
 def _worker_samples(worker: WorkerStatus) -> Iterator[Sample]:
     label = (str(worker.number),)
     yield "fanout_worker_serving", label, worker.state == "serving"
-    for name in ("restarts_total", "connections", "sessions", "topics", "unread_bytes", "cpu_seconds_total"):
+    totals = ("restarts_total", "late_total", "cpu_seconds_total")
+    for name in (*totals, "connections", "sessions", "topics", "unread_bytes"):
         yield f"fanout_worker_{name}", label, getattr(worker, name)
 
 

@@ -286,6 +286,7 @@ class WorkerStatus(_Document):
     )
     pid: int | None = Field(description="Of its process; null without one.")
     restarts_total: NonNegativeInt = Field(description="How often it ended and was started again.")
+    late_total: NonNegativeInt = Field(description="How often it had not sent clients away after 5 s.")
     connections: NonNegativeInt = Field(description="Network Connections of clients that it serves now.")
     sessions: NonNegativeInt = Field(description="Sessions that it holds now.")
     topics: NonNegativeInt = Field(description="Topics with a retained value that it holds now, `$SYS` included.")

@@ -183,6 +183,8 @@ class ServerConfig:
     """Sessions, those without a connection included; a client that would need one more is refused (0x97)."""
     subscriptions_max: Count = 1_000
     """Subscriptions of one session."""
+    filter_bytes_max: ByteCount = 256 * KIB
+    """Bytes of the Topic Filters of one session; a subscription that goes beyond them is refused (0x97)."""
     filter_levels_max: Count = 128
     """Levels of a Topic Filter that a client subscribes to; one with more is refused (0x97)."""
     server_reference: ServerReference | None = None

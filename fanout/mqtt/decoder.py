@@ -82,6 +82,7 @@ _CHECKED_TOPICS_OF_CLIENT_MAX = 256
 _CHECKED_TOPIC_BYTES_MAX = 128
 _ACK_CHUNK_MIN = 64
 _ACK_CHUNK_MAX = 4096
+_ITEM_WORK = 64
 
 
 class Decoder:
@@ -93,6 +94,7 @@ class Decoder:
         known_topics: Topic Names that are known to be valid, such as the keys of a replica; membership saves
             validation. May be replaced at any time.
         fault: What the peer did wrong; None while nothing. Once set, nothing more is decoded.
+        has_more: Whether the last `feed` left something for the next one, because there was much to decode.
     """
 
     __slots__ = (
@@ -106,7 +108,9 @@ class Decoder:
         "_packet_bytes_max",
         "_role",
         "_topic_alias_max",
+        "_work_max",
         "fault",
+        "has_more",
         "known_topics",
         "version",
     )
@@ -118,6 +122,7 @@ class Decoder:
         packet_bytes_max: int,
         topic_alias_max: int = 0,
         known_topics: Container[bytes] = (),
+        work_max: int | None = None,
         role: Role,
     ) -> None:
         """Create a decoder for one Network Connection.
@@ -128,6 +133,8 @@ class Decoder:
                 comes before that, has at most `CONNECT_BYTES_MAX`.
             topic_alias_max: The Topic Alias Maximum that the peer was told; 0 allows none.
             known_topics: See the attribute.
+            work_max: After how much work `feed` leaves the rest for the next one, in bytes of packets other than
+                PUBLISH and acknowledgements; each packet or run counts as 64 more. None: it decodes all there is.
             role: Our own side; the peer may send what this role may receive.
 
         Raises:
@@ -140,6 +147,8 @@ class Decoder:
         self.fault: ProtocolError | None = None
         self._packet_bytes_max = packet_bytes_max
         self._topic_alias_max = topic_alias_max
+        self._work_max = sys.maxsize if work_max is None else work_max
+        self.has_more = False
         self._role: Role = role
         self._aliases: dict[int, bytes] = {}
         # Topic Names that were found valid: a publisher uses few of them, again and again. A link has one decoder, a
@@ -168,7 +177,8 @@ class Decoder:
         """Decode all whole packets in what was kept and `data`.
 
         Args:
-            data: The bytes of one read; copied unless `bytes`, so the caller may reuse its buffer.
+            data: The bytes of one read; copied unless `bytes`, so the caller may reuse its buffer. Empty to go on when
+                `has_more` is set.
 
         Returns:
             The packets in order. When the peer breaks the protocol: those before the fault, and `fault` is
@@ -189,6 +199,7 @@ class Decoder:
         else:
             buffer = bytes(data)
         items: list[Item] = []
+        self.has_more = False
         try:
             pos = self._decode(buffer, items)
         except ProtocolError as fault:
@@ -205,7 +216,13 @@ class Decoder:
         """Decode whole packets into `items` and return the position of the first that is not whole."""
         pos = 0
         end = len(buffer)
+        work_left = self._work_max
         while pos < end:
+            if work_left <= 0:
+                self._needed = 0
+                self.has_more = True
+                return pos
+            work_left -= _ITEM_WORK
             if buffer[pos] & 0xF0 == _PUBLISH and self.version is not None:
                 rows: list[PublishRow] = []
                 new_topics: list[bytes] = []
@@ -241,6 +258,7 @@ class Decoder:
                 pos = stop
             else:
                 items.append(self._decode_other(packet_type, buffer[start:stop]))
+                work_left -= stop - pos
                 pos = stop
         return pos
 

@@ -7,7 +7,7 @@ follows the last field. It knows no stream, and nothing about the order of packe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import NamedTuple
 
 from fanout.errors import ProtocolError, UnsupportedProtocolVersion
@@ -39,7 +39,11 @@ from fanout.mqtt.properties import NO_PROPERTIES, WILL, Properties, PropertyOwne
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.mqtt.topics import SHARE_PREFIX, check_topic_filter, check_topic_name
 
-__all__ = ["Protocol", "decode_ack", "decode_body", "decode_connect", "decode_protocol"]
+__all__ = ["TOPIC_FILTERS_MAX", "Protocol", "decode_ack", "decode_body", "decode_connect", "decode_protocol"]
+
+TOPIC_FILTERS_MAX = 8_192
+"""Topic Filters of one SUBSCRIBE or UNSUBSCRIBE. A packet is decoded and carried out in one piece, in some 5 us for
+each of them: 262,144, which 1 MiB has room for, would hold up every other client for more than a second."""
 
 _BRIDGE_BIT = 0x80
 _PUBACK_CODES = frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})
@@ -191,6 +195,7 @@ def _decode_subscribe(body: bytes, version: int) -> Subscribe:
     properties, pos = _decode_block(body, pos, version, PacketType.SUBSCRIBE)
     subscriptions: list[Subscription] = []
     while pos < len(body):
+        _check_count(subscriptions)
         topic_filter, pos = decode_binary(body, pos)
         check_topic_filter(topic_filter)  # [MQTT-3.8.3-1]
         options, pos = _decode_u8(body, pos)
@@ -240,6 +245,7 @@ def _decode_unsubscribe(body: bytes, version: int) -> Unsubscribe:
     properties, pos = _decode_block(body, pos, version, PacketType.UNSUBSCRIBE)
     topic_filters: list[bytes] = []
     while pos < len(body):
+        _check_count(topic_filters)
         topic_filter, pos = decode_binary(body, pos)
         check_topic_filter(topic_filter)  # [MQTT-3.10.3-1]
         topic_filters.append(topic_filter)
@@ -337,6 +343,11 @@ def _decode_reason(packet_type: PacketType, body: bytes, pos: int) -> tuple[int,
 def _check_reason_code(packet_type: PacketType, reason_code: int) -> None:
     if reason_code not in _REASON_CODES[packet_type]:
         raise protocol_error(f"0x{reason_code:02X} is not a Reason Code of {packet_type.name}")
+
+
+def _check_count(topic_filters: Sized) -> None:
+    if len(topic_filters) == TOPIC_FILTERS_MAX:
+        raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"more than {TOPIC_FILTERS_MAX} Topic Filters in one packet")
 
 
 def _check_end(body: bytes, pos: int) -> None:

@@ -80,6 +80,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._reading = True
         self._held = False  # then nothing is read, and what was decoded is kept until `release`
         self._kept: list[Item] = []
+        self._going_on = False  # whether the next turn of the event loop takes more of what was read
         self._give_up: Callable[[], object] | None = None
 
     # The callbacks of asyncio.
@@ -144,6 +145,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.session is not None:
             self.session.resume()
             self._pump_later()
+
+    @property
+    def awaits_connect(self) -> bool:
+        """Whether CONNECT has not come."""
+        return self._decoder.version is None
 
     # What the server does with it.
 
@@ -277,6 +283,19 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._fail(self._decoder.fault)
             return
         self._send_answers()
+        if self._decoder.has_more and not self._going_on:
+            self._going_on = True
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Take more of what was read, when others have had their turn."""
+        self._going_on = False
+        if self.is_closing() or self._held:  # `release` goes on
+            return
+        if self._decoder.has_more:
+            self._receive_items(self._decoder.feed(b""))
+        self._read_on()
 
     def _receive(self, item: Item) -> None:
         session = self.session
@@ -379,7 +398,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # Writing and closing.
 
     def _read_on(self) -> None:
-        if self._reading and not self._held and not self._transport.is_closing():
+        if self._reading and not self._held and not self._going_on and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def _can_write(self) -> bool:

@@ -52,6 +52,8 @@ class Limit(enum.Enum):
     """A client was refused, because it needed one more session."""
     SUBSCRIPTIONS = "subscriptions_max"
     """A Topic Filter was refused, because its session had too many."""
+    FILTER_BYTES = "filter_bytes_max"
+    """A Topic Filter was refused, because those of its session had too many bytes."""
     FILTER_LEVELS = "filter_levels_max"
     """A Topic Filter was refused, because it had too many levels."""
     PACKET_BYTES = "packet_bytes_max"

@@ -30,6 +30,11 @@ class Doorway(asyncio.BufferedProtocol, abc.ABC):
     def is_closing(self) -> bool:
         """Return whether it is being closed."""
 
+    @property
+    @abc.abstractmethod
+    def awaits_connect(self) -> bool:
+        """Whether CONNECT has not come."""
+
 
 class Doorman(Protocol):
     """Meets the connections that this process has accepted."""

@@ -132,7 +132,9 @@ class SessionRegistry:
         added: dict[bytes, SubscriptionOptions] = {}
         retained: dict[bytes, RetainedDelivery] = {}
         codes: list[int] = []
-        room = self._config.subscriptions_max - len(session.subscriptions) - len(session.shared)
+        config = self._config
+        room = config.subscriptions_max - len(session.subscriptions) - len(session.shared)
+        room_bytes = config.filter_bytes_max - sum(map(len, session.topic_filters))
         for index, subscription in enumerate(packet.subscriptions):
             if index in refused:
                 codes.append(refused[index])
@@ -143,22 +145,29 @@ class SessionRegistry:
             except ProtocolError:
                 codes.append(ReasonCode.TOPIC_FILTER_INVALID)
                 continue
-            if shared is not None and self._config.workers > 1:  # its members would be in different processes
+            if shared is not None and config.workers > 1:  # its members would be in different processes
                 codes.append(ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED)
                 continue
             if shared is not None:
                 new = shared not in session.shared
             else:
                 new = topic_filter not in session.subscriptions and topic_filter not in added
-            levels = (shared[1] if shared is not None else topic_filter).count(b"/") + 1
-            too_deep = levels > self._config.filter_levels_max
-            if too_deep or (new and room <= 0):
+            size = len(topic_filter) if new else 0
+            reached: Limit | None = None
+            if (shared[1] if shared is not None else topic_filter).count(b"/") >= config.filter_levels_max:
+                reached = Limit.FILTER_LEVELS
+            elif new and room <= 0:
+                reached = Limit.SUBSCRIPTIONS
+            elif size > room_bytes:
+                reached = Limit.FILTER_BYTES
+            if reached is not None:
                 codes.append(ReasonCode.QUOTA_EXCEEDED)
-                self._counters.limits[Limit.FILTER_LEVELS if too_deep else Limit.SUBSCRIPTIONS] += 1
+                self._counters.limits[reached] += 1
                 continue
             room -= new
+            room_bytes -= size
             options = SubscriptionOptions(
-                qos=min(subscription.qos, self._config.qos_max),
+                qos=min(subscription.qos, config.qos_max),
                 no_local=subscription.no_local or (bridge and shared is None),
                 retain_as_published=subscription.retain_as_published or bridge,
                 identifier=identifier[0] if identifier else 0,

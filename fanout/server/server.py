@@ -19,7 +19,7 @@ from typing import Final
 from fanout.access.authorization import Access
 from fanout.access.gate import Gate
 from fanout.config import ServerConfig
-from fanout.mqtt.decoder import Decoder, PublishRow
+from fanout.mqtt.decoder import CONNECT_BYTES_MAX, Decoder, PublishRow
 from fanout.mqtt.packets import Connect, Unsubscribe
 from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
@@ -46,6 +46,9 @@ from fanout.server.websocket import WebSocket
 __all__ = ["Server"]
 
 _READ_BYTES = 256 * 1024
+_WORK_MAX: Final = 16 * 1024
+"""How much a client may have decoded in one turn of the event loop, see `Decoder`: 256 packets of the smallest kinds,
+which take some milliseconds. One read has room for 131,072 PINGREQs, which would take most of a second."""
 _CHECKED_MAX: Final = 256
 """Sessions and subscriptions that are checked again in one turn of the event loop."""
 _SETTLE_POLL_S: Final = 0.02
@@ -373,6 +376,7 @@ class Server:
             connection,
             read_buffer=self.read_buffer,
             packet_bytes_max=self.config.packet_bytes_max,
+            connect_bytes_max=min(self.config.packet_bytes_max, CONNECT_BYTES_MAX),
             origins=self.config.websocket_origins,
         )
 
@@ -394,6 +398,7 @@ class Server:
             packet_bytes_max=self.config.packet_bytes_max,
             topic_alias_max=self.config.topic_alias_max,
             known_topics=self._known_topics,
+            work_max=_WORK_MAX,
             role="server",
         )
 

@@ -25,6 +25,8 @@ __all__ = ["Connection", "WebSocket"]
 
 _SUBPROTOCOL: Final = Subprotocol("mqtt")  # [MQTT-6.0.0-4]
 _FRAME_MARGIN_BYTES: Final = 64 * 1024
+_READ_BYTES: Final = 16 * 1024
+"""Read at once: the smallest frame has seven bytes and takes some 20 us."""
 
 _LOGGER = logging.getLogger("fanout.websockets")
 _LOGGER.setLevel(logging.ERROR)  # below it, the package tells of each connection and frame
@@ -54,6 +56,10 @@ class Connection(Protocol):
     def is_closing(self) -> bool:
         """Return whether it is being closed."""
 
+    @property
+    def awaits_connect(self) -> bool:
+        """Whether CONNECT has not come."""
+
 
 class WebSocket(asyncio.BufferedProtocol):
     """One WebSocket connection: a protocol to the network, and through `_Stream` a transport to a connection."""
@@ -64,6 +70,7 @@ class WebSocket(asyncio.BufferedProtocol):
         *,
         read_buffer: memoryview,
         packet_bytes_max: int,
+        connect_bytes_max: int,
         origins: Collection[str] = (),
     ) -> None:
         """Make one for a connection.
@@ -73,6 +80,7 @@ class WebSocket(asyncio.BufferedProtocol):
             read_buffer: What may be read into; it is emptied before it is used again.
             packet_bytes_max: Largest packet: a frame may be a little larger, a message of many frames has no limit,
                 since none is kept.
+            connect_bytes_max: Largest CONNECT: all that comes before it is there may be a little larger.
             origins: Origins of the web pages that may connect, "*" for all; empty allows those from the same host.
         """
         self._connection = connection
@@ -81,9 +89,10 @@ class WebSocket(asyncio.BufferedProtocol):
         self._wanted = True  # whether the connection wants to be given packets
         self._full = False  # whether the client reads too slowly
         self._unread = False  # whether nothing is read, since it asks for pongs that it does not read
-        self._read_buffer = read_buffer
+        self._read_buffer = read_buffer[:_READ_BYTES]
         self._transport: asyncio.Transport
         self._ended = False  # whether the network's transport is being closed
+        self._early_bytes_left = connect_bytes_max + _FRAME_MARGIN_BYTES
         self._protocol = ServerProtocol(
             subprotocols=[_SUBPROTOCOL],
             max_size=(None, packet_bytes_max + _FRAME_MARGIN_BYTES),
@@ -141,8 +150,21 @@ class WebSocket(asyncio.BufferedProtocol):
         if answered and self._full and not self._unread:
             self._unread = True
             self._set_reading()
+        if self._early_bytes_left and not self.has_ended():
+            self._limit_early(nbytes)
         if self.has_ended() and not self._connection.is_closing():
             self._connection.end(self._fault())
+
+    def _limit_early(self, nbytes: int) -> None:
+        """Fail when more comes than a CONNECT may need: a frame is kept until it is whole, whoever sends it."""
+        if not self._connection.awaits_connect:
+            self._early_bytes_left = 0
+            return
+        self._early_bytes_left -= nbytes
+        if self._early_bytes_left <= 0:
+            self._refusal = "too much came before CONNECT"
+            self._protocol.fail(CloseCode.MESSAGE_TOO_BIG, self._refusal)
+            self._flush()
 
     def _answer(self, request: Request) -> None:
         """Answer the handshake."""

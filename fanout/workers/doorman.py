@@ -273,6 +273,11 @@ class _WorkerDoorway(Doorway):
         """Return whether it is being closed."""
         return self._left or self._transport.is_closing()
 
+    @property
+    def awaits_connect(self) -> bool:
+        """Whether CONNECT has not come."""
+        return self._decoder.version is None
+
     def abort(self) -> None:
         """End it at once."""
         self._transport.abort()

@@ -57,6 +57,8 @@ _SILENT_FULL_TICKS_MAX: Final = 10
 _STARTING_TICKS_MAX: Final = 300
 """The same until it serves."""
 _LAST_WORDS_S: Final = 1.0
+_SEND_AWAY_S: Final = 5.0
+"""How long a tear-down waits until a worker has sent clients away: a worker that hangs is not to hold it up."""
 
 
 class WorkerState(enum.Enum):
@@ -81,6 +83,7 @@ class WorkerProcess:
         is_full: Whether too much of what it is fed is unread.
         pid: Of its process; None without one.
         restarts_total: How often it was started again.
+        late_total: How often it had not sent clients away in time.
         last_report: What it told last; None before, and when it has ended.
     """
 
@@ -119,6 +122,7 @@ class WorkerProcess:
         self.is_full = False
         self.pid: int | None = None
         self.restarts_total = 0
+        self.late_total = 0
         self.last_report: Report | None = None
         self._sockets = sockets
         self._arrivals = arrivals
@@ -174,13 +178,23 @@ class WorkerProcess:
         await self._gone.wait()  # its last report may still be read
 
     async def send_away(self, concerns: Concerned) -> int:
-        """Disconnect its clients with subscriptions of a kind, and return how many; 0 when it ends before."""
+        """Disconnect its clients with subscriptions of a kind, and return how many.
+
+        Returns:
+            0 when the worker ends before, or does not answer in time; then it sends them away once it goes on.
+        """
         if self._channel is None or self.state is not WorkerState.SERVING:
             return 0
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._sent_away.append(answer)
         self._channel.send(SendAway(concerns))
-        return await answer
+        try:
+            async with asyncio.timeout(_SEND_AWAY_S):
+                return await answer
+        except TimeoutError:
+            self.late_total += 1
+            self._logger.warning("the worker sends clients away too slowly", timeout_s=_SEND_AWAY_S)
+            return 0
 
     def write(self, data: bytes) -> None:
         """Write an encoded message, if there is a process."""

@@ -67,6 +67,11 @@ class Relay(asyncio.BufferedProtocol):
         """Return whether this side is being closed."""
         return self._transport is None or self._transport.is_closing()
 
+    @property
+    def awaits_connect(self) -> bool:
+        """Whether CONNECT has not come: it has, it tells where to go."""
+        return False
+
     # For the other side.
 
     def write(self, data: bytes) -> None:

@@ -246,6 +246,7 @@ class StandInNode:
                     state="serving",
                     pid=4712,
                     restarts_total=1,
+                    late_total=0,
                     connections=5,
                     sessions=6,
                     topics=200_013,

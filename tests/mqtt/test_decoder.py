@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from fanout.errors import ProtocolError, UnsupportedProtocolVersion
 from fanout.mqtt.data_representation import encode_binary, encode_varint
 from fanout.mqtt.decoder import CONNECT_BYTES_MAX, AckRun, Decoder, Item, PublishRow, PublishRun
+from fanout.mqtt.packet_bodies import TOPIC_FILTERS_MAX
 from fanout.mqtt.packet_types import PacketType, Role
 from fanout.mqtt.packets import (
     Ack,
@@ -700,3 +701,43 @@ def test_run_of_acks_that_is_cut() -> None:
         decoder = server()
         assert decoder.feed(data[:cut]) == [AckRun(C.PUBACK, [1, 2], None)]
         assert decoder.feed(data[cut:]) == [AckRun(C.PUBACK, [3], [0x10])]
+
+
+@given(packets=st.lists(packets_from_client(5), max_size=60), work_max=st.integers(1, 2000))
+def test_much_work_comes_in_pieces(packets: list[Packet], work_max: int) -> None:
+    """What one `feed` leaves, the next ones give: together what a decoder without the bound gives at once."""
+    data = b"".join(encode(packet, version=5) for packet in packets)
+    whole = server(topic_alias_max=0xFFFF)
+    pieces = Decoder(version=5, packet_bytes_max=MAX, topic_alias_max=0xFFFF, work_max=work_max, role="server")
+    expected = whole.feed(data)
+    found: list[Item] = []
+    piece = pieces.feed(data)
+    while pieces.has_more:
+        assert 1 <= len(piece) <= work_max // 64 + 1
+        found += piece
+        piece = pieces.feed(b"")
+    found += piece
+    assert str(pieces.fault) == str(whole.fault)
+    assert flat(found) == flat(expected)
+    assert pieces.buffered_bytes == 0
+
+
+def test_a_flood_of_pingreqs_comes_in_pieces() -> None:
+    """Each piece has as many as the work allows; what is cut off at the end waits for the rest of it."""
+    decoder = Decoder(version=5, packet_bytes_max=1024, work_max=64 * 10, role="server")
+    assert decoder.feed(b"\xc0\x00" * 25 + b"\xc0") == [Pingreq()] * 10
+    assert decoder.has_more
+    assert decoder.feed(b"") == [Pingreq()] * 10
+    assert decoder.feed(b"\x00") == [Pingreq()] * 6
+    assert (decoder.has_more, decoder.buffered_bytes) == (False, 0)
+
+
+@pytest.mark.parametrize(
+    "many", [Subscribe(1, (Subscription(b"a"),) * TOPIC_FILTERS_MAX), Unsubscribe(1, (b"a",) * TOPIC_FILTERS_MAX)]
+)
+def test_topic_filters_of_one_packet_are_bounded(many: Subscribe | Unsubscribe) -> None:
+    """With one more than a packet may have it is a fault: so many would hold up everybody else."""
+    data = encode(many, version=4)
+    assert server(4).feed(data) == [many]
+    body = data[4:] + data[-4 if isinstance(many, Subscribe) else -3 :]
+    expect_fault(server(4), data[:1] + encode_varint(len(body)) + body, ReasonCode.QUOTA_EXCEEDED)

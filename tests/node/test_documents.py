@@ -302,10 +302,22 @@ def test_workers_are_shown_and_may_be_a_reason() -> None:
         access_stats=lambda: dataclasses.replace(add_up(AccessStats, ()), rules=3),
         workers=[
             SimpleNamespace(
-                number=0, state=WorkerState.SERVING, pid=11, restarts_total=2, last_report=report, unread_bytes=9
+                number=0,
+                state=WorkerState.SERVING,
+                pid=11,
+                restarts_total=2,
+                late_total=3,
+                last_report=report,
+                unread_bytes=9,
             ),
             SimpleNamespace(
-                number=1, state=WorkerState.STARTING, pid=None, restarts_total=0, last_report=None, unread_bytes=0
+                number=1,
+                state=WorkerState.STARTING,
+                pid=None,
+                restarts_total=0,
+                late_total=0,
+                last_report=None,
+                unread_bytes=0,
             ),
         ],
     )
@@ -313,7 +325,7 @@ def test_workers_are_shown_and_may_be_a_reason() -> None:
     assert (status.ready, status.reasons) == (False, ("worker 2 is starting",))
     assert status.pid == os.getpid()
     first, second = status.workers
-    assert (first.number, first.state, first.pid, first.restarts_total) == (1, "serving", 11, 2)
+    assert (first.number, first.state, first.pid, first.restarts_total, first.late_total) == (1, "serving", 11, 2, 3)
     assert (first.connections, first.sessions) == (SERVER_STATS.connections, SERVER_STATS.sessions)
     assert (first.topics, first.unread_bytes, first.cpu_seconds_total) == (7, 9, 1.5)
     assert (second.number, second.state, second.pid, second.topics) == (2, "starting", None, 0)
@@ -351,6 +363,7 @@ def test_status_has_every_part() -> None:
         "server.connect_timeout_s": 5.0,
         "server.sessions_max": 100_000,
         "server.subscriptions_max": 1_000,
+        "server.filter_bytes_max": 262_144,
         "server.filter_levels_max": 128,
         "server.packet_bytes_max": 2**20,
         "server.receive_maximum": 1_000,

@@ -9,6 +9,7 @@ from socket import SO_SNDBUF, SOL_SOCKET
 
 import pytest
 
+from fanout.mqtt.packet_bodies import TOPIC_FILTERS_MAX
 from fanout.mqtt.packets import (
     Auth,
     Connack,
@@ -460,3 +461,49 @@ async def test_client_that_never_reads_is_dropped_after_the_linger(start_node: S
         while True:
             await client.receive()
     await client.close()
+
+
+async def test_a_flood_of_packets_does_not_hold_up_others(node: NodeInMemory) -> None:
+    """Of what one client sends at once, a part is taken in each turn of the event loop; all of it is answered."""
+    async with await RawClient.connect(node.port) as client:
+        before = node.server.counters.sent_bytes
+        client.send_bytes(b"\xc0\x00" * 20_000)
+        turns: list[int] = []
+        while node.server.counters.sent_bytes - before < 40_000:
+            sent = node.server.counters.sent_bytes
+            await asyncio.sleep(0)
+            turns.append(node.server.counters.sent_bytes - sent)
+        assert max(turns) <= 2 * 2 * 256  # the client's write may be read in two pieces
+        for _ in range(20_000):
+            assert await client.receive() == Pingresp()
+        client.send(Pingreq())
+        assert await client.receive() == Pingresp()
+
+
+@pytest.mark.parametrize("verdict_first", [True, False])
+async def test_a_flood_waits_with_what_is_held(node: NodeInMemory, verdict_first: bool) -> None:
+    """While a connection is held, nothing of it is taken; what was left comes in its order then."""
+    subscribe_elsewhere(node)
+    async with await RawClient.connect(node.port, "flood") as client:
+        connection = next(iter(node.server.connections))
+        connection.hold()
+        await asyncio.sleep(0)
+        data = b"\xc0\x00" * 600 + encode(Publish(b"t", b"last", 1, packet_id=9), version=5)
+        if verdict_first:
+            connection.release()
+        connection.receive(data)
+        if not verdict_first:
+            connection.release()
+        for _ in range(600):
+            assert await client.receive() == Pingresp()
+        await client.expect_ack(PacketType.PUBACK, 9)
+    assert [row[1] for _, row in node.published] == [b"last"]
+
+
+@pytest.mark.parametrize("version", [5, 4])
+async def test_too_many_topic_filters_in_one_packet(node: NodeInMemory, version: int) -> None:
+    """Such a client is told, as far as its protocol can, and has no subscription by it."""
+    async with await RawClient.connect(node.port, "c", version=version) as client:
+        client.send(Subscribe(1, (Subscription(b"a"),) * (TOPIC_FILTERS_MAX + 1)))
+        await client.expect_end(ReasonCode.QUOTA_EXCEEDED if version == 5 else None)
+    assert (node.server.stats().subscriptions, node.server.stats().ended_total) == (0, {"quota_exceeded": 1})

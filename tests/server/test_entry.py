@@ -16,6 +16,7 @@ from tests.server.node_in_memory import NodeInMemory
 from tests.server.test_proxy_header import tcp4, v2
 from tests.server.test_websocket import Browser
 from tests.support.certificates import Authority, client_context
+from tests.support.network import unread_bytes
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
 
@@ -107,11 +108,16 @@ async def test_header_where_none_is_expected_closes(start_node: StartNode) -> No
     await end_of(node, V1 + CONNECT)
 
 
+async def sent(node: NodeInMemory, writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Write to a node, and wait until it has read everything."""
+    writer.write(data)
+    await wait_until(lambda: not writer.transport.get_write_buffer_size() and not unread_bytes(node.port))
+
+
 async def test_header_has_a_time_limit(proxied: NodeInMemory) -> None:
     """A connection that sends half a header is closed."""
     reader, writer = await asyncio.open_connection("127.0.0.1", proxied.port)
-    writer.write(V1[:20])
-    await asyncio.sleep(0.05)  # so that the server has it; none of its figures tells
+    await sent(proxied, writer, V1[:20])
     await proxied.pass_time(5.1)
     await closed(reader, writer)
     assert proxied.server.stats().connections_refused_total == 1

@@ -33,7 +33,7 @@ from fanout.server.connection import ClientConnection
 from fanout.server.counters import Limit
 from tests.server.conftest import StartNode
 from tests.server.node_in_memory import NodeInMemory, update
-from tests.server.test_entry import V1, V2, behind_proxy, closed
+from tests.server.test_entry import V1, V2, behind_proxy, closed, sent
 from tests.server.test_websocket import LISTEN as WEBSOCKET
 from tests.support.certificates import Authority, client_context
 from tests.support.raw_client import RawClient
@@ -183,10 +183,9 @@ async def test_connection_rate_max_over_tls(
 async def trickle(node: NodeInMemory, data: bytes, *, count: int = 1) -> list[Streams]:
     """Open connections that send a little and then wait; return them when the server has what was sent."""
     streams = [await asyncio.open_connection("127.0.0.1", node.port) for _ in range(count)]
-    for _, writer in streams:
-        writer.write(data)
     await wait_until(lambda: node.server.stats().connections == count)
-    await asyncio.sleep(0.05)  # none of its figures tells that the bytes are there
+    for _, writer in streams:
+        await sent(node, writer, data)
     return streams
 
 
@@ -212,8 +211,7 @@ async def test_connect_timeout_s(
     streams = await trickle(node, data, count=3)
     await node.pass_time(2.5)
     for _, writer in streams:
-        writer.write(data[-1:])  # more bytes win no time
-    await asyncio.sleep(0.05)
+        await sent(node, writer, data[-1:])  # more bytes win no time
     await node.pass_time(2.4)
     assert node.server.stats().connections == 3
     await node.pass_time(0.2)
@@ -341,6 +339,19 @@ async def test_subscriptions_max(start_node: StartNode, version: int, code: int)
         await client.unsubscribe(b"a")
         assert (await client.subscribe(b"e")).reason_codes == (0,)
     assert reached(node, Limit.SUBSCRIPTIONS) == 3
+
+
+@pytest.mark.parametrize(("version", "code"), [(5, ReasonCode.QUOTA_EXCEEDED), (4, 0x80)])
+async def test_filter_bytes_max(start_node: StartNode, version: int, code: int) -> None:
+    """Each Topic Filter with which a session would have too many bytes is refused; a renewed one takes none."""
+    node = await start_node(filter_bytes_max=24)
+    async with await RawClient.connect(node.port, version=version) as client:
+        answer = await client.subscribe(b"12345678", b"$share/g/123", b"12345", b"1234", b"1")
+        assert answer.reason_codes == (0, 0, code, 0, code)
+        assert (await client.subscribe(b"12345678", b"$share/g/123", qos=1)).reason_codes == (1, 1)
+        await client.unsubscribe(b"$share/g/123")
+        assert (await client.subscribe(b"123456789abc", b"1")).reason_codes == (0, code)
+    assert reached(node, Limit.FILTER_BYTES) == 3
 
 
 @pytest.mark.parametrize("version", [5, 4])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import struct
 from pathlib import Path
 from socket import SO_SNDBUF, SOL_SOCKET
@@ -17,6 +18,7 @@ from websockets.asyncio.client import connect as websocket_connect
 from websockets.typing import Subprotocol
 
 from fanout.config import Address, ListenerConfig
+from fanout.mqtt.decoder import CONNECT_BYTES_MAX
 from fanout.mqtt.packets import Connect, Packet, Pingreq, Publish, Subscribe, Subscription, Will, encode
 from tests.server.conftest import StartNode
 from tests.server.node_in_memory import NodeInMemory, update
@@ -355,6 +357,24 @@ async def test_broken_frames_close(web: NodeInMemory, data: bytes, code: int) ->
         client.send(data)
         await client.expect_end(code)
     await wait_until(lambda: web.server.stats().connections == 0)
+
+
+async def test_little_is_kept_before_connect(web: NodeInMemory) -> None:
+    """A frame that is larger than a CONNECT may be ends the connection before it is there; later it may be larger."""
+    large = b"\x82\xff" + struct.pack("!Q", web.config.packet_bytes_max) + bytes(4)
+    async with await Browser.open(web) as client:
+        client.send(large + bytes(CONNECT_BYTES_MAX + 100_000))
+        with contextlib.suppress(ConnectionError):  # of what it sent, a part is not read any more
+            await client.expect_end(1009)
+    await wait_until(lambda: web.server.stats().connections == 0)
+    assert web.server.stats().entry_faults_total["websocket"] == 1
+    assert web.server.stats().received_bytes_total == 0
+    async with await Browser.open(web) as client:
+        payload = bytes(web.config.packet_bytes_max - 8)
+        packet = encode(Publish(b"t", payload), version=5)
+        client.send(frame(BINARY, CONNECT) + b"\x82\xff" + struct.pack("!Q", len(packet)) + bytes(4) + packet)
+        await client.expect_connack()
+        await wait_until(lambda: [row[1] for _, row in web.published] == [payload])
 
 
 @pytest.mark.parametrize("subprotocol", ["mqtt", ""])

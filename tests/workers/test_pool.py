@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import pytest_asyncio
 from structlog.testing import CapturingLogger
 from structlog.typing import FilteringBoundLogger
 
+from fanout.concerned import Concerned
 from fanout.config import Address, IdentityConfig, NodeConfig, ServerConfig
 from fanout.errors import ListenError
 from fanout.mqtt.decoder import PublishRow
@@ -130,3 +134,34 @@ async def test_nothing_is_started_while_the_pool_stops(monkeypatch: pytest.Monke
     assert not stopping.done()
     await stopping
     assert starts.read_bytes() == begun
+
+
+async def test_a_worker_that_hangs_does_not_hold_up_a_tear_down(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is counted; the tear-down goes on, with what the others say."""
+    program, worker = tmp_path / "python", tmp_path / "worker.py"
+    worker.write_text(
+        "import socket, sys\n"
+        "from fanout.workers.channel import encode\n"
+        "from fanout.workers.messages import Serving\n"
+        "hub = socket.socket(fileno=int(sys.argv[-1]))\n"
+        "hub.sendall(encode(Serving()))\n"
+        "while hub.recv(65536): pass\n"
+    )
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {worker} "$@"\n')
+    program.chmod(0o700)
+    monkeypatch.setattr("sys.executable", str(program))
+    monkeypatch.setattr("fanout.workers.process._SEND_AWAY_S", 0.05)
+    logger = NoLogger()
+    pool = make_pool(logger)
+    await pool.start()
+    await wait_until(lambda: all(worker.state is WorkerState.SERVING for worker in pool.workers), 60)
+    async with asyncio.timeout(10):
+        assert await pool.send_away(Concerned([])) == 0
+    assert [worker.late_total for worker in pool.workers] == [1, 1]
+    await wait_until(lambda: all(worker.pid is not None for worker in pool.workers))
+    for worker_process in pool.workers:
+        assert worker_process.pid is not None
+        os.kill(worker_process.pid, signal.SIGKILL)
+    await pool.stop(deadline_s=0.1)
