@@ -2,17 +2,26 @@
 
 Owns the encoding and the node's count; who stamps, and who asks for stamps, is the node's business
 (`docs/architecture.md`, "Update identity"). The value is text, so that any MQTT tool shows it:
-`primary:epoch:sequence:origin_us`. A node identifier has no colon, which `fanout.config` enforces.
+`primary:epoch:sequence:origin_us`, where `primary` is a name as `fanout.config` allows for nodes.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 
 from fanout.replica.update import Stamp, Update
 
-__all__ = ["ASK_FOR_STAMPS", "NODE_PROPERTY", "STAMP_PROPERTY", "StampCount", "encode_stamp", "split_stamp"]
+__all__ = [
+    "ASK_FOR_STAMPS",
+    "NODE_PROPERTY",
+    "STAMP_HEAD",
+    "STAMP_PROPERTY",
+    "StampCount",
+    "encode_stamp",
+    "split_stamp",
+]
 
 STAMP_PROPERTY = "fanout-stamp"
 """Name of the User Property that carries a stamp."""
@@ -23,10 +32,13 @@ ASK_FOR_STAMPS = ("fanout-stamps", "1")
 NODE_PROPERTY = "fanout-node"
 """Name of the User Property by which both ends of a link tell their node identifier."""
 
-_HEAD = b"\x26" + struct.pack(">H", len(STAMP_PROPERTY)) + STAMP_PROPERTY.encode()  # 0x26: User Property
-_VALUE_AT = len(_HEAD) + 2
-_DIGITS_MAX = 18
-"""Numbers stay below 10**18, so that they fit 64 signed bits; microseconds reach that in the year 33658."""
+STAMP_HEAD = b"\x26" + struct.pack(">H", len(STAMP_PROPERTY)) + STAMP_PROPERTY.encode()  # 0x26: User Property
+"""How an encoded stamp begins: properties without this have none."""
+
+_VALUE_AT = len(STAMP_HEAD) + 2
+_VALUE = re.compile(rb"([A-Za-z0-9][A-Za-z0-9_.-]{0,63}):([0-9]{1,18}):([0-9]{1,18}):([0-9]{1,18})")
+"""The name is one that a node could have, since it becomes part of file names. Numbers stay below 10**18, so that they
+fit 64 signed bits; microseconds reach that in the year 33658."""
 
 
 class StampCount:
@@ -80,7 +92,7 @@ class StampCount:
 def encode_stamp(stamp: Stamp) -> bytes:
     """Return `stamp` as one encoded User Property (MQTT 5, section 3.3.2.3.7), to be put behind all others."""
     value = f"{stamp.primary}:{stamp.epoch}:{stamp.sequence}:{stamp.origin_us}".encode()
-    return _HEAD + len(value).to_bytes(2, "big") + value
+    return STAMP_HEAD + len(value).to_bytes(2, "big") + value
 
 
 def split_stamp(properties: bytes) -> tuple[bytes, Stamp | None]:
@@ -93,15 +105,14 @@ def split_stamp(properties: bytes) -> tuple[bytes, Stamp | None]:
         The properties in front of the stamp, and the stamp; the same properties and None when the last one is not a
         well-formed stamp.
     """
-    at = properties.rfind(_HEAD)
+    at = properties.rfind(STAMP_HEAD)
     if at < 0:
         return properties, None
     start = at + _VALUE_AT
     if start + int.from_bytes(properties[start - 2 : start], "big") != len(properties):
         return properties, None
-    parts = properties[start:].decode("utf-8", "replace").split(":")
-    if len(parts) != 4 or not all(
-        part.isdecimal() and part.isascii() and len(part) <= _DIGITS_MAX for part in parts[1:]
-    ):
+    value = _VALUE.fullmatch(properties, start)
+    if value is None:
         return properties, None
-    return properties[:at], Stamp(parts[0], int(parts[1]), int(parts[2]), int(parts[3]))
+    primary, epoch, sequence, origin_us = value.groups()
+    return properties[:at], Stamp(primary.decode(), int(epoch), int(sequence), int(origin_us))

@@ -13,7 +13,7 @@ STAMP = Stamp("plant-1", 1_700_000_000_000_000, 42, 1_700_000_000_123_456)
 
 stamps = st.builds(
     Stamp,
-    st.from_regex(r"[A-Za-z0-9_.-]{1,64}", fullmatch=True),
+    st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", fullmatch=True),
     st.integers(0, 10**18 - 1),
     st.integers(1, 10**18 - 1),
     st.integers(0, 10**18 - 1),
@@ -46,6 +46,10 @@ def test_encode_is_one_user_property() -> None:
         b"\x26\x00\x0cfanout-stamp\x00\x071:2:3:x",
         b"\x26\x00\x0cfanout-stamp",
         b"\x26\x00\x0cfanout-stamp\x00\x19a:1:1:" + b"9" * 19,
+        encode_stamp(STAMP._replace(primary="")),
+        encode_stamp(STAMP._replace(primary="../plant")),
+        encode_stamp(STAMP._replace(primary="a:b")),
+        encode_stamp(STAMP._replace(primary="a" * 65)),
     ],
 )
 def test_split_leaves_properties_without_a_stamp(properties: bytes) -> None:

@@ -1,7 +1,7 @@
 """`fanout report`: prove from replication logs what was applied, late or missing.
 
-The commands stage the logs (what is not sealed yet becomes Parquet in a temporary directory) and run the
-Spark job. pyspark is imported only then.
+The commands stage the logs (what is not sealed yet becomes Parquet in a temporary directory, and what nodes shipped to
+a store is fetched into it) and run the Spark job. pyspark is imported only then.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
+    from fanout.reports.compacted import Compacted
     from fanout.reports.document import ReportName
     from fanout.reports.entry import ReportResult
     from fanout.reports.log_files import LogFiles
@@ -30,16 +31,30 @@ _LOCAL_MASTER: Final = "local[*]"
 _EXIT_CODES: Final = "Exit codes: 0 done, 4 pyspark is not installed, 5 no report can be made."
 _STANDARD_OUTPUT: Final = Path("-")
 
+
+def _local_path(text: str) -> Path:
+    """Return a path that this process writes to; a URI would become a directory with a strange name."""
+    if "://" in text:
+        raise typer.BadParameter(f"{text} is a URI, and this is written to a local path")
+    return Path(text)
+
+
 LogDirectories: TypeAlias = Annotated[
     list[str],
-    typer.Argument(metavar="LOG_DIR", help="A node's log.directory, or a URI of a copy that Spark can read."),
+    typer.Argument(metavar="LOG_DIR", help="A node's log.directory, or the URI that it ships its log to."),
 ]
 JsonFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Write the report as JSON; - writes it to standard output, alone."),
+    typer.Option(
+        "--json",
+        parser=_local_path,
+        metavar="FILE",
+        help="Write the report as JSON; - writes it to standard output, alone.",
+    ),
 ]
 HtmlFile: TypeAlias = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one self-contained page.")
+    Path | None,
+    typer.Option("--html", parser=_local_path, metavar="FILE", help="Write the report as one self-contained page."),
 ]
 ParquetDirectory: TypeAlias = Annotated[
     str | None,
@@ -50,7 +65,7 @@ Reference: TypeAlias = Annotated[
     typer.Option(
         metavar="NODE",
         help="The node whose log says what there was to replicate. Default: the only primary, "
-        "else the only tap, else all secondaries together.",
+        "else the only secondary that stamps for others, else the only tap, else all secondaries together.",
     ),
 ]
 Settle: TypeAlias = Annotated[
@@ -103,7 +118,7 @@ def completeness(
         html_path=html_file,
         parquet=parquet,
     )
-    _make(run, log_dirs=log_dirs, json_file=json_file)
+    _make(run, log_dirs=log_dirs, master=master, json_file=json_file)
 
 
 @app.command(epilog=_EXIT_CODES)
@@ -124,7 +139,7 @@ def lag(
     from fanout.reports.entry import run_lag
 
     run = partial(run_lag, master=master, html_path=html_file, parquet=parquet)
-    _make(run, log_dirs=log_dirs, json_file=json_file)
+    _make(run, log_dirs=log_dirs, master=master, json_file=json_file)
 
 
 @app.command(epilog=_EXIT_CODES)
@@ -223,7 +238,10 @@ def watch(
     log_dirs: LogDirectories,
     *,
     into: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where the tables, the checkpoint and the last result are kept.")
+        Path,
+        typer.Option(
+            parser=_local_path, metavar="DIR", help="Where the tables, the checkpoint and the last result are kept."
+        ),
     ],
     every: Annotated[
         float, typer.Option(min=1, metavar="SECONDS", help="Time between the beginnings of two runs.")
@@ -261,25 +279,40 @@ def watch(
 def compact(
     log_dirs: LogDirectories,
     *,
-    into: Annotated[Path, typer.Option(metavar="DIR", help="Where the large files are kept; reports read it.")],
+    into: Annotated[
+        Path, typer.Option(parser=_local_path, metavar="DIR", help="Where the large files are kept; reports read it.")
+    ],
 ) -> None:
     """Make few large files of the many small ones that nodes seal, by date, primary and node.
 
-    Takes in what is new each time; needs no Spark. A report may be given DIR and the logs together: no row counts
-    twice.
+    Takes in what is new each time; needs no Spark. Of a URI only what is new is fetched. A report may be given DIR and
+    the logs together: no row counts twice.
     """
+    import tempfile
+
+    from fanout.replog.fetching import is_store
+    from fanout.reports.compacted import read_compacted
     from fanout.reports.compaction import compact as compact_logs
 
-    with _progress() as progress:
-        result = compact_logs(log_dirs, into=into, tell=progress)
+    known = read_compacted(into)
+    with _progress() as progress, tempfile.TemporaryDirectory(prefix="fanout-compact-") as scratch:
+        fetched = _fetched(
+            [place for place in log_dirs if is_store(place)],
+            Path(scratch),
+            compacted=[known] if known else [],
+            progress=progress,
+        )
+        local = [place for place in log_dirs if not is_store(place)]
+        result = compact_logs([*local, *fetched], into=into, tell=progress)
     typer.echo(f"{result.sealed_files} new files taken in; {into} has {result.files}")
 
 
-def _section(name: ReportName, log_dirs: list[str], json_file: Path | None, **options: Any) -> None:
+def _section(name: ReportName, log_dirs: list[str], json_file: Path | None, *, master: str, **options: Any) -> None:
     _require_spark()
     from fanout.reports.entry import run_section
 
-    _make(partial(run_section, name=name, **options), log_dirs=log_dirs, json_file=json_file)
+    run = partial(run_section, name=name, master=master, **options)
+    _make(run, log_dirs=log_dirs, master=master, json_file=json_file)
 
 
 def _require_spark() -> None:
@@ -289,10 +322,10 @@ def _require_spark() -> None:
     require_pyspark()
 
 
-def _make(run: _Run, *, log_dirs: list[str], json_file: Path | None) -> None:
+def _make(run: _Run, *, log_dirs: list[str], master: str, json_file: Path | None) -> None:
     """Run a report and print it, or its JSON alone; end with its exit code."""
     only_json = json_file == _STANDARD_OUTPUT
-    with _progress() as progress, _staged(log_dirs, progress=progress) as files:
+    with _progress() as progress, _staged(log_dirs, master=master, progress=progress) as files:
         result = run(files, json_path=None if only_json else json_file, progress=progress)
     if only_json:
         sys.stdout.write(result.report.to_json())
@@ -306,29 +339,51 @@ def _make(run: _Run, *, log_dirs: list[str], json_file: Path | None) -> None:
 
 
 @contextmanager
-def _staged(log_dirs: list[str], *, progress: Callable[[str], None]) -> Iterator[LogFiles]:
-    """Give the files of all logs; of a URI those that are sealed, since Spark reads it, not this process."""
+def _staged(log_dirs: list[str], *, master: str, progress: Callable[[str], None]) -> Iterator[LogFiles]:
+    """Give the files of all logs.
+
+    On a cluster, and of a URI that Spark can read by itself, those that are sealed: Spark reads it, not this process.
+    """
     import tempfile
 
+    from fanout.replog.fetching import is_store
     from fanout.replog.reading import stage
     from fanout.reports.compacted import read_compacted, without_compacted
     from fanout.reports.log_files import LogFiles
+    from fanout.reports.spark import is_local, is_submitted
 
     progress("reading the logs")
     compacted = {
         directory: found for directory in log_dirs if "://" not in directory and (found := read_compacted(directory))
     }
     local = [Path(directory) for directory in log_dirs if "://" not in directory and directory not in compacted]
+    stores = [place for place in log_dirs if is_store(place)] if is_local(master) and not is_submitted() else []
     others = LogFiles.in_directories(
-        [directory for directory in log_dirs if "://" in directory or directory in compacted]
+        [place for place in log_dirs if ("://" in place and place not in stores) or place in compacted]
     )
-    with tempfile.TemporaryDirectory(prefix="fanout-report-") as target:
-        staged = stage(local, target=Path(target))
+    with tempfile.TemporaryDirectory(prefix="fanout-report-") as scratch:
+        fetched = _fetched(stores, Path(scratch) / "fetched", compacted=compacted.values(), progress=progress)
+        staged = stage([*local, *fetched], target=Path(scratch) / "staged")
         yield LogFiles.of_files(
             updates=[*without_compacted(staged.updates, compacted.values()), *others.updates],
             events=[*without_compacted(staged.events, compacted.values()), *others.events],
             directories=log_dirs,
         )
+
+
+def _fetched(
+    stores: list[str], scratch: Path, *, compacted: Collection[Compacted], progress: Callable[[str], None]
+) -> list[Path]:
+    """Return log directories with what is in these stores and not compacted yet."""
+    from fanout.replog.fetching import fetch
+
+    def wanted(name: str) -> bool:
+        return not any(name in one.seen for one in compacted)
+
+    return [
+        fetch(uri, target=scratch / str(number), wanted=wanted, tell=progress)
+        for number, uri in enumerate(dict.fromkeys(stores))
+    ]
 
 
 @contextmanager

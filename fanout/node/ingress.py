@@ -17,7 +17,7 @@ from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, Update, con
 from fanout.selection import Selector
 from fanout.server.collaborators import PublishVerdict
 from fanout.server.receiving import Verdict
-from fanout.stamp import StampCount
+from fanout.stamp import STAMP_HEAD, StampCount, split_stamp
 
 __all__ = ["Forward", "LocalIngress"]
 
@@ -55,7 +55,7 @@ class LocalIngress:
         """Join the ingress with the rest of the node.
 
         Args:
-            stamps: The node's count; everything that is accepted is stamped.
+            stamps: The node's count; what is accepted is stamped, unless the publisher did that.
             replica: The store of the node's own namespace.
             selectors: Every selector of every link, with the way to its primary.
             control_prefixes: Where the links' control topics begin: nothing below is replicated, whatever the
@@ -93,7 +93,12 @@ class LocalIngress:
                     self.limits_reached[reached] += 1
                     verdicts.append(ReasonCode.QUOTA_EXCEEDED)
                     continue
-            sequence += 1
+            stamp = None
+            if properties and properties.find(STAMP_HEAD) >= 0:  # half the time of `in`
+                properties, stamp = split_stamp(properties)
+            if stamp is None or stamp.primary == node_id:  # as `StampCount.complete` does
+                sequence += 1
+                stamp = Stamp(node_id, epoch, sequence, origin_us)
             updates.append(
                 (
                     topic,
@@ -104,7 +109,7 @@ class LocalIngress:
                     now_ns,
                     (own_expires_ns if flags & 1 else 0) if expiry_s is None else now_ns + expiry_s * 1_000_000_000,
                     content_digest(topic, payload),
-                    Stamp(node_id, epoch, sequence, origin_us),
+                    stamp,
                 )
             )
             verdicts.append(success)

@@ -115,12 +115,7 @@ class LogSource:
         link_epoch: int,
         live: bool,
     ) -> list[int] | None:
-        """Return the flags that follow from stamps, or None when all are 0.
-
-        What this node stamped itself cannot come twice or late, so only links are looked at.
-        """
-        if not self.link:
-            return None
+        """Return the flags that follow from stamps, or None when all are 0."""
         if link_epoch != self._flags_epoch:
             self._flags, self._flags_epoch = SequenceFlags(), link_epoch
         flags = self._flags.observe(topics, primaries, epochs, sequences, live=live)
@@ -301,6 +296,8 @@ class RowEncoder:
             "sequence": _fixed(_INT64, struct.pack(f"{count}q", *sequences), count),
             "origin": _fixed(_TIMESTAMP, struct.pack(f"{count}q", *map(_origin, stamps)), count),
         }
+        if one_primary and primaries[0] == self._node:  # what this node stamped itself cannot come twice or late
+            return columns, None
         return columns, source.sequence_flags(topics, primaries, epochs, sequences, link_epoch=link_epoch, live=live)
 
     @staticmethod

@@ -1,9 +1,9 @@
-"""Where sealed files are shipped to: a prefix of an object store, or a directory that is mounted.
+"""Where sealed files are shipped to, and fetched from: a prefix of an object store, or a directory that is mounted.
 
 Owns how a copy gets its name: whole or not at all. An object of a store appears when its upload is complete; in a
 file system it is written under a name that begins with a dot, and renamed. Credentials come from where the client of
 the store looks for them (its environment, its files, the machine's role), never from here. Knows nothing of which
-files there are, and never reads one back.
+files there are.
 """
 
 from __future__ import annotations
@@ -50,6 +50,16 @@ class ObjectStore:
             for info in files.get_file_info(selector)
             if info.type == pafs.FileType.File
         }
+
+    def get(self, name: str) -> bytes:
+        """Return the content of a file.
+
+        Raises:
+            STORE_ERRORS: The store cannot be used, or has no such file.
+        """
+        files, root = self._open()
+        with files.open_input_stream(f"{root}/{name}", compression=None) as stream:
+            return stream.read()
 
     def put(self, name: str, content: bytes) -> None:
         """Store a file, in place of what is there under this name, and check that the store has all of it.

@@ -89,13 +89,11 @@ class Comparison:
         targets = self._scope.targets_of("stamped")
         if not targets:
             return {}, None, None
-        wanted = self._with_spans(
-            rows.explode_targets(
-                self._sources.where(words.stamped(self._scope) & (sf.col("phase") == PHASE_LIVE)),
-                scope=self._scope,
-                targets=targets,
-            )
-        )
+        published = self._sources.where(words.stamped(self._scope) & (sf.col("phase") == PHASE_LIVE))
+        if self._scope.reference.stamps:
+            # By its clock, which is that of its own stamps: a publisher's clock may be far off.
+            published = published.withColumn("origin", sf.col("applied"))
+        wanted = self._with_spans(rows.explode_targets(published, scope=self._scope, targets=targets))
         logged = self._with_spans(
             rows.target_rows(self._updates, spark=self._spark, scope=self._scope, targets=targets).where(
                 words.stamped(self._scope)

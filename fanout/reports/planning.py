@@ -6,7 +6,8 @@ the figures right. Does not know Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Final
 
 from fanout.errors import ReportError
@@ -49,7 +50,10 @@ def decide_scope(survey: Survey, *, requested: str | None, settle_us: int) -> Sc
             continue
         group = pair_link(link, reference=reference, groups=groups, sources=sources, links=links, notices=notices)
         if group is not None:
-            targets.extend(_targets(link, group=group, settle_us=settle_us, first_id=len(targets), notices=notices))
+            delays = _delays_at_reference(survey, reference=reference, group=group, sources=sources)
+            targets.extend(
+                _targets(link, group=group, delays=delays, settle_us=settle_us, first_id=len(targets), notices=notices)
+            )
     if not targets:
         raise ReportError(
             f"no link in the logs of {names(survey.roles)} is fed by the reference {reference.name}",
@@ -91,7 +95,15 @@ def basis_statements(scope: Scope) -> tuple[str, ...]:
     return tuple(statements)
 
 
-def _targets(link: ObservedLink, *, group: Group, settle_us: int, first_id: int, notices: list[str]) -> list[Target]:
+def _targets(
+    link: ObservedLink,
+    *,
+    group: Group,
+    delays: Mapping[str, int],
+    settle_us: int,
+    first_id: int,
+    notices: list[str],
+) -> list[Target]:
     survey = link.survey
     held = link.held_from
     if held is None:
@@ -101,7 +113,7 @@ def _targets(link: ObservedLink, *, group: Group, settle_us: int, first_id: int,
                 f"{link.title} has updates but no proof of completeness in its log: it is covered from the "
                 f"first of them."
             )
-    offset_us = _clock_offset_us(link, group=group, link_epoch=None if held is None else held[1])
+    offset_us = _clock_offset_us(link, delays=delays, link_epoch=None if held is None else held[1])
     stopped_us = survey.stopped_us(link.node)
     until_us = group.end_us if stopped_us is None else min(group.end_us, stopped_us - offset_us)
     from_us = NEVER_US
@@ -130,7 +142,30 @@ def _targets(link: ObservedLink, *, group: Group, settle_us: int, first_id: int,
     ]
 
 
-def _clock_offset_us(link: ObservedLink, *, group: Group, link_epoch: int | None) -> int:
+def _delays_at_reference(
+    survey: Survey, *, reference: Reference, group: Group, sources: list[Source]
+) -> dict[str, int]:
+    """Return by whose stamps a node's clock is compared with its group's, and the delay of each at the reference.
+
+    A reference that stamps is compared by its own, which have no delay there. Publishers' stamps are by their clocks,
+    which may be far off; both sides saw the same ones, so that cancels.
+    """
+    if group.basis == "unstamped":
+        return {}
+    if not reference.stamps:
+        return dict.fromkeys(group.stamped_by, 0)  # the group's clock is that of the node that stamped
+    if reference.nodes[0] in group.stamped_by:
+        return {reference.nodes[0]: 0}
+    delays: dict[str, int] = {}
+    for source in sources:
+        for stamped_by in group.stamped_by:
+            delay_us = survey.delay_us_min(source.node, link=source.link, stamped_by=stamped_by, link_epoch=None)
+            if delay_us is not None:
+                delays[stamped_by] = min(delays.get(stamped_by, delay_us), delay_us)
+    return delays
+
+
+def _clock_offset_us(link: ObservedLink, *, delays: Mapping[str, int], link_epoch: int | None) -> int:
     """Return what to subtract from a node's time to get its group's.
 
     The least (applied - origin) is the clocks' difference plus the shortest way. An update stamped after
@@ -138,13 +173,15 @@ def _clock_offset_us(link: ObservedLink, *, group: Group, link_epoch: int | None
     session keeps the order: so it had to arrive as an update, and nothing older is asked for. Without stamps
     the difference is unknown, and the settle horizon has to cover it.
     """
-    if group.basis == "unstamped":
-        return 0
-    stamped_by = frozenset(group.stamped_by)
+    delay_of = partial(link.survey.delay_us_min, link.node, link=link.name)
     for epoch in (link_epoch, None):
-        delay_us = link.survey.delay_us_min(link.node, link=link.name, stamped_by=stamped_by, link_epoch=epoch)
-        if delay_us is not None:
-            return delay_us
+        offsets_us = [
+            delay_us - at_reference_us
+            for stamped_by, at_reference_us in delays.items()
+            if (delay_us := delay_of(stamped_by=stamped_by, link_epoch=epoch)) is not None
+        ]
+        if offsets_us:
+            return min(offsets_us)
     return 0
 
 

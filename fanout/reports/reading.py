@@ -109,7 +109,10 @@ def spark_errors() -> Iterator[None]:
         lines = said.strip().splitlines() or [type(error).__name__]
         hint = "Check the log files with `fanout log verify`"
         if "FileSystem" in lines[0]:
-            hint = "Spark lacks the file system of this URI; for s3a:// give it org.apache.hadoop:hadoop-aws"
+            hint = (
+                "Spark lacks the file system of this URI: without a cluster, `fanout report` reads s3:// and gs:// "
+                "itself; on a cluster give s3a://, and org.apache.hadoop:hadoop-aws to Spark"
+            )
         raise ReportError(f"Spark could not run the report: {lines[0]}", hint=hint) from error
 
 

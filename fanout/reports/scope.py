@@ -110,8 +110,7 @@ class Scope:
     @property
     def stamped_once(self) -> bool:
         """Whether the reference can hold no update twice: it is the node that stamped all of them."""
-        own = all(group.stamped_by == self.reference.nodes for group in self.groups)
-        return self.reference.kind == "primary" or (self.reference.kind == "first_tier" and own)
+        return self.reference.stamps and all(group.stamped_by == self.reference.nodes for group in self.groups)
 
     def targets_of(self, basis: Basis) -> tuple[Target, ...]:
         """Return the targets whose group has this basis."""

@@ -26,6 +26,8 @@ __all__ = [
     "LOCAL_MASTER",
     "SMALL_RUN_SETTINGS",
     "has_ended",
+    "is_local",
+    "is_submitted",
     "require_pyspark",
     "session_settings",
     "spark_session",
@@ -69,7 +71,7 @@ def session_settings(master: str, *, cores: int) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.catalogImplementation": "in-memory",
     }
-    if _is_local(master):
+    if is_local(master):
         settings |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -138,7 +140,7 @@ def _start(settings: Mapping[str, str]) -> SparkSession:
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
+    if is_submitted():
         # spark-submit started the JVM and says which master, how much memory and what else.
         builder = SparkSession.builder
         for key, value in settings.items():
@@ -182,11 +184,17 @@ def _prepare_environment(master: str) -> None:
         os.environ["JAVA_HOME"] = str(java.home)
     else:
         os.environ.pop("JAVA_HOME", None)
-    if _is_local(master):
+    if is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
-def _is_local(master: str) -> bool:
+def is_submitted() -> bool:
+    """Return whether `spark-submit` started this process."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def is_local(master: str) -> bool:
+    """Return whether a master is this machine."""
     return master == "local" or master.startswith(("local[", "local-cluster["))
 
 

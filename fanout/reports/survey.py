@@ -216,14 +216,14 @@ class Survey:
         lasts = [row.last_origin_us for row in rows if row.last_origin_us is not None]
         return (min(firsts), max(lasts)) if firsts else None
 
-    def delay_us_min(self, node: str, *, link: str, stamped_by: frozenset[str], link_epoch: int | None) -> int | None:
-        """Return the least (applied - origin) of a link's updates, in one session or (None) in all."""
+    def delay_us_min(self, node: str, *, link: str, stamped_by: str, link_epoch: int | None) -> int | None:
+        """Return the least (applied - origin) of what one node stamped, in one session of a link or (None) in all."""
         return min(
             (
                 row.delay_us_min
                 for row in self._updates_of(node, link)
                 if row.live
-                and row.stamp_primary in stamped_by
+                and row.stamp_primary == stamped_by
                 and row.delay_us_min is not None
                 and link_epoch in (None, row.link_epoch)
             ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ from typer.testing import CliRunner
 
 from fanout.cli.app import app
 from fanout.errors import ReportError
+from fanout.replog.object_store import ObjectStore
 from fanout.reports import entry
 from fanout.reports.log_files import LogFiles
 from fanout.reports.render import terminal
 from fanout.reports.spark import LOCAL_MASTER
 from tests.cli.processes import run_on_terminal
 from tests.cli.real_logs import write_primary_log, write_secondary_log
+from tests.support.object_store import LocalS3, local_s3
 
 
 class StandInReport:
@@ -177,6 +179,87 @@ def test_copies_elsewhere_are_left_to_spark(runner: CliRunner, job: StandInJob, 
     assert job.logs.updates[-1] == "s3a://bucket/logs/v1/updates"
     assert job.logs.events[-1] == "s3a://bucket/logs/v1/events"
     assert len(job.logs.updates) == 3
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[LocalS3]:
+    """A local S3 server with the bucket `nodes`."""
+    with local_s3() as server:
+        server.make_bucket("nodes")
+        yield server
+
+
+def ship(log: Path, uri: str) -> int:
+    """Copy the sealed files of a log to a store, and return how many they are."""
+    names = [str(path.relative_to(log)) for path in (log / "v1").rglob("*.parquet")]
+    for name in names:
+        ObjectStore(uri).put(name, (log / name).read_bytes())
+    return len(names)
+
+
+def test_what_nodes_shipped_is_fetched(runner: CliRunner, job: StandInJob, log: Path, s3: LocalS3) -> None:
+    """The URI of `log.ship.to` is given like a directory; beside the log itself no file is read twice."""
+    uri = s3.uri("nodes/site")
+    assert ship(log, uri) == 4
+    for given in ([uri], [uri, str(log), uri]):
+        answer = runner.invoke(app, ["report", "lag", *given])
+        assert answer.exit_code == 0, answer.output
+        assert job.logs is not None
+        assert job.logs.directories == tuple(given)
+        assert (len(job.logs.updates), len(job.logs.events)) == (2, 2)
+        assert job.files_were_there
+    on_cluster = ["s3://nodes/site", "--master", "spark://127.0.0.1:7077"]
+    assert runner.invoke(app, ["report", "lag", *on_cluster]).exit_code == 0
+    assert job.logs is not None
+    assert job.logs.updates == ("s3://nodes/site/v1/updates",), "a cluster reads it itself"
+    answer = runner.invoke(app, ["report", "lag", s3.uri("nodes/elsewhere")])
+    assert answer.exit_code == 5
+    assert "there is no replication log in s3://nodes/elsewhere" in answer.stderr
+
+
+def test_what_nodes_shipped_is_compacted(
+    runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path, s3: LocalS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file is fetched once; a report on both reads of the store only what is not compacted."""
+    uri, large = s3.uri("nodes/large"), tmp_path / "large"
+    ship(log, uri)
+    fetched: list[str] = []
+    get = ObjectStore.get
+
+    def noted(store: ObjectStore, name: str) -> bytes:
+        fetched.append(name)
+        return get(store, name)
+
+    monkeypatch.setattr(ObjectStore, "get", noted)
+    answer = runner.invoke(app, ["report", "compact", uri, "--into", str(large)])
+    assert (answer.exit_code, answer.stdout) == (0, f"4 new files taken in; {large} has 4\n"), answer.output
+    assert len(fetched) == 4
+    answer = runner.invoke(app, ["report", "compact", uri, str(log), "--into", str(large)])
+    assert (answer.exit_code, answer.stdout) == (0, f"0 new files taken in; {large} has 4\n"), answer.output
+    assert runner.invoke(app, ["report", "lag", uri, str(large)]).exit_code == 0
+    assert job.logs is not None
+    assert {path.startswith(f"{large}/") for path in (*job.logs.updates, *job.logs.events)} == {True}
+    assert len(fetched) == 4
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["compact", "--into", "s3://logs/large"],
+        ["watch", "--into", "s3://logs/tables"],
+        ["lag", "--json", "s3://logs/report.json"],
+        ["lag", "--html", "s3://logs/report.html"],
+    ],
+)
+def test_what_is_written_here_is_no_uri(
+    runner: CliRunner, job: StandInJob, log: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No directory named `s3:` comes to be where the command was run."""
+    monkeypatch.chdir(log)
+    answer = runner.invoke(app, ["report", *arguments, str(log)])
+    assert answer.exit_code == 2
+    assert "is written to a local path" in " ".join(answer.stderr.split())
+    assert not (log / "s3:").exists()
 
 
 def test_failed_report(runner: CliRunner, job: StandInJob, log: Path) -> None:

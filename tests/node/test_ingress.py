@@ -14,7 +14,7 @@ from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, content_dig
 from fanout.selection import Selector
 from fanout.server.collaborators import PublishVerdict
 from fanout.server.receiving import Verdict
-from fanout.stamp import StampCount
+from fanout.stamp import StampCount, encode_stamp
 
 NOW_NS = 1_700_000_000_123_456_789
 NODE_EPOCH = 1_699_999_999_000_000
@@ -150,6 +150,28 @@ def test_sequence_has_no_gaps_over_batches(accepted: Accepted) -> None:
         Stamp("hub", NODE_EPOCH, 1, NOW_NS // 1000),
         Stamp("hub", NODE_EPOCH, 2, NOW_NS // 1000),
         Stamp("hub", NODE_EPOCH, 3, NOW_NS // 1000 + 5),
+    ]
+    assert accepted.count.sequence == 3
+
+
+def test_a_publishers_stamp_is_kept_unless_it_claims_to_be_this_nodes(accepted: Accepted) -> None:
+    """It leaves the properties and takes no sequence; a claim to this node's count gets a stamp of that count."""
+    hub = ingress(accepted)
+    theirs = Stamp("machine-7", 3, 5, 1_600_000_000_000_001)
+    run = [
+        row(b"a", properties=b"\x01\x01" + encode_stamp(theirs)),
+        row(b"b", properties=encode_stamp(theirs._replace(primary="hub"))),
+        row(b"c", properties=encode_stamp(theirs) + b"\x01\x01"),  # not the last property: one like others
+        row(b"d"),
+    ]
+    assert hub.publish("client", run, NOW_NS) == [SUCCESS] * 4
+    own = Stamp("hub", NODE_EPOCH, 1, NOW_NS // 1000)
+    assert accepted.stamps == [theirs, own, own._replace(sequence=2), own._replace(sequence=3)]
+    assert [update[4] for changes, _ in accepted.batches for update in changes.updates] == [
+        b"\x01\x01",
+        b"",
+        encode_stamp(theirs) + b"\x01\x01",
+        b"",
     ]
     assert accepted.count.sequence == 3
 

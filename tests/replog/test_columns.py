@@ -199,6 +199,16 @@ def test_what_the_node_stamped_itself_has_no_flags() -> None:
     assert [row["flags"] for row in encoded(make_rows(updates, source=LogSource("", ())))] == [0, 0]
 
 
+def test_what_a_publisher_stamped_is_looked_at_like_what_a_link_brought() -> None:
+    """At the ingress too a publisher may send an update twice; the node's own beside it are no matter."""
+    source = LogSource("", ())
+    own = [Stamp("edge-1", EPOCH, sequence, EPOCH) for sequence in (1, 2)]
+    theirs = Stamp("machine-7", 3, 5, EPOCH)
+    updates = [make_update(b"a", stamp=stamp) for stamp in (own[0], theirs, own[1], theirs)]
+    assert [row["flags"] for row in encoded(make_rows(updates, source=source))] == [0, 0, 0, FLAG_DUPLICATE]
+    assert source.duplicates_total == 1
+
+
 @pytest.mark.parametrize("unstamped_too", [False, True])
 @pytest.mark.parametrize(
     "bad",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from rich.console import Console
 from fanout.errors import ReportError
 from fanout.reports import comparison, reading, sections
 from fanout.reports.document import Parameters, Report
+from fanout.reports.figures import time_of
 from fanout.reports.job import make_completeness_report, make_lag_report
 from fanout.reports.log_files import LogFiles
 from fanout.reports.reading import collect_rows
@@ -21,7 +23,7 @@ from fanout.reports.render.page import render_page
 from fanout.reports.render.terminal import print_report
 from tests.reports.conftest import INTERPRETED
 from tests.reports.frames import plan_of
-from tests.reports.logs import NodeLog, at, selector, write
+from tests.reports.logs import T0, NodeLog, at, selector, stamp, write
 from tests.reports.oracle import Oracle
 from tests.reports.random_logs import random_hub, random_secondary
 
@@ -144,6 +146,35 @@ def test_a_secondary_that_was_cut_off_lacks_exactly_what_was_published_meanwhile
     again = completeness(compiled, tmp_path, [], fail_under_percent=99.9, depth=1)
     assert again.to_json() == report.to_json()
     assert len(plans) > 20
+
+
+def test_what_publishers_stamped_is_counted_once_and_by_the_clock_of_the_primary(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """An update that a publisher sent twice is one; its clock, an hour behind, does not take updates out."""
+    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
+    hub.start(at(0))
+    edge.start(at(0), {"name": "up", "primary": "mqtt://hub:1883", "selectors": [selector("plant/#")]})
+    edge.ready(at(1), "up", "plant/#")
+    for number in range(40):
+        theirs = stamp("machine-7", 1, number // 2, at(number - 3600))
+        own = stamp("hub", T0, number, at(2 + number))
+        row = hub.update(at(2 + number), f"plant/{number // 2}", "v", **(own if number < 20 else theirs))
+        if number not in (7, 30, 31):  # one of the primary's own, and both copies of one of the publisher's
+            edge.apply(row, link="up", selector="plant/#", applied=row["applied"] + timedelta(milliseconds=1))
+    report = completeness(spark, tmp_path, [hub, edge], depth=1)
+    (target,) = report.targets
+    assert target.stamped is not None
+    assert target.stamped_by == ("hub", "machine-7")
+    assert (target.stamped.expected, target.stamped.applied, target.stamped.missing) == (30, 28, 2)
+    assert target.stamped.duplicated == 9
+    assert report.prefixes is not None
+    assert [(p.expected, p.missing) for p in report.prefixes.listed] == [(30, 2)]
+    assert report.missing is not None
+    assert [(one.primary, one.origin) for one in report.missing.listed] == [
+        ("hub", time_of(at(9))),
+        ("machine-7", time_of(at(32))),
+    ]
 
 
 def test_rows_removed_from_the_logs_are_counted_where_they_lack(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from fanout.errors import ReportError
 from fanout.reports.planning import basis_statements, decide_scope
 from fanout.reports.scope import NEVER_US, Scope
-from tests.reports.logs import SECOND, NodeLog, Row, at, selector
+from tests.reports.logs import SECOND, T0, NodeLog, Row, at, selector, stamp
 from tests.reports.surveys import survey_of
 
 LINK: Row = {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("a/#"), selector("b/#")]}
@@ -48,6 +50,25 @@ def test_spans_are_by_the_primary_clock(offset_s: int) -> None:
         assert target.settled_until_us == at(38)
         assert target.held_from_us == at(5 + offset_s)
     assert [target.selection.filter for target in scope.targets] == ["a/#", "b/#"]
+
+
+@pytest.mark.parametrize("own_too", [True, False])
+@pytest.mark.parametrize("publisher_s", [-3600, 3600])
+def test_publishers_clocks_do_not_move_the_spans(publisher_s: int, own_too: bool) -> None:
+    """What publishers stamped by clocks that are far off leaves the spans by the clock of the reference."""
+    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
+    hub.start(at(0))
+    edge.start(at(3), LINK)
+    edge.ready(at(5) + 3 * SECOND, "up", "a/#", "b/#")
+    for second in range(1, 31):
+        own = own_too and second % 2
+        given = stamp("hub", T0, second, at(second)) if own else stamp("machine", 1, second, at(second + publisher_s))
+        row = hub.update(at(second), "a/t", str(second), **given)
+        if second > 5:
+            edge.apply(row, link="up", selector="a/#", applied=row["applied"] + timedelta(microseconds=3_001_000))
+    scope = scope_of(hub, edge)
+    assert {target.covered_from_us for target in scope.targets} == {at(5) - 1000}
+    assert not scope.stamped_once
 
 
 def test_a_link_covers_from_the_proof_of_its_last_selector() -> None:

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow.fs as pafs
 import pytest
+from typer.testing import CliRunner
 
+from fanout.cli.app import app
 from fanout.errors import ReportError
-from fanout.reports import run_completeness, run_lag
+from fanout.reports import run_lag
+from fanout.reports.document import Report
 from tests.support.clients import subscriber
 from tests.support.mosquitto import publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_updates, selector
@@ -51,7 +54,10 @@ def removed_files(node: LiveNode) -> int:
 def test_nothing_is_missing_in_what_two_nodes_shipped(
     spark: SparkSession, s3: LocalS3, nodes: Nodes, tmp_path: Path
 ) -> None:
-    """A primary and a secondary ship to one place and keep nothing; the report over the copy is complete and exact."""
+    """A primary and a secondary ship to one place and keep nothing; the report over that place is complete and exact.
+
+    So are reports over a copy of it that Spark reads by itself.
+    """
     s3.make_bucket("reports")
     log = f'segment_age_max_s = 0.3\nkeep_bytes_max = 1\n[log.ship]\nto = "{s3.uri("reports/site")}"\n'
     hub = nodes.primary(log=log).started()
@@ -63,17 +69,20 @@ def test_nothing_is_missing_in_what_two_nodes_shipped(
         wait_until_blocking(partial(removed_files, node), 60, what="files that were shipped and removed")
     nodes.end()
     assert read_updates(hub.log_directory) == read_updates(edge.log_directory) == [], "all is confirmed, hence removed"
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    files, root = s3.open("reports/site")
-    pafs.copy_files(root, str(copy), source_filesystem=files, destination_filesystem=pafs.LocalFileSystem())
-    result = run_completeness([f"file://{copy}"], settle_s=0)
-    (target,) = result.report.targets
+    answer = CliRunner().invoke(app, ["report", "completeness", s3.uri("reports/site"), "--settle", "0", "--json", "-"])
+    assert answer.exit_code == 0, answer.output
+    report = Report.model_validate_json(answer.stdout)
+    (target,) = report.targets
     assert (target.node, target.basis, target.exact) == ("edge-1", "stamped", True)
     assert target.stamped is not None
     assert (target.stamped.expected, target.stamped.missing, target.stamped.unknown) == (UPDATES, 0, 0)
     assert target.final.equal == 7
-    assert result.report.inputs.directories == (f"file://{copy}",)
+    assert report.inputs.directories == (s3.uri("reports/site"),)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    files, root = s3.open("reports/site")
+    pafs.copy_files(root, str(copy), source_filesystem=files, destination_filesystem=pafs.LocalFileSystem())
+    assert run_lag([f"file://{copy}"]).report.lag == report.lag
 
 
 def test_a_store_without_one_of_the_tables_is_read(spark: SparkSession, tmp_path: Path) -> None:

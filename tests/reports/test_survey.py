@@ -119,9 +119,9 @@ def test_numbers_of_a_link() -> None:
     assert survey.live_rows("edge", link="up") == 3
     assert survey.live_rows("edge", link="up", stamped=False) == 1
     assert survey.stamps("edge", link="up") == survey.upstreams("edge", link="up") == hubs
-    assert survey.delay_us_min("edge", link="up", stamped_by=hubs, link_epoch=1) == 50
-    assert survey.delay_us_min("edge", link="up", stamped_by=hubs, link_epoch=None) == 20
-    assert survey.delay_us_min("edge", link="up", stamped_by=frozenset(), link_epoch=None) is None
+    assert survey.delay_us_min("edge", link="up", stamped_by="hub", link_epoch=1) == 50
+    assert survey.delay_us_min("edge", link="up", stamped_by="hub", link_epoch=None) == 20
+    assert survey.delay_us_min("edge", link="up", stamped_by="other", link_epoch=None) is None
     assert survey.origins_us("edge", link="up") == (at(1), at(2))
     assert survey.origins_us("edge", link="other") is None
     assert survey.first_live("edge", link="up", since_epoch=0) == (at(1) + 50, 1)

@@ -1,0 +1,107 @@
+"""What nodes shipped, brought to a local disk: the copy in an object store becomes a log directory again.
+
+Owns which objects those are (their names say so; whatever else lies there is passed over) and how a failure is told.
+Which of them are wanted is the caller's business, and so is removing the copy. Knows nothing of their rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from fanout.errors import LogError
+from fanout.replog.object_store import STORE_ERRORS, ObjectStore
+from fanout.replog.schema import SCHEMA_VERSION
+from fanout.replog.sealing import TABLES, table_directory
+
+__all__ = ["fetch", "is_store"]
+
+_SCHEMES: Final = ("s3://", "gs://")
+"""Stores that `log.ship.to` takes and Spark cannot read by itself."""
+_AT_ONCE: Final = 8
+"""Files on the way at a time: most of what one takes is waiting for the store."""
+_NAME: Final = re.compile(
+    rf"v{SCHEMA_VERSION}/({'|'.join(TABLES)})/node=[^/]+/date=\d{{4}}-\d\d-\d\d/hour=\d\d/\d+-\d+\.parquet"
+)
+
+
+def is_store(place: str) -> bool:
+    """Tell whether a place is a URI of a store that `fetch` reads."""
+    return place.startswith(_SCHEMES)
+
+
+def fetch(
+    uri: str,
+    *,
+    target: Path,
+    wanted: Callable[[str], bool] | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Path:
+    """Copy sealed files from a store to a directory, which then is a log directory, and return it.
+
+    Args:
+        uri: What the nodes have in `log.ship.to`.
+        target: A directory; made when it is not there.
+        wanted: Says of a file, by its name below the URI, whether it is copied; None copies all.
+        tell: Is told how far it is; None tells nobody.
+
+    Raises:
+        LogError: The store cannot be read, holds no log, or the directory cannot be written.
+    """
+    if "@" in uri.removeprefix("s3://").removeprefix("gs://").partition("/")[0]:  # said without it: it is a secret
+        raise LogError(
+            "a URI has credentials in it",
+            hint="Leave them out, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use the machine's role",
+        )
+    store = ObjectStore(uri)
+    try:
+        found = sorted(filter(_NAME.fullmatch, store.sizes(f"v{SCHEMA_VERSION}")))
+    except STORE_ERRORS as error:
+        raise _unreadable(uri, error) from error
+    if not found:
+        raise LogError(
+            f"there is no replication log in {uri}",
+            hint="Give what the nodes have in log.ship.to; is it the right prefix?",
+        )
+    names = [name for name in found if wanted is None or wanted(name)]
+    try:
+        for directory in {table_directory(target, table) for table in TABLES} | {
+            (target / name).parent for name in names
+        }:
+            directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(target, error) from error
+
+    def copy(name: str) -> None:
+        try:
+            content = store.get(name)
+        except STORE_ERRORS as error:
+            raise _unreadable(uri, error) from error
+        try:
+            (target / name).write_bytes(content)
+        except OSError as error:
+            raise _unwritable(target, error) from error
+
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fanout-fetch") as threads:
+        for number, _ in enumerate(threads.map(copy, names), 1):
+            if tell is not None:
+                tell(f"fetching {uri}: {number:,} of {len(names):,} files")
+    return target
+
+
+def _unreadable(uri: str, error: Exception) -> LogError:
+    said = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return LogError(
+        f"{uri} cannot be read: {said}",
+        hint="Check the URI, the network, and the credentials where the store's clients look for them",
+    )
+
+
+def _unwritable(target: Path, error: OSError) -> LogError:
+    return LogError(
+        f"the copy in {target} cannot be written: {error.strerror}",
+        hint="Name a directory with room in the environment variable TMPDIR",
+    )
