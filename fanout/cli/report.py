@@ -50,7 +50,7 @@ Reference: TypeAlias = Annotated[
     typer.Option(
         metavar="NODE",
         help="The node whose log says what there was to replicate. Default: the only primary, "
-        "else the only tap, else all secondaries together.",
+        "else the only first-tier node, else the only tap, else all secondaries together.",
     ),
 ]
 Settle: TypeAlias = Annotated[
