@@ -48,8 +48,8 @@ def _machine() -> dict[str, object]:
     }
 
 
-def main() -> None:
-    """Run the benchmark that the command line names."""
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser of the command line, with every benchmark and its options."""
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Measure fanout beside real peers, in one run."
     )
@@ -62,7 +62,12 @@ def main() -> None:
             bench.add_argument("--runs", type=int, default=3, help="runs of each side, in turn (3)")
         bench.add_argument("--json", type=Path, help="also write the results to this file")
         bench.set_defaults(run=module.run)
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    """Run the benchmark that the command line names."""
+    arguments = command_line().parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: every process is ended
     allow_connections()
     machine = _machine()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, TypeVar
 from urllib.parse import urlsplit
@@ -100,10 +101,10 @@ def _client_ids(text: str) -> str:
     return text
 
 
-def _hook_url(text: str) -> str:
+def _http_url(text: str, *, example: str = "http://127.0.0.1:9000/mqtt") -> str:
     if "@" in text:  # said first, and without the text: it may contain a password
         raise _fault("the address contains a user name or a password", "Write only the scheme, host, port and path.")
-    as_in = 'Write it as in "http://127.0.0.1:9000/mqtt".'
+    as_in = f'Write it as in "{example}".'
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -126,7 +127,10 @@ PathText: TypeAlias = Annotated[Path, _parsed(_path)]
 RuleFilterText: TypeAlias = Annotated[str, _parsed(_rule_filter)]
 RuleUser: TypeAlias = Annotated[str, _parsed(_rule_user)]
 ClientIds: TypeAlias = Annotated[str, _parsed(_client_ids)]
-HookUrl: TypeAlias = Annotated[str, _parsed(_hook_url)]
+HookUrl: TypeAlias = Annotated[str, _parsed(_http_url)]
+ListUrl: TypeAlias = Annotated[
+    str, _parsed(partial(_http_url, example="http://127.0.0.1:18083/api/v5/mqtt/retainer/messages"))
+]
 HookActions: TypeAlias = Annotated[tuple[HookAction, ...], AfterValidator(_some)]
 Count: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=1_000_000_000)]
 Few: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=256)]

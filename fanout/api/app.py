@@ -7,7 +7,6 @@ runs plain functions in threads, and the node's state belongs to its event loop.
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import Annotated, Literal
 
 from fastapi import FastAPI, Header, Query, Request, Response
@@ -132,7 +131,8 @@ def create_app(node: NodeView) -> FastAPI:
         _refuse_browsers(origin)
         detail = await node.audit(link, confirmed=request.confirmed)
         if detail is None:
-            raise HTTPException(404, f"there is no link {link}")
+            names = ", ".join(one.name for one in node.readiness().links)
+            raise _Refusal(404, f"there is no link {link}", hint=f"Its links are {names}" if names else "It has none")
         return detail
 
     app.add_exception_handler(HTTPException, _http_fault)
@@ -142,16 +142,24 @@ def create_app(node: NodeView) -> FastAPI:
     return app
 
 
+class _Refusal(HTTPException):
+    """What a handler refuses, with more to say than the router has."""
+
+    def __init__(self, status_code: int, error: str, *, hint: str) -> None:
+        super().__init__(status_code, error)
+        self.hint = hint
+
+
 def _refuse_browsers(origin: str | None) -> None:
     # Any page that somebody on this machine opens can post to loopback, and its browser then names the page's origin.
     if origin is not None:
-        raise HTTPException(403, "a page in a browser may not ask for this")
+        raise _Refusal(403, "a page in a browser may not ask for this", hint="Use a command, or leave out Origin")
 
 
 async def _http_fault(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if error.detail != HTTPStatus(error.status_code).phrase:  # a handler said more than the router does
-        fault = Fault(error=str(error.detail), hint="")
+    if isinstance(error, _Refusal):
+        fault = Fault(error=error.detail, hint=error.hint)
     elif error.status_code == 404:
         paths = ", ".join([*ENDPOINTS, *(f"POST {path}" for path in ACTIONS)])
         fault = Fault(error=f"no such path: {request.url.path}", hint=f"Use one of {paths}")

@@ -6,10 +6,12 @@ a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 
 from fanout.access.passwords import load_password_file
-from fanout.config import NodeConfig, read_password
+from fanout.config import NodeConfig, read_count_key, read_password
 from fanout.errors import ConfigError, ConfigFault
 from fanout.server.tls import find_tls_faults
 
@@ -56,10 +58,17 @@ def _password_file_faults(config: NodeConfig) -> Iterator[ConfigFault]:
 
 def _link_faults(config: NodeConfig) -> Iterator[ConfigFault]:
     for index, link in enumerate(config.links):
-        if link.password_file is None:  # a variable may be set for the node only
-            continue
-        try:
-            read_password(link)
-        except ConfigError as error:
-            for fault in error.faults:
-                yield ConfigFault(f"link[{index}].password_file", f"{link.password_file}: {fault.problem}", fault.hint)
+        # The password may be in a variable, which may be set for the node only.
+        if link.password_file is not None:
+            yield from _faults_of(f"link[{index}].password_file", link.password_file, partial(read_password, link))
+        if link.count_key_file is not None:
+            key = f"link[{index}].count_key_file"
+            yield from _faults_of(key, link.count_key_file, partial(read_count_key, link.count_key_file))
+
+
+def _faults_of(key: str, path: Path, read: Callable[[], object]) -> Iterator[ConfigFault]:
+    try:
+        read()
+    except ConfigError as error:
+        for fault in error.faults:
+            yield ConfigFault(key, f"{path}: {fault.problem}", fault.hint)

@@ -7,7 +7,7 @@ Pydantic validates (`values`, `settings`, `translation`), `rules` judges what on
 from fanout.access.settings import AccessConfig
 from fanout.config.address import Address
 from fanout.config.loading import load_config, parse_config
-from fanout.config.passwords import read_password
+from fanout.config.passwords import read_count_key, read_password
 from fanout.config.rules import Role
 from fanout.config.settings import (
     HttpConfig,
@@ -40,5 +40,6 @@ __all__ = [
     "ShipConfig",
     "load_config",
     "parse_config",
+    "read_count_key",
     "read_password",
 ]

@@ -112,6 +112,8 @@ def _syntax_fault(error: Exception, text: str) -> ConfigFault:
     lines = text.split("\n")
     line, column = place["line"] or len(lines), place["column"] or len(lines[-1]) + 1
     problem = message[: place.start()]
+    if place["line"] and problem == "Cannot overwrite a value":
+        problem = f"the key {lines[int(line) - 1].partition('=')[0].strip()} is given a second time"
     return ConfigFault(
         "",
         f"line {line}, column {column}: {problem[0].lower()}{problem[1:]}",
@@ -174,6 +176,7 @@ def _inert_values(link: int) -> dict[str, object]:
         "link.primary": f"mqtt://inert-{link}",
         "link.client_id": f"inert-{link}",
         "link.username": "inert",
+        "link.count_url": "http://inert/",
         "link.retry_min_s": 0.01,
         "link.retry_max_s": 86_400,
         "link.selector": [_inert_selector(link, 0)],

@@ -1,6 +1,6 @@
-"""Where the password of a link comes from: a file or an environment variable, never the configuration itself.
+"""Where the secrets of a link come from: a file or an environment variable, never the configuration itself.
 
-Owns reading it. A password is returned once to who connects, and appears in no message.
+Owns reading them. A secret is returned once to who connects, and appears in no message.
 """
 
 from __future__ import annotations
@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from fanout.config.settings import LinkConfig
 from fanout.errors import ConfigError, ConfigFault
 
-__all__ = ["PASSWORD_BYTES_MAX", "read_password"]
+__all__ = ["PASSWORD_BYTES_MAX", "read_count_key", "read_password"]
 
 PASSWORD_BYTES_MAX = 65_535
 """Longest password that CONNECT carries (MQTT 5, section 3.1.3.6)."""
+_KEY_BYTES_MAX = 4096
 
 
 def read_password(link: LinkConfig, *, environment: Mapping[str, str] = os.environ) -> bytes | None:
@@ -35,8 +37,7 @@ def read_password(link: LinkConfig, *, environment: Mapping[str, str] = os.envir
                 # One line end is the editor's; any more bytes would be too many already.
                 password = file.read(PASSWORD_BYTES_MAX + 3)
         except OSError as error:
-            reason = (error.strerror or "the system gives no reason").lower()
-            problem = f'cannot read the password of the link "{link.name}": {reason}'
+            problem = f'cannot read the password of the link "{link.name}": {_reason(error)}'
             hint = "Correct password_file, or the file and its permissions."
             raise ConfigError(source, (ConfigFault("", problem, hint),)) from error
         password = re.sub(rb"\r?\n\Z", b"", password)
@@ -54,3 +55,29 @@ def read_password(link: LinkConfig, *, environment: Mapping[str, str] = os.envir
         hint = f"A password has 1 to {PASSWORD_BYTES_MAX} bytes."
         raise ConfigError(source, (ConfigFault("", problem, hint),))
     return password
+
+
+def read_count_key(path: Path) -> tuple[str, str]:
+    """Return the key and the secret in the `count_key_file` of a link.
+
+    Args:
+        path: The file; relative to the current directory.
+
+    Raises:
+        ConfigError: When the file cannot be read, or has no `key:secret`.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_KEY_BYTES_MAX).decode("utf-8", "replace").strip()
+    except OSError as error:
+        hint = "Correct count_key_file, or the file and its permissions."
+        raise ConfigError(str(path), (ConfigFault("", f"cannot be read: {_reason(error)}", hint),)) from error
+    key, colon, secret = text.partition(":")
+    if not (key and colon and secret):
+        hint = "Write the API key, a colon and its secret into it."
+        raise ConfigError(str(path), (ConfigFault("", "has no key:secret in it", hint),))
+    return key, secret
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or "the system gives no reason").lower()

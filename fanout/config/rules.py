@@ -241,6 +241,18 @@ def _link_faults(config: NodeConfig) -> Iterator[ConfigFault]:
                 "is missing, and MQTT 3.1.1 (version = 4) allows no password without a User Name",
                 "Add username.",
             )
+        if link.count_key_file is not None and link.count_url is None:
+            yield ConfigFault(
+                f"{key}.count_key_file",
+                "it is for count_url, which is missing",
+                "Add count_url, or remove the line.",
+            )
+        if link.version == 4 and link.min_evidence == "manifest":
+            yield ConfigFault(
+                f"{key}.min_evidence",
+                '"manifest" needs MQTT 5, and with version = 4 the node would never be ready',
+                "Remove version, or write a weaker evidence.",
+            )
         if link.retry_min_s > link.retry_max_s:
             yield ConfigFault(
                 f"{key}.retry_min_s",

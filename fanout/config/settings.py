@@ -18,7 +18,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
-from fanout.access.settings import AccessConfig, HookUrl
+from fanout.access.settings import AccessConfig, ListUrl
 from fanout.config.address import Address
 from fanout.config.values import (
     GIB,
@@ -397,7 +397,7 @@ class LinkConfig:
     """Weakest evidence for a snapshot with which the node may be ready."""
     snapshot_quiet_s: Seconds = 5.0
     """How long a snapshot may bring no byte before it counts as truncated."""
-    count_url: HookUrl | None = None
+    count_url: ListUrl | None = None
     """Where EMQX lists its retained messages, for the evidence `count`; None asks nobody."""
     count_key_file: PathText | None = None
     """File with `key:secret` for that; None sends none."""

@@ -73,6 +73,9 @@ _MISSING_HINTS = {
     "link.primary": 'Add primary = "mqtt://host:1883".',
     "link.selector.filter": 'Add filter = "plant/#", with the Topic Filter of what is to be replicated.',
 }
+_CHOICE_HINTS = {"link.version": "Use 5 (MQTT 5) or 4 (MQTT 3.1.1), without quotes."}
+_UNITS = {"_s": "seconds", "_days": "days", "_bytes": "bytes", "bytes_max": "bytes", "max_payload": "bytes"}
+"""How the names of keys end whose values have a unit, which is not written behind the number."""
 _REFUSED_KEYS = {
     "max_messages": (
         "the number of retained values is limited for each store",
@@ -180,8 +183,11 @@ def _default_hint(place: _Place) -> str:
 def _number(noun: str) -> Callable[[_Place], tuple[str, str]]:
     def sentence(place: _Place) -> tuple[str, str]:
         hint = _default_hint(place)
-        if isinstance(place.value, str) and place.value.replace(".", "", 1).isdigit():
-            hint = f"Write it without quotes. {hint}"
+        if isinstance(place.value, str):
+            unit = next((unit for end, unit in _UNITS.items() if place.key.endswith(end)), "")
+            bare = place.value.replace(".", "", 1).isdigit()
+            how = "it" if bare else f"the number of {unit} alone," if unit else "the number alone,"
+            hint = f"Write {how} without quotes. {hint}"
         return f"must be {noun}, but is {_kind(place.value)}", hint
 
     return sentence
@@ -213,6 +219,7 @@ def _unknown(place: _Place) -> tuple[str, str]:
     keys = section_keys(place.section)
     close = difflib.get_close_matches(place.key.lower().replace("-", "_"), keys, n=1)
     elsewhere = [section for section in SECTIONS if place.key in section_keys(section)]
+    elsewhere = [section for section in elsewhere if section.startswith(f"{place.section}.")] or elsewhere
     tables = [section for section in SECTIONS if section.endswith(f".{place.key}")]
     if tables:
         hint = f"Write {_title(tables[0])}."
@@ -256,7 +263,7 @@ def _not_table(place: _Place) -> tuple[str, str]:
 
 def _choice(place: _Place) -> tuple[str, str]:
     expected = str(place.context["expected"]).replace("'", '"')
-    return f"{_kind(place.value)} is not possible here", f"Use {expected}."
+    return f"{_kind(place.value)} is not possible here", _CHOICE_HINTS.get(_path(place), f"Use {expected}.")
 
 
 def _not_finite(place: _Place) -> tuple[str, str]:

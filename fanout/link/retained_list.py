@@ -13,7 +13,8 @@ from typing import Any
 
 import httpx
 
-from fanout.errors import FanoutError
+from fanout.config import read_count_key
+from fanout.errors import ConfigError, FanoutError
 
 __all__ = ["RetainedList"]
 
@@ -22,7 +23,6 @@ PAGE_TOPICS = 10_000
 PAGES_MAX = 200
 """Pages read at most; a longer list is not compared."""
 _PAGE_BYTES_MAX = 32 * 1024 * 1024
-_KEY_BYTES_MAX = 4096
 
 
 class RetainedList:
@@ -60,18 +60,14 @@ class RetainedList:
                         return topics
         except httpx.HTTPError as error:
             raise _failed(f"no answer: {error!r}") from error
-        except OSError as error:
-            raise _failed(f"count_key_file cannot be read: {error.strerror}") from error
+        except ConfigError as error:
+            raise _failed(f"count_key_file {error.faults[0].problem}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise _failed("the answer is not a list as EMQX gives it") from error
         raise _failed(f"it has more than {PAGES_MAX * PAGE_TOPICS} topics")
 
     def _auth(self) -> httpx.BasicAuth | None:
-        if self._key_file is None:
-            return None
-        with self._key_file.open("rb") as file:
-            key, _, secret = file.read(_KEY_BYTES_MAX).decode("utf-8", "replace").strip().partition(":")
-        return httpx.BasicAuth(key, secret)
+        return None if self._key_file is None else httpx.BasicAuth(*read_count_key(self._key_file))
 
 
 async def _page(client: httpx.AsyncClient, url: str, query: dict[str, str | int]) -> Any:

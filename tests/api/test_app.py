@@ -90,7 +90,10 @@ async def test_drain_is_not_for_pages_in_a_browser(node: StandInNode, http: http
     """A page of a stranger can post to loopback; its browser says where the page is from, and gets a 403."""
     answer = await http.post("/v1/drain", headers={"Origin": "https://example.com"})
     assert answer.status_code == 403
-    assert answer.json()["error"] == "a page in a browser may not ask for this"
+    assert answer.json() == {
+        "error": "a page in a browser may not ask for this",
+        "hint": "Use a command, or leave out Origin",
+    }
     assert not node.draining
 
 
@@ -181,7 +184,10 @@ async def test_audit_answers_what_was_found(node: StandInNode, http: httpx.Async
 async def test_audit_that_is_not_possible_is_refused(node: StandInNode, http: httpx.AsyncClient) -> None:
     """An unknown link, a link that is not live, a page in a browser, a question in place of an order."""
     answer = await http.post("/v1/links/planet/audit")
-    assert (answer.status_code, answer.json()["error"]) == (404, "there is no link planet")
+    assert (answer.status_code, answer.json()) == (
+        404,
+        {"error": "there is no link planet", "hint": "Its links are plant"},
+    )
     node.links = (snapshot_link(),)
     answer = await http.post("/v1/links/plant/audit")
     assert (answer.status_code, answer.json()) == (409, {"error": "the link is snapshot", "hint": "Try again later"})

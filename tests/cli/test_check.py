@@ -159,6 +159,8 @@ name = "plant"
 primary = "mqtt://127.0.0.1:1883"
 username = "edge"
 password_file = "{0}/plant"
+count_url = "http://127.0.0.1:18083/api/v5/mqtt/retainer/messages"
+count_key_file = "{0}/emqx"
 
 [[link.selector]]
 filter = "plant/#"
@@ -173,6 +175,7 @@ def with_files(config: Path) -> Path:
     (directory / "users").write_text(f"alice:{cheap_hash(b'wonder')}\n")
     (directory / "users").chmod(0o600)
     (directory / "plant").write_text("secret\n")
+    (directory / "emqx").write_text("key:secret\n")
     config.write_text(FILES.format(directory))
     return config
 
@@ -190,10 +193,11 @@ def test_every_file_that_cannot_be_used_is_a_fault(with_files: Path) -> None:
     (directory / "ca.pem").write_text("rubbish")
     (directory / "users").write_text("alice:wonder\n\nbob\n")
     (directory / "plant").unlink()
+    (directory / "emqx").write_text("wonder\n")
     answer = run_fanout("check", str(with_files))
     assert (answer.returncode, answer.stdout) == (2, "")
     lines = answer.stderr.splitlines()
-    assert lines[0] == f"error: {with_files}: 6 faults"
+    assert lines[0] == f"error: {with_files}: 7 faults"
     mismatch = f"the key in {directory}/server.key does not belong to the certificate in {directory}/server.pem"
     assert lines[1::2][:3] == [
         f"  server.listener[0].key_file: {mismatch}",
@@ -203,6 +207,7 @@ def test_every_file_that_cannot_be_used_is_a_fault(with_files: Path) -> None:
     assert lines[7].startswith(f"  access.password_file: {directory}/users, line 1: ")
     assert lines[9].startswith(f"  access.password_file: {directory}/users, line 3: ")
     assert lines[11].startswith(f"  link[0].password_file: {directory}/plant: cannot read the password")
+    assert lines[13] == f"  link[0].count_key_file: {directory}/emqx: has no key:secret in it"
     assert all(hint.startswith("    ") and hint.endswith(".") for hint in lines[2::2])
     assert "wonder" not in answer.stderr
 

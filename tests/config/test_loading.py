@@ -90,7 +90,7 @@ def test_a_file_that_is_not_utf_8_is_told_with_its_place(tmp_path: Path) -> None
         ("[node]\nid = edge\n", "line 2, column 6: invalid value"),
         ("[node]\nid = ", "line 2, column 6: invalid value"),
         ('[node]\nid = "a', "line 2, column 8: unterminated string"),
-        ("a = 1\na = 2\n", "line 2, column 6: cannot overwrite a value"),
+        ("a = 1\na = 2\n", "line 2, column 6: the key a is given a second time"),
     ],
 )
 def test_a_slip_in_the_toml_is_told_with_its_place(text: str, problem: str) -> None:

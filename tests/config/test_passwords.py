@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fanout.config.address import Address
-from fanout.config.passwords import PASSWORD_BYTES_MAX, read_password
+from fanout.config.passwords import PASSWORD_BYTES_MAX, read_count_key, read_password
 from fanout.config.settings import LinkConfig
 from fanout.errors import ConfigError
 
@@ -102,3 +102,26 @@ def test_a_password_that_cannot_be_sent_is_refused(tmp_path: Path, content: byte
     assert str(caught.value) == (
         f'{file}: the password of the link "plant" has {words} bytes. A password has 1 to 65535 bytes.'
     )
+
+
+def test_a_count_key_is_a_key_and_a_secret(tmp_path: Path) -> None:
+    """On one line; the secret may have colons."""
+    file = tmp_path / "key"
+    file.write_text("key:secret:more\n")
+    assert read_count_key(file) == ("key", "secret:more")
+
+
+@pytest.mark.parametrize("content", ["", "geheim\n", "geheim:", ":geheim"])
+def test_a_count_key_without_both_is_refused(tmp_path: Path, content: str) -> None:
+    """What is in the file is not shown."""
+    file = tmp_path / "key"
+    file.write_text(content)
+    with pytest.raises(ConfigError, match="has no key:secret in it") as raised:
+        read_count_key(file)
+    assert "geheim" not in str(raised.value)
+
+
+def test_a_count_key_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    """With the path."""
+    with pytest.raises(ConfigError, match=r"none: cannot be read: no such file or directory\. Correct count_key_file"):
+        read_count_key(tmp_path / "none")

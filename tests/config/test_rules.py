@@ -233,6 +233,29 @@ class TestLinks:
             ("link[2].name", name, "Choose another name."),
         ]
 
+    def test_a_key_for_the_list_needs_the_list(self) -> None:
+        """Alone it would do nothing; a faulty address of the list is the only fault."""
+        key = 'count_key_file = "secrets/emqx"\n'
+        assert faults_of(NODE + SERVER + link("one", '"a"', more=key)) == [
+            ("link[0].count_key_file", "it is for count_url, which is missing", "Add count_url, or remove the line.")
+        ]
+        more = key + 'count_url = "{}"\n'
+        assert faults_of(NODE + SERVER + link("one", '"a"', more=more.format("http://emqx/list"))) == []
+        [fault] = faults_of(NODE + SERVER + link("one", '"a"', more=more.format("emqx/list")))
+        assert fault[0] == "link[0].count_url"
+
+    def test_evidence_that_cannot_come_is_not_asked_for(self) -> None:
+        """A manifest needs MQTT 5; such a node would never be ready."""
+        asked = link("one", '"a"', more='min_evidence = "manifest"\n')
+        assert faults_of(NODE + SERVER + asked) == []
+        assert faults_of(NODE + SERVER + link("one", '"a"', more='min_evidence = "manifest"\nversion = 4\n')) == [
+            (
+                "link[0].min_evidence",
+                '"manifest" needs MQTT 5, and with version = 4 the node would never be ready',
+                "Remove version, or write a weaker evidence.",
+            )
+        ]
+
     def test_two_links_to_one_primary_have_two_client_identifiers(self) -> None:
         """With one identifier the primary would let them throw each other out for ever."""
         same = 'client_id = "edge"\n'

@@ -10,6 +10,8 @@ from fanout.config.translation import SECTIONS, section_keys, translate
 from tests.config.faults import LINK, NODE, SELECTOR, SERVER, faults_of
 
 ALL_KEYS_SHOWN = "Every key is shown in configs/full.toml."
+VERSIONS = "Use 5 (MQTT 5) or 4 (MQTT 3.1.1), without quotes."
+"""4 is what nobody guesses for MQTT 3.1.1."""
 
 
 @pytest.mark.parametrize(
@@ -21,7 +23,24 @@ ALL_KEYS_SHOWN = "Every key is shown in configs/full.toml."
             'must be a whole number, but is the text "2"',
             "Write it without quotes. The default is 2.",
         ),
-        ('qos_max = "two"', "qos_max", 'must be a whole number, but is the text "two"', "The default is 2."),
+        (
+            'qos_max = "two"',
+            "qos_max",
+            'must be a whole number, but is the text "two"',
+            "Write the number alone, without quotes. The default is 2.",
+        ),
+        (
+            'queue_bytes_max = "64MiB"',
+            "queue_bytes_max",
+            'must be a whole number, but is the text "64MiB"',
+            "Write the number of bytes alone, without quotes. The default is 67108864.",
+        ),
+        (
+            'connect_timeout_s = "1 min"',
+            "connect_timeout_s",
+            'must be a number, but is the text "1 min"',
+            "Write the number of seconds alone, without quotes. The default is 5.0.",
+        ),
         ("qos_max = 1.5", "qos_max", "must be a whole number, but is the number 1.5", "The default is 2."),
         ("qos_max = true", "qos_max", "must be a whole number, but is true", "The default is 2."),
         ("qos_max = false", "qos_max", "must be a whole number, but is false", "The default is 2."),
@@ -289,8 +308,8 @@ def test_what_should_be_a_section_is_told_with_its_brackets(text: str, key: str,
 @pytest.mark.parametrize(
     ("section", "line", "problem", "hint"),
     [
-        ("link[0]", "version = 3", "the number 3 is not possible here", "Use 4 or 5."),
-        ("link[0]", 'version = "5"', 'the text "5" is not possible here', "Use 4 or 5."),
+        ("link[0]", "version = 3", "the number 3 is not possible here", VERSIONS),
+        ("link[0]", 'version = "5"', 'the text "5" is not possible here', VERSIONS),
         (
             "link[0]",
             'retain_policy = "all"',
@@ -319,3 +338,19 @@ def test_an_error_without_words_of_our_own_keeps_those_of_pydantic() -> None:
         data={"server": {}},
     )
     assert (fault.key, fault.problem, fault.hint) == ("server.qos_max", "Input is odd", "The default is 2.")
+
+
+def test_a_key_of_a_table_below_is_told_with_that_table_alone() -> None:
+    """`filter` in a link belongs to its selector, whatever else has a key of that name."""
+    [fault, _] = faults_of(f'{NODE}{SERVER}{LINK}filter = "plant/#"\n')
+    assert fault == (
+        "link[0].filter",
+        "[[link]] has no such key",
+        "It is a key of [[link.selector]]; write it there.",
+    )
+
+
+def test_an_address_of_the_list_is_shown_by_an_example_of_one() -> None:
+    """Not by that of the hook, which is read by the same rules."""
+    [fault] = faults_of(f'{NODE}{SERVER}{LINK}count_url = "emqx:18083"\n{SELECTOR}')
+    assert fault[2] == 'Write it as in "http://127.0.0.1:18083/api/v5/mqtt/retainer/messages".'

@@ -1,0 +1,310 @@
+"""What the documents quote exists: links, configurations, keys, commands, modules, metrics, paths.
+
+Parts that pages explain one by one have tests of their own beside the code (`tests/cli/test_documentation.py`,
+`tests/access/test_documentation.py`, `tests/api/test_metrics.py`, `tests/config/test_settings.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from bench.__main__ import command_line
+from fanout.api.app import ACTIONS, ENDPOINTS
+from fanout.api.metrics import METRICS
+from fanout.cli.app import app
+from fanout.config import parse_config
+from fanout.config.loading import parse_tables
+from fanout.config.translation import SECTIONS, section_keys
+from fanout.errors import ConfigError
+
+ROOT = Path(__file__).parent.parent
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
+}
+COMMAND_LINE: Any = typer.main.get_command(app)
+PAGE = pytest.mark.parametrize("page", PAGES)
+FILES_WITH_COMMANDS = ("configs/*.toml", "configs/haproxy.cfg", "docker/*")
+SECTION = "|".join(section for section in SECTIONS if section and "." not in section)
+OF_OTHERS = {"max_outgoing_packet_count"}
+"""Keys of other programs that pages name."""
+
+
+def blocks(page: str, *languages: str) -> list[str]:
+    """Return the fenced blocks of a page in these languages."""
+    found = re.findall(r"^( *)```(\w+)\n(.*?)^\1```$", PAGES[page], re.DOTALL | re.MULTILINE)
+    return [text for _, language, text in found if language in languages]
+
+
+def prose(page: str) -> str:
+    """Return a page without its fenced blocks."""
+    return re.sub(r"^( *)```.*?^\1```$", "", PAGES[page], flags=re.DOTALL | re.MULTILINE)
+
+
+def quoted(page: str) -> list[str]:
+    """Return what stands in backticks in the text of a page."""
+    return [" ".join(each.split()) for each in re.findall(r"`([^`]+)`", prose(page))]
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors that a Markdown page has: its headings, as GitHub spells them in a link."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@PAGE
+def test_every_link_leads_somewhere(page: str) -> None:
+    """The file is there, and so is the heading."""
+    here = ROOT / page
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        path = (here.parent / name) if name else here
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path), target
+
+
+@PAGE
+def test_every_configuration_loads(page: str) -> None:
+    """As it is when it is whole; a part of one beside the least that a node has."""
+    for text in blocks(page, "toml"):
+        tables = tomllib.loads(text)
+        if "node" in tables:
+            parse_config(text, path=page)
+        else:
+            tables.setdefault("server", {})
+            parse_tables({"node": {"id": "edge-1"}, **tables}, path=page)
+
+
+def settings_in(page: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what stands on a page as `key = value` or `[section] key = value`: the section, or "", and the table."""
+    for text in quoted(page):
+        shown = re.fullmatch(r"(?:\[+([a-z.]+)\]+ )?([a-z_]+ = .+)", text)
+        if shown is not None:
+            try:
+                yield shown[1] or "", tomllib.loads(shown[2])
+            except tomllib.TOMLDecodeError:
+                continue  # a pattern, not a setting
+
+
+def in_its_place(section: str, key: str, value: object) -> dict[str, Any]:
+    """Return a configuration with one key, and what else it needs."""
+    selector: dict[str, Any] = {"filter": "plant/#"}
+    link: dict[str, Any] = {"name": "plant", "primary": "mqtt://elsewhere", "selector": [selector]}
+    listener: dict[str, Any] = {"address": "mqtt://127.0.0.1:0"}
+    rule: dict[str, Any] = {"filter": "plant/#", "allow": "all"}
+    tables: dict[str, dict[str, Any]] = {
+        "node": {"id": "edge-1"},
+        "server": {"listener": [listener]},
+        "http": {},
+        "log": {"ship": {"to": "s3://bucket"}},
+        "access": {"rule": [rule], "http": {"url": "http://127.0.0.1:9000/"}},
+        "retained": {},
+    }
+    of = {
+        **tables,
+        "log.ship": tables["log"]["ship"],
+        "access.http": tables["access"]["http"],
+        "access.rule": rule,
+        "server.listener": listener,
+        "link": link,
+        "link.selector": selector,
+    }
+    of[section][key] = value
+    return {**tables, "link": [link]}
+
+
+@PAGE
+def test_every_setting_is_possible(page: str) -> None:
+    """A `key = value` is a key of a section, of the one that is named with it, and may have that value."""
+    for named, table in settings_in(page):
+        [(key, value)] = table.items()
+        if key in OF_OTHERS:
+            continue
+        sections = [one for one in SECTIONS if one and key in section_keys(one) and named in ("", one)]
+        assert sections, key
+        faults: list[str] = []
+        for section in sections:
+            try:
+                parse_tables(in_its_place(section, key, value), path=page)
+                break
+            except ConfigError as error:
+                faults.append(str(error))
+        assert len(faults) < len(sections), faults
+
+
+@PAGE
+def test_every_key_exists(page: str) -> None:
+    """`section.key` in backticks, and in the labels of metrics, is a key of that section."""
+    for section, key in re.findall(rf"[`\"]((?:{SECTION})(?:\.[a-z]+)?)\.([a-z_]+)[`\" ]", prose(page)):
+        assert section in SECTIONS, f"{section}.{key}"
+        assert key in section_keys(section), f"{section}.{key}"
+
+
+@PAGE
+def test_every_section_exists(page: str) -> None:
+    """`[section]` and `[[section]]` in backticks, each with the brackets that it has in a file."""
+    lists = {"server.listener", "access.rule", "link", "link.selector"}
+    for opening, section in re.findall(r"`(\[+)([a-z]+(?:\.[a-z]+)*)\]+", prose(page)):
+        if section == "s3":  # an extra of a package
+            continue
+        assert section in SECTIONS, section
+        assert len(opening) == (2 if section in lists else 1), section
+
+
+def test_the_table_of_limits_has_the_defaults() -> None:
+    """Key and default of each row are those of `[server]`."""
+    table = PAGES["docs/operations.md"].partition("\n## Limits\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| ([\d,]+) \|", table, re.MULTILINE)
+    assert len(rows) > 10
+    defaults = section_keys("server")
+    assert {key: float(shown.replace(",", "")) for key, shown in rows} == {key: defaults[key] for key, _ in rows}
+
+
+def test_the_table_of_lost_sessions_has_the_defaults() -> None:
+    """Key and default of each row are those of `[[link]]`."""
+    table = PAGES["docs/operations.md"].partition("\n### When a session is lost\n")[2].partition("\n### ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| `?([^ `]+)`? \|", table, re.MULTILINE))
+    defaults = section_keys("link")
+    assert len(rows) == 3
+    assert {key: tomllib.loads(f"value = {shown}")["value"] for key, shown in rows.items()} == {
+        key: defaults[key] for key in rows
+    }
+
+
+def commands_in(text: str, *programs: str) -> Iterator[list[str]]:
+    """Yield the words of each command of these programs in lines of a shell; of `python -m` behind these words."""
+    for line in text.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;")
+        lexer.whitespace_split = True
+        words: list[str] = []
+        for word in [*lexer, ";"]:
+            if word[0] in "|&;":
+                while words and "=" in words[0]:
+                    words = words[1:]
+                if words[:2] == ["python", "-m"]:
+                    words = words[2:]
+                if words and words[0] in programs:
+                    yield words[1:]
+                words = []
+            else:
+                words.append(word)
+
+
+def parse(words: list[str]) -> None:
+    """Have the command line read the words as a user's, without doing what they say."""
+    group, context = COMMAND_LINE, None
+    while hasattr(group, "commands"):
+        name, command, words = group.resolve_command(group.context_class(group, parent=context), words)
+        if hasattr(command, "commands"):
+            context, group = group.context_class(group, info_name=name, parent=context), command
+            continue
+        with command.make_context(name, list(words)):
+            return
+
+
+@PAGE
+def test_every_command_of_a_block_is_accepted(page: str) -> None:
+    """The command line takes it as printed."""
+    for block in blocks(page, "sh"):
+        for words in commands_in(block, "fanout"):
+            parse(words)
+
+
+def test_every_command_beside_the_configurations_is_accepted() -> None:
+    """In comments, in the image, and in units of systemd and Kubernetes."""
+    found = []
+    for pattern in FILES_WITH_COMMANDS:
+        for path in sorted(ROOT.glob(pattern)):
+            lines = re.findall(r"(?:with|by): (fanout .+)$", path.read_text(), re.MULTILINE)
+            found += [words for line in lines for words in commands_in(line, "fanout")]
+    [image] = re.findall(r"^CMD (\[.+\])$", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
+    found.append(tomllib.loads(f"words = {image}")["words"])
+    operations = PAGES["docs/operations.md"]
+    found += [line.split() for line in re.findall(r"^ExecStart=\S+/fanout (.+)$", operations, re.MULTILINE)]
+    found += [re.split(r", *", line) for line in re.findall(r"\bargs: \[(.+)\]", operations)]
+    found += [
+        [word.strip('"') for word in line.split(", ")] for line in re.findall(r"command: \[fanout, (.+?)\]", operations)
+    ]
+    assert len(found) >= 7
+    for words in found:
+        parse(words)
+
+
+@PAGE
+def test_every_command_in_the_text_exists(page: str) -> None:
+    """`fanout ...` in backticks begins with the words of a command and has only its options."""
+    for text in quoted(page):
+        words = text.split("&&")[0].split()
+        if words[:1] != ["fanout"] or len(words) == 1 or words[1] in ("version", "COMMAND"):
+            continue
+        command = COMMAND_LINE
+        for word in words[1:]:
+            if word.startswith("-"):
+                options = {name for param in command.params for name in param.opts} | {"--help", "--install-completion"}
+                assert word in options, text
+            elif hasattr(command, "commands"):
+                assert word in command.commands, text
+                command = command.commands[word]
+
+
+@PAGE
+def test_every_bench_is_accepted(page: str) -> None:
+    """`python -m bench ...`, in a block or in the text, with its options; words in capitals stand for a value."""
+    texts = [*blocks(page, "sh"), *(text for text in quoted(page) if text.startswith("python -m bench"))]
+    for text in texts:
+        for words in commands_in(text.replace("[", "").replace("]", ""), "bench"):
+            if words and words != ["NAME"]:
+                numbered = ["7" if re.fullmatch(r"[A-Z]", word) else word for word in words]
+                assert isinstance(command_line().parse_args(numbered), argparse.Namespace)
+
+
+@PAGE
+def test_every_module_exists(page: str) -> None:
+    """`fanout.part.module`, or a name in one."""
+    for text in quoted(page):
+        if not re.fullmatch(r"fanout(\.\w+)+", text):
+            continue
+        try:
+            importlib.import_module(text)
+        except ModuleNotFoundError:
+            module, _, name = text.rpartition(".")
+            assert hasattr(importlib.import_module(module), name), text
+
+
+@PAGE
+def test_every_metric_exists(page: str) -> None:
+    """Also in alerts and in sentences; the labels that are shown are its own."""
+    metrics = {spec.name: spec.labels for spec in METRICS}
+    for name, labels in re.findall(r"\b(fanout_[a-z_]+)(?:\{([^}]*)\})?", PAGES[page]):
+        if name == "fanout_fault":
+            continue
+        assert name in metrics, name
+        assert {label.partition("=")[0].strip() for label in labels.split(",") if label} <= set(metrics[name]), name
+
+
+@PAGE
+def test_every_http_path_exists(page: str) -> None:
+    """`/v1/...` and the like in backticks or in a command."""
+    for path in re.findall(r"(?<![\w.*])(/(?:v\d/|livez|readyz|metrics|openapi)[\w/{}.-]*)", PAGES[page]):
+        assert path.rstrip(".") in (*ENDPOINTS, *ACTIONS), path
+
+
+def test_the_pages_name_no_file_that_is_not_there() -> None:
+    """A path of the repository in backticks exists."""
+    for page in PAGES:
+        for text in quoted(page):
+            of_another_suite = page == "docs/conformance.md" and text.startswith("tests/test_")
+            if re.fullmatch(r"(docs|configs|docker|scripts|tests|bench|locks)/[\w./-]+", text) and not of_another_suite:
+                assert (ROOT / text).exists(), f"{page}: {text}"
