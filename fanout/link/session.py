@@ -170,6 +170,7 @@ class LinkSession:
         self.epoch = kept.epoch
         self.evidence = list(kept.evidence)
         self.primary.learn(kept.fence, kept.order, kept.why_unordered)
+        self.primary.is_mosquitto = kept.is_mosquitto
         self.control.permitted = kept.control_permitted
         self._refused_before = -kept.refused
         self.reception.restore(kept.unreleased)
@@ -192,6 +193,7 @@ class LinkSession:
             unreleased=self.reception.unreleased,
             unfinished=self._outgoing.unfinished if self._forwards else frozenset(),
             surplus=self._tenure.surplus,
+            is_mosquitto=self.primary.is_mosquitto,
         )
 
     # --- what the shell calls ---
@@ -421,7 +423,7 @@ class LinkSession:
         self.connections_total += 1
         self._keep_alive.accept(handshake.keep_alive_s)
         self._tenure.grant(handshake.session_expiry_s)
-        self.reception.begin_connection(stamped=handshake.stamped)
+        self.reception.begin_connection(stamped=handshake.stamped, resumed=handshake.session_present)
         self._outgoing.allow_in_flight(handshake.receive_maximum)
         self._events.append(StandingTold(self.primary.begin_connection(handshake.primary_node, now=self._now)))
         if handshake.session_present:
@@ -458,6 +460,16 @@ class LinkSession:
             self._take_rows(rows)
 
     def _take_rows(self, rows: list[PublishRow]) -> None:
+        if self.state in (LinkState.LIVE, LinkState.STALLED):
+            self._take_new_rows(rows)
+            return
+        for known, part in self.reception.split_known(rows):
+            if known:
+                self._events.append(self.reception.acknowledge(part, now_ns=self._now_ns, epoch=self.epoch))
+            else:
+                self._take_new_rows(part)
+
+    def _take_new_rows(self, rows: Sequence[PublishRow]) -> None:
         if self._stage is not None:
             self._stage.receive_rows(rows)
         parts = split_phases(
@@ -468,10 +480,22 @@ class LinkSession:
             copies_late=self._audits.copies_late,
         )
         for phase, part in parts:
-            applied, others = self.reception.take(part, phase=phase, now_ns=self._now_ns, epoch=self.epoch)
-            self._events += applied
-            for row in others:
-                self._on_other(row)
+            for queued, some in self._split_queued(part):
+                applied, others = self.reception.take(
+                    some, phase=phase, now_ns=self._now_ns, epoch=self.epoch, queued=queued
+                )
+                self._events += applied
+                for row in others:
+                    self._on_other(row)
+
+    def _split_queued(self, rows: Sequence[PublishRow]) -> Iterable[tuple[bool, Sequence[PublishRow]]]:
+        """Split rows by whether the primary queued them before it saw the request for the set under way.
+
+        From that request on the subscription has QoS 0, and a Mosquitto does not queue what it sends at QoS 0.
+        """
+        if not (self.primary.is_mosquitto and isinstance(self._stage, RetainedSync) and self._stage.is_at_qos_0):
+            return ((False, rows),)
+        return ((queued, list(part)) for queued, part in groupby(rows, lambda row: row[2] & 6 > 0))
 
     def _on_other(self, row: PublishRow) -> None:
         """Take a message outside the selectors: our own, the fence, or nobody's."""
@@ -524,6 +548,7 @@ class LinkSession:
         if not self._outgoing.answered(packet.packet_id):
             return
         self.primary.receive_suback(packet)
+        self.reception.intake.receive_suback(packet.packet_id)
         if self._stage is not None:
             self._stage.receive_suback(packet, self._now)
 
@@ -596,7 +621,7 @@ class LinkSession:
         if isinstance(stage, Rehearsal) and stage.done:
             self.primary.system_topics.note_answer()
             self.primary.learn(stage.fence, stage.order, stage.why)
-            self.primary.is_counting = stage.order is Order.KNOWN and self.primary.node is None
+            self.primary.is_mosquitto = stage.order is Order.KNOWN and self.primary.node is None
             self._begin_sync(compare=False)
         elif isinstance(stage, PendingStage) and stage.done:
             self._trigger(Trigger.PENDING_APPLIED)
@@ -660,7 +685,7 @@ class LinkSession:
             self.snapshot_seconds = self._now - sync.started_s
             self._snapshot_topics = sync.topics_total
             self._trigger(Trigger.COMPLETED)
-        if self.primary.is_counting:
+        if self.primary.is_mosquitto:
             self.count.begin(self._now)
 
     def _end_session(self, trigger: Trigger, reason: str, error: FanoutError) -> None:
