@@ -81,6 +81,9 @@ METRICS = (
     MetricSpec("fanout_link_payload_bytes", "gauge", "Payload bytes held by the link's replica.", ("link",)),
     MetricSpec("fanout_link_received_total", "counter", "PUBLISH packets received from the primary.", ("link",)),
     MetricSpec("fanout_link_outside_total", "counter", "Messages dropped because no selector covers them.", ("link",)),
+    MetricSpec(
+        "fanout_link_overtaken_total", "counter", "Messages left out because a newer one came first.", ("link",)
+    ),
     MetricSpec("fanout_link_refused_total", "counter", "Retained values not stored because of a limit.", ("link",)),
     MetricSpec("fanout_link_truncated_total", "counter", "Snapshots that the primary cut short.", ("link",)),
     MetricSpec("fanout_link_epochs_total", "counter", "MQTT sessions begun.", ("link",)),
@@ -307,6 +310,7 @@ def _link_samples(link: LinkDetail) -> Iterator[Sample]:
     yield "fanout_link_payload_bytes", label, link.payload_bytes
     yield "fanout_link_received_total", label, link.received_total
     yield "fanout_link_outside_total", label, link.outside_total
+    yield "fanout_link_overtaken_total", label, link.overtaken_total
     yield "fanout_link_refused_total", label, link.refused_total
     yield "fanout_link_truncated_total", label, link.truncated_total
     yield "fanout_link_epochs_total", label, link.epochs_total

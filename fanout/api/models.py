@@ -207,6 +207,9 @@ class LinkDetail(LinkReadiness):
     refused_total: NonNegativeInt = Field(description="Retained values not stored because of a limit of the replica.")
     received_total: NonNegativeInt = Field(description="PUBLISH packets received from the primary.")
     outside_total: NonNegativeInt = Field(description="Of these, messages dropped because no selector covers them.")
+    overtaken_total: NonNegativeInt = Field(
+        description="Of these, messages left out because a newer one for their topic came in front of them."
+    )
     epochs_total: NonNegativeInt = Field(description="MQTT sessions begun since the node started.")
     reconnects_total: NonNegativeInt = Field(description="Network Connections begun after the first.")
     truncated_total: NonNegativeInt = Field(description="Snapshots that the primary cut short.")

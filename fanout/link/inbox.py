@@ -6,6 +6,7 @@ sockets, nor what follows from a packet (`fanout.link.life`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from fanout.config import LinkConfig
@@ -23,6 +24,7 @@ from fanout.link.primary import Primary
 from fanout.link.reception import Reception
 from fanout.link.rehearsal import SERVER_FENCE
 from fanout.link.states import LinkState
+from fanout.link.sync import RetainedSync
 from fanout.manifest import MANIFEST_TOPIC
 from fanout.mqtt.decoder import AckRun, Item, PublishRow, PublishRun
 from fanout.mqtt.packets import Connack, Disconnect, PacketType, Pingresp, Suback, Unsuback
@@ -120,7 +122,7 @@ class Inbox:
         self.connections_total += 1
         self._keep_alive.accept(handshake.keep_alive_s)
         life.tenure.grant(handshake.session_expiry_s)
-        self._reception.begin_connection(stamped=handshake.stamped)
+        self._reception.begin_connection(stamped=handshake.stamped, resumed=handshake.session_present)
         self._outgoing.accept(handshake.limits)
         life.tell(StandingTold(self._primary.begin_connection(handshake.primary_node, now=life.now)))
         life.accept(session_present=handshake.session_present)
@@ -145,6 +147,17 @@ class Inbox:
 
     def _take_rows(self, rows: list[PublishRow]) -> None:
         life = self._life
+        if life.state in (LinkState.LIVE, LinkState.STALLED):
+            self._take_new_rows(rows)
+            return
+        for known, part in self._reception.split_known(rows):
+            if known:
+                life.tell(self._reception.acknowledge(part, now_ns=life.now_ns, epoch=life.epoch))
+            else:
+                self._take_new_rows(part)
+
+    def _take_new_rows(self, rows: Sequence[PublishRow]) -> None:
+        life = self._life
         if life.stage is not None:
             life.stage.receive_rows(rows)
         parts = split_phases(
@@ -155,10 +168,23 @@ class Inbox:
             copies_late=life.audits.copies_late,
         )
         for phase, part in parts:
-            applied, others = self._reception.take(part, phase=phase, now_ns=life.now_ns, epoch=life.epoch)
-            life.tell(*applied)
-            for row in others:
-                self._on_other(row)
+            for queued, some in self._split_queued(part):
+                applied, others = self._reception.take(
+                    some, phase=phase, now_ns=life.now_ns, epoch=life.epoch, queued=queued
+                )
+                life.tell(*applied)
+                for row in others:
+                    self._on_other(row)
+
+    def _split_queued(self, rows: Sequence[PublishRow]) -> Iterable[tuple[bool, Sequence[PublishRow]]]:
+        """Split rows by whether the primary queued them before it saw the request for the set under way.
+
+        From that request on the subscription has QoS 0, and a Mosquitto does not queue what it sends at QoS 0.
+        """
+        stage = self._life.stage
+        if not (self._primary.is_mosquitto and isinstance(stage, RetainedSync) and stage.is_at_qos_0):
+            return ((False, rows),)
+        return ((queued, list(part)) for queued, part in groupby(rows, lambda row: row[2] & 6 > 0))
 
     def _on_other(self, row: PublishRow) -> None:
         """Take a message outside the selectors: our own, the fence, or nobody's."""
@@ -213,6 +239,7 @@ class Inbox:
         if not self._outgoing.answered(packet.packet_id):
             return
         self._primary.receive_suback(packet)
+        self._reception.intake.receive_suback(packet.packet_id)
         if self._life.stage is not None:
             try:
                 self._life.stage.receive_suback(packet, self._life.now)

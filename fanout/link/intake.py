@@ -51,6 +51,8 @@ class Intake:
         retain_all: Whether every row counts as retained (MQTT 3.1.1 with `retain_policy = "keep"`).
         fixed_qos: For each selector the QoS its updates get, or None for the QoS of the PUBLISH. Fixed while
             the subscription has QoS 0 although the selector asks for more.
+        settling: Packet Identifier of a SUBSCRIBE whose SUBACK ends that, to the selector's index: of a pass that was
+            given up.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Intake:
         self.stamped = False
         self.retain_all = False
         self.fixed_qos: list[int | None] = [selector.qos for selector in selectors]
+        self.settling: dict[int, int] = {}
         self.inbound = inbound
         self._selectors = tuple(selectors)
         self._prefixes = tuple(selector.prefix.encode() for selector in selectors)
@@ -81,6 +84,12 @@ class Intake:
     def known_topics(self) -> Container[bytes]:
         """Topics at the primary that are known to be valid, for the decoder; none when local names differ."""
         return () if any(self._prefixes) else self._replica.values
+
+    def receive_suback(self, packet_id: int) -> None:
+        """Take a SUBACK, which may be for one of `settling`."""
+        index = self.settling.pop(packet_id, None)
+        if index is not None:
+            self.fixed_qos[index] = None
 
     def convert(self, rows: Sequence[PublishRow], *, now_ns: int) -> Batch:
         """Turn the rows of one run into updates.

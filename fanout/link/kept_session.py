@@ -48,6 +48,8 @@ class KeptSession:
     """Packet Identifiers of QoS 2 messages to the primary that may have arrived, and were not released to it."""
     surplus: frozenset[str] = frozenset()
     """Topic Filters that are subscribed at the primary and not wanted any more."""
+    is_mosquitto: bool = False
+    """Whether the primary is a Mosquitto."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ def encode_session(session: KeptSession, config: LinkConfig, *, node_id: str, se
         "unreleased": sorted(session.unreleased),
         "unfinished": sorted(session.unfinished),
         "surplus": sorted(session.surplus),
+        "is_mosquitto": session.is_mosquitto,
         "seen_ns": seen_ns,
     }
     return json.dumps(document).encode()
@@ -132,6 +135,7 @@ def _find(document: dict[str, Any], config: LinkConfig, *, node_id: str) -> Resu
         unreleased=frozenset(document["unreleased"]),
         unfinished=frozenset(document["unfinished"]),
         surplus=frozenset(filters - {selector.filter for selector in config.selectors}),
+        is_mosquitto=document.get("is_mosquitto", False),  # earlier versions did not tell
     )
     selectors = tuple(selector for selector in config.selectors if found[selector] in kept)
     return Resumption(session, selectors, document["seen_ns"])

@@ -299,7 +299,7 @@ class SessionLife:
         if isinstance(stage, Rehearsal) and stage.done:
             self._primary.system_topics.note_answer()
             self._primary.learn(stage.fence, stage.order, stage.why)
-            self._primary.is_counting = stage.order is Order.KNOWN and self._primary.node is None
+            self._primary.is_mosquitto = stage.order is Order.KNOWN and self._primary.node is None
             self._begin_sync(compare=False)
         elif isinstance(stage, PendingStage) and stage.done:
             self._trigger(Trigger.PENDING_APPLIED)
@@ -435,7 +435,7 @@ class SessionLife:
             self.snapshot_seconds = self.now - sync.started_s
             self._snapshot_topics = sync.topics_total
             self._trigger(Trigger.COMPLETED)
-        if self._primary.is_counting:
+        if self._primary.is_mosquitto:
             self._count.begin(self.now)
 
     def _end_audit(self, failure: str = "") -> None:

@@ -283,6 +283,7 @@ class Link:
             heartbeat_age_s=session.control.age_s(now),
             received_total=session.inbox.received_total,
             outside_total=session.inbox.outside_total,
+            overtaken_total=session.reception.overtaken_total,
             truncated_total=session.life.truncated_total,
             refused_total=replica.refused_total,
             payload_bytes=replica.payload_bytes,

@@ -29,7 +29,8 @@ class Primary:
         why_unordered: Why it is not known to, in words; empty when it is.
         hears_standing: Whether it is a fanout node, or may be one: over MQTT 3.1.1 it cannot say so.
         landmarks: Topics whose messages say something about the data in front of them.
-        is_counting: Whether it is one of which it is known what it counts: Mosquitto.
+        is_mosquitto: Whether it is a Mosquitto: it is known what that counts, and that it sends what has QoS 0 in front
+            of what it has queued at QoS 1 and 2.
         system_topics: Whether it may be asked for topics below `$SYS/`.
     """
 
@@ -47,7 +48,7 @@ class Primary:
         self.fence: bytes | None = None
         self.order = Order.NONE
         self.why_unordered = ""
-        self.is_counting = False
+        self.is_mosquitto = False
         self.system_topics = SystemTopics()
         self._version = config.version
         self._node_id = node_id
@@ -58,7 +59,7 @@ class Primary:
     def begin_epoch(self) -> None:
         """Forget what the former epoch has shown."""
         self.learn(None, Order.NONE, "")
-        self.is_counting = False
+        self.is_mosquitto = False
 
     def learn(self, fence: bytes | None, order: Order, why_unordered: str) -> None:
         """Note what an epoch has shown; see the class."""

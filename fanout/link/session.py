@@ -120,6 +120,7 @@ class LinkSession:
         self.life.restore(epoch=kept.epoch, evidence=kept.evidence, refused=kept.refused)
         self.life.tenure.restore(resumption, now_ns=now_ns, now=now)
         self.primary.learn(kept.fence, kept.order, kept.why_unordered)
+        self.primary.is_mosquitto = kept.is_mosquitto
         self.control.permitted = kept.control_permitted
         self.reception.restore(kept.unreleased)
         self._outgoing.restore(kept.unfinished)
@@ -141,6 +142,7 @@ class LinkSession:
             unreleased=self.reception.unreleased,
             unfinished=self._outgoing.unfinished if self._forwards else frozenset(),
             surplus=life.tenure.surplus,
+            is_mosquitto=self.primary.is_mosquitto,
         )
 
     # --- what the shell calls ---

@@ -101,6 +101,8 @@ class LinkStatus:
     """PUBLISH packets received."""
     outside_total: int
     """Those that no selector covers, the link's own control messages not counted."""
+    overtaken_total: int
+    """Those left out because something newer for their topic came in front of them."""
     truncated_total: int
     """Snapshots that the primary cut short."""
     refused_total: int

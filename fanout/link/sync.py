@@ -194,10 +194,10 @@ class RetainedSync(Stage):
             self._settled_by_s = now + self._quiet_s
 
     def give_up(self, now: float) -> None:
-        """Leave the set under way without its evidence; its subscription gets its own QoS again."""
+        """Leave the set under way without its evidence; its subscription gets its own QoS again, with the SUBACK."""
         if self.index < len(self._selectors):
             self._settle(now)
-        self._intake.fixed_qos[:] = [None if self._outgoing.version == 5 else each for each in self._intake.fixed_qos]
+        self._intake.settling = dict(self._settling)
 
     def advance(self, now: float) -> Step | None:
         """Return the next thing that happened; None when there is nothing new.
@@ -319,6 +319,11 @@ class RetainedSync(Stage):
     def _is_live_only(self) -> bool:
         """Whether the selector under way needs no retained messages, and can leave them out."""
         return self._selectors[self.index].live_only and self._outgoing.version == 5
+
+    @property
+    def is_at_qos_0(self) -> bool:
+        """Whether the subscription of the set under way has QoS 0, and had the selector's own QoS before."""
+        return self._proof is not None and self._intake.fixed_qos[self.index] not in (None, 0)
 
     @property
     def topics_now(self) -> int:
@@ -452,6 +457,7 @@ class RetainedSync(Stage):
         silent = self.order is Order.NONE and not live_only
         fence = None if silent else self._fence
         self._intake.fixed_qos[self.index] = None if live_only else selector.qos
+        self._intake.settling.clear()
         if self._compare or self._repeats or self._replica.count(self.index):
             self._replica.begin_pass(self.index)
         packet_id = self._outgoing.subscribe(

@@ -189,6 +189,7 @@ class NodeDocuments:
             refused_total=status.refused_total,
             received_total=status.received_total,
             outside_total=status.outside_total,
+            overtaken_total=status.overtaken_total,
             epochs_total=status.epochs_total,
             reconnects_total=status.reconnects_total,
             truncated_total=status.truncated_total,

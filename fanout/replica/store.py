@@ -108,19 +108,22 @@ class Replica:
         self._changed: set[bytes] = set()
         self._live_first: set[bytes] = set()
         """Of these, topics of which a live update came and no copy has come yet."""
+        self._cleared: set[bytes] = set()
+        """Topics of the same selector that an update of the running pass cleared, be it that they had no value."""
         self._pass_index = 0
 
     def __len__(self) -> int:
         """Return the number of topics with a retained value."""
         return len(self.values)
 
-    def apply(self, updates: list[Update], *, phase: Phase) -> Changes:
+    def apply(self, updates: list[Update], *, phase: Phase, of_pass: bool = True) -> Changes:
         """Apply one batch.
 
         Args:
             updates: In the order of arrival; with local topics that are inside the selectors.
             phase: Why they arrived. In `SNAPSHOT` and `AUDIT` a value equal to the one held (payload and
                 properties) is not to be dispatched again; in `LIVE` everything is.
+            of_pass: Whether they count for the running pass: not what the primary sent before it saw the request.
 
         Returns:
             What the batch did.
@@ -213,7 +216,7 @@ class Replica:
         if several:
             self._digests = [each & _DIGEST_MASK for each in digests]
         self._tree.add_new(added)
-        if self._seen is not None:
+        if self._seen is not None and of_pass:
             self._note_pass(updates, kinds, copies=copies)
         dispatch = updates
         if copies and _UNCHANGED in kinds:
@@ -264,6 +267,7 @@ class Replica:
         self._seen = set(seen)
         self._changed = set()
         self._live_first = set()
+        self._cleared = set()
         self._pass_index = selector_index
 
     def split_pass(self, updates: Sequence[Update]) -> Iterator[tuple[Phase, list[Update]]]:
@@ -306,6 +310,21 @@ class Replica:
         if part:
             yield part_phase, part
 
+    def overtakes(self, update: Update) -> bool:
+        """Say whether the running pass brought something newer than `update`, which was sent before its request.
+
+        What it brought may be this very value; then that was not missed.
+        """
+        topic = update[0]
+        if self._seen is None or not update[3]:
+            return False
+        if topic in self._seen:
+            held = self.values[topic]
+            if (held[1], held[4]) == (update[1], update[4]):
+                self._changed.discard(topic)
+            return True
+        return topic in self._cleared
+
     @property
     def unseen_count(self) -> int:
         """How many topics of the selector the running pass has not brought; 0 when no pass runs."""
@@ -333,6 +352,7 @@ class Replica:
         self._seen = None
         self._changed = set()
         self._live_first = set()
+        self._cleared = set()
 
     def sweep(self, topics: Iterable[bytes], *, now_ns: int) -> Changes:
         """Remove `topics`, which a complete pass did not bring.
@@ -470,11 +490,12 @@ class Replica:
         assert seen is not None
         for update, kind in zip(updates, kinds, strict=True):
             topic = update[0]
-            if kind == _MESSAGE or self._index(topic) != self._pass_index:
+            if (kind == _MESSAGE and not update[3]) or self._index(topic) != self._pass_index:
                 continue
-            if kind in (_REMOVED, _REFUSED):
+            if kind in (_REMOVED, _REFUSED, _MESSAGE):
                 seen.discard(topic)
                 changed.discard(topic)
+                self._cleared.add(topic)
             elif topic in seen:
                 changed.discard(topic)
             else:

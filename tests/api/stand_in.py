@@ -65,6 +65,7 @@ def live_link(name: str = "plant", *, topics: int = 200_000, last_error: str | N
         refused_total=0,
         received_total=topics + 1234,
         outside_total=7,
+        overtaken_total=9,
         epochs_total=2,
         reconnects_total=3,
         truncated_total=1,

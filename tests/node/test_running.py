@@ -109,6 +109,7 @@ class LinkStandIn:
             heartbeat_age_s=None,
             received_total=0,
             outside_total=0,
+            overtaken_total=0,
             truncated_total=0,
             refused_total=0,
             payload_bytes=0,

@@ -1,0 +1,157 @@
+"""What was queued at QoS 1 when a set was asked for: copies and updates at QoS 0 overtake it, and are newer (T13, T14).
+
+A Mosquitto keeps QoS 1 messages beyond Receive Maximum in a queue, and sends what has QoS 0 at once; so what was
+published before a SUBSCRIBE at QoS 0 can come behind its copies, and behind what was published after it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from fanout.link.audit import AuditReport
+from fanout.link.events import Applied
+from fanout.link.states import LinkState
+from fanout.selection import Selector
+from tests.link.fake_primary import FakePrimary, Pair, make_config
+from tests.link.test_audit import ask, report
+
+VALUES = {b"plant/%d" % number: b"old" for number in range(10)}
+
+
+def live(*selectors: Selector, **knobs: object) -> Pair:
+    """Return a live link to a primary with ten topics."""
+    pair = Pair(make_config(*selectors), FakePrimary(retained=dict(VALUES), **knobs))  # type: ignore[arg-type]
+    pair.go_live()
+    return pair
+
+
+def begin_comparison(pair: Pair, kind: str) -> bytes:
+    """Begin an audit, or the verification of a resumed session; return the request for the retained set."""
+    if kind == "audit":
+        ask(pair, pump=False)
+        return pair.session.take_output()
+    pair.lose()
+    pair.connect(pump=False)
+    while not pair.is_in(LinkState.VERIFYING):
+        pair.primary.receive(pair.session.take_output())
+        pair.feed(pair.primary.take())
+    return pair.session.take_output()
+
+
+def send_overtaken(pair: Pair, request: bytes, *queued: tuple[bytes, bytes], after: tuple[bytes, bytes] | None) -> None:
+    """Let the primary answer a request in front of what was queued for the link; `after` is published in between."""
+    marker_at = request.index(b"\xc0\x00") + 2
+    for topic, payload in queued:
+        pair.primary.retained[topic] = payload
+        if not payload:
+            del pair.primary.retained[topic]
+    pair.primary.receive(request[:marker_at])
+    if after is not None:
+        pair.primary.publish(*after)
+    for packet_id, (topic, payload) in enumerate(queued, 2000):
+        pair.primary.deliver(topic, payload, qos=1, retain=True, packet_id=packet_id)
+    pair.primary.receive(request[marker_at:])
+    pair.pump()
+
+
+@pytest.mark.parametrize("kind", ["audit", "verification"])
+def test_what_was_overtaken_by_its_copy_is_left_out(kind: str) -> None:
+    """The copy is the newest of what was queued: delivered once, with nothing older behind it; nothing is lost."""
+    pair = live()
+    request = begin_comparison(pair, kind)
+    send_overtaken(pair, request, (b"plant/1", b"v1"), (b"plant/2", b"w1"), (b"plant/1", b"v2"), after=None)
+    assert pair.is_in(LinkState.LIVE)
+    assert pair.dispatched() == [(b"plant/1", b"v2"), (b"plant/2", b"w1")]
+    assert pair.values() == pair.primary.retained
+    assert pair.session.reception.overtaken_total == 3
+    acknowledged = b"".join(each.acknowledgement for each in pair.of(Applied))
+    assert bytes.fromhex("400207d0 400207d1 400207d2") in acknowledged
+    if kind == "audit":
+        assert report(pair) == AuditReport(False, checked=10)
+
+
+@pytest.mark.parametrize("kind", ["audit", "verification"])
+@pytest.mark.parametrize("after", [b"v2", b""])
+def test_what_was_overtaken_by_an_update_is_left_out(kind: str, after: bytes) -> None:
+    """What was published after the SUBSCRIBE has QoS 0, and stays: a value, or that there is none any more."""
+    pair = live()
+    request = begin_comparison(pair, kind)
+    send_overtaken(pair, request, (b"plant/1", b"v1"), after=(b"plant/1", after))
+    assert pair.is_in(LinkState.LIVE)
+    assert pair.dispatched() == [(b"plant/1", b"v1"), (b"plant/1", after)]
+    assert pair.values() == pair.primary.retained
+
+
+def test_a_removal_that_was_overtaken_does_not_take_the_newer_value() -> None:
+    """The topic was gone when the set was asked for, and is there again."""
+    pair = live()
+    request = begin_comparison(pair, "audit")
+    send_overtaken(pair, request, (b"plant/1", b""), after=(b"plant/1", b"again"))
+    assert pair.values()[b"plant/1"] == b"again"
+    assert pair.values() == pair.primary.retained
+
+
+def test_a_topic_that_never_was_here_does_not_come_back() -> None:
+    """It was made before the SUBSCRIBE and cleared after it; the clear came first."""
+    pair = live()
+    request = begin_comparison(pair, "audit")
+    marker_at = request.index(b"\xc0\x00") + 2
+    pair.primary.receive(request[:marker_at])
+    pair.primary.deliver(b"plant/new", b"", retain=True)
+    pair.primary.deliver(b"plant/new", b"v1", qos=1, retain=True)
+    pair.primary.receive(request[marker_at:])
+    pair.pump()
+    assert pair.values() == pair.primary.retained
+    assert pair.dispatched() == [(b"plant/new", b"")]
+
+
+def test_a_copy_behind_what_was_queued_is_newer() -> None:
+    """A message between the two was dropped by the primary: the copy tells of it, and an audit finds it missing."""
+    pair = live()
+    request = begin_comparison(pair, "audit")
+    pair.primary.deliver(b"plant/1", b"v1", qos=1, retain=True)
+    pair.primary.retained[b"plant/1"] = b"dropped"
+    pair.primary.receive(request)
+    pair.pump()
+    assert pair.values() == pair.primary.retained
+    assert pair.dispatched() == [(b"plant/1", b"v1"), (b"plant/1", b"dropped")]
+    assert report(pair).changed == 1
+
+
+def test_messages_that_are_not_retained_are_delivered_all_the_same() -> None:
+    """No copy stands for them."""
+    pair = live()
+    request = begin_comparison(pair, "audit")
+    marker_at = request.index(b"\xc0\x00") + 2
+    pair.primary.receive(request[:marker_at])
+    pair.primary.deliver(b"plant/1", b"event", qos=1)
+    pair.primary.receive(request[marker_at:])
+    pair.pump()
+    assert pair.dispatched() == [(b"plant/1", b"event")]
+    assert pair.session.reception.overtaken_total == 0
+
+
+def test_other_selectors_keep_their_qos_and_their_order() -> None:
+    """Only the one whose set is under way has QoS 0 meanwhile."""
+    pair = live(Selector("plant/#"), Selector("office/#"))
+    pair.primary.publish(b"office/1", b"a")
+    pair.pump()
+    pair.events.clear()
+    request = begin_comparison(pair, "audit")
+    pair.primary.receive(request)
+    pair.primary.publish(b"office/1", b"b")
+    pair.primary.publish(b"office/1", b"c")
+    pair.pump()
+    pair.wait(1)
+    assert not pair.session.life.auditing
+    assert pair.dispatched() == [(b"office/1", b"b"), (b"office/1", b"c")]
+    assert pair.session.reception.overtaken_total == 0
+
+
+def test_a_primary_whose_order_is_not_known_may_send_old_copies() -> None:
+    """There what has QoS 1 is applied, whenever it comes."""
+    pair = live(version_text=b"other 1.0")
+    request = begin_comparison(pair, "audit")
+    send_overtaken(pair, request, (b"plant/1", b"v1"), after=None)
+    assert pair.dispatched()[-1] == (b"plant/1", b"v1")
+    assert pair.session.reception.overtaken_total == 0
