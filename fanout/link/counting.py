@@ -27,6 +27,8 @@ __all__ = ["CountState", "RetainedCount"]
 _SYSTEM_PREFIX = b"$SYS/"
 _SYSTEM_TOPICS = b"$SYS/#"
 _UPTIME = b"$SYS/broker/uptime"
+_LANDMARKS = frozenset({_UPTIME})
+_NONE: frozenset[bytes] = frozenset()
 _FIGURE = b"$SYS/broker/retained messages/count"
 _COMPARISONS_MAX = 6
 """After so many figures that do not agree there are others to count: what is not readable, or not in `#`."""
@@ -84,9 +86,9 @@ class RetainedCount:
         self._control_names.clear()
 
     @property
-    def landmarks(self) -> tuple[bytes, ...]:
+    def landmarks(self) -> frozenset[bytes]:
         """Topics whose messages say something about the data in front of them."""
-        return () if self.state is CountState.OFF else (_UPTIME,)
+        return _NONE if self.state is CountState.OFF else _LANDMARKS
 
     def begin(self, now: float) -> None:
         """Begin to compare, where that says anything, unless a PINGREQ is under way; `now` is monotonic seconds."""

@@ -31,7 +31,7 @@ class KeptSession:
     evidence: tuple[Evidence | None, ...]
     """For each selector what proves its snapshot."""
     fence: bytes | None
-    """Topic of the fence."""
+    """Topic of the fence; None when it must be found again."""
     order: Order
     """Whether the primary answers in order."""
     why_unordered: str
@@ -122,7 +122,8 @@ def _find(document: dict[str, Any], config: LinkConfig, *, node_id: str) -> Resu
     }
     found = {selector: json.dumps(_described(selector)) for selector in config.selectors}
     filters = {str(one["filter"]) for one in document["selectors"]} | set(document["surplus"])
-    fence = document["fence"]
+    # What the primary was asked before the snapshot depends on the selectors: with others it is asked again.
+    fence = document["fence"] if all(described in kept for described in found.values()) else None
     session = KeptSession(
         epoch=document["epoch"],
         evidence=tuple(_evidence(kept.get(found[selector])) for selector in config.selectors),

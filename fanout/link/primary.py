@@ -44,7 +44,7 @@ class Primary:
         """
         self.node: str | None = None
         self.hears_standing = False
-        self.landmarks: tuple[bytes, ...] = ()
+        self.landmarks: frozenset[bytes] = frozenset()
         self.fence: bytes | None = None
         self.order = Order.NONE
         self.why_unordered = ""
@@ -77,7 +77,7 @@ class Primary:
         """
         self.node = node
         self.hears_standing = node is not None or self._version == 4
-        self.landmarks = (STANDING_TOPIC, MANIFEST_TOPIC) if self.hears_standing else ()
+        self.landmarks = frozenset((STANDING_TOPIC, MANIFEST_TOPIC) if self.hears_standing else ())
         self._suback_id = 0
         if node is not None or (self.hears_standing and self.system_topics.asked):
             asked = self._outgoing.subscribe(STANDING_TOPIC, qos=1, no_local=False, retain_handling=0, now=now)

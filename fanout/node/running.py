@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +19,7 @@ from fanout.access.passwords import load_passwords
 from fanout.api.agent import AgentListener
 from fanout.api.http_server import HttpServer
 from fanout.concerned import Concerned
-from fanout.config import LinkConfig, LogConfig, NodeConfig, Role
+from fanout.config import LinkConfig, NodeConfig, Role
 from fanout.kept.store import KeptStore, stored_rows
 from fanout.link.link import Link
 from fanout.long_lived import LongLived
@@ -31,12 +30,12 @@ from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
 from fanout.node.kept import OWN_STORE, load_kept
 from fanout.node.missing import missing_filter
+from fanout.node.replication_log import describe, log_loaded, make_log
 from fanout.node.store import JoinedStore
 from fanout.node.sys_topics import SysTopics
 from fanout.replica.store import Replica
-from fanout.replica.update import ChangeKind, Changes, Phase
+from fanout.replica.update import Changes
 from fanout.replog.columns import LogSource
-from fanout.replog.settings import ArchiveSettings, LogSettings
 from fanout.replog.writer import LogWriter
 from fanout.selection import Selector
 from fanout.server.server import Server
@@ -57,8 +56,6 @@ _CLIENTS_LEAVE_S: Final = 5.0
 """How long clients may take to read what was written to them when the node stops."""
 _FORWARDED_S: Final = 5.0
 """How long the primary may take to answer what links forwarded for clients that have left."""
-_LOGGED_AT_ONCE: Final = 50_000
-"""Values of an earlier process that are put into the replication log at a time."""
 _KEPT_CLOSE_S: Final = 10.0
 """How long writing retained values to their file may take when the node stops."""
 _LOG_CLOSE_S: Final = 30.0
@@ -95,7 +92,7 @@ class Node:
         """Unix time in microseconds at which this process started: the epoch of its log and its stamps."""
         self._logger = logger.bind(node=config.node.id)
         self.stamps = StampCount(node=config.node.id, epoch=self.epoch)
-        self._log = self._make_log()
+        self._log = make_log(config, role=role, epoch=self.epoch, clock=self.clock, logger=self._logger)
         self._holding: set[str] = set()
         self.kept = self._make_kept()
         """Where retained values outlive the process; None when they do not."""
@@ -177,8 +174,9 @@ class Node:
             await asyncio.to_thread(self._load_kept, self.kept)
         if self._log is not None:
             await asyncio.to_thread(self._log.open)
-            self._log.event("start", detail=self._describe())
-            await self._log_loaded(self._log)
+            self._log.event("start", detail=describe(self.config))
+            if self._own_source is not None:
+                await log_loaded(self._log, self.own, source=self._own_source)
         try:
             if self.kept is not None:
                 self.kept.start()
@@ -347,27 +345,6 @@ class Node:
 
     # Its own.
 
-    def _make_log(self) -> LogWriter | None:
-        log = self.config.log
-        if log is None:
-            return None
-        return LogWriter(
-            log.directory,
-            node=self.config.node.id,
-            role=self.role,
-            node_epoch=self.epoch,
-            clock=self.clock,
-            settings=LogSettings(
-                flush_interval_s=log.flush_interval_s,
-                fsync_interval_s=log.fsync_interval_s,
-                segment_bytes_max=log.segment_bytes_max,
-                segment_age_max_s=log.segment_age_max_s,
-                queue_rows_max=log.queue_rows_max,
-                archive=_archive_settings(log),
-            ),
-            logger=self._logger,
-        )
-
     def _make_kept(self) -> KeptStore | None:
         retained = self.config.retained
         if retained.storage == "ram":
@@ -392,20 +369,6 @@ class Node:
         )
         for name, resumption in resumptions.items():
             self._links[name].restore(resumption)
-
-    async def _log_loaded(self, log: LogWriter) -> None:
-        """Log the own values that an earlier process left: reports count what the last process of a node says.
-
-        Those of links are logged when they are compared with the primary.
-        """
-        if self._own_source is None:
-            return
-        values = list(self.own.values.values())
-        for start in range(0, len(values), _LOGGED_AT_ONCE):
-            piece = values[start : start + _LOGGED_AT_ONCE]
-            kinds = bytearray([ChangeKind.UNCHANGED]) * len(piece)
-            log.append(Changes(piece, kinds, [], Phase.AUDIT), source=self._own_source)
-            await asyncio.to_thread(log.flush)  # the log's queue may have room for less than all of them
 
     def _make_pool(self) -> WorkerPool:
         load_passwords(self.config.access.password_file)  # a file that cannot be used is told before anything starts
@@ -479,7 +442,12 @@ class Node:
         if self.kept is None or not stored_rows(changes):
             return None
         committed: asyncio.Future[ReasonCode] = asyncio.get_running_loop().create_future()
-        self.kept.put(OWN_STORE, [changes], done=lambda: committed.set_result(ReasonCode.SUCCESS))
+
+        def done() -> None:
+            if not committed.done():  # who waited for it may be gone, and has cancelled it
+                committed.set_result(ReasonCode.SUCCESS)
+
+        self.kept.put(OWN_STORE, [changes], done=done)
         return committed
 
     def _announce_missing(self, topic_filters: Sequence[bytes]) -> None:
@@ -491,32 +459,6 @@ class Node:
                     missing = missing_filter(topic_filter.decode(), selector, replica)
                     if missing is not None:
                         self._links[config.name].announce_missing(missing)
-
-    def _describe(self) -> str:
-        """Return the detail of the start event, which tells reports what this node replicates."""
-        return json.dumps(
-            {
-                "format": 1,
-                "version": __version__,
-                "links": [
-                    {
-                        "name": link.name,
-                        "primary": [str(address) for address in link.primaries],
-                        "control_topic": link.control_topic,
-                        "selectors": [
-                            {
-                                "filter": selector.filter,
-                                "exclude": list(selector.exclude),
-                                "qos": selector.qos,
-                                "prefix": selector.prefix,
-                            }
-                            for selector in link.selectors
-                        ],
-                    }
-                    for link in self.config.links
-                ],
-            }
-        )
 
     async def _keep_house(self) -> None:
         """Remove the node's own values that have expired, and say in the log that the node is alive."""
@@ -555,14 +497,3 @@ def _http_app(documents: NodeDocuments) -> FastAPI:
     from fanout.api.app import create_app  # FastAPI takes a third of a node's start: links connect meanwhile
 
     return create_app(documents)
-
-
-def _archive_settings(log: LogConfig) -> ArchiveSettings | None:
-    if log.ship is None and not log.keep_days and not log.keep_bytes_max:
-        return None
-    settings = ArchiveSettings(keep_days=log.keep_days, keep_bytes_max=log.keep_bytes_max)
-    if log.ship is None:
-        return settings
-    return dataclasses.replace(
-        settings, ship_to=log.ship.to, retry_max_s=log.ship.retry_max_s, behind_max_s=log.ship.behind_max_s
-    )

@@ -214,6 +214,18 @@ def test_a_new_selector_is_fetched_inside_the_session() -> None:
     assert again.dispatched() == [(b"office/b", b"2")]
 
 
+def test_a_selector_that_has_wildcards_now_asks_whether_they_are_answered() -> None:
+    """The rehearsal of the epoch had no reason to ask; without it an empty set would look whole."""
+    primary = FakePrimary(retained={b"plant/a": b"1", b"plant/b": b"2"}, system_topics=False, wildcards=False)
+    pair = Pair(make_config(Selector("plant/a")), primary)
+    pair.go_live()
+    again = next_process(pair, make_config(Selector("plant/+")))
+    again.connect()
+    again.wait(2.0)
+    assert LinkState.LIVE not in again.states()
+    assert "sends no retained messages for Topic Filters with wildcards" in again.reason()
+
+
 def test_a_qos_2_message_that_was_applied_is_not_applied_again() -> None:
     """The next process answers PUBREC for it, and knows nothing of it after PUBREL."""
     pair = live(make_config(Selector("plant/#", qos=2)))

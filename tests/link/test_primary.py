@@ -27,7 +27,7 @@ def test_a_foreign_primary_is_asked_nothing() -> None:
     assert one.begin_connection(None, now=1.0) is NO_NODE
     assert not outgoing.has_output
     assert not one.hears_standing
-    assert one.landmarks == ()
+    assert one.landmarks == frozenset()
 
 
 def test_a_fanout_node_is_asked_how_it_stands() -> None:
@@ -36,7 +36,7 @@ def test_a_fanout_node_is_asked_how_it_stands() -> None:
     assert one.begin_connection("root", now=1.0) is UNTOLD
     assert STANDING_TOPIC in outgoing.take()
     assert one.node == "root"
-    assert one.landmarks == (STANDING_TOPIC, MANIFEST_TOPIC)
+    assert one.landmarks == {STANDING_TOPIC, MANIFEST_TOPIC}
     told = Standing("", (("root",),))
     assert one.receive_standing(encode_standing(told)) == told
     assert one.receive_standing(b"no document") is UNTOLD

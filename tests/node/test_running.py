@@ -30,6 +30,7 @@ from fanout.config import (
     LinkConfig,
     LogConfig,
     NodeConfig,
+    RetainedConfig,
     Role,
     ServerConfig,
     load_config,
@@ -505,6 +506,27 @@ async def test_own_messages_are_not_sent_back_with_no_local(node: Node) -> None:
         await client.receive()
         client.publish(b"no/x", b"v")
         assert await client.messages_until_ping() == []
+
+
+async def test_a_publisher_that_waits_no_more_leaves_the_others_their_answers(tmp_path: Path) -> None:
+    """What one has cancelled is committed all the same, and who comes behind it in the same transaction is told."""
+    settings = dataclasses.replace(
+        config(tmp_path),
+        node=IdentityConfig(id="edge-1", drain_s=0.0, data_directory=tmp_path),
+        retained=RetainedConfig(storage="disc"),
+    )
+    node = node_of(settings)
+    await node.start()
+    try:
+        verdicts = [
+            node.ingress.publish("c", [(b"own/%d" % number, b"v", 3, 1, b"", None)], NOW_NS)[0] for number in range(2)
+        ]
+        first, second = (cast("asyncio.Future[ReasonCode]", verdict) for verdict in verdicts)
+        first.cancel()
+        async with asyncio.timeout(10):
+            assert await second is ReasonCode.SUCCESS
+    finally:
+        await node.stop()
 
 
 # Time.

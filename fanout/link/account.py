@@ -1,0 +1,299 @@
+"""How a link is, as it tells it: in the replication log, in log lines, and in its status.
+
+Owns what is shown (the state, why the link is not ready, what went wrong last, what audits found) and which of it is
+worth a line. It must not know connections or timers, nor decide anything (`fanout.link.link`, `fanout.link.life`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+from structlog.typing import FilteringBoundLogger
+
+from fanout.config import Address, LinkConfig
+from fanout.errors import FanoutError
+from fanout.link.audit import AuditReport
+from fanout.link.events import (
+    AuditEnded,
+    Event,
+    HeartbeatReturned,
+    SelectorComplete,
+    StandingTold,
+    StateEntered,
+    SystemTopicsShunned,
+    WentStale,
+)
+from fanout.link.list_comparison import ListComparison
+from fanout.link.missing import MissingTopics
+from fanout.link.proof import Evidence
+from fanout.link.session import LinkSession
+from fanout.link.states import LinkState
+from fanout.link.status import STALE, AuditTotals, Clock, LinkSink, LinkStatus, SelectorStatus
+from fanout.replica.store import Replica
+from fanout.standing import NO_NODE, UNTOLD, Standing
+
+__all__ = ["Account"]
+
+
+class Account:
+    """The account that one link gives of itself.
+
+    Attributes:
+        state: Where the link is. What is shown is what was acted on, in order: the session may be ahead by the rest of
+            a read.
+    """
+
+    def __init__(
+        self,
+        config: LinkConfig,
+        *,
+        session: LinkSession,
+        replica: Replica,
+        comparison: ListComparison | None,
+        sink: LinkSink,
+        clock: Clock,
+        logger: FilteringBoundLogger,
+    ) -> None:
+        """Begin with a link that is down.
+
+        Args:
+            config: The link's configuration.
+            session: Its session, read only.
+            replica: Its replica, read only.
+            comparison: The comparison with the primary's list; None without one.
+            sink: Where events go.
+            clock: The time.
+            logger: Takes log lines.
+        """
+        self.state = LinkState.DOWN
+        self._config = config
+        self._session = session
+        self._replica = replica
+        self._comparison = comparison
+        self._sink = sink
+        self._clock = clock
+        self._logger = logger
+        self._since_ns = clock.now_ns()
+        self._standing = NO_NODE
+        self._audits = AuditTotals()
+        self._doubt = ""
+        """Why updates may be missing; empty when nothing says so."""
+        self._unanswered = 0
+        """Connections begun since the primary answered one; the first tells its states, the others are repeats."""
+        self._last_error: FanoutError | None = None
+        self._refusals_told = 0
+        """Epoch in which it was told that the replica is full."""
+
+    def status(self, *, primary: Address, missing: MissingTopics) -> LinkStatus:
+        """Return how the link is at the moment.
+
+        Args:
+            primary: The primary's address in use, or to be tried next.
+            missing: What was announced as missing there.
+        """
+        session, replica = self._session, self._replica
+        life, inbox, content = session.life, session.inbox, session.reception.content
+        now = self._clock.monotonic()
+        selectors = tuple(
+            SelectorStatus(
+                filter=selector.filter,
+                topics=replica.count(index),
+                digest=replica.digest(index),
+                evidence=evidence,
+                complete=evidence is not None and not life.refused_in_epoch,
+                unfit=dict(content.unfit[index]) if content is not None else {},
+            )
+            for index, (selector, evidence) in enumerate(zip(self._config.selectors, life.evidence, strict=True))
+        )
+        return LinkStatus(
+            name=self._config.name,
+            primary=str(primary),
+            state=self.state,
+            since_ns=self._since_ns,
+            epoch=life.epoch,
+            epochs_total=life.epochs_total,
+            topics=len(replica),
+            selectors=selectors,
+            evidence=_weakest(life.evidence) if all(each.complete for each in selectors) else None,
+            last_error=None if self._last_error is None else self._last_error.message,
+            last_error_hint=None if self._last_error is None else self._last_error.hint or None,
+            lag_ns=session.control.lag_ns(now),
+            round_trip_ns=session.control.round_trip_ns(),
+            heartbeat_age_s=session.control.age_s(now),
+            received_total=inbox.received_total,
+            outside_total=inbox.outside_total,
+            overtaken_total=session.reception.overtaken_total,
+            truncated_total=life.truncated_total,
+            refused_total=replica.refused_total,
+            payload_bytes=replica.payload_bytes,
+            reconnects_total=max(0, inbox.connections_total - 1),
+            snapshot_seconds=life.snapshot_seconds,
+            snapshot_topics=life.snapshot_topics,
+            withheld=self._withheld(),
+            paths_above=self._standing.paths,
+            stale_reason=life.staleness.reason,
+            stale_left_s=life.staleness.left_s(now),
+            audits=self._audits,
+            missing_announced_total=missing.announced_total,
+            missing_suppressed_total=missing.suppressed_total,
+        )
+
+    def begin_attempt(self) -> None:
+        """Note that a Network Connection is begun."""
+        self._unanswered += 1
+
+    def take(self, event: Event) -> None:
+        """Tell what has happened, where that is worth it."""
+        match event:
+            case StateEntered(state, detail):
+                self._enter(state, detail)
+            case SelectorComplete(index, evidence):
+                self._complete(index, evidence)
+            case AuditEnded(report):
+                self._end_audit(report)
+            case StandingTold(standing):
+                self._take_standing(standing)
+            case HeartbeatReturned(round_trip_ns):
+                self._tell("heartbeat", lag_us=round_trip_ns // 1000)
+            case SystemTopicsShunned():
+                self._logger.warning("primary closes the connection at $SYS, not asked there any more")
+            case WentStale(reason):
+                self._tell("state", state=STALE, detail=reason)
+                self._logger.warning("session lost, serving stale values", reason=reason, grace_s=self._config.grace_s)
+
+    def note_refusals(self) -> None:
+        """Tell, once in an epoch, that a limit of the replica keeps values out."""
+        life = self._session.life
+        if life.refused_in_epoch and self._refusals_told != life.epoch:
+            self._refusals_told = life.epoch
+            self._last_error = FanoutError(
+                "the replica is full: retained values are delivered but not held",
+                hint="Raise topics_max or bytes_max of the link",
+            )
+            self._logger.error("replica is full", topics=len(self._replica))
+
+    def note_torn_down(self, reason: str, *, topics: int) -> None:
+        """Tell that the replica was removed.
+
+        Args:
+            reason: Why.
+            topics: How many it had.
+        """
+        epoch = self._session.life.epoch
+        self._sink.event(self._config.name, "tear_down", detail=f"{reason}; {topics} topics were removed", epoch=epoch)
+        self._logger.warning("replica torn down", reason=reason, topics=topics, epoch=epoch)
+
+    def note_failure(self, error: FanoutError, *, primary: Address) -> None:
+        """Remember why a connection ended, and log it unless the attempt before ended with the same.
+
+        Args:
+            error: Why.
+            primary: The address that was used.
+        """
+        repeated = self._last_error is not None and self._last_error.message == error.message
+        self._last_error = error
+        if not (repeated and self._unanswered > 1):
+            self._logger.warning("link is down", error=error.message, hint=error.hint, primary=str(primary))
+
+    def _enter(self, state: LinkState, detail: str) -> None:
+        self.state = state
+        self._since_ns = self._clock.now_ns()
+        session = self._session
+        if state is LinkState.LIVE:
+            self._doubt = ""
+            if self._too_weak() is not None:
+                self._logger.warning("evidence is too weak to be ready", reason=self._too_weak())
+        if state in (LinkState.CONNECTING, LinkState.DOWN):
+            if self._unanswered > 1:
+                return  # a repeated attempt is no change of state
+        else:
+            if self._unanswered > 1:
+                self._logger.info("primary answers again", attempts=self._unanswered)
+            self._unanswered = 0
+        told = detail
+        if state in (LinkState.SNAPSHOT, LinkState.RESUMING) and session.primary.node is not None:
+            told = json.dumps({"primary_node": session.primary.node})  # reports pair the logs of both by it
+        self._tell("state", state=state.value, detail=told)
+        self._logger.info(
+            "link state", state=state.value, detail=detail, epoch=session.life.epoch, topics=len(self._replica)
+        )
+
+    def _complete(self, index: int, evidence: Evidence) -> None:
+        selector, primary = self._config.selectors[index], self._session.primary
+        topics = self._replica.count(index)
+        self._sink.event(
+            self._config.name,
+            "complete",
+            evidence=evidence.value,
+            selector=selector.filter,
+            topics=topics,
+            digest=self._replica.digest(index),
+            detail=primary.why_unordered if primary.fence is None else f"fence {primary.fence.decode()}",
+            epoch=self._session.life.epoch,
+        )
+        log = self._logger.info if evidence.is_at_least(Evidence.BARRIER) else self._logger.warning
+        log(
+            "snapshot complete",
+            selector=selector.filter,
+            evidence=evidence.value,
+            topics=topics,
+            detail=primary.why_unordered,
+        )
+
+    def _end_audit(self, report: AuditReport) -> None:
+        self._audits = self._audits.with_report(report, now_ns=self._clock.now_ns())
+        # While it ran, updates came at QoS 0, which a primary drops when it is cut short, as it does with copies.
+        self._doubt = f"updates may be missing since an audit failed: {report.failure}" if report.failure else ""
+        self._tell("audit", detail=json.dumps(asdict(report)))
+        log = self._logger.warning if report.failure or report.kept or report.changed else self._logger.info
+        log("audit ended", **asdict(report))
+        self._sink.standing_changed()
+
+    def _take_standing(self, standing: Standing) -> None:
+        if standing is UNTOLD:  # until the document comes, the paths stay as they were: a cycle is still one
+            standing = replace(standing, paths=self._standing.paths)
+        changed, self._standing = standing != self._standing, standing
+        if changed:
+            self._sink.standing_changed()
+            self._logger.info("primary told how it stands", reason=standing.reason, hops=standing.hops)
+
+    def _withheld(self) -> str | None:
+        if self._standing.reason:
+            return f"its primary is not ready: {self._standing.reason}"
+        return self._doubt or self._too_weak()
+
+    def _too_weak(self) -> str | None:
+        """Return which selector's evidence is weaker than the configuration asks for."""
+        session, wanted = self._session, Evidence(self._config.min_evidence)
+        for selector, evidence in zip(self._config.selectors, session.life.evidence, strict=True):
+            if evidence is None or evidence.is_at_least(wanted) or selector.live_only:
+                continue  # with live_only there is no retained set to prove
+            why = session.primary.why_unordered
+            if wanted is Evidence.COUNT:
+                why = session.count.why if self._comparison is None else self._comparison.why
+                why = why or "the primary's figure is awaited"
+            if not why and evidence is Evidence.BARRIER:
+                why = f"the primary does not let the link publish below {self._config.control_topic}"
+            text = f"the evidence for {selector.filter} is {evidence}, weaker than min_evidence = {wanted}"
+            return f"{text}: {why}" if why else text
+        return None
+
+    def _tell(self, event: str, *, state: str = "", lag_us: int | None = None, detail: str = "") -> None:
+        self._sink.event(
+            self._config.name,
+            event,
+            state=state,
+            topics=len(self._replica),
+            digest=self._replica.digest(),
+            lag_us=lag_us,
+            detail=detail,
+            epoch=self._session.life.epoch,
+        )
+
+
+def _weakest(evidence: list[Evidence | None]) -> Evidence | None:
+    known = [each for each in evidence if each is not None]
+    if len(known) < len(evidence):
+        return None
+    return next(each for each in reversed(Evidence) if each in known)

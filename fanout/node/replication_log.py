@@ -1,0 +1,117 @@
+"""The replication log of a node: how its writer is made, and what it says of the node when it starts.
+
+Owns the way from the configuration to the writer, the detail of the start event, and the values of an earlier process.
+It must not know what is logged later, nor when the log opens and closes (`fanout.node.running`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from typing import Final
+
+from structlog.typing import FilteringBoundLogger
+
+from fanout import __version__
+from fanout.config import LogConfig, NodeConfig, Role
+from fanout.replica.store import Replica
+from fanout.replica.update import ChangeKind, Changes, Phase
+from fanout.replog.columns import LogSource
+from fanout.replog.settings import ArchiveSettings, LogSettings
+from fanout.replog.writer import LogWriter
+from fanout.system_clock import SystemClock
+
+__all__ = ["describe", "log_loaded", "make_log"]
+
+_AT_ONCE: Final = 50_000
+"""Values of an earlier process that are put into the log at a time."""
+
+
+def make_log(
+    config: NodeConfig, *, role: Role, epoch: int, clock: SystemClock, logger: FilteringBoundLogger
+) -> LogWriter | None:
+    """Return the writer, closed; None when the configuration has no log.
+
+    Args:
+        config: The node's configuration.
+        role: What the node does.
+        epoch: When its process started, Unix time in microseconds.
+        clock: The time.
+        logger: Takes log lines.
+    """
+    log = config.log
+    if log is None:
+        return None
+    return LogWriter(
+        log.directory,
+        node=config.node.id,
+        role=role,
+        node_epoch=epoch,
+        clock=clock,
+        settings=LogSettings(
+            flush_interval_s=log.flush_interval_s,
+            fsync_interval_s=log.fsync_interval_s,
+            segment_bytes_max=log.segment_bytes_max,
+            segment_age_max_s=log.segment_age_max_s,
+            queue_rows_max=log.queue_rows_max,
+            archive=_archive_settings(log),
+        ),
+        logger=logger,
+    )
+
+
+async def log_loaded(log: LogWriter, own: Replica, *, source: LogSource) -> None:
+    """Log the own values that an earlier process left: reports count what the last process of a node says.
+
+    Those of links are logged when they are compared with the primary.
+
+    Args:
+        log: The log, open.
+        own: The node's own values.
+        source: Whose they are.
+    """
+    values = list(own.values.values())
+    for start in range(0, len(values), _AT_ONCE):
+        piece = values[start : start + _AT_ONCE]
+        kinds = bytearray([ChangeKind.UNCHANGED]) * len(piece)
+        log.append(Changes(piece, kinds, [], Phase.AUDIT), source=source)
+        await asyncio.to_thread(log.flush)  # the log's queue may have room for less than all of them
+
+
+def describe(config: NodeConfig) -> str:
+    """Return the detail of the start event, which tells reports what this node replicates."""
+    return json.dumps(
+        {
+            "format": 1,
+            "version": __version__,
+            "links": [
+                {
+                    "name": link.name,
+                    "primary": [str(address) for address in link.primaries],
+                    "control_topic": link.control_topic,
+                    "selectors": [
+                        {
+                            "filter": selector.filter,
+                            "exclude": list(selector.exclude),
+                            "qos": selector.qos,
+                            "prefix": selector.prefix,
+                        }
+                        for selector in link.selectors
+                    ],
+                }
+                for link in config.links
+            ],
+        }
+    )
+
+
+def _archive_settings(log: LogConfig) -> ArchiveSettings | None:
+    if log.ship is None and not log.keep_days and not log.keep_bytes_max:
+        return None
+    settings = ArchiveSettings(keep_days=log.keep_days, keep_bytes_max=log.keep_bytes_max)
+    if log.ship is None:
+        return settings
+    return dataclasses.replace(
+        settings, ship_to=log.ship.to, retry_max_s=log.ship.retry_max_s, behind_max_s=log.ship.behind_max_s
+    )
