@@ -251,6 +251,9 @@ class ServerStatus(_Document):
     in_flight_messages: NonNegativeInt = Field(
         description="QoS 1 and 2 messages sent and not completed by the client now."
     )
+    in_flight_bytes: NonNegativeInt = Field(
+        description="Bytes of these now; what clients with identical subscriptions share counts once."
+    )
     conflated_topics: NonNegativeInt = Field(
         description="Newest values of topics that wait for slow QoS 0 readers now, for each session."
     )

@@ -206,7 +206,7 @@ class ServerConfig:
     queue_messages_max: Count = 1_000_000
     """Messages that may wait for one session."""
     queue_bytes_max: ByteCount = 64 * MIB
-    """Bytes of the messages that may wait for one session."""
+    """Bytes of the messages that may wait for one session, and of those sent to it and not acknowledged."""
     queue_overflow: QueueOverflow = "disconnect"
     """What becomes of a session with more messages at QoS 1 and 2; at QoS 0 the oldest are dropped in any case."""
     write_buffer_high_bytes: ByteCount = MIB

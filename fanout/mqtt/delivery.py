@@ -7,6 +7,7 @@ writes no packet and stores nothing beyond memory; a method says what its caller
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Generic, NamedTuple, TypeVar
@@ -151,23 +152,30 @@ class Outbound(Generic[M]):
 
     Attributes:
         window: The peer's Receive Maximum; a new Network Connection may change it.
+        bytes: What is in flight, by the sizes that the caller told.
+        bytes_max: From how many bytes on nothing more may be sent.
     """
 
-    __slots__ = ("_in_flight", "_packet_ids", "window")
+    __slots__ = ("_in_flight", "_packet_ids", "bytes", "bytes_max", "window")
 
-    def __init__(self, *, window: int = 0xFFFF, packet_ids: PacketIds | None = None) -> None:
+    def __init__(
+        self, *, window: int = 0xFFFF, bytes_max: int = sys.maxsize, packet_ids: PacketIds | None = None
+    ) -> None:
         """Create an empty state.
 
         Args:
             window: See the class.
+            bytes_max: See the class.
             packet_ids: Where Packet Identifiers come from, to share them with SUBSCRIBE and UNSUBSCRIBE; None
                 for own.
         """
         self.window = window
+        self.bytes = 0
+        self.bytes_max = bytes_max
         self._packet_ids = PacketIds() if packet_ids is None else packet_ids
         # In the order of sending; on PUBREC a message goes to the end, so PUBRELs are sent again in the order
         # in which the PUBRECs came, and PUBLISHs in the order of sending [MQTT-4.6.0-1] [MQTT-4.6.0-4].
-        self._in_flight: dict[int, tuple[M, SendState]] = {}
+        self._in_flight: dict[int, tuple[M, SendState, int]] = {}
 
     def __contains__(self, packet_id: int) -> bool:
         """Return whether a message with `packet_id` is in flight."""
@@ -180,14 +188,15 @@ class Outbound(Generic[M]):
     @property
     def free(self) -> int:
         """How many more messages may be sent now [MQTT-4.9.0-2]."""
-        return max(0, self.window - len(self._in_flight))
+        return max(0, self.window - len(self._in_flight)) if self.bytes < self.bytes_max else 0
 
-    def send(self, message: M, qos: int) -> int:
+    def send(self, message: M, qos: int, *, size: int = 0) -> int:
         """Note that `message` is sent.
 
         Args:
             message: What `in_flight` gives back.
             qos: 1 or 2.
+            size: Its bytes.
 
         Returns:
             Its Packet Identifier.
@@ -198,15 +207,17 @@ class Outbound(Generic[M]):
         if len(self._in_flight) >= self.window:
             raise SendQuotaExceeded("The peer's Receive Maximum is used up")
         packet_id = self._packet_ids.allocate()
-        self._in_flight[packet_id] = (message, SendState.AWAIT_PUBACK if qos == 1 else SendState.AWAIT_PUBREC)
+        self._in_flight[packet_id] = (message, SendState.AWAIT_PUBACK if qos == 1 else SendState.AWAIT_PUBREC, size)
+        self.bytes += size
         return packet_id
 
-    def send_run(self, messages: Sequence[M], qos: int) -> Sequence[int]:
+    def send_run(self, messages: Sequence[M], qos: int, *, size: int) -> Sequence[int]:
         """Note that `messages`, of one QoS, are sent; in a fifth of the time that it takes one by one.
 
         Args:
             messages: What `in_flight` gives back.
             qos: 1 or 2.
+            size: Their bytes, of which each counts an equal part.
 
         Returns:
             Their Packet Identifiers.
@@ -218,13 +229,16 @@ class Outbound(Generic[M]):
             raise SendQuotaExceeded("The peer's Receive Maximum is used up")
         packet_ids = self._packet_ids.allocate_run(len(messages))
         state = SendState.AWAIT_PUBACK if qos == 1 else SendState.AWAIT_PUBREC
-        self._in_flight.update(zip(packet_ids, zip(messages, repeat(state), strict=False), strict=True))
+        part = size // len(messages)
+        self._in_flight.update(zip(packet_ids, zip(messages, repeat(state), repeat(part), strict=False), strict=True))
+        self.bytes += part * len(messages)
         return packet_ids
 
-    def adopt(self, packet_id: int, message: M, state: SendState) -> None:
+    def adopt(self, packet_id: int, message: M, state: SendState, *, size: int) -> None:
         """Note that `message` was sent as `packet_id`, which is not in use, after all that is in flight."""
         self._packet_ids.claim(packet_id)
-        self._in_flight[packet_id] = (message, state)
+        self._in_flight[packet_id] = (message, state, size)
+        self.bytes += size
 
     @property
     def last_packet_id(self) -> int:
@@ -252,7 +266,7 @@ class Outbound(Generic[M]):
         entry = self._in_flight.get(packet_id)
         if entry is None:
             return Outcome.UNKNOWN
-        message, state = entry
+        message, state, size = entry
         outcome = _TRANSITIONS.get((state, ack_type), Outcome.UNEXPECTED)
         if outcome is Outcome.UNEXPECTED:
             return outcome
@@ -260,10 +274,11 @@ class Outbound(Generic[M]):
             outcome = Outcome.REFUSED  # the Packet Identifier is free (sections 4.3.2 and 4.3.3, "Reason Code of 0x80")
         if outcome is not Outcome.RELEASE:
             del self._in_flight[packet_id]
+            self.bytes -= size
             self._packet_ids.release(packet_id)
         elif state is SendState.AWAIT_PUBREC:
             del self._in_flight[packet_id]
-            self._in_flight[packet_id] = (message, SendState.AWAIT_PUBCOMP)
+            self._in_flight[packet_id] = (message, SendState.AWAIT_PUBCOMP, size)
         return outcome
 
     def acknowledge_run(self, run: AckRun) -> AckRunOutcome:
@@ -289,20 +304,23 @@ class Outbound(Generic[M]):
         in_flight = self._in_flight
         completed: list[int] = []
         unknown: list[int] = []
+        freed = 0
         for packet_id in packet_ids:
             entry = in_flight.get(packet_id)
             if entry is not None and entry[1] is SendState.AWAIT_PUBACK:
                 del in_flight[packet_id]
+                freed += entry[2]
                 completed.append(packet_id)
             else:
                 unknown.append(packet_id)
+        self.bytes -= freed
         self._packet_ids.release_all(completed)
         return AckRunOutcome(len(completed), [], unknown)
 
     def restore_release(self, packet_id: int, message: M) -> None:
         """Take over a QoS 2 message that an earlier process may have sent: it is released and not sent again."""
         self._packet_ids.claim(packet_id)
-        self._in_flight[packet_id] = (message, SendState.AWAIT_PUBCOMP)
+        self._in_flight[packet_id] = (message, SendState.AWAIT_PUBCOMP, 0)
 
     def in_flight(self) -> Iterator[tuple[int, M, SendState]]:
         """Return what to send again after the Session was resumed, in order [MQTT-4.4.0-1].
@@ -310,5 +328,5 @@ class Outbound(Generic[M]):
         A message that waits for PUBCOMP is sent again as PUBREL, any other as PUBLISH with DUP set
         [MQTT-3.3.1-1].
         """
-        for packet_id, (message, state) in self._in_flight.items():
+        for packet_id, (message, state, _) in self._in_flight.items():
             yield packet_id, message, state

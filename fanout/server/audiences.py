@@ -9,6 +9,7 @@ put in since. A session that joins others, or leaves them, does not touch it. (M
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -89,7 +90,9 @@ class Audience:
 
     __slots__ = ("batch", "direct", "held", "legs", "log", "no_local", "qos_max", "subscriptions", "wire")
 
-    def __init__(self, *, wire: WireVariant, subscriptions: dict[bytes, SubscriptionOptions]) -> None:
+    def __init__(
+        self, *, wire: WireVariant, subscriptions: dict[bytes, SubscriptionOptions], in_flight_bytes_max: int
+    ) -> None:
         self.wire = wire
         """The members' wire variant."""
         self.subscriptions = subscriptions
@@ -101,7 +104,7 @@ class Audience:
         """Members that are written to at once."""
         self.held: dict[Session, None] = {}
         """Members whose messages are queued: away, slow, or with older messages before."""
-        self.log = SharedLog()
+        self.log = SharedLog(bytes_max=in_flight_bytes_max)
         """What was sent at QoS 1 or 2 to the direct members that are in step."""
         self.qos_max = 0
         """The highest QoS that a subscription has or had; 0 means that members need no delivery state."""
@@ -133,10 +136,17 @@ class Audience:
 class AudienceIndex:
     """All audiences, and the way from a Topic Name to them."""
 
-    def __init__(self, *, topics_max: int = ROUTE_CACHE_TOPICS_MAX) -> None:
+    def __init__(self, *, topics_max: int = ROUTE_CACHE_TOPICS_MAX, in_flight_bytes_max: int = sys.maxsize) -> None:
+        """Make an index without audiences.
+
+        Args:
+            topics_max: Topics in the route cache.
+            in_flight_bytes_max: About how many bytes a member may have in flight.
+        """
         self._trie: FilterTrie[Leg | ShareGroup] = FilterTrie()
         self._audiences: dict[tuple[WireVariant, int], list[Audience]] = {}
         self._topics_max = topics_max
+        self._in_flight_bytes_max = in_flight_bytes_max
         self._cache: dict[bytes, Routes] = {}
         self._routes_of: dict[tuple[Leg | ShareGroup, ...], Routes] = {}
         self._encodings: dict[Encoding, Encoding] = {}
@@ -200,6 +210,11 @@ class AudienceIndex:
         if len(audience) == 0:
             self._forget_key(audience, fingerprint)
             self._dissolve(audience)
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """What members have in flight that they share, counted once."""
+        return sum(audience.log.bytes for same in self._audiences.values() for audience in same)
 
     def add_group(self, topic_filter: bytes, group: ShareGroup) -> None:
         """Put a shared subscription's group at its Topic Filter (without `$share/{ShareName}/`)."""
@@ -265,7 +280,9 @@ class AudienceIndex:
                 audience.place(session)
                 return
         if own is None:
-            own = Audience(wire=session.wire, subscriptions=subscriptions)
+            own = Audience(
+                wire=session.wire, subscriptions=subscriptions, in_flight_bytes_max=self._in_flight_bytes_max
+            )
             self.count += 1
             own.place(session)
             session.audience = own

@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Final, cast
 from fanout.access.identity import Credentials
 from fanout.errors import ProtocolError
 from fanout.mqtt.decoder import AckRun, Item, PublishRun
-from fanout.mqtt.packets import Connack, Connect, Disconnect, Pingreq, Subscribe, Unsubscribe, encode
+from fanout.mqtt.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Pingreq,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+    encode,
+)
 from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.counters import DropReason, EntryFault, Limit
@@ -192,7 +202,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.refuse(reason_code, properties=properties)
             return
         if self._decoder.version == 5:
-            self._answers.append(encode(Disconnect(reason_code, properties), version=5))
+            farewell = encode(Disconnect(reason_code, properties), version=5)
+            if self.session is not None and not self.session.wire.takes(len(farewell)):  # [MQTT-3.1.2-24]
+                farewell = encode(Disconnect(reason_code), version=5)
+            self._answers.append(farewell)
         self._server.counters.end(reason_code)
         self._close()
 
@@ -313,15 +326,25 @@ class ClientConnection(asyncio.BufferedProtocol):
                 if session.sending.ping():
                     self._answers.append(PINGRESP)
             case Subscribe():
-                self._receive_subscribe(session, item)
+                if self._may_answer(session, Suback(1, (0,) * len(item.subscriptions))):
+                    self._receive_subscribe(session, item)
             case Unsubscribe():
-                unsuback = self._server.registry.unsubscribe(session, item)
-                self._answers.append(encode(unsuback, version=session.wire.version))
-                self._pump_later()
+                if self._may_answer(session, Unsuback(1, (0,) * len(item.topic_filters))):
+                    unsuback = self._server.registry.unsubscribe(session, item)
+                    self._answers.append(encode(unsuback, version=session.wire.version))
+                    self._pump_later()
             case Disconnect():
                 self._receive_disconnect(session, item)
             case _:  # AUTH, without an Authentication Method in CONNECT [MQTT-4.12.0-7]
                 self._fail(_protocol_error("AUTH without an Authentication Method"))
+
+    def _may_answer(self, session: Session, answer: Suback | Unsuback) -> bool:
+        """Return whether an answer fits the client's Maximum Packet Size [MQTT-3.1.2-24]; else end the connection."""
+        wire = session.wire
+        if not wire.packet_bytes_max or wire.takes(len(encode(answer, version=wire.version))):
+            return True
+        self._fail(ProtocolError(ReasonCode.PACKET_TOO_LARGE, "the answer is over the client's Maximum Packet Size"))
+        return False
 
     def _receive_subscribe(self, session: Session, packet: Subscribe) -> None:
         def decided(refused: Mapping[int, ReasonCode]) -> None:

@@ -149,6 +149,8 @@ class ServerStats:
     """Newest values of topics that wait for slow QoS 0 readers, for each session."""
     in_flight_messages: int
     """Messages at QoS 1 and 2 sent and not completed."""
+    in_flight_bytes: int
+    """Bytes of these; what members of an audience share counts once."""
     deliveries_total: int
     """PUBLISH packets handed to clients."""
     sent_bytes_total: int

@@ -248,12 +248,14 @@ class Dispatcher:
             log.qos = levels if levels in {1, 2} else log.qos
         if not log.followers and direct:
             log.begin_behind(next(iter(direct)).sending.outbound.last_packet_id)
-        stop = log.end + count
+        stop, floor = log.end + count, log.floor
         writes: list[Write] = []
         others: list[tuple[Session, Write]] = []
         for session, write in direct.items():
             follower = session.sending.follower
-            if follower.limit >= stop or (levels == log.qos and follower.log is None and follower.join(log, count)):
+            if (follower.limit >= stop and follower.completed >= floor) or (
+                levels == log.qos and follower.log is None and follower.join(log, count)
+            ):
                 writes.append(write)
             else:
                 follower.leave()
@@ -261,7 +263,7 @@ class Dispatcher:
         handed = len(messages) * (len(writes) + len(others))
         if writes:
             data = _join_frames(frames, log.end, count)
-            log.append(shared, oldest=lambda: _oldest(audience))
+            log.append(shared, size=len(data), oldest=lambda: _oldest(audience))
             for write in writes:
                 write(data)
             counters.sent_bytes += len(writes) * len(data)

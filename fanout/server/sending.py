@@ -87,7 +87,7 @@ class Sending:
         """What waits, message by message."""
         self.conflation = Conflation(counters=counters)
         """What waits as the newest values of topics."""
-        self.outbound: Outbound[Message] = Outbound()
+        self.outbound: Outbound[Message] = Outbound(bytes_max=queue.bytes_max)
         """Messages at QoS 1 and 2 in flight that were sent to this session alone."""
         self.follower = Follower(self.outbound)
         """Its part in what its audience sends with shared Packet Identifiers."""
@@ -506,7 +506,8 @@ class Sending:
             stop = min(stop, start + free)
             if start < stop:
                 heads, tails = zip(*frames[start:stop], strict=True)
-                packet_ids = map(TWO_BYTES.__getitem__, outbound.send_run(messages[start:stop], qos))
+                size = sum(map(len, heads)) + sum(map(len, tails))
+                packet_ids = map(TWO_BYTES.__getitem__, outbound.send_run(messages[start:stop], qos, size=size))
                 parts += chain.from_iterable(zip(heads, packet_ids, tails, strict=True))
             self._counters.deliveries += stop - start
             return stop - start
@@ -519,7 +520,8 @@ class Sending:
                     break
                 free -= 1
                 message = messages[index]
-                parts += (frame[0], TWO_BYTES[send(message, message[1])], frame[1])
+                packet_id = send(message, message[1], size=len(frame[0]) + len(frame[1]))
+                parts += (frame[0], TWO_BYTES[packet_id], frame[1])
             else:
                 parts.append(frame)  # type: ignore[arg-type]  # a frame that is no tuple is bytes
         else:
@@ -542,7 +544,7 @@ class Sending:
             return True
         if qos:
             head, tail = split_at_packet_id(frame, topic=update[0])
-            piece.parts += (head, TWO_BYTES[self.outbound.send(message, qos)], tail)
+            piece.parts += (head, TWO_BYTES[self.outbound.send(message, qos, size=len(frame))], tail)
         else:
             piece.parts.append(frame)
         counters.deliveries += 1

@@ -227,16 +227,17 @@ class Server:
     def stats(self) -> ServerStats:
         """Return the server's figures at this moment."""
         counters = self.counters
-        sessions = list(self.registry)
+        load = self.registry.load()
         return ServerStats(
             connections=self.connection_count,
-            sessions=len(sessions),
-            subscriptions=sum(len(session.subscriptions) + len(session.shared) for session in sessions),
+            sessions=len(self.registry),
+            subscriptions=load.subscriptions,
             audiences=self.registry.index.count,
-            queued_messages=sum(session.sending.queue.messages for session in sessions),
-            queued_bytes=sum(session.sending.queue.bytes for session in sessions),
-            conflated_topics=sum(len(session.sending.conflation) for session in sessions),
-            in_flight_messages=sum(session.sending.in_flight for session in sessions),
+            queued_messages=load.queued_messages,
+            queued_bytes=load.queued_bytes,
+            conflated_topics=load.conflated_topics,
+            in_flight_messages=load.in_flight_messages,
+            in_flight_bytes=load.in_flight_bytes,
             deliveries_total=counters.deliveries,
             sent_bytes_total=counters.sent_bytes,
             received_total=counters.received,

@@ -11,6 +11,7 @@ end of its log in flight or completed: who is not to get what the log is about t
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -18,7 +19,7 @@ from typing import Final
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.delivery import Outbound, SendState
 from fanout.mqtt.packets import PacketType, encode_acks
-from fanout.server.wire import TWO_BYTES, Message
+from fanout.server.wire import TWO_BYTES, Message, message_bytes
 
 __all__ = ["Follower", "SharedLog", "packet_ids"]
 
@@ -45,9 +46,30 @@ def packet_ids(position: int, count: int) -> tuple[bytes, ...]:
 class SharedLog:
     """What one audience sent, as far as a follower may still have it in flight."""
 
-    __slots__ = ("_entries", "_trim_at", "behind", "end", "followers", "qos")
+    __slots__ = (
+        "_bytes_max",
+        "_entries",
+        "_recent",
+        "_recent_bytes",
+        "_trim_at",
+        "behind",
+        "bytes",
+        "end",
+        "floor",
+        "followers",
+        "qos",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, *, bytes_max: int = sys.maxsize) -> None:
+        """Make an empty log.
+
+        Args:
+            bytes_max: About how many bytes a follower may have in flight: less than one slice more.
+        """
+        self.bytes = 0
+        """Bytes of what is kept, as they were sent."""
+        self.floor = 0
+        """Who has not completed everything before this position has too many bytes in flight to follow any further."""
         self.end = 0
         """The position of the next message."""
         self.followers = 0
@@ -56,38 +78,49 @@ class SharedLog:
         """Of these, how many have not completed everything; with none nothing is kept."""
         self.qos = 1
         """The QoS of its messages: all have the same; who follows leaves before it changes."""
-        self._entries: deque[tuple[int, list[Message]]] = deque()
+        self._entries: deque[tuple[int, list[Message], int]] = deque()  # position, messages, bytes
+        self._recent: deque[tuple[int, int]] = deque()  # position and bytes of the entries from `floor` on
+        self._recent_bytes = 0
+        self._bytes_max = bytes_max
         self._trim_at = _TRIM_ENTRIES_MIN
 
     @property
     def kept(self) -> int:
         """How many messages are kept."""
-        return sum(len(messages) for _, messages in self._entries)
+        return sum(len(messages) for _, messages, _ in self._entries)
 
     def begin_behind(self, packet_id: int) -> None:
         """Set the next identifier to that behind `packet_id`, or behind none at 0; only without followers."""
         assert not self.followers
         self.end = packet_id
+        self.floor = 0
 
-    def append(self, messages: list[Message], *, oldest: Callable[[], int]) -> None:
+    def append(self, messages: list[Message], *, size: int, oldest: Callable[[], int]) -> None:
         """Note that `messages` are being sent to all followers; there is at least one.
 
         Args:
             messages: All of them at the QoS `qos`.
+            size: Their bytes.
             oldest: Finds the lowest position that a follower has in flight.
         """
-        self._entries.append((self.end, messages))
+        self._entries.append((self.end, messages, size))
+        self.bytes += size
+        self._recent.append((self.end, size))
+        self._recent_bytes += size
         self.end += len(messages)
+        while self._recent_bytes > self._bytes_max:
+            self._recent_bytes -= self._recent.popleft()[1]
+            self.floor = self._recent[0][0] if self._recent else self.end
         self.behind = self.followers
         if len(self._entries) >= self._trim_at:  # seldom, so that looking at all followers costs little
             position = oldest()
             while self._entries and self._entries[0][0] + len(self._entries[0][1]) <= position:
-                self._entries.popleft()
+                self.bytes -= self._entries.popleft()[2]
             self._trim_at = max(_TRIM_ENTRIES_MIN, 2 * len(self._entries))
 
     def messages_from(self, position: int) -> Iterator[tuple[int, Message]]:
         """Return position and message from `position` on, which somebody has in flight."""
-        for start, messages in self._entries:
+        for start, messages, _ in self._entries:
             if start + len(messages) > position:
                 first = max(position, start)
                 yield from enumerate(messages[first - start :], first)
@@ -97,12 +130,14 @@ class SharedLog:
         self.behind -= 1
         if not self.behind:
             self._entries.clear()
+            self._recent.clear()
+            self.bytes = self._recent_bytes = 0
 
 
 class Follower:
     """A session's part in the shared log of its audience, if it has any."""
 
-    __slots__ = ("_completed", "_outbound", "_own_until", "_received", "limit", "log")
+    __slots__ = ("_outbound", "_own_until", "_received", "completed", "limit", "log")
 
     def __init__(self, outbound: Outbound[Message]) -> None:
         self._outbound = outbound  # what it sent by itself, and how much may be in flight
@@ -110,19 +145,15 @@ class Follower:
         """The log that it follows; None while it is served on its own."""
         self.limit = 0
         """How far the log may go before this follower has to leave it."""
-        self._completed = 0  # the position up to which everything is completed
+        self.completed = 0
+        """The position up to which everything is completed, while it follows."""
         self._received = 0  # at QoS 2, up to which PUBREC came and PUBREL was sent
         self._own_until = _NO_LIMIT  # the first position whose identifier is in flight in `_outbound`
 
     @property
     def in_flight(self) -> int:
         """How many messages of the log are in flight."""
-        return self.log.end - self._completed if self.log is not None else 0
-
-    @property
-    def completed(self) -> int:
-        """The position up to which everything is completed, while it follows."""
-        return self._completed
+        return self.log.end - self.completed if self.log is not None else 0
 
     def join(self, log: SharedLog, count: int) -> bool:
         """Follow `log`, if `count` more messages fit the window and their identifiers are not in use.
@@ -138,11 +169,11 @@ class Follower:
         for packet_id in outbound.packet_ids():
             own_until = min(own_until, end + (packet_id - 1 - end) % _CYCLE)
         limit = min(end + outbound.window - len(outbound), own_until)
-        if limit < end + count:
+        if limit < end + count or outbound.bytes >= outbound.bytes_max:
             return False
         self.log = log
         self.limit = limit
-        self._completed = self._received = end
+        self.completed = self._received = end
         self._own_until = own_until
         log.followers += 1
         return True
@@ -155,11 +186,14 @@ class Follower:
         self.log = None
         self.limit = 0
         outbound = self._outbound
-        if self._completed < log.end:
+        if self.completed < log.end:
             state = SendState.AWAIT_PUBACK if log.qos == 1 else SendState.AWAIT_PUBREC
-            for position, message in log.messages_from(self._completed):
+            for position, message in log.messages_from(self.completed):
                 outbound.adopt(
-                    position % _CYCLE + 1, message, SendState.AWAIT_PUBCOMP if position < self._received else state
+                    position % _CYCLE + 1,
+                    message,
+                    SendState.AWAIT_PUBCOMP if position < self._received else state,
+                    size=message_bytes(message),
                 )
             log.catch_up()
         outbound.continue_behind((log.end - 1) % _CYCLE + 1 if log.end else 0)
@@ -172,7 +206,7 @@ class Follower:
         own = len(self._outbound)
         if not own:
             self._own_until = _NO_LIMIT
-        self.limit = min(self._completed + self._outbound.window - own, self._own_until)
+        self.limit = min(self.completed + self._outbound.window - own, self._own_until)
 
     def acknowledge_read(self, data: bytes) -> tuple[int, bytes]:
         """Take the acknowledgements with which a read begins, if they are all the expected ones in order.
@@ -193,8 +227,8 @@ class Follower:
         whole = data if size == len(data) else data[:size]
         first = data[0]
         if first == _PUBACKS[0] and log.qos == 1:
-            start = self._completed % _CYCLE * _ACK_BYTES
-            if count <= log.end - self._completed and _PUBACKS.startswith(whole, start):
+            start = self.completed % _CYCLE * _ACK_BYTES
+            if count <= log.end - self.completed and _PUBACKS.startswith(whole, start):
                 self._complete(count)
                 return size, b""
         elif first == _PUBRECS[0] and log.qos == 2:
@@ -203,8 +237,8 @@ class Follower:
                 self._received += count
                 return size, _PUBRELS[start : start + size]
         elif first == _PUBCOMPS[0] and log.qos == 2:
-            start = self._completed % _CYCLE * _ACK_BYTES
-            if count <= self._received - self._completed and _PUBCOMPS.startswith(whole, start):
+            start = self.completed % _CYCLE * _ACK_BYTES
+            if count <= self._received - self.completed and _PUBCOMPS.startswith(whole, start):
                 self._complete(count)
                 return size, b""
         return 0, b""
@@ -221,11 +255,11 @@ class Follower:
         count = len(ids)
         refuses = run.reason_codes is not None
         if run.type is PacketType.PUBACK and log.qos == 1:
-            start, stop = self._completed, log.end
+            start, stop = self.completed, log.end
         elif run.type is PacketType.PUBREC and log.qos == 2 and not refuses:
             start, stop = self._received, log.end
         elif run.type is PacketType.PUBCOMP and log.qos == 2 and not refuses:
-            start, stop = self._completed, self._received
+            start, stop = self.completed, self._received
         else:
             return None
         first = start % _CYCLE
@@ -240,9 +274,9 @@ class Follower:
     def _complete(self, count: int) -> None:
         log = self.log
         assert log is not None
-        self._completed += count
+        self.completed += count
         if log.qos == 1:
-            self._received = self._completed
+            self._received = self.completed
         self.refresh()
-        if self._completed == log.end:
+        if self.completed == log.end:
             log.catch_up()

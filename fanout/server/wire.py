@@ -80,6 +80,10 @@ class WireVariant(NamedTuple):
     packet_bytes_max: int = 0
     """The receiver's Maximum Packet Size; 0 when it set none [MQTT-3.1.2-24]."""
 
+    def takes(self, size: int) -> bool:
+        """Return whether the receiver takes a packet of `size` bytes."""
+        return not 0 < self.packet_bytes_max < size
+
 
 def remaining_expiry_s(expires_ns: int, now_ns: int) -> int:
     """Return the Message Expiry Interval to send: what is left, rounded up [MQTT-3.3.2-6]."""

@@ -116,6 +116,7 @@ class StandInNode:
             received_total=55,
             received_bytes_total=4_096,
             in_flight_messages=9,
+            in_flight_bytes=900,
             connections_opened_total=31,
             connections_refused_total=2,
             takeovers_total=1,

@@ -185,11 +185,30 @@ def test_outbound_run_is_sent_as_one_by_one(qos: int, state: SendState) -> None:
     """Each message has its identifier, in order, behind those that were sent before; the window counts them."""
     outbound: Outbound[str] = Outbound(window=4)
     assert outbound.send("a", qos) == 1
-    assert list(outbound.send_run(["b", "c"], qos)) == [2, 3]
+    assert list(outbound.send_run(["b", "c"], qos, size=2)) == [2, 3]
     with pytest.raises(SendQuotaExceeded):
-        outbound.send_run(["d", "e"], qos)
+        outbound.send_run(["d", "e"], qos, size=2)
     assert list(outbound.in_flight()) == [(1, "a", state), (2, "b", state), (3, "c", state)]
     assert outbound.free == 1
+
+
+def test_outbound_is_bounded_by_bytes_too() -> None:
+    """From `bytes_max` on nothing is free, until enough of it was completed or refused, in whatever way."""
+    outbound: Outbound[str] = Outbound(bytes_max=100)
+    one = outbound.send("a", 1, size=40)
+    two, three = outbound.send_run(["b", "c"], 2, size=59)
+    assert (outbound.bytes, outbound.free) == (98, 0xFFFF - 3)
+    outbound.adopt(9, "d", SendState.AWAIT_PUBACK, size=30)
+    assert (outbound.bytes, outbound.free) == (128, 0)
+    assert outbound.acknowledge_run(AckRun(C.PUBACK, [one, 999], None)).completed == 1
+    assert (outbound.bytes, outbound.free) == (88, 0xFFFF - 3)
+    outbound.acknowledge(C.PUBREC, two)
+    assert outbound.bytes == 88
+    outbound.acknowledge(C.PUBCOMP, two)
+    outbound.acknowledge(C.PUBREC, three, 0x97)
+    assert outbound.bytes == 30
+    outbound.acknowledge(C.PUBACK, 9)
+    assert (outbound.bytes, len(outbound)) == (0, 0)
 
 
 def test_outbound_order_for_sending_again() -> None:

@@ -79,6 +79,7 @@ SERVER_STATS = ServerStats(
     queued_messages=5,
     queued_bytes=6,
     in_flight_messages=7,
+    in_flight_bytes=70,
     deliveries_total=8,
     sent_bytes_total=9,
     received_total=10,

@@ -26,7 +26,7 @@ from structlog.testing import capture_logs
 from fanout.api.metrics import METRICS
 from fanout.config import Address, ListenerConfig, ServerConfig
 from fanout.logging_setup import configure_logging
-from fanout.mqtt.packets import Connack, Connect, PacketType, Publish, encode
+from fanout.mqtt.packets import Ack, Connack, Connect, PacketType, Publish, encode
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.connection import ClientConnection
@@ -396,6 +396,59 @@ async def test_inflight_max(start_node: StartNode, version: int) -> None:
         for message in first:
             client.send_bytes(b"\x40\x02" + (message.packet_id or 0).to_bytes(2, "big"))
         assert [one.payload for one in await client.messages(3)] == [b"3", b"4", b"5"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_queue_bytes_max_bounds_what_is_in_flight(start_node: StartNode, qos: int) -> None:
+    """Beside what waits: who does not acknowledge is sent no more, and loses nothing; others of its audience go on."""
+    node = await start_node(queue_bytes_max=8_000)
+    async with (
+        await RawClient.connect(node.port, "slow", properties=DURABLE) as slow,
+        await RawClient.connect(node.port, "quick") as quick,
+    ):
+        for client in (slow, quick):
+            await client.subscribe(b"t", qos=qos)
+        for number in range(12):
+            node.take([update(b"t", b"%02d" % number + b"x" * 998, qos=qos, retain=False)])
+            (message,) = await quick.messages(1)
+            assert message.payload[:2] == b"%02d" % number
+            await complete(quick, message)
+        first = await slow.messages(8)
+        assert await slow.messages_until_ping() == []
+        stats = node.server.stats()
+        assert (stats.in_flight_messages, stats.queued_messages) == (8, 4)
+        assert 8_000 <= stats.in_flight_bytes < 8_500
+        for message in first[:2]:
+            await complete(slow, message)
+        more = await slow.messages(2)
+        assert await slow.messages_until_ping() == []
+        await slow.close()
+        await wait_until(lambda: node.server.stats().connections == 1)
+        async with await RawClient.connect(node.port, "slow", clean_start=False, properties=DURABLE) as again:
+            received: list[tuple[bytes, bool]] = []
+            completed = 0
+            while completed < 10:
+                packet = await again.receive()
+                if isinstance(packet, Publish):
+                    received.append((packet.payload[:2], packet.dup))
+                    again.send(Ack(PacketType.PUBACK if qos == 1 else PacketType.PUBREC, packet.packet_id or 0))
+                else:
+                    assert isinstance(packet, Ack)
+                    again.send(Ack(PacketType.PUBCOMP, packet.packet_id))
+                completed += qos == 1 or isinstance(packet, Ack)
+            assert received == [(b"%02d" % number, number < 10) for number in range(2, 12)]
+            await wait_until(lambda: node.server.stats().in_flight_messages == 0)
+    assert [message.payload[:2] for message in more] == [b"08", b"09"]
+    assert node.server.stats().in_flight_bytes == 0
+
+
+async def complete(client: RawClient, message: Publish) -> None:
+    """Acknowledge a message to the end."""
+    packet_id = message.packet_id or 0
+    client.send(Ack(PacketType.PUBACK if message.qos == 1 else PacketType.PUBREC, packet_id))
+    if message.qos == 2:
+        await client.expect_ack(PacketType.PUBREL, packet_id)
+        client.send(Ack(PacketType.PUBCOMP, packet_id))
 
 
 @pytest.mark.parametrize("version", [5, 4])

@@ -692,6 +692,18 @@ async def test_clients_of_some_topics_are_sent_away(start_node: StartNode) -> No
         await client.close()
 
 
+async def test_who_takes_only_small_packets_is_told_less(start_node: StartNode) -> None:
+    """DISCONNECT goes without the Server Reference when it would be over the client's Maximum Packet Size."""
+    node = await start_node(server_reference="edge-2:1883")
+    async with await RawClient.connect(node.port, properties=Properties(maximum_packet_size=17)) as client:
+        assert client.connack.reason_code == ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+    async with await RawClient.connect(node.port, "c", properties=Properties(maximum_packet_size=17)) as client:
+        await client.subscribe(b"t")
+        await node.server.send_away(lambda _: True)
+        assert await client.expect(Disconnect) == Disconnect(ReasonCode.USE_ANOTHER_SERVER)
+        await client.expect_end()
+
+
 async def test_sending_many_away_gives_turns_to_others(node: NodeInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a number of checks everything else has its turn; who has left meanwhile is not counted."""
     monkeypatch.setattr("fanout.server.server._CHECKED_MAX", 2)

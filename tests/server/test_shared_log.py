@@ -37,7 +37,7 @@ def test_read_is_taken_only_when_it_is_what_is_expected() -> None:
     log = SharedLog()
     log.begin_behind(LAST - 1)
     follower = follow(log)
-    log.append(messages(3), oldest=lambda: 0)
+    log.append(messages(3), size=30, oldest=lambda: 0)
     data = encode_acks(PacketType.PUBACK, [LAST, 1, 2])
     for other in (data + data[:4], data[4:], encode_acks(PacketType.PUBREC, [LAST]), b"\xc0\x00", b"\x40\x02", b""):
         assert follower.acknowledge_read(other) == (0, b"")
@@ -55,7 +55,7 @@ def test_qos_2_is_answered_from_a_table() -> None:
     log = SharedLog()
     log.qos = 2
     follower = follow(log)
-    log.append(messages(4, qos=2), oldest=lambda: 0)
+    log.append(messages(4, qos=2), size=40, oldest=lambda: 0)
     assert follower.acknowledge_read(encode_acks(PacketType.PUBCOMP, [1])) == (0, b"")
     assert follower.acknowledge_read(encode_acks(PacketType.PUBACK, [1])) == (0, b"")
     released = encode_acks(PacketType.PUBREL, [1, 2])
@@ -77,8 +77,8 @@ def test_who_leaves_takes_what_is_in_flight() -> None:
     assert leaves.join(log, 3)
     stays = follow(log)
     sent = messages(3, qos=2)
-    log.append(sent[:1], oldest=lambda: 0)
-    log.append(sent[1:], oldest=lambda: 0)
+    log.append(sent[:1], size=10, oldest=lambda: 0)
+    log.append(sent[1:], size=20, oldest=lambda: 0)
     leaves.acknowledge_read(encode_acks(PacketType.PUBREC, [1, 2]))
     leaves.acknowledge_read(encode_acks(PacketType.PUBCOMP, [1]))
     leaves.leave()
@@ -92,7 +92,7 @@ def test_window_and_own_identifiers_limit_a_follower() -> None:
     log = SharedLog()
     outbound: Outbound[Message] = Outbound(window=5)
     (own,) = messages(1)
-    outbound.adopt(4, own, SendState.AWAIT_PUBACK)
+    outbound.adopt(4, own, SendState.AWAIT_PUBACK, size=1)
     follower = Follower(outbound)
     assert not follower.join(log, 5)
     assert not follower.join(log, 4)  # 4 is in use
@@ -109,8 +109,39 @@ def test_what_nobody_has_in_flight_is_forgotten(rounds: int) -> None:
     log = SharedLog()
     follower = follow(log)
     for number in range(rounds):
-        log.append(messages(1), oldest=lambda: follower.completed)
+        log.append(messages(1), size=10, oldest=lambda: follower.completed)
         if number:
             assert follower.acknowledge_read(encode_acks(PacketType.PUBACK, [number])) == (4, b"")
         assert log.kept <= 100
     assert follower.in_flight == 1
+
+
+def test_who_has_too_many_bytes_in_flight_is_below_the_floor() -> None:
+    """The floor is behind what follows the last messages that fit; with nothing in flight the count begins anew."""
+    log = SharedLog(bytes_max=100)
+    slow, quick = follow(log), follow(log)
+    for _ in range(3):
+        log.append(messages(2), size=40, oldest=lambda: 0)
+        assert quick.acknowledge_read(encode_acks(PacketType.PUBACK, [log.end - 1, log.end])) == (8, b"")
+    assert (log.floor, slow.completed, quick.completed, log.bytes) == (2, 0, 6, 120)
+    log.append(messages(1), size=300, oldest=lambda: 0)
+    assert (log.floor, log.bytes) == (7, 420)  # alone it is more than may be, so whoever has it waits
+    slow.leave()
+    assert quick.acknowledge_read(encode_acks(PacketType.PUBACK, [7])) == (4, b"")
+    assert (log.bytes, log.kept, quick.completed >= log.floor) == (0, 0, True)
+    log.append(messages(1), size=100, oldest=lambda: 0)
+    assert log.floor == 7
+    quick.leave()
+    log.begin_behind(3)
+    assert follow(log).completed >= log.floor
+
+
+def test_who_has_too_many_bytes_of_its_own_does_not_join() -> None:
+    """It must acknowledge first."""
+    outbound: Outbound[Message] = Outbound(bytes_max=100)
+    (own,) = messages(1)
+    outbound.adopt(4, own, SendState.AWAIT_PUBACK, size=100)
+    follower = Follower(outbound)
+    assert not follower.join(SharedLog(), 1)
+    outbound.acknowledge(PacketType.PUBACK, 4)
+    assert follower.join(SharedLog(), 1)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.mqtt.packets import Connack, Connect, Pingreq, Pingresp, Publish, Subscribe, Subscription, Will, encode
+from fanout.mqtt.packets import (
+    Connack,
+    Connect,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+    Will,
+    encode,
+)
 from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from tests.server.conftest import StartNode
@@ -247,6 +258,24 @@ async def test_3_1_2_24_maximum_packet_size(node: NodeInMemory) -> None:
             node.set(b"t", b"fits", qos=qos, retain=False)
         assert payloads(await client.messages_until_ping()) == [b"fits", b"fits"]
         assert node.server.stats().in_flight_messages == 1
+
+
+@statement(v5="3.1.2-24")
+async def test_3_1_2_24_no_answer_over_the_maximum_packet_size(node: NodeInMemory) -> None:
+    """An answer over the client's Maximum Packet Size is not sent: the client is refused, or ended with 0x95."""
+    async with await RawClient.open(node.port) as client:
+        client.send(Connect("", properties=Properties(maximum_packet_size=20)))
+        assert (await client.expect(Connack)).reason_code == ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+        await client.expect_end()
+    async with await connect(node, "c", properties=Properties(maximum_packet_size=40)) as client:
+        assert len((await client.subscribe(*(b"a/%d" % number for number in range(35)))).reason_codes) == 35
+        filters = tuple(b"a/%d" % number for number in range(36))
+        client.send(Subscribe(1, tuple(map(Subscription, filters))))
+        await client.expect_end(ReasonCode.PACKET_TOO_LARGE)
+    async with await connect(node, "c", properties=Properties(maximum_packet_size=40)) as client:
+        client.send(Unsubscribe(1, filters))
+        await client.expect_end(ReasonCode.PACKET_TOO_LARGE)
+    assert node.server.stats().sessions == 0
 
 
 @statement(v5="3.1.2-26 3.1.2-27")
