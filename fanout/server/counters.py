@@ -7,11 +7,9 @@ asked for.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.server.wire import Message
 
 __all__ = ["Counters", "DropReason", "EntryFault", "Limit", "ServerStats"]
 
@@ -123,10 +121,6 @@ class Counters:
         limit = _LIMIT_OF_CODE.get(reason_code)
         if limit is not None:
             self.limits[limit] += 1
-
-    def drop(self, reason: DropReason, messages: Iterable[Message]) -> None:
-        """Count `messages` as dropped."""
-        self.dropped[reason] += sum(1 for _ in messages)
 
 
 @dataclass(frozen=True, slots=True)

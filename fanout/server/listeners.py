@@ -23,8 +23,12 @@ from fanout.server.entry import Entering, Entry, Gateway, Reception
 from fanout.server.tls import ListenerTls
 from fanout.server.tls_acceptor import TlsAcceptor
 
-__all__ = ["Listeners"]
+__all__ = ["UNSENT_BYTES", "Listeners"]
 
+UNSENT_BYTES: Final = 256 * 1024
+"""What the system takes for a connection beyond what it can send now: the rest waits at the node, shared by clients.
+Left to itself Linux takes up to 4 MiB for each, copied, which it keeps for as long as the client does not read."""
+_NOTSENT_LOWAT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _BACKLOG: Final = 1024
 _SOCKET_MODE: Final = 0o660
 _PROBE_S: Final = 1.0
@@ -212,6 +216,8 @@ async def _listen(address: Address) -> list[socket.socket]:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if _NOTSENT_LOWAT is not None:  # connections inherit it
+                listening.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, UNSENT_BYTES)
             listening.bind(name)
             listening.listen(_BACKLOG)
             listening.setblocking(False)

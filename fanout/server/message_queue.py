@@ -8,8 +8,10 @@ than one. It must not know sessions or sockets.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 from fanout.config import QueueOverflow
@@ -32,7 +34,7 @@ class Conflated(NamedTuple):
 class Batch:
     """The messages that one dispatch brings to one audience: the same for every member of it."""
 
-    __slots__ = ("_bytes", "_conflated", "_durable", "data", "expiring", "frames", "messages", "wire")
+    __slots__ = ("_bytes", "_conflated", "_durable", "_sums", "data", "expiring", "frames", "messages", "wire")
 
     def __init__(
         self,
@@ -54,6 +56,8 @@ class Batch:
         self.expiring = expiring
         """Whether a message has a Message Expiry Interval, so that the frames go stale."""
         self._bytes = -1
+        # What the messages before each index count, and all of them; made once, when somebody asks for a part.
+        self._sums: list[int] | None = None
         self._durable: Batch | None = None
         self._conflated: Conflated | None = None
 
@@ -116,7 +120,18 @@ class Batch:
             if self._bytes < 0:
                 self._bytes = sum(map(message_bytes, self.messages))
             return self._bytes
-        return sum(map(message_bytes, self.messages[start:stop]))
+        sums = self._byte_sums()
+        return sums[stop] - sums[start]
+
+    def index_beyond(self, start: int, size: int) -> int:
+        """Return the index of the first message behind `size` bytes from index `start`, or how many there are."""
+        sums = self._byte_sums()
+        return min(bisect_left(sums, sums[start] + size), len(self.messages))
+
+    def _byte_sums(self) -> list[int]:
+        if self._sums is None:
+            self._sums = list(accumulate(map(message_bytes, self.messages), initial=0))
+        return self._sums
 
 
 class MessageQueue:
@@ -255,7 +270,9 @@ class MessageQueue:
             batch, start = self.head()
             messages = batch.messages
             stop = min(len(messages), start + max(1, self.messages - self._messages_max))
-            if not self._drops_durable:
+            if self.bytes > self.bytes_max:
+                stop = max(stop, batch.index_beyond(start, self.bytes - self.bytes_max))
+            if not self._drops_durable and batch.durable().messages:
                 stop = next((index for index in range(start, stop) if messages[index][1]), stop)
             if stop == start:
                 break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from asyncio.trsock import TransportSocket
 from socket import SO_SNDBUF, SOL_SOCKET
 
@@ -367,6 +368,22 @@ async def test_slow_reader_of_qos_0_loses_the_oldest_only(start_node: StartNode)
         assert numbers == sorted(numbers)
         assert total - len(numbers) == dropped()
         assert numbers[-100:] == list(range(total - 100, total))
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="this system has no such option")
+async def test_system_takes_little_for_a_client_that_does_not_read(start_node: StartNode) -> None:
+    """What a stalled client does not read waits at the node, where clients share it, not in copies of the system."""
+    node = await start_node(write_buffer_high_bytes=65_536, write_buffer_low_bytes=16_384)
+    async with await RawClient.connect(node.port) as stalled:
+        await stalled.subscribe(b"t")
+        stalled.pause()
+        for _ in range(150):
+            node.take([update(b"t", b"x" * 10_000, retain=False)])
+            await asyncio.sleep(0)
+        assert node.server.stats().queued_bytes > 500_000
+        stalled.resume()
+        for _ in range(150):
+            await stalled.expect(Publish)
 
 
 async def test_stalled_reader_of_qos_0_gets_the_newest_value_of_each_topic(start_node: StartNode) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
+
+from fanout.server import message_queue
 from fanout.server.message_queue import Batch, MessageQueue
 from fanout.server.wire import Message, SharedMessage, WireVariant, message_bytes
 from tests.server.node_in_memory import update
@@ -80,6 +85,46 @@ def test_queue_is_bounded_in_bytes() -> None:
     tiny = MessageQueue(messages_max=100, bytes_max=size - 1, overflow="drop_oldest")
     assert len(tiny.append(batch(1))) == 1
     assert not tiny
+
+
+def test_queue_full_in_bytes_drops_the_fewest_messages() -> None:
+    """Whatever their sizes, over the ends of batches: as many go as must, and none more."""
+    chance = random.Random(1)
+    queue = MessageQueue(messages_max=1000, bytes_max=1000, overflow="disconnect")
+    model: list[int] = []
+    for _ in range(200):
+        sizes = [chance.randrange(1, 300) for _ in range(chance.randrange(1, 9))]
+        queued = Batch([(update(b"t", b"x" * size), 0, False, ()) for size in sizes], wire=WIRE)
+        model += map(message_bytes, queued.messages)
+        gone = 0
+        while sum(model) > 1000:
+            model.pop(0)
+            gone += 1
+        assert len(queue.append(queued)) == gone
+        assert (queue.messages, queue.bytes) == (len(model), sum(model))
+        if queue and chance.random() < 0.3:
+            queue.advance(1)
+            model.pop(0)
+
+
+def test_queues_that_share_batches_weigh_a_message_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a message counts is found out once or twice for all queues, not by each of a thousand."""
+    weighed = 0
+
+    def weigh(message: Message) -> int:
+        nonlocal weighed
+        weighed += 1
+        return message_bytes(message)
+
+    monkeypatch.setattr(message_queue, "message_bytes", weigh)
+    size = message_bytes(messages(1000)[0])
+    queues = [MessageQueue(messages_max=1000, bytes_max=25 * size, overflow="disconnect") for _ in range(50)]
+    for number in range(20):
+        shared = batch(*range(1000 + 10 * number, 1010 + 10 * number))
+        for queue in queues:
+            queue.append(shared)
+    assert all(drain(queue, piece=5) == list(range(1175, 1200)) for queue in queues)
+    assert weighed <= 2 * 200
 
 
 def test_durable_part_of_a_batch_has_no_qos_0() -> None:
