@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
@@ -13,6 +15,9 @@ from fanout.reports.scope import Scope
 from fanout.reports.transforms import rows, stalls
 
 __all__ = ["describe_stalls"]
+
+_BROADCAST_MAX: Final = 500_000
+"""Stalled topics, of about 100 bytes each, that are sent to the rows instead of shuffling the rows."""
 
 
 def describe_stalls(
@@ -43,7 +48,8 @@ def describe_stalls(
         total = sum(row["stalled"] for row in counts.values())
         listed = []
         if total:
-            found = stalls.lacking_updates(stalled, rows=wanted).join(sf.broadcast(named), on="target", how="inner")
+            lacking = stalls.lacking_updates(stalled, rows=wanted, few=total <= _BROADCAST_MAX)
+            found = lacking.join(sf.broadcast(named), on="target", how="inner")
             here_alone = sf.when(sf.col("current_links") > 0, 0).otherwise(1)
             listed = collect_rows(found.orderBy(here_alone, sf.desc("lacking"), "target", "topic").limit(list_limit))
             parquet.write(

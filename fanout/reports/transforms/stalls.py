@@ -123,20 +123,23 @@ def with_others(verdicts: DataFrame, *, groups: DataFrame) -> DataFrame:
     return stalled.join(others, on=["group", "topic"], how="inner")
 
 
-def lacking_updates(stalled: DataFrame, *, rows: DataFrame) -> DataFrame:
+def lacking_updates(stalled: DataFrame, *, rows: DataFrame, few: bool) -> DataFrame:
     """Return the stalled topics with what the reference logged of each after the newest that the node has.
 
     Args:
         stalled: `with_others`; (target, topic) is the key.
         rows: The rows of the reference by target, with the target's spans.
+        few: Whether the stalled topics fit into the memory of every executor. They then go to the rows, of which there
+            are many more, and which Spark would shuffle if it guessed wrong.
 
     Returns:
         The columns of `with_others`, and lacking (of several sources the one that saw most), first_us.
     """
+    behind = stalled.select("target", "topic", "after_us")
     late = (
         rows.where(is_live() & (origin_us() <= sf.col("settled_until_us")))
         .select("target", "topic", "node", "link", origin_us().alias("at_us"))
-        .join(stalled.select("target", "topic", "after_us"), on=["target", "topic"], how="inner")
+        .join(sf.broadcast(behind) if few else behind, on=["target", "topic"], how="inner")
         .where(sf.col("at_us") > sf.col("after_us"))
         .groupBy("target", "topic", "node", "link")
         .agg(sf.count(sf.lit(1)).alias("lacking"), sf.min("at_us").alias("first_us"))
