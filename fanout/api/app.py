@@ -7,13 +7,12 @@ runs plain functions in threads, and the node's state belongs to its event loop.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Header, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client.exposition import choose_encoder
-from pydantic import BeforeValidator
 from starlette.exceptions import HTTPException
 
 from fanout import __version__
@@ -40,8 +39,7 @@ ACTIONS = ("/v1/drain", "/v1/links/{link}/audit")
 _NO_REQUEST = AuditRequest()
 
 DrainingCode = Annotated[
-    Literal[404, 503],
-    BeforeValidator(int),
+    Literal["404", "503"],
     Query(
         description="Status code while the node drains; with 404 and `disable-on-404` HAProxy leaves its clients alone."
     ),
@@ -75,11 +73,11 @@ def create_app(node: NodeView) -> FastAPI:
             503: {"model": Readiness, "description": "Not ready; `reasons` says why."},
         },
     )
-    async def readyz(response: Response, draining: DrainingCode = 503) -> Readiness:
+    async def readyz(response: Response, draining: DrainingCode = "503") -> Readiness:
         """Answer 200 when the node holds everything it replicates, by proof; else 503."""
         readiness = node.readiness()
         goes = readiness.state in ("draining", "stopping")
-        response.status_code = 200 if readiness.ready else draining if goes else 503
+        response.status_code = 200 if readiness.ready else int(draining) if goes else 503
         return readiness
 
     @app.get("/v1/status", operation_id="status")
@@ -98,9 +96,9 @@ def create_app(node: NodeView) -> FastAPI:
         response_class=Response,
         responses={200: {"content": {"text/plain": {}}, "description": "Prometheus text format."}},
     )
-    async def metrics(accept: Annotated[str, Header()] = "") -> Response:
+    async def metrics(request: Request) -> Response:
         """Answer the metrics, as Prometheus text or, where asked for, OpenMetrics."""
-        encode, content_type = choose_encoder(accept)
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(registry), headers={"Content-Type": content_type})
 
     @app.post(
@@ -109,9 +107,9 @@ def create_app(node: NodeView) -> FastAPI:
         status_code=202,
         responses={403: {"model": Fault, "description": "A page in a browser asked."}},
     )
-    async def drain(origin: Annotated[str | None, Header()] = None) -> Draining:
+    async def drain(request: Request) -> Draining:
         """Begin to drain: not ready from now on, and after `node.drain_s` the clients leave and the process ends."""
-        _refuse_browsers(origin)
+        _refuse_browsers(request)
         return node.drain()
 
     @app.post(
@@ -124,12 +122,10 @@ def create_app(node: NodeView) -> FastAPI:
             422: {"model": Fault, "description": "The body is no such request."},
         },
     )
-    async def audit(
-        link: str, request: AuditRequest = _NO_REQUEST, origin: Annotated[str | None, Header()] = None
-    ) -> AuditDetail:
+    async def audit(link: str, request: Request, order: AuditRequest = _NO_REQUEST) -> AuditDetail:
         """Compare a live link's replica with its primary, repair it, and answer what was found."""
-        _refuse_browsers(origin)
-        detail = await node.audit(link, confirmed=request.confirmed)
+        _refuse_browsers(request)
+        detail = await node.audit(link, confirmed=order.confirmed)
         if detail is None:
             names = ", ".join(one.name for one in node.readiness().links)
             raise _Refusal(404, f"there is no link {link}", hint=f"Its links are {names}" if names else "It has none")
@@ -150,9 +146,9 @@ class _Refusal(HTTPException):
         self.hint = hint
 
 
-def _refuse_browsers(origin: str | None) -> None:
+def _refuse_browsers(request: Request) -> None:
     # Any page that somebody on this machine opens can post to loopback, and its browser then names the page's origin.
-    if origin is not None:
+    if "origin" in request.headers:
         raise _Refusal(403, "a page in a browser may not ask for this", hint="Use a command, or leave out Origin")
 
 
@@ -171,9 +167,24 @@ async def _http_fault(request: Request, error: Exception) -> Response:
 
 async def _request_fault(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    faults = [f"{each['loc'][-1]}: {each['msg'][0].lower()}{each['msg'][1:]}" for each in error.errors()]
-    fault = Fault(error="; ".join(faults), hint="/openapi.json says what may be asked")
+    fault = Fault(error="; ".join(map(_problem, error.errors())), hint="/openapi.json says what may be asked")
     return JSONResponse(fault.model_dump(), status_code=422)
+
+
+def _problem(fault: dict[str, Any]) -> str:
+    """Return what the validator found, without its own words."""
+    name = fault["loc"][-1]
+    match fault["type"]:
+        case "literal_error":
+            return f"{name} must be {fault['ctx']['expected']}".replace("'", "")
+        case "bool_type":
+            return f"{name} must be true or false"
+        case "extra_forbidden":
+            return f"there is no {name} to be said"
+        case "json_invalid":
+            return "the body is not JSON"
+        case _:
+            return "the body must be a JSON object"
 
 
 async def _audit_refused(request: Request, error: Exception) -> Response:

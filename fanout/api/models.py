@@ -171,10 +171,14 @@ class SelectorDetail(SelectorReadiness):
 
 
 class AuditRequest(_Document):
-    """What may be said when an audit is asked for."""
+    """What may be said when an audit is asked for; a word that is not known is refused, since it may be a safeguard."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     confirmed: bool = Field(
-        default=False, description="Whether more topics may be removed than `max_removed_percent` of the link allows."
+        default=False,
+        strict=True,
+        description="Whether more topics may be removed than `max_removed_percent` of the link allows.",
     )
 
 

@@ -11,6 +11,7 @@ from fanout import __version__
 from fanout.cli import audit, check, drain, log, passwd, probe, ready, report, run, status
 from fanout.cli.exit_codes import exit_code_of
 from fanout.cli.terminal import print_error
+from fanout.cli.usage import reword
 from fanout.errors import FanoutError
 
 __all__ = ["app"]
@@ -32,6 +33,9 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:  # the type of a context differs between releases of typer
         try:
             return super().invoke(ctx)
+        except typer.BadParameter as error:
+            reword(error)
+            raise
         except FanoutError as error:
             print_error(error)
             raise typer.Exit(exit_code_of(error)) from error

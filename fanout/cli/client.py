@@ -23,6 +23,8 @@ __all__ = ["NodeClient", "node_url"]
 _TIMEOUT_S: Final = 3.0
 """For connecting and for each answer: a node answers within milliseconds, or something is wrong."""
 
+_PORT_MAX: Final = 65_535
+
 Document = TypeVar("Document", bound=BaseModel)
 
 
@@ -36,7 +38,8 @@ def node_url(text: str) -> str:
         url = httpx.URL(text if "://" in text else f"http://{text}")
     except httpx.InvalidURL:
         url = httpx.URL()
-    if url.scheme not in {"http", "https"} or not url.host:
+    # A port alone would be read as an address: 8080 is 0.0.31.144.
+    if url.scheme not in {"http", "https"} or not url.host or url.host.isdigit() or (url.port or 0) > _PORT_MAX:
         raise ValueError(f"{text!r} is not an HTTP address such as http://127.0.0.1:8080")
     return str(url).rstrip("/")
 

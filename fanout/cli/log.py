@@ -49,16 +49,17 @@ def show_rows(
     Names of topics are those at the primary. Payloads are not in a log.
     """
     from fanout.cli.terminal import columns, show
-    from fanout.errors import ProtocolError
-    from fanout.mqtt.topics import check_topic_filter, matches
+    from fanout.errors import SelectorInvalid
+    from fanout.mqtt.topics import matches
     from fanout.replog.showing import newest_rows
+    from fanout.selection import check_filter
 
     if topic is not None and events:
         raise typer.BadParameter("events have no topic", param_hint="--topic")
     try:
-        check_topic_filter((topic or "#").encode())
-    except ProtocolError as error:
-        raise typer.BadParameter(error.detail, param_hint="--topic") from error
+        check_filter("#" if topic is None else topic)
+    except SelectorInvalid as error:
+        raise typer.BadParameter(str(error).removesuffix("."), param_hint="--topic") from error
     rows = newest_rows(
         directory,
         "events" if events else "updates",

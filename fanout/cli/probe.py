@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import importlib.util
+import re
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fanout.config import LinkConfig
+    from fanout.errors import ConfigError
     from fanout.probe.advice import Advice
     from fanout.probe.client import Target
     from fanout.probe.results import Report, VersionReport
@@ -27,6 +29,16 @@ __all__ = ["ProbedVersion", "register"]
 _PREFIX = "fanout/probe"
 _SET_SIZE = 5_000
 _TIMEOUT_S = 180.0
+_LINK = "probe"
+_OPTIONS = {
+    "primary": "URL",
+    "username": "--username",
+    "password_file": "--password-file",
+    "password_env": "--password-env",
+    "control_topic": "--prefix",
+    "filter": "--filter",
+}
+"""Keys of a link to the options that they come from."""
 
 
 class ProbedVersion(enum.StrEnum):
@@ -126,16 +138,39 @@ def _checked_link(keys: dict[str, str], read_filter: str | None) -> LinkConfig:
         ConfigError: One of them is not legal.
     """
     from fanout.config.loading import parse_tables
+    from fanout.errors import ConfigError
 
-    link = {"name": "probe", **keys, "selector": [{"filter": read_filter or "#"}]}
-    return parse_tables({"node": {"id": "probe"}, "server": {}, "link": [link]}, path="the command line").links[0]
+    link = {"name": _LINK, **keys, "selector": [{"filter": "#" if read_filter is None else read_filter}]}
+    try:
+        return parse_tables({"node": {"id": "probe"}, "server": {}, "link": [link]}, path="the command line").links[0]
+    except ConfigError as error:
+        raise _of_options(error) from error
+
+
+def _of_options(error: ConfigError) -> ConfigError:
+    """Return the faults of the link as those of the options that its keys come from."""
+    from fanout.errors import ConfigError, ConfigFault
+
+    def worded(text: str) -> str:
+        text = text.replace(f' of the link "{_LINK}"', "")
+        return re.sub(r"password_file|password_env|username", lambda key: _OPTIONS[key[0]], text)
+
+    faults = (
+        ConfigFault(_OPTIONS.get(fault.key.rpartition(".")[2], ""), worded(fault.problem), worded(fault.hint))
+        for fault in error.faults
+    )
+    return ConfigError(error.path, tuple(faults))
 
 
 def _target(link: LinkConfig) -> Target:
     from fanout.config import read_password
+    from fanout.errors import ConfigError
     from fanout.probe.client import Target
 
-    password = read_password(link)
+    try:
+        password = read_password(link)
+    except ConfigError as error:
+        raise _of_options(error) from error
     address = link.primaries[0]
     return Target(address.host, address.port, link.username, None if password is None else password.decode())
 

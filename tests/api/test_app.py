@@ -78,12 +78,13 @@ async def test_readyz_can_tell_haproxy_that_it_drains(node: StandInNode, http: h
     answer = await http.get(path)
     assert (answer.status_code, answer.json()["state"]) == (404, "draining")
     assert (await http.get("/readyz")).status_code == 503
-    answer = await http.get("/readyz?draining=200")
-    assert answer.status_code == 422
-    assert answer.json() == {
-        "error": "draining: input should be 404 or 503",
-        "hint": "/openapi.json says what may be asked",
-    }
+    for other in ("200", "soon", ""):
+        answer = await http.get("/readyz", params={"draining": other})
+        assert answer.status_code == 422
+        assert answer.json() == {
+            "error": "draining must be 404 or 503",
+            "hint": "/openapi.json says what may be asked",
+        }
 
 
 async def test_drain_is_not_for_pages_in_a_browser(node: StandInNode, http: httpx.AsyncClient) -> None:
@@ -197,6 +198,22 @@ async def test_audit_that_is_not_possible_is_refused(node: StandInNode, http: ht
     assert (answer.status_code, answer.json()["hint"]) == (405, "Use POST")
 
 
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ('{"confirmed": "maybe"}', "confirmed must be true or false"),
+        ('{"confrimed": true}', "there is no confrimed to be said"),
+        ("{confirmed", "the body is not JSON"),
+        ("[]", "the body must be a JSON object"),
+    ],
+)
+async def test_an_audit_is_asked_for_in_words_that_are_known(http: httpx.AsyncClient, body: str, problem: str) -> None:
+    """Anything else is refused, in plain words: what was meant as a confirmation must not go unheard."""
+    headers = {"Content-Type": "application/json"}
+    answer = await http.post("/v1/links/plant/audit", content=body, headers=headers)
+    assert (answer.status_code, answer.json()["error"]) == (422, problem)
+
+
 async def test_answers_are_not_cached(http: httpx.AsyncClient) -> None:
     """No cache on the way may answer in the node's place."""
     for path in (*ENDPOINTS, "/no-such-path"):
@@ -228,3 +245,4 @@ def test_openapi_describes_every_document() -> None:
     assert set(schema["paths"]) == {*ENDPOINTS, *ACTIONS} - {"/openapi.json"}
     assert "503" in schema["paths"]["/readyz"]["get"]["responses"]
     assert {"Readiness", "NodeStatus", "LagDocument"} <= set(schema["components"]["schemas"])
+    assert "HTTPValidationError" not in schema["components"]["schemas"], "every 422 is a Fault"

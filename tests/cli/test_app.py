@@ -94,6 +94,26 @@ def test_unknown_option_is_a_usage_error(runner: CliRunner) -> None:
     assert "--no-such-option" in answer.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("ready --wait -1", "'--wait': -1 is too small; the smallest value is 0"),
+        ("ready --wait soon", "'--wait': 'soon' is not a number"),
+        ("log show . --last 1.5", "'--last': '1.5' is not a whole number"),
+        ("report completeness . --fail-under 101", "'--fail-under': 101 is too large; the largest value is 100"),
+        ("check a.toml --role third", "'--role': 'third' is not one of 'primary', 'secondary', 'tap'"),
+        ("log show . --topic a/#/b", '--topic: "#" in "a/#/b" is not the whole last level. Use "#" only at the end'),
+    ],
+)
+def test_a_wrong_value_is_told_with_what_would_do(runner: CliRunner, words: str, problem: str) -> None:
+    """The option, the value and its limits, in the words of a user."""
+    answer = runner.invoke(app, words.split())
+    assert answer.exit_code == ExitCode.USAGE
+    assert f"Invalid value for {problem}" in answer.stderr
+    assert "nput should" not in answer.stderr
+    assert "Value error" not in answer.stderr
+
+
 def test_defect_exits_70_with_a_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A bug is told apart from every answer, and its traceback is shown whole."""
 

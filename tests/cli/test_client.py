@@ -68,7 +68,9 @@ def test_node_url(text: str, url: str) -> None:
     assert node_url(text) == url
 
 
-@pytest.mark.parametrize("text", ["mqtt://127.0.0.1:1883", "http://", "http://[::1", "http://a:b"])
+@pytest.mark.parametrize(
+    "text", ["mqtt://127.0.0.1:1883", "http://", "http://[::1", "http://a:b", "8080", "http://8080/", "a:65536"]
+)
 def test_node_url_refuses(text: str) -> None:
     """What is not an HTTP address is refused before anything is asked."""
     with pytest.raises(ValueError, match="is not an HTTP address"):

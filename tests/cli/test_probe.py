@@ -77,15 +77,20 @@ def test_probe_of_nothing() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["127.0.0.1:1883"], 'Write "mqtt://127.0.0.1:1883"'),
-        (["mqtt://user@host"], "user name or a password"),
-        (["mqtt://host", "--prefix", "a/#"], "is not a topic below which the node can publish"),
-        (["mqtt://host", "--filter", "a/#/b"], "filter"),
-        (["mqtt://host", "--username", "u", "--password-file", "/nonexistent/file"], "cannot read the password"),
+        (["127.0.0.1:1883"], '  URL: "127.0.0.1:1883" has no scheme\n    Write "mqtt://127.0.0.1:1883".'),
+        (["mqtt://user@host"], "  URL: the address contains a user name or a password"),
+        (["mqtt://host", "--prefix", "a/#"], '  --prefix: "a/#" is not a topic below which the node can publish'),
+        (["mqtt://host", "--filter", "a/#/b"], '  --filter: "#" in "a/#/b" is not the whole last level'),
+        (["mqtt://host", "--filter", ""], "  --filter: a Topic Filter has at least one character"),
+        (
+            ["mqtt://host", "--password-file", "/nonexistent/file"],
+            "/nonexistent/file: 1 fault\n  cannot read the password: no such file or directory\n"
+            "    Correct --password-file, or the file and its permissions.",
+        ),
     ],
 )
 def test_options_are_checked_like_the_keys_of_a_link(arguments: list[str], text: str, runner: CliRunner) -> None:
-    """Nothing is opened, and the message is the one that a configuration would get."""
+    """Nothing is opened, and the message is the one that a configuration would get, with the option for the key."""
     answer = runner.invoke(app, ["probe", *arguments])
     assert answer.exit_code == ExitCode.USAGE
     assert text in answer.stderr
