@@ -59,6 +59,8 @@ class Client:
     def __init__(self, receive: Callable[[Message], None]) -> None:
         self.session_present = False
         """What CONNACK said."""
+        self.asked = False
+        """Whether CONNECT was sent, so that there may be a session, be it that nothing answered."""
         self.lost = asyncio.Event()
         """Set when the connection has ended, for whatever reason."""
         self._receive = receive
@@ -85,6 +87,7 @@ class Client:
         async with asyncio.timeout(_ANSWER_S):  # wait_for of Python 3.11 may swallow a cancellation
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
         self._reading = asyncio.get_running_loop().create_task(self._read(), name=f"chaos client {client_id}")
+        self.asked = True
         body = b"\x00\x04MQTT\x05" + bytes([2 if clean else 0]) + b"\x00\x00\x05\x11" + expiry_s.to_bytes(4, "big")
         try:
             answer = await self._ask(_CONNACK, 0, 0x10, body + _text(client_id))
@@ -123,13 +126,13 @@ class Client:
     def publish(
         self, topic: str, payload: bytes, *, qos: int, retain: bool, properties: bytes = b"\x00"
     ) -> asyncio.Future[bytes] | None:
-        """Publish at QoS 0 or 1; return what becomes done with PUBACK, or fails with the connection; None at QoS 0."""
+        """Publish; return what becomes done with PUBACK or PUBCOMP, or fails with the connection; None at QoS 0."""
         first = 0x30 | qos << 1 | retain
         if not qos:
             self._send(first, _text(topic) + properties + payload)
             return None
         packet_id = self._next_id()
-        future = self._await(_PUBACK, packet_id)
+        future = self._await(_PUBACK if qos == 1 else _PUBCOMP, packet_id)
         self._send(first, _text(topic) + packet_id.to_bytes(2, "big") + properties + payload)
         return future
 
@@ -199,8 +202,10 @@ class Client:
             raise ConnectionResetError("DISCONNECT")
         elif kind == _PUBREL:
             self._send(_PUBCOMP << 4, body[:2])
+        elif kind == _PUBREC:
+            self._send(_PUBREL << 4 | 2, body[:2])
         else:
-            packet_id = int.from_bytes(body[:2], "big") if kind in (_PUBACK, _SUBACK) else 0
+            packet_id = int.from_bytes(body[:2], "big") if kind in (_PUBACK, _PUBCOMP, _SUBACK) else 0
             future = self._answers.pop((kind, packet_id), None)
             if future is not None and not future.done():
                 future.set_result(body)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-from bench.chaos.plan import PRIMARY
+from bench.chaos.plan import ABOVE, PRIMARY
 
 __all__ = ["Window", "explain"]
 
@@ -38,8 +38,8 @@ class Window:
     end: datetime
 
     def explains(self, node: str, at: datetime) -> bool:
-        """Say whether something at a node may be its consequence; a fault of the primary touches every node."""
-        return self.target in (PRIMARY, node) and self.begin <= at <= self.end + _AFTER
+        """Say whether something at a node may be its consequence; a fault of what is above touches it, too."""
+        return self.target in (PRIMARY, node, ABOVE.get(node)) and self.begin <= at <= self.end + _AFTER
 
 
 def explain(

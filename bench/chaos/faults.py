@@ -10,14 +10,13 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from bench.chaos.client import read_retained
 from bench.chaos.plan import PRIMARY, Fault
 from bench.chaos.publisher import Publisher
 from bench.chaos.truth import Truth
 from bench.chaos.witness import Witness
-from bench.processes import Mosquitto, Node, Server
+from bench.processes import Node, Server
 from bench.proxy import Proxy
 
 __all__ = ["FILTERS", "START_S", "Injector", "learn_truth"]
@@ -39,8 +38,8 @@ class Injector:
     def __init__(
         self,
         *,
-        primary: Mosquitto,
-        store: Path,
+        primary: Server,
+        wipe: Callable[[], None],
         nodes: Mapping[str, Node],
         proxy: Proxy,
         witnesses: Mapping[str, Sequence[Witness]],
@@ -52,7 +51,7 @@ class Injector:
 
         Args:
             primary: The primary.
-            store: Its persistent store.
+            wipe: Removes what the primary keeps on disk, while it is not running.
             nodes: The secondaries, by their names.
             proxy: Between the primary and one of them.
             witnesses: The local clients of each secondary.
@@ -61,7 +60,7 @@ class Injector:
             tell: Takes lines of the time line.
         """
         self._primary = primary
-        self._store = store
+        self._wipe = wipe
         self._nodes = nodes
         self._proxy = proxy
         self._witnesses = witnesses
@@ -110,7 +109,7 @@ class Injector:
         await asyncio.to_thread(self._primary.stop, signal.SIGTERM if fault.kind == "restart" else signal.SIGKILL)
         await asyncio.sleep(fault.outage_s)
         if fault.kind == "kill and wipe":
-            self._store.unlink(missing_ok=True)
+            self._wipe()
         since = time.monotonic()
         await asyncio.to_thread(self._primary.start, deadline_s=START_S)
         await learn_truth(self._primary, self._truth, since=since)

@@ -6,14 +6,19 @@ Owns the draw; everything that it returns follows from the seed alone. It must n
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-__all__ = ["EDGES", "PRIMARY", "PROXIED", "Fault", "Setting", "draw_faults", "draw_setting"]
+__all__ = ["ABOVE", "EDGES", "LEAF", "PRIMARY", "PROXIED", "Fault", "Setting", "draw_faults", "draw_setting"]
 
 PRIMARY = "primary"
 PROXIED = "edge-a"
 """The secondary whose link goes through the proxy."""
 EDGES = (PROXIED, "edge-b")
+LEAF = "leaf"
+"""A secondary of the second of them, in some runs."""
+ABOVE = {LEAF: EDGES[1]}
+"""What is between a node and the primary."""
 _PRIMARY_KINDS = {"kill": 4, "kill and wipe": 3, "restart": 2, "stop": 3}
 _EDGE_KINDS = {"kill": 3, "stop": 3, "cut": 3, "black hole": 4, "half open": 2, "cut witness": 1}
 _THROUGH_PROXY = ("cut", "black hole", "half open")
@@ -23,6 +28,10 @@ _QUIET = 0.4
 _OUTAGE_S = (0.1, 6.0)
 _TOGETHER = 0.25
 _RECOVER = 0.7
+_STORED = 0.4
+_HAS_LEAF = 0.35
+_FANOUT = 0.3
+_OLD_LINK = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,21 @@ class Setting:
     """Of the other secondary."""
     workers: int
     """Of the other secondary."""
+    stored: bool = False
+    """Whether the other secondary has its retained values on disk, hence after a kill too."""
+    primary_role: str = "mosquitto"
+    """What the primary is: `mosquitto`, or `fanout` with its retained values on disk."""
+    has_leaf: bool = False
+    """Whether there is a secondary of the other secondary."""
+    publish_qos: int = 1
+    """Of everything that is published."""
+    version: int = 5
+    """MQTT version of the link behind the proxy; 4 means MQTT 3.1.1, and then properties are not published."""
+
+    @property
+    def edges(self) -> tuple[str, ...]:
+        """The secondaries of the run."""
+        return (*EDGES, LEAF) if self.has_leaf else EDGES
 
     @property
     def horizon_s(self) -> float:
@@ -56,7 +80,7 @@ class Fault:
     """One fault."""
 
     target: str
-    """`PRIMARY` or one of `EDGES`."""
+    """`PRIMARY` or a secondary."""
     kind: str
     """What is done to it."""
     outage_s: float
@@ -70,8 +94,26 @@ class Fault:
         return f"{self.target}: {self.kind} for {self.outage_s:.1f} s"
 
 
-def draw_setting(draw: random.Random) -> Setting:
-    """Return the configuration of a run."""
+def draw_setting(draw: random.Random, variety: random.Random) -> Setting:
+    """Return the configuration of a run.
+
+    Args:
+        draw: Goes on to decide the faults.
+        variety: Decides what was added later, so that a seed keeps its faults.
+    """
+    setting = _draw_plain_setting(draw)
+    is_tight = setting.max_queued_messages > 0
+    return replace(
+        setting,
+        stored=variety.random() < _STORED,
+        has_leaf=variety.random() < _HAS_LEAF,
+        publish_qos=variety.choice((1, 1, 2)),
+        primary_role="fanout" if variety.random() < _FANOUT and not is_tight else "mosquitto",
+        version=4 if variety.random() < _OLD_LINK and not is_tight else 5,
+    )
+
+
+def _draw_plain_setting(draw: random.Random) -> Setting:
     tight = draw.random() < 0.5
     return Setting(
         max_queued_messages=draw.choice((20, 100)) if tight else 0,
@@ -82,12 +124,12 @@ def draw_setting(draw: random.Random) -> Setting:
     )
 
 
-def draw_faults(draw: random.Random) -> tuple[list[Fault], bool]:
+def draw_faults(draw: random.Random, edges: Sequence[str]) -> tuple[list[Fault], bool]:
     """Return one fault, or two at a time of different targets, and whether to wait then until all nodes are ready."""
-    first = _draw_fault(draw, draw.choice((PRIMARY, PROXIED, PROXIED, EDGES[1])))
+    first = _draw_fault(draw, draw.choice((PRIMARY, PROXIED, *edges)))
     faults = [first]
     if draw.random() < _TOGETHER:
-        others = [each for each in (PRIMARY, *EDGES) if each != first.target]
+        others = [each for each in (PRIMARY, *edges) if each != first.target]
         faults.append(_draw_fault(draw, draw.choice(others)))
     return faults, draw.random() < _RECOVER
 

@@ -35,8 +35,29 @@ class Publisher:
         sent_total: Messages sent.
     """
 
-    def __init__(self, port: int, *, truth: Truth, draw: random.Random, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        port: int,
+        *,
+        truth: Truth,
+        draw: random.Random,
+        tell: Callable[[str], None],
+        qos: int = 1,
+        with_properties: bool = True,
+    ) -> None:
+        """Describe a publisher.
+
+        Args:
+            port: The primary's.
+            truth: The ledger, which it keeps.
+            draw: Decides what it publishes.
+            tell: Takes lines of the time line.
+            qos: Of all messages, for a server may exchange the order of different ones.
+            with_properties: Whether some values have properties, and some expire.
+        """
         self.sent_total = 0
+        self._qos = qos
+        self._with_properties = with_properties
         self._port = port
         self._truth = truth
         self._draw = draw
@@ -136,6 +157,8 @@ class Publisher:
             properties["ContentType"] = "text/plain"
         if self._draw.random() < 0.2:
             properties["UserProperty"] = [("origin", f"line {self._draw.randrange(4)}")]
+        if not self._with_properties:
+            return Value(payload)
         expires = time.monotonic() + self._draw.randint(*_EXPIRY_S) if kind == "expiring" else None
         return Value(payload, properties, expires)
 
@@ -154,7 +177,7 @@ class Publisher:
             )
         if retain:
             self._truth.sent(topic, value)
-        future = client.publish(topic, payload, qos=1, retain=retain, properties=packed)
+        future = client.publish(topic, payload, qos=self._qos, retain=retain, properties=packed)
         assert future is not None
         self.sent_total += 1
         life = self._truth.life

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import shutil
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -23,18 +24,21 @@ import httpx
 from bench.chaos.client import Message, read_retained
 from bench.chaos.explain import Window, explain
 from bench.chaos.faults import FILTERS, START_S, Injector, learn_truth
-from bench.chaos.plan import EDGES, PROXIED, Fault, Setting, draw_faults, draw_setting
+from bench.chaos.plan import EDGES, LEAF, PRIMARY, PROXIED, Fault, Setting, draw_faults, draw_setting
 from bench.chaos.probe import Edge, Prober, describe, plain
 from bench.chaos.publisher import Publisher
 from bench.chaos.truth import Truth
 from bench.chaos.witness import Witness
-from bench.processes import Mosquitto, Node, link, selector
+from bench.processes import Mosquitto, Node, Server, link, selector
 from bench.proxy import Proxy
 
 __all__ = ["Outcome", "run_seed"]
 
 RESIDENT_BYTES_MAX = 384 << 20
 """More memory than a node with a few hundred topics may ever use, its workers included."""
+_STORED = '[retained]\nstorage = "disc"\n'
+HOP_S = 4.0
+"""How much longer a loss may go unnoticed one hop further below: three heartbeats more, and a busy machine."""
 _READY_S = 60.0
 _EQUAL_S = 60.0
 _STOP_S = 30.0
@@ -69,9 +73,9 @@ class Outcome:
 class _Run:
     """The state of one run."""
 
-    def __init__(self, seed: int, *, scratch: Path, proxy: Proxy, primary: Mosquitto) -> None:
+    def __init__(self, seed: int, *, scratch: Path, proxy: Proxy, primary: Server) -> None:
         draw = random.Random(seed)
-        self.setting = draw_setting(draw)
+        self.setting = draw_setting(draw, _variety(seed))
         self.outcome = Outcome(seed, self.setting)
         self.truth = Truth()
         self.windows: list[Window] = []
@@ -80,8 +84,17 @@ class _Run:
         self.primary = primary
         self.scratch = scratch
         self.proxy = proxy
-        self.publisher = Publisher(primary.port, truth=self.truth, draw=random.Random(seed + 1_000_000), tell=self.tell)
+        self.publisher = Publisher(
+            primary.port,
+            truth=self.truth,
+            draw=random.Random(seed + 1_000_000),
+            tell=self.tell,
+            qos=self.setting.publish_qos,
+            with_properties=self.setting.version == 5,
+        )
         self.edges = [self._edge_a(), self._edge_b()]
+        if self.setting.has_leaf:
+            self.edges.append(self._leaf(self.edges[-1]))
         self.tap = self._node("tap", "tap", link(primary.port, *map(selector, FILTERS), settings=self._link()))
         self.nodes = [*(edge.node for edge in self.edges), self.tap]
         self.probers = [Prober(edge, truth=self.truth, violated=self.found) for edge in self.edges]
@@ -90,7 +103,7 @@ class _Run:
         }
         self.injector = Injector(
             primary=primary,
-            store=scratch / "mosquitto.db",
+            wipe=lambda: _wipe(scratch),
             nodes={edge.name: edge.node for edge in self.edges},
             proxy=proxy,
             witnesses=self.witnesses,
@@ -110,18 +123,21 @@ class _Run:
             self.outcome.findings.append(f"{time.monotonic() - self._began:7.2f} {what}")
             self.tell(f"VIOLATION: {what}")
 
-    def _link(self, *, session_expiry_s: int = 300, on_session_loss: str = "tear_down") -> str:
+    def _link(self, *, session_expiry_s: int = 300, on_session_loss: str = "tear_down", version: int = 5) -> str:
         tight = self.setting.max_queued_messages > 0
         return (
             "retry_min_s = 0.05\nretry_max_s = 0.5\nheartbeat_s = 0.5\nsnapshot_quiet_s = 2.0\n"
             f"connect_timeout_s = 2.0\nkeep_alive_s = 5\nsession_expiry_s = {session_expiry_s}\n"
             f"audit_interval_s = {self.setting.audit_interval_s}\n"
             f'max_removed_percent = {100 if tight else 20}\non_session_loss = "{on_session_loss}"\ngrace_s = 60\n'
+            f"version = {version}\n"
         )
 
     def _edge_a(self) -> Edge:
         links = link(
-            self.proxy.port, selector("plant/#"), settings=self._link(session_expiry_s=self.setting.session_expiry_s)
+            self.proxy.port,
+            selector("plant/#"),
+            settings=self._link(session_expiry_s=self.setting.session_expiry_s, version=self.setting.version),
         )
         return Edge(self._node("secondary", PROXIED, links), {"plant": ""}, self.setting.horizon_s)
 
@@ -133,9 +149,16 @@ class _Run:
             selector("hall/+", qos=0),
             settings=self._link(on_session_loss=self.setting.on_session_loss),
         )
+        if self.setting.stored:
+            links = _STORED + links
         node = self._node("secondary", EDGES[1], links, settings=f"workers = {self.setting.workers}\n")
         prefixes = {"plant": "site/", "office": "", "hall": ""}
         return Edge(node, prefixes, self.setting.horizon_s, frozenset({"hall"}))
+
+    def _leaf(self, above: Edge) -> Edge:
+        links = link(above.node.port, selector("site/#"), selector("office/#", qos=2), settings=self._link())
+        node = self._node("secondary", LEAF, links)
+        return Edge(node, {"plant": "site/", "office": ""}, above.horizon_s + HOP_S)
 
     def _node(self, role: str, name: str, links: str, *, settings: str = "") -> Node:
         return Node(self.scratch, role=role, name=name, links=links, settings=settings)
@@ -156,7 +179,7 @@ class _Run:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             await asyncio.sleep(self._draw.uniform(0.5, 3.0))
-            faults, recover = draw_faults(self._draw)
+            faults, recover = draw_faults(self._draw, self.setting.edges)
             await asyncio.gather(*map(self._inject, faults))
             if recover:
                 await self.until_ready()
@@ -305,14 +328,9 @@ async def _started(seed: int, *, keep: Path | None) -> AsyncIterator[_Run]:
         else:
             scratch = keep / f"seed-{seed}"
             scratch.mkdir(parents=True)
-        limit = draw_setting(random.Random(seed)).max_queued_messages
-        settings = [
-            f"max_queued_messages {limit}",
-            "persistence true",
-            f"persistence_location {scratch}/",
-            "autosave_interval 2",
-        ]
-        primary = ends.enter_context(Mosquitto(scratch, name="primary", settings=settings))
+        primary = _primary(draw_setting(random.Random(seed), _variety(seed)), scratch)
+        ends.callback(primary.stop)
+        await asyncio.to_thread(primary.start, deadline_s=START_S)
         proxy = await ends.enter_async_context(Proxy(primary.port))
         run = _Run(seed, scratch=scratch, proxy=proxy, primary=primary)
         await run.publisher.load()
@@ -327,6 +345,29 @@ async def _started(seed: int, *, keep: Path | None) -> AsyncIterator[_Run]:
         await asyncio.gather(*(asyncio.to_thread(node.start, deadline_s=START_S) for node in others))
         await run.until_ready()
         yield run
+
+
+def _variety(seed: int) -> random.Random:
+    return random.Random(seed + 2_000_000)
+
+
+def _primary(setting: Setting, scratch: Path) -> Server:
+    """Return the primary, which keeps retained values and, a Mosquitto, sessions over a restart."""
+    if setting.primary_role == "fanout":
+        return Node(scratch, role="primary", name=PRIMARY, links=_STORED)
+    settings = [
+        f"max_queued_messages {setting.max_queued_messages}",
+        "persistence true",
+        f"persistence_location {scratch}/",
+        "autosave_interval 2",
+    ]
+    return Mosquitto(scratch, name=PRIMARY, settings=settings)
+
+
+def _wipe(scratch: Path) -> None:
+    """Remove what a primary, of either kind, has on disk."""
+    (scratch / "mosquitto.db").unlink(missing_ok=True)
+    shutil.rmtree(scratch / PRIMARY, ignore_errors=True)
 
 
 async def _until(condition: Callable[[], Awaitable[bool]], *, deadline_s: float) -> bool:

@@ -77,17 +77,25 @@ class Witness:
 
     async def run(self) -> None:
         """Stay subscribed until cancelled."""
-        clean = True
+        subscribed = False
         try:
             while True:
                 with contextlib.suppress(OSError, TimeoutError):
                     client = self._client = Client(self.receive)
-                    await client.connect(self._port, self.name, clean=clean, expiry_s=600 if self._durable else 0)
+                    try:
+                        await client.connect(
+                            self._port, self.name, clean=not subscribed, expiry_s=600 if self._durable else 0
+                        )
+                    except (OSError, TimeoutError):
+                        # A server that was killed may have made a session without subscriptions, which nobody told.
+                        subscribed = subscribed and not client.asked
+                        raise
                     if not client.session_present:
+                        subscribed = False
                         self.values.clear()
                         self._lives.clear()
                         await client.subscribe(*((each, int(self._durable)) for each in self.filters))
-                        clean = not self._durable
+                        subscribed = self._durable
                     await client.lost.wait()
                 if self._client is not None:
                     await self._client.close()

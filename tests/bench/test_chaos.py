@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from datetime import UTC, datetime, timedelta
@@ -49,7 +50,8 @@ def test_a_seed_decides_everything() -> None:
 
     def drawn(seed: int) -> list[object]:
         draw = random.Random(seed)
-        return [draw_setting(draw), *(draw_faults(draw) for _ in range(20))]
+        setting = draw_setting(draw, random.Random(seed))
+        return [setting, *(draw_faults(draw, setting.edges) for _ in range(20))]
 
     assert drawn(7) == drawn(7)
     assert drawn(7) != drawn(8)
@@ -189,6 +191,42 @@ def test_witness_lets_pass_what_is_right(seen: Seen) -> None:
     assert seen.witness.values["plant/a"].payload == b"2"
 
 
+async def test_witness_does_not_take_a_session_for_its_own_that_it_was_not_told_of() -> None:
+    """A CONNECT without an answer may have made one without subscriptions, where a killed server had forgotten it."""
+    connects: asyncio.Queue[int] = asyncio.Queue()
+    count = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal count
+        count += 1
+        head = await reader.readexactly(2)
+        connects.put_nowait((await reader.readexactly(head[1]))[7] & 2)
+        if count == 1:
+            writer.write(b"\x20\x03\0\0\0")
+            head = await reader.readexactly(2)
+            body = await reader.readexactly(head[1])
+            writer.write(b"\x90\x04" + body[:2] + b"\0\x01")
+            await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        witness = Witness(
+            "durable",
+            port=port,
+            filters=("#",),
+            durable=True,
+            truth=truth_of(),
+            topic_at_primary=str,
+            violated=pytest.fail,
+        )
+        running = asyncio.create_task(witness.run())
+        async with asyncio.timeout(30):
+            assert [await connects.get() for _ in range(3)] == [2, 0, 2]
+        running.cancel()
+        await asyncio.wait([running])
+
+
 # --- the faults and the reports ---
 
 
@@ -202,6 +240,9 @@ def test_a_fault_explains_what_follows_it_where_it_was() -> None:
     assert not cut.explains("edge-a", begin - timedelta(seconds=1))
     assert not cut.explains("edge-a", end + timedelta(minutes=1))
     assert kill.explains("edge-b", end)
+    above = Window("edge-b", "kill", begin, end)
+    assert above.explains("leaf", end)
+    assert not above.explains("edge-a", end)
 
 
 # --- the client ---
