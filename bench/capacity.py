@@ -25,7 +25,6 @@ __all__ = ["add_arguments", "run"]
 
 _VERSION = 4
 _WARM_UP = 200
-_IDLE_S = 5.0
 _DEADLINE_S = 120.0
 _SETTINGS = (
     "sys_interval_s = 0\nsession_expiry_max_s = 3600\n"
@@ -82,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sessions", type=int, default=2_000, help="durable sessions without a connection (2000)")
     parser.add_argument("--queued", type=int, default=100, help="messages that wait for each session (100)")
     parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
+    parser.add_argument("--idle", type=float, default=5.0, help="seconds with all connections idle (5)")
 
 
 def run(arguments: argparse.Namespace) -> Report:
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> Report:
     costs: dict[str, list[Cost]] = {}
     for _ in range(arguments.runs):
         for what, cost in (
-            *_idle_connections(arguments.connections),
+            *_idle_connections(arguments.connections, idle_s=arguments.idle),
             *_durable_sessions(arguments.sessions, queued, payload_bytes, shared=False),
             *_durable_sessions(arguments.sessions, queued, payload_bytes, shared=True),
         ):
@@ -115,7 +115,7 @@ def _node() -> Iterator[tuple[Node, _Gauge]]:
             yield node, _Gauge(node)
 
 
-def _idle_connections(count: int) -> Iterator[tuple[str, Cost]]:
+def _idle_connections(count: int, *, idle_s: float) -> Iterator[tuple[str, Cost]]:
     with _node() as (node, gauge):
         clients: list[socket.socket] = []
         try:
@@ -125,8 +125,8 @@ def _idle_connections(count: int) -> Iterator[tuple[str, Cost]]:
             for number, client in enumerate(clients):
                 _subscribe(client, b"own/%d" % number, qos=0)
             yield "its subscription, on top", gauge.cost(count)
-            time.sleep(_IDLE_S)
-            yield f"{_IDLE_S:g} s idle with all connections", gauge.cost(1)
+            time.sleep(idle_s)
+            yield f"{idle_s:g} s idle with all connections", gauge.cost(1)
         finally:
             for client in clients:
                 client.close()

@@ -5,6 +5,7 @@ Used by the benchmarks, the demonstration and the tests. Every server listens on
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -13,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -40,10 +41,20 @@ _PORTS = range(20_000, 32_768)
 server is down on purpose, no client of somebody else can take the port, nor connect to itself."""
 
 
+def _shuffled_ports() -> Iterator[int]:
+    """Yield all ports in random order, none twice before all were; of tests in several processes, each its own."""
+    worker, workers = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+    share = _PORTS[int(worker.removeprefix("gw")) % int(workers) :: int(workers)]
+    return itertools.cycle(random.sample(share, len(share)))
+
+
+_ports = _shuffled_ports()
+
+
 def free_port() -> int:
-    """Return a TCP port on loopback that nothing uses now."""
+    """Return a TCP port on loopback that nothing uses now, and that was not returned lately to be used later."""
     while True:
-        port = random.choice(_PORTS)
+        port = next(_ports)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))

@@ -20,7 +20,6 @@ __all__ = ["add_arguments", "run"]
 
 _DEADLINE_S = 300
 _POLL_S = 0.05
-_REST_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topics", default="200000,1000000", help="numbers of topics (200000,1000000)")
     parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
     parser.add_argument("--qos", type=int, choices=(0, 1), default=0, help="QoS of the hop (0)")
+    parser.add_argument("--rest", type=float, default=2.0, help="seconds before memory is looked at (2)")
 
 
 def run(arguments: argparse.Namespace) -> Report:
@@ -80,7 +80,14 @@ def _compare(topics: int, arguments: argparse.Namespace) -> list[Row]:
             stage.load_retained(name, topics=topics, payload_bytes=payload_bytes)
 
         def one(name: str) -> SnapshotRun:
-            return _start(stage, name, topics=topics, payload_bytes=payload_bytes, empty_bytes=empty[name])
+            return _start(
+                stage,
+                name,
+                topics=topics,
+                payload_bytes=payload_bytes,
+                empty_bytes=empty[name],
+                rest_s=arguments.rest,
+            )
 
         runs = alternate(arguments.runs, {name: partial(one, name) for name in empty})
     ours, peer = medians(runs[OURS]), medians(runs[BRIDGE])
@@ -101,7 +108,7 @@ def _resident_bytes_when_empty(stage: Stage, name: str) -> int:
         return sides[name].server.usage().resident_bytes
 
 
-def _start(stage: Stage, name: str, *, topics: int, payload_bytes: int, empty_bytes: int) -> SnapshotRun:
+def _start(stage: Stage, name: str, *, topics: int, payload_bytes: int, empty_bytes: int, rest_s: float) -> SnapshotRun:
     started = time.monotonic()
     with stage.side(name) as side:
         listens_after_s = time.monotonic() - started
@@ -112,7 +119,7 @@ def _start(stage: Stage, name: str, *, topics: int, payload_bytes: int, empty_by
         seconds = time.monotonic() - started
         cpu_s = side.server.usage().cpu_s
         wait_through(side)
-        time.sleep(_REST_S)  # what was only needed on the way is given back
+        time.sleep(rest_s)  # what was only needed on the way is given back
         usage = side.server.usage()
         size = side.packet_bytes(payload_bytes=payload_bytes, qos=0)
         with Readers(Audience(side.server.port, name, 1, size, subscribed=False)) as readers:

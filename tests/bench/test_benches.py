@@ -86,7 +86,7 @@ def test_light_compares_what_the_hop_adds(tmp_path: Path) -> None:
 
 def test_snapshot_counts_time_and_memory(tmp_path: Path) -> None:
     """Each size is started afresh, and a later subscriber gets every topic."""
-    results = measure(tmp_path, "snapshot", "--topics", "1000,3000")
+    results = measure(tmp_path, "snapshot", "--topics", "1000,3000", "--rest", "0.1")
 
     assert servers(results) == ["ours", "bridge"] * 2
     assert [result["runs"][0]["delivered"] for result in results] == [1000, 1000, 3000, 3000]
@@ -138,7 +138,7 @@ def test_scale_grows_topics_and_then_subscribers(tmp_path: Path) -> None:
 def test_capacity_divides_what_a_node_grows_by(tmp_path: Path) -> None:
     """Each figure is of so many things as were asked for, and for one of them."""
     path = tmp_path / "results.json"
-    sizes = ["--connections", "20", "--sessions", "10", "--queued", "5"]
+    sizes = ["--connections", "20", "--sessions", "10", "--queued", "5", "--idle", "0.1"]
     command = [sys.executable, "-m", "bench", "capacity", *sizes, "--runs", "1", "--json", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
     assert done.returncode == 0, done.stderr
