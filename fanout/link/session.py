@@ -617,7 +617,7 @@ class LinkSession:
         self._remove_expired()
         result = self._replica.end_pass()
         if self.state is LinkState.VERIFYING:
-            losses = find_losses(result, self._replica.values, before=self._course.stamp_before, now_ns=self._now_ns)
+            losses = find_losses(result, self._replica.view, before=self._course.stamp_before, now_ns=self._now_ns)
             if losses:
                 self._end_session(Trigger.LOSS, str(losses), LinkLost(str(losses)))
                 return
@@ -626,7 +626,7 @@ class LinkSession:
         elif self._audits.current is not None:
             vanished = self._audits.current.judge(
                 result,
-                self._replica.values,
+                self._replica.view,
                 topics=self._replica.count(index),
                 proves_absence=self.primary.order is Order.KNOWN,
                 before=self._course.stamp_before,

@@ -22,7 +22,10 @@ from fanout.api.app import create_app
 from fanout.api.http_server import HttpServer
 from fanout.concerned import Concerned
 from fanout.config import LinkConfig, LogConfig, NodeConfig, Role
+from fanout.kept.direct import DirectStore
+from fanout.kept.replica import DiscReplica
 from fanout.kept.store import KeptStore, stored_rows
+from fanout.link.kept_session import Resumption
 from fanout.link.link import Link
 from fanout.long_lived import LongLived
 from fanout.mqtt.reason_codes import ReasonCode
@@ -30,7 +33,7 @@ from fanout.node.cautions import find_cautions
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
-from fanout.node.kept import OWN_STORE, load_kept
+from fanout.node.kept import OWN_STORE, load_direct, load_kept
 from fanout.node.missing import missing_filter
 from fanout.node.store import JoinedStore
 from fanout.node.sys_topics import SysTopics
@@ -102,10 +105,10 @@ class Node:
         for link_config in config.links:
             self._add_link(link_config)
         server_config = config.server if role != "tap" else None
-        self.own = Replica(
+        self.own = self._make_replica(
+            OWN_STORE,
             topics_max=server_config.retained_topics_max if server_config else 0,
             bytes_max=server_config.retained_bytes_max if server_config else 0,
-            payload_max=config.retained.max_payload or None,
         )
         self._sys = SysTopics()
         self.store = JoinedStore(
@@ -172,7 +175,7 @@ class Node:
             StoreError: The file of retained values cannot be opened.
         """
         if self.kept is not None:
-            await asyncio.to_thread(self._load_kept, self.kept)
+            await asyncio.to_thread(self._load_kept)
         if self._log is not None:
             await asyncio.to_thread(self._log.open)
             self._log.event("start", detail=self._describe())
@@ -191,6 +194,8 @@ class Node:
             await self.stop()
             raise
         self.spawn("housekeeping", self._keep_house)
+        if isinstance(self.kept, DirectStore):
+            self.spawn("retained values", self.kept.wait_failed)
         if self.pool is not None:
             self.spawn("workers", self.pool.wait_failed)
         for name, link in self._links.items():
@@ -364,28 +369,53 @@ class Node:
             logger=self._logger,
         )
 
-    def _make_kept(self) -> KeptStore | None:
+    def _make_kept(self) -> KeptStore | DirectStore | None:
         retained = self.config.retained
         if retained.storage == "ram":
             return None
+        path = self.config.node.data_directory / f"retained-{self.config.node.id}.sqlite"
+        if retained.storage == "disc_only":
+            return DirectStore(
+                path,
+                sync=retained.sync,
+                sync_interval_s=retained.sync_interval_s,
+                cache_bytes=retained.cache_bytes,
+                hold=self._hold_for_disk,
+                logger=self._logger,
+            )
         return KeptStore(
-            self.config.node.data_directory / f"retained-{self.config.node.id}.sqlite",
+            path,
             sync=retained.sync,
             sync_interval_s=retained.sync_interval_s,
             hold=self._hold_for_disk,
             logger=self._logger,
         )
 
-    def _load_kept(self, kept: KeptStore) -> None:
+    def _make_replica(
+        self, store: str, *, selectors: Sequence[Selector] = (), topics_max: int | None, bytes_max: int | None
+    ) -> Replica:
+        payload_max = self.config.retained.max_payload or None
+        if isinstance(self.kept, DirectStore):
+            return DiscReplica(
+                self.kept.table(store),
+                selectors=selectors,
+                topics_max=topics_max,
+                bytes_max=bytes_max,
+                payload_max=payload_max,
+            )
+        return Replica(selectors=selectors, topics_max=topics_max, bytes_max=bytes_max, payload_max=payload_max)
+
+    def _load_kept(self) -> None:
         """Give the replicas what an earlier process left, and the links its sessions."""
-        resumptions = load_kept(
-            kept,
-            [(record.config, record.replica) for record in self._records.values()],
-            own=self.own,
-            node_id=self.config.node.id,
-            now_ns=self.clock.now_ns(),
-            logger=self._logger,
-        )
+        resumptions: dict[str, Resumption] = {}
+        node_id, now_ns, logger = self.config.node.id, self.clock.now_ns(), self._logger
+        links = [(record.config, record.replica) for record in self._records.values()]
+        if isinstance(self.kept, KeptStore):
+            resumptions = load_kept(self.kept, links, own=self.own, node_id=node_id, now_ns=now_ns, logger=logger)
+        elif self.kept is not None:
+            assert isinstance(self.own, DiscReplica)
+            counted = [(config, replica) for config, replica in links if isinstance(replica, DiscReplica)]
+            resumptions = load_direct(self.kept, counted, own=self.own, node_id=node_id, now_ns=now_ns, logger=logger)
         for name, resumption in resumptions.items():
             self._links[name].restore(resumption)
 
@@ -396,9 +426,7 @@ class Node:
         """
         if self._own_source is None:
             return
-        values = list(self.own.values.values())
-        for start in range(0, len(values), _LOGGED_AT_ONCE):
-            piece = values[start : start + _LOGGED_AT_ONCE]
+        for piece in self.own.pieces(_LOGGED_AT_ONCE):
             kinds = bytearray([ChangeKind.UNCHANGED]) * len(piece)
             log.append(Changes(piece, kinds, [], Phase.AUDIT), source=self._own_source)
             await asyncio.to_thread(log.flush)  # the log's queue may have room for less than all of them
@@ -436,11 +464,8 @@ class Node:
         return Gate(access, passwords=passwords, monotonic=self.clock.monotonic, logger=self._logger)
 
     def _add_link(self, config: LinkConfig) -> None:
-        replica = Replica(
-            selectors=config.selectors,
-            topics_max=config.topics_max,
-            bytes_max=config.bytes_max,
-            payload_max=self.config.retained.max_payload or None,
+        replica = self._make_replica(
+            config.name, selectors=config.selectors, topics_max=config.topics_max, bytes_max=config.bytes_max
         )
         source = self._log.source(link=config.name, selectors=config.selectors) if self._log else None
         self._records[config.name] = _LinkRecord(config, replica=replica, source=source)
