@@ -12,6 +12,7 @@ from pathlib import Path
 
 import structlog
 
+from bench.disc_only import measure_only
 from bench.report import Figures, Report, Row, medians, percentile
 from fanout.kept.store import KeptStore
 from fanout.replica.store import Replica
@@ -57,12 +58,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topics", type=int, default=1_000_000, help="retained values (1000000)")
     parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
     parser.add_argument("--sync", default="interval", choices=("off", "interval", "always"), help="retained.sync")
+    parser.add_argument("--only", action="store_true", help='retained.storage = "disc_only" in place of "disc"')
+    parser.add_argument("--cache-bytes", type=int, default=256 * 1024 * 1024, help="retained.cache_bytes (256 MiB)")
 
 
 def run(arguments: argparse.Namespace) -> Report:
     """Write every topic, write each again, wait for single values, and read the file as a node that starts does."""
+    if arguments.only:
+        only = [asyncio.run(measure_only(arguments)) for _ in range(arguments.runs)]
+        case = {
+            "topics": arguments.topics,
+            "payload bytes": arguments.payload_bytes,
+            "cache bytes": arguments.cache_bytes,
+        }
+        row = Row({**case, **medians(only).figures()}, runs=[asdict(each) for each in only])
+        return Report("disc", f"disc_only, batches of {_BATCH} values; medians of {arguments.runs} runs", (row,))
     runs = [asyncio.run(_one(arguments)) for _ in range(arguments.runs)]
-    case: Figures = {"topics": arguments.topics, "payload bytes": arguments.payload_bytes, "sync": arguments.sync}
+    case = {"topics": arguments.topics, "payload bytes": arguments.payload_bytes, "sync": arguments.sync}
     row = Row({**case, **medians(runs).figures()}, runs=[asdict(each) for each in runs])
     return Report("disc", f"batches of {_BATCH} values; medians of {arguments.runs} runs", (row,))
 

@@ -50,6 +50,7 @@ def find_faults(config: NodeConfig, *, role: Role | None) -> list[ConfigFault]:
         *_listener_faults(config),
         *_listener_key_faults(config),
         *_server_faults(config),
+        *_retained_faults(config),
         *find_access_faults(config.access),
         *_link_faults(config),
         *_selector_faults(config),
@@ -152,6 +153,31 @@ def _reaches(target: Address, listener: Address) -> bool:
 
 def _is_same_host(a: str, b: str) -> bool:
     return a == b or ("localhost" in (a, b) and {a, b} <= _LOOPBACK)
+
+
+def _retained_faults(config: NodeConfig) -> Iterator[ConfigFault]:
+    """Refuse beside `disc_only` what has every topic in memory all the same, or looks at every one at once."""
+    if config.retained.storage != "disc_only":
+        return
+    if config.server is not None and config.server.workers > 1:
+        yield ConfigFault(
+            "server.workers",
+            f'{config.server.workers} processes would have every value in memory, and retained.storage is "disc_only"',
+            'Remove the line, or use storage = "disc".',
+        )
+    for index, link in enumerate(config.links):
+        if link.count_url is not None:
+            yield ConfigFault(
+                f"link[{index}].count_url",
+                'the list of all topics would be in memory, and retained.storage is "disc_only"',
+                'Remove the line, or use storage = "disc".',
+            )
+        if link.announce_missing:
+            yield ConfigFault(
+                f"link[{index}].announce_missing",
+                'each SUBSCRIBE could make it read all of the file, and retained.storage is "disc_only"',
+                'Remove the line, or use storage = "disc".',
+            )
 
 
 def _server_faults(config: NodeConfig) -> Iterator[ConfigFault]:

@@ -97,11 +97,12 @@ bridge: the link asks for the flag with the bridge bit of the protocol level, wh
 keep:   every live update is taken for a retained one.
 """
 
-RetainedStorage: TypeAlias = Literal["ram", "disc"]
+RetainedStorage: TypeAlias = Literal["ram", "disc", "disc_only"]
 """Where retained values are.
 
-ram:  in memory; a node that starts has none.
-disc: in memory, and in a file from which a node that starts has them again.
+ram:       in memory; a node that starts has none.
+disc:      in memory, and in a file from which a node that starts has them again.
+disc_only: in such a file, of which a part is in memory.
 """
 
 RetainedSync: TypeAlias = Literal["off", "interval", "always"]
@@ -293,9 +294,11 @@ class RetainedConfig:
     storage: RetainedStorage = "ram"
     """Where they are; see `RetainedStorage`. The file is in `node.data_directory`."""
     sync: RetainedSync = "interval"
-    """Used with `disc` only; see `RetainedSync`."""
+    """Used with a file only; see `RetainedSync`."""
     sync_interval_s: Seconds = 1.0
-    """Used with `disc` and `interval` only: how long a written value may wait before it is forced to the disk."""
+    """Used with a file and `interval` only: how long a written value may wait before it is forced to the disk."""
+    cache_bytes: ByteCount = 256 * MIB
+    """Used with `disc_only` only: how much of the file is in memory."""
     max_payload: PayloadBytes = 0
     """Bytes of the largest payload that is retained; larger ones are delivered only, and counted; 0: no limit."""
     expiry_s: Uint32 = 0

@@ -21,7 +21,7 @@ from fanout.errors import StoreError
 from fanout.kept.rows import decode_update, encode_value
 from fanout.replica.update import Update
 
-__all__ = ["FORMAT", "FileDamagedError", "KeptFile", "Sync", "Writes"]
+__all__ = ["CACHE_BYTES", "FORMAT", "FileDamagedError", "KeptFile", "Sync", "Writes", "translated"]
 
 FORMAT: Final = 1
 """Version of the format; stands in the file as SQLite's `user_version`."""
@@ -34,11 +34,13 @@ interval: at latest after the configured interval.
 always:   before it counts as committed.
 """
 
+CACHE_BYTES: Final = 64 * 1024 * 1024
+"""How much of the file SQLite keeps in memory, unless the caller says."""
+
 Writes: TypeAlias = Mapping[str, Mapping[bytes, Update | None]]
 """For each store, topic to its new value; None removes it."""
 
 _APPLICATION: Final = 0x66616E6F  # "fano"
-_CACHE_KIB: Final = 65_536
 _CHECKPOINT_PAGES: Final = 8_000
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _ROWS_READ: Final = 4_096
@@ -62,12 +64,14 @@ class FileDamagedError(Exception):
 class KeptFile:
     """The file, open."""
 
-    def __init__(self, path: Path, *, sync: Sync) -> None:
+    def __init__(self, path: Path, *, sync: Sync, shared: bool = False, cache_bytes: int = CACHE_BYTES) -> None:
         """Open the file, and make it if there is none; it is checked from end to end.
 
         Args:
             path: Where it is.
             sync: See `Sync`.
+            shared: Whether this process has it open more than once; then the caller keeps other processes away.
+            cache_bytes: How much of it SQLite keeps in memory.
 
         Raises:
             StoreError: Another process has it open, this user may not, or another version made it.
@@ -75,20 +79,22 @@ class KeptFile:
         """
         self.path = path
         self._sync = sync
+        self._shared = shared
+        self._cache_bytes = cache_bytes
         self._synchronous = ""
         self._ids: dict[str, int] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Used by one thread at a time: the one that opens it, then the writer's.
-            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
+            self.database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
         except (OSError, sqlite3.Error) as error:
             raise _unusable(path, error) from error
         try:
-            self._begin()
+            self._prepare()
         except BaseException as error:
-            self._database.close()
+            self.database.close()
             if isinstance(error, sqlite3.Error):
-                raise _translated(path, error) from error
+                raise translated(path, error) from error
             raise
 
     @staticmethod
@@ -114,7 +120,7 @@ class KeptFile:
             FileDamagedError: The file cannot be read.
         """
         with _reading(self.path):
-            return dict(self._database.execute("SELECT name, session FROM store"))
+            return dict(self.database.execute("SELECT name, session FROM store"))
 
     def read(self, store: str) -> Iterator[list[Update]]:
         """Yield the values of a store, some thousand at a time, in the order of their topics.
@@ -123,7 +129,7 @@ class KeptFile:
             FileDamagedError: The file cannot be read.
         """
         with _reading(self.path):
-            rows = self._database.execute(
+            rows = self.database.execute(
                 "SELECT topic, value FROM retained WHERE store = ? ORDER BY topic", (self._ids.get(store, 0),)
             )
             while piece := rows.fetchmany(_ROWS_READ):
@@ -134,10 +140,10 @@ class KeptFile:
 
     def forget(self, store: str) -> None:
         """Remove a store with all its values."""
-        with self._database:
-            self._database.execute("BEGIN")
-            self._database.execute("DELETE FROM retained WHERE store = ?", (self._ids.get(store, 0),))
-            self._database.execute("DELETE FROM store WHERE name = ?", (store,))
+        with self.database:
+            self.database.execute("BEGIN")
+            self.database.execute("DELETE FROM retained WHERE store = ?", (self._ids.get(store, 0),))
+            self.database.execute("DELETE FROM store WHERE name = ?", (store,))
         self._ids.pop(store, None)
 
     def commit(self, writes: Writes, sessions: Mapping[str, bytes | None], *, force: bool) -> None:
@@ -151,21 +157,17 @@ class KeptFile:
         Raises:
             sqlite3.Error: They are not made.
         """
-        database = self._database
+        database = self.database
         synchronous = "FULL" if force or self._sync == "always" else "NORMAL"
         if synchronous != self._synchronous:
             database.execute(f"PRAGMA synchronous = {synchronous}")
             self._synchronous = synchronous
         database.execute("BEGIN IMMEDIATE")
         try:
-            for store in {**writes, **sessions}:
-                if store not in self._ids:
-                    row = database.execute("INSERT INTO store (name) VALUES (?) RETURNING id", (store,)).fetchone()
-                    self._ids[store] = row[0]
             for store, values in writes.items():
-                self._write(self._ids[store], values)
+                self.write(store, values)
             for store, session in sessions.items():
-                database.execute("UPDATE store SET session = ? WHERE id = ?", (session, self._ids[store]))
+                self.leave(store, session)
             if force:  # without a change there would be nothing to force
                 database.execute(f"PRAGMA user_version = {FORMAT}")
             database.execute("COMMIT")
@@ -174,6 +176,21 @@ class KeptFile:
                 database.execute("ROLLBACK")
             self._read_ids()
             raise
+
+    def id_of(self, store: str) -> int:
+        """Return the number of a store, which is made if there is none, in the transaction under way."""
+        if store not in self._ids:
+            made = self.database.execute("INSERT INTO store (name) VALUES (?) RETURNING id", (store,)).fetchone()
+            self._ids[store] = made[0]
+        return self._ids[store]
+
+    def write(self, store: str, values: Mapping[bytes, Update | None]) -> None:
+        """Put in and remove values of a store, in the transaction under way."""
+        self._write(self.id_of(store), values)
+
+    def leave(self, store: str, session: bytes | None) -> None:
+        """Note what a store's owner leaves beside its values, in the transaction under way."""
+        self.database.execute("UPDATE store SET session = ? WHERE id = ?", (session, self.id_of(store)))
 
     @property
     def size_bytes(self) -> int:
@@ -187,19 +204,20 @@ class KeptFile:
     def close(self) -> None:
         """Close it; what was committed is on the disk then."""
         with contextlib.suppress(sqlite3.Error):  # the next process reads the write-ahead log then
-            self._database.execute("PRAGMA synchronous = FULL")
+            self.database.execute("PRAGMA synchronous = FULL")
         with contextlib.suppress(sqlite3.Error):
-            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        self._database.close()
+            self.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self.database.close()
 
-    def _begin(self) -> None:
-        database = self._database
-        database.execute("PRAGMA locking_mode = EXCLUSIVE")
+    def _prepare(self) -> None:
+        database = self.database
+        if not self._shared:
+            database.execute("PRAGMA locking_mode = EXCLUSIVE")
         database.execute("PRAGMA journal_mode = WAL")
-        database.execute("BEGIN EXCLUSIVE")  # takes the lock, which is kept as long as the file is open
+        database.execute("BEGIN EXCLUSIVE")  # takes the lock; unless the file is shared it is kept until the end
         database.execute("COMMIT")
-        database.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        database.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+        database.execute(f"PRAGMA cache_size = -{self._cache_bytes // 1024}")
+        database.execute(f"PRAGMA wal_autocheckpoint = {0 if self._shared else _CHECKPOINT_PAGES}")
         (found,) = database.execute("PRAGMA user_version").fetchone()
         (application,) = database.execute("PRAGMA application_id").fetchone()
         if not database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
@@ -222,7 +240,7 @@ class KeptFile:
 
     def _read_ids(self) -> None:
         with contextlib.suppress(sqlite3.Error):
-            self._ids = dict(self._database.execute("SELECT name, id FROM store"))
+            self._ids = dict(self.database.execute("SELECT name, id FROM store"))
 
     def _write(self, store: int, values: Mapping[bytes, Update | None]) -> None:
         pieces: list[bytes] = []
@@ -243,9 +261,9 @@ class KeptFile:
             places.append(f"[{at},{length},{at + length},{len(value)}]")
             at += length + len(value)
         if pieces:
-            self._database.execute(_PUT, (store, b"".join(pieces), f"[{','.join(places)}]"))
+            self.database.execute(_PUT, (store, b"".join(pieces), f"[{','.join(places)}]"))
         if removed:
-            self._database.execute(_REMOVE, (store, b"".join(removed), f"[{','.join(removed_places)}]"))
+            self.database.execute(_REMOVE, (store, b"".join(removed), f"[{','.join(removed_places)}]"))
 
 
 @contextlib.contextmanager
@@ -255,10 +273,13 @@ def _reading(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", None) is None:  # text that is none, which Python finds and not SQLite
             raise FileDamagedError(str(error)) from error
-        raise _translated(path, error) from error
+        raise translated(path, error) from error
 
 
-def _translated(path: Path, error: sqlite3.Error) -> Exception:
+def translated(path: Path, error: Exception) -> Exception:
+    """Return what is raised in place of an error of SQLite, or of a value that cannot be read."""
+    if not isinstance(error, sqlite3.Error):
+        return FileDamagedError(f"a value cannot be read: {error}")
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _DAMAGE:
         return FileDamagedError(str(error))

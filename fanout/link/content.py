@@ -67,7 +67,7 @@ class ContentFilter:
             reason = self._reason_against(update, selector, copies=self._copies_come and phase is not Phase.LIVE)
             if reason is not None:
                 self.unfit[index][reason] = self.unfit[index].get(reason, 0) + 1
-                if update[3] and (update[0] in taken or update[0] in self._replica.values):
+                if update[3] and (update[0] in taken or update[0] in self._replica.view):
                     admitted.append(_removal(update, selector))
             elif selector.live_only and update[3]:
                 admitted.append((*update[:3], False, *update[4:]))

@@ -392,7 +392,7 @@ class SessionLife:
         self.remove_expired()
         result = self._replica.end_pass()
         if self.state is LinkState.VERIFYING:
-            losses = find_losses(result, self._replica.values, before=self._course.stamp_before, now_ns=self.now_ns)
+            losses = find_losses(result, self._replica.view, before=self._course.stamp_before, now_ns=self.now_ns)
             if losses:
                 self._end_session(Trigger.LOSS, str(losses), LinkLost(str(losses)))
                 return
@@ -401,7 +401,7 @@ class SessionLife:
         elif self.audits.current is not None:
             vanished = self.audits.current.judge(
                 result,
-                self._replica.values,
+                self._replica.view,
                 topics=self._replica.count(index),
                 proves_absence=self._primary.order is Order.KNOWN,
                 before=self._course.stamp_before,

@@ -55,7 +55,7 @@ class ListComparison:
         It agreed at the moment it is told; a set that moves meanwhile takes another time. The first list that cannot be
         had ends it.
         """
-        session, values = self._session, self._replica.values
+        session, values = self._session, self._replica.view
         for index, selector in enumerate(self._config.selectors):
             evidence, epoch = session.life.evidence[index], session.life.epoch
             if selector.is_choosy or evidence is None or evidence.is_at_least(Evidence.COUNT):

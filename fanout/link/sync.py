@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
 
 from fanout.errors import LinkLost, SnapshotUnproved
 from fanout.link.control import ControlChannel
@@ -227,7 +226,7 @@ class RetainedSync(Stage):
             self._judge_comparison(Evidence.TWO_PASS if silent else evidence, now)
             return
         selector = self._selectors[self.index]
-        verdict = self._comparison.take(self._replica.seen_topics, held=self._replica.values)
+        verdict = self._comparison.take(self._replica.seen_topics, held=self._replica.view)
         if verdict is Verdict.SAME:
             self.evidence = Evidence.TWO_PASS if silent else evidence
             if not silent and (count := self._likely_limit()):
@@ -239,7 +238,7 @@ class RetainedSync(Stage):
                 )
         elif verdict is Verdict.NOTHING and silent:
             self.evidence = Evidence.QUIET
-            held = self._replica.values
+            held = self._replica.view
             self._replica.begin_pass(self.index, seen=(topic for topic in self._comparison.seen if topic in held))
         else:
             comparison = self._comparison
@@ -262,7 +261,7 @@ class RetainedSync(Stage):
         Copies of topics that are not replicated count at the primary, too.
         """
         fenced = self._fence is not None and matches(self._selectors[self.index].filter.encode(), self._fence)
-        return next(filter(is_likely_limit, (len(self._replica.seen_topics), self._copies + fenced)), 0)
+        return next(filter(is_likely_limit, (self._replica.seen_count, self._copies + fenced)), 0)
 
     def _judge_comparison(self, evidence: Evidence, now: float) -> None:
         """Take a set that is compared with what was held before; what it did not bring may have been cut off.
@@ -300,15 +299,13 @@ class RetainedSync(Stage):
 
     def _newest(self, count: int) -> list[bytes]:
         """Return topics of the set under way at the primary, the newest in the replica first."""
-        selector, seen = self._selectors[self.index], self._replica.seen_topics
-        topics = (topic for topic in reversed(self._replica.values) if topic in seen and selector.covers_local(topic))
-        return [topic.removeprefix(selector.prefix.encode()) for topic in islice(topics, count)]
+        prefix = self._selectors[self.index].prefix.encode()
+        return [topic.removeprefix(prefix) for topic in self._replica.newest_seen(count)]
 
     def _unseen(self, count: int) -> list[bytes]:
         """Return topics that the set under way did not bring, at the primary."""
-        selector, seen = self._selectors[self.index], self._replica.seen_topics
-        topics = (topic for topic in self._replica.values if topic not in seen and selector.covers_local(topic))
-        return [topic.removeprefix(selector.prefix.encode()) for topic in islice(topics, count)]
+        prefix = self._selectors[self.index].prefix.encode()
+        return [topic.removeprefix(prefix) for topic in self._replica.some_unseen(count)]
 
     @property
     def _repeats(self) -> bool:

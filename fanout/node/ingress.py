@@ -157,7 +157,7 @@ class _Space:
     def __init__(self, replica: Replica, rows: list[PublishRow]) -> None:
         topics_max, bytes_max = replica.topics_max, replica.bytes_max
         self._replica = replica
-        self._topics_left = len(rows) if topics_max is None else topics_max - len(replica.values)
+        self._topics_left = len(rows) if topics_max is None else topics_max - len(replica)
         used = replica.payload_bytes + replica.topic_bytes
         self._bytes_left = None if bytes_max is None else bytes_max - used
         self._set: dict[bytes, int] = {}  # what this run has set: topic to bytes of its payload, 0 for removed
@@ -168,7 +168,7 @@ class _Space:
 
     def take(self, topic: bytes, payload: bytes) -> str:
         """Take what a retained message needs; return the key of the limit that has no room for it, else nothing."""
-        held = self._replica.values.get(topic)
+        held = self._replica.view.get(topic)
         before = self._set.get(topic, len(held[1]) if held is not None else 0)
         after = len(payload)
         topics = (after > 0) - (before > 0)

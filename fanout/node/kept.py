@@ -6,20 +6,24 @@ not know how the file is made, nor what a link does with a session.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
 from fanout.config import LinkConfig
+from fanout.kept.direct import DirectStore
 from fanout.kept.file import FileDamagedError
+from fanout.kept.replica import DiscReplica
 from fanout.kept.store import KeptStore
 from fanout.link.kept_session import Resumption, find_resumption
 from fanout.replica.store import Replica
 from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_digest
 from fanout.selection import Selector
 
-__all__ = ["OWN_STORE", "load_kept"]
+__all__ = ["OWN_STORE", "load_direct", "load_kept"]
+
+_R = TypeVar("_R", bound=Replica)
 
 OWN_STORE: Final = "own topics"
 """The store of the node's own namespace; no link has a name with a blank."""
@@ -69,20 +73,59 @@ def _load(
     node_id: str,
     logger: FilteringBoundLogger,
 ) -> dict[str, Resumption]:
+    def fill(store: str, replica: Replica, selectors: Sequence[Selector] | None) -> int:
+        return _fill(kept, store, replica, selectors=selectors)
+
+    return _load_all(kept, links, own=own, node_id=node_id, fill=fill, logger=logger)
+
+
+def load_direct(
+    kept: DirectStore,
+    links: Sequence[tuple[LinkConfig, DiscReplica]],
+    *,
+    own: DiscReplica,
+    node_id: str,
+    now_ns: int,
+    logger: FilteringBoundLogger,
+) -> dict[str, Resumption]:
+    """Open the file that the replicas work on, and have them count what is in it; see `load_kept`."""
+
+    def count(store: str, replica: DiscReplica, selectors: Sequence[Selector] | None) -> int:
+        return replica.load(lambda update: _is_good(update, selectors))
+
+    kept.open(now_ns=now_ns)
+    try:
+        return _load_all(kept, links, own=own, node_id=node_id, fill=count, logger=logger)
+    except FileDamagedError as error:
+        for replica in (own, *(replica for _, replica in links)):
+            replica.forget()
+        kept.set_aside(str(error), now_ns=now_ns)
+        return {}
+
+
+def _load_all(
+    kept: KeptStore | DirectStore,
+    links: Sequence[tuple[LinkConfig, _R]],
+    *,
+    own: _R,
+    node_id: str,
+    fill: Callable[[str, _R, Sequence[Selector] | None], int],
+    logger: FilteringBoundLogger,
+) -> dict[str, Resumption]:
     resumptions: dict[str, Resumption] = {}
     sessions = kept.sessions()
     for config, replica in links:
         resumption = find_resumption(sessions.get(config.name), config, node_id=node_id)
         if resumption is None:
             continue
-        dropped = _fill(kept, config.name, replica, selectors=resumption.selectors)
+        dropped = fill(config.name, replica, resumption.selectors)
         resumptions[config.name] = resumption
         logger.info("replica loaded", link=config.name, topics=len(replica), dropped=dropped)
     for name in sessions.keys() - resumptions.keys() - {OWN_STORE}:
         kept.forget(name)
         logger.info("values of no use any more removed from disk", link=name)
     if OWN_STORE in sessions:
-        dropped = _fill(kept, OWN_STORE, own, selectors=None)
+        dropped = fill(OWN_STORE, own, None)
         logger.info("own retained values loaded", topics=len(own), dropped=dropped)
     return resumptions
 
@@ -101,14 +144,7 @@ def _fill(kept: KeptStore, store: str, replica: Replica, *, selectors: Sequence[
         good: list[Update] = []
         outside: list[Update] = []
         for update in values:
-            selector = None if selectors is None else _selector_of(update[0], selectors)
-            if selectors is not None and selector is None:
-                outside.append(update)
-                continue
-            prefix = 0 if selector is None else len(selector.prefix.encode())
-            if content_digest(update[0][prefix:], update[1]) != update[7]:
-                raise FileDamagedError(f"the value of {update[0]!r} is not what was written")
-            good.append(update)
+            (good if _is_good(update, selectors) else outside).append(update)
         changes = replica.apply(good, phase=Phase.SNAPSHOT)
         outside += [one for one, kind in zip(good, changes.kinds, strict=True) if kind == ChangeKind.REFUSED]
         if outside:
@@ -116,6 +152,21 @@ def _fill(kept: KeptStore, store: str, replica: Replica, *, selectors: Sequence[
     if dropped:
         kept.put(store, dropped)
     return sum(len(changes.updates) for changes in dropped)
+
+
+def _is_good(update: Update, selectors: Sequence[Selector] | None) -> bool:
+    """Say whether a value is of a selector.
+
+    Raises:
+        FileDamagedError: It is not what was written.
+    """
+    selector = None if selectors is None else _selector_of(update[0], selectors)
+    if selectors is not None and selector is None:
+        return False
+    prefix = 0 if selector is None else len(selector.prefix.encode())
+    if content_digest(update[0][prefix:], update[1]) != update[7]:
+        raise FileDamagedError(f"the value of {update[0]!r} is not what was written")
+    return True
 
 
 def _selector_of(topic: bytes, selectors: Sequence[Selector]) -> Selector | None:

@@ -71,9 +71,7 @@ async def log_loaded(log: LogWriter, own: Replica, *, source: LogSource) -> None
         own: The node's own values.
         source: Whose they are.
     """
-    values = list(own.values.values())
-    for start in range(0, len(values), _AT_ONCE):
-        piece = values[start : start + _AT_ONCE]
+    for piece in own.pieces(_AT_ONCE):
         kinds = bytearray([ChangeKind.UNCHANGED]) * len(piece)
         log.append(Changes(piece, kinds, [], Phase.AUDIT), source=source)
         await asyncio.to_thread(log.flush)  # the log's queue may have room for less than all of them

@@ -20,7 +20,10 @@ from fanout.api.agent import AgentListener
 from fanout.api.http_server import HttpServer
 from fanout.concerned import Concerned
 from fanout.config import LinkConfig, NodeConfig, Role
+from fanout.kept.direct import DirectStore
+from fanout.kept.replica import DiscReplica
 from fanout.kept.store import KeptStore, stored_rows
+from fanout.link.kept_session import Resumption
 from fanout.link.link import Link
 from fanout.long_lived import LongLived
 from fanout.mqtt.reason_codes import ReasonCode
@@ -28,7 +31,7 @@ from fanout.node.cautions import find_cautions
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
-from fanout.node.kept import OWN_STORE, load_kept
+from fanout.node.kept import OWN_STORE, load_direct, load_kept
 from fanout.node.missing import missing_filter
 from fanout.node.replication_log import describe, log_loaded, make_log
 from fanout.node.store import JoinedStore
@@ -101,10 +104,10 @@ class Node:
         for link_config in config.links:
             self._add_link(link_config)
         server_config = config.server if role != "tap" else None
-        self.own = Replica(
+        self.own = self._make_replica(
+            OWN_STORE,
             topics_max=server_config.retained_topics_max if server_config else 0,
             bytes_max=server_config.retained_bytes_max if server_config else 0,
-            payload_max=config.retained.max_payload or None,
         )
         self._sys = SysTopics()
         self.store = JoinedStore(
@@ -171,7 +174,7 @@ class Node:
             StoreError: The file of retained values cannot be opened.
         """
         if self.kept is not None:
-            await asyncio.to_thread(self._load_kept, self.kept)
+            await asyncio.to_thread(self._load_kept)
         if self._log is not None:
             await asyncio.to_thread(self._log.open)
             self._log.event("start", detail=describe(self.config))
@@ -193,6 +196,8 @@ class Node:
         self.spawn("housekeeping", self._keep_house)
         if self.http is not None:
             self.spawn("http", self.http.wait_failed)
+        if isinstance(self.kept, DirectStore):
+            self.spawn("retained values", self.kept.wait_failed)
         if self.pool is not None:
             self.spawn("workers", self.pool.wait_failed)
         for name, link in self._links.items():
@@ -345,28 +350,53 @@ class Node:
 
     # Its own.
 
-    def _make_kept(self) -> KeptStore | None:
+    def _make_kept(self) -> KeptStore | DirectStore | None:
         retained = self.config.retained
         if retained.storage == "ram":
             return None
+        path = self.config.node.data_directory / f"retained-{self.config.node.id}.sqlite"
+        if retained.storage == "disc_only":
+            return DirectStore(
+                path,
+                sync=retained.sync,
+                sync_interval_s=retained.sync_interval_s,
+                cache_bytes=retained.cache_bytes,
+                hold=self._hold_for_disk,
+                logger=self._logger,
+            )
         return KeptStore(
-            self.config.node.data_directory / f"retained-{self.config.node.id}.sqlite",
+            path,
             sync=retained.sync,
             sync_interval_s=retained.sync_interval_s,
             hold=self._hold_for_disk,
             logger=self._logger,
         )
 
-    def _load_kept(self, kept: KeptStore) -> None:
+    def _make_replica(
+        self, store: str, *, selectors: Sequence[Selector] = (), topics_max: int | None, bytes_max: int | None
+    ) -> Replica:
+        payload_max = self.config.retained.max_payload or None
+        if isinstance(self.kept, DirectStore):
+            return DiscReplica(
+                self.kept.table(store),
+                selectors=selectors,
+                topics_max=topics_max,
+                bytes_max=bytes_max,
+                payload_max=payload_max,
+            )
+        return Replica(selectors=selectors, topics_max=topics_max, bytes_max=bytes_max, payload_max=payload_max)
+
+    def _load_kept(self) -> None:
         """Give the replicas what an earlier process left, and the links its sessions."""
-        resumptions = load_kept(
-            kept,
-            [(record.config, record.replica) for record in self._records.values()],
-            own=self.own,
-            node_id=self.config.node.id,
-            now_ns=self.clock.now_ns(),
-            logger=self._logger,
-        )
+        resumptions: dict[str, Resumption] = {}
+        node_id, now_ns, logger = self.config.node.id, self.clock.now_ns(), self._logger
+        links = [(record.config, record.replica) for record in self._records.values()]
+        if isinstance(self.kept, KeptStore):
+            resumptions = load_kept(self.kept, links, own=self.own, node_id=node_id, now_ns=now_ns, logger=logger)
+        elif self.kept is not None:
+            assert isinstance(self.own, DiscReplica)
+            counted = [(config, replica) for config, replica in links if isinstance(replica, DiscReplica)]
+            resumptions = load_direct(self.kept, counted, own=self.own, node_id=node_id, now_ns=now_ns, logger=logger)
         for name, resumption in resumptions.items():
             self._links[name].restore(resumption)
 
@@ -403,11 +433,8 @@ class Node:
         return Gate(access, passwords=passwords, monotonic=self.clock.monotonic, logger=self._logger)
 
     def _add_link(self, config: LinkConfig) -> None:
-        replica = Replica(
-            selectors=config.selectors,
-            topics_max=config.topics_max,
-            bytes_max=config.bytes_max,
-            payload_max=self.config.retained.max_payload or None,
+        replica = self._make_replica(
+            config.name, selectors=config.selectors, topics_max=config.topics_max, bytes_max=config.bytes_max
         )
         source = self._log.source(link=config.name, selectors=config.selectors) if self._log else None
         self._records[config.name] = _LinkRecord(config, replica=replica, source=source)

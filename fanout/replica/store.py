@@ -8,8 +8,9 @@ in as an argument.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import islice
 
 from fanout.replica.topic_tree import TopicTree
 from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, Update, content_digest
@@ -56,12 +57,15 @@ class PassResult:
 class Replica:
     """The retained values of one link, or of a node's own namespace.
 
+    Here everything is in memory; `fanout.kept.replica` keeps it in a file, and here only what it works on.
+
     Attributes:
-        values: Local topic to its update; others may only read it.
+        values: Local topic to its update, of those topics that are in memory; others may only read it, and ask `view`
+            for what must not be missed.
         selector_of: Local topic to the position of its selector, for every topic of `values`; empty with
             fewer than two selectors. Others may only read it.
-        payload_bytes: Sum of the payload lengths of `values`.
-        topic_bytes: Sum of the topic lengths of `values`; together with the payloads it is at most
+        payload_bytes: Sum of the payload lengths of all values.
+        topic_bytes: Sum of the topic lengths of all values; together with the payloads it is at most
         `bytes_max`.
         refused_total: Retained values that a limit kept out, since the replica was made.
     """
@@ -92,6 +96,8 @@ class Replica:
         self.payload_bytes = 0
         self.topic_bytes = 0
         self.refused_total = 0
+        self._elsewhere = 0
+        """How many topics have a value that is not in `values`."""
         self._tree = TopicTree()
         self._digest = 0
         # One count and digest for each selector, and the last of each for topics outside, whose index is -1; with
@@ -114,7 +120,18 @@ class Replica:
 
     def __len__(self) -> int:
         """Return the number of topics with a retained value."""
-        return len(self.values)
+        return len(self.values) + self._elsewhere
+
+    @property
+    def view(self) -> Mapping[bytes, Update]:
+        """Local topic to its update, of every topic, read only. Not for the hot path: a look may cost a statement."""
+        return self.values
+
+    def pieces(self, piece: int = 5000) -> Iterator[list[Update]]:
+        """Yield every value, in pieces; the replica must not change meanwhile."""
+        values = iter(self.values.values())
+        while found := list(islice(values, piece)):
+            yield found
 
     def apply(self, updates: list[Update], *, phase: Phase, of_pass: bool = True) -> Changes:
         """Apply one batch.
@@ -139,7 +156,7 @@ class Replica:
         several = len(self.selectors) > 1
         selector_of = self.selector_of
         digests = self._digests
-        topics_max = self.topics_max
+        topics_max = None if self.topics_max is None else self.topics_max - self._elsewhere
         bytes_max = self.bytes_max
         payload_max = _ANY_LENGTH if self.payload_max is None else self.payload_max
         payload_bytes = self.payload_bytes
@@ -328,22 +345,34 @@ class Replica:
     @property
     def unseen_count(self) -> int:
         """How many topics of the selector the running pass has not brought; 0 when no pass runs."""
-        return 0 if self._seen is None else self.count(self._pass_index) - len(self._seen)
+        return 0 if self._seen is None else self.count(self._pass_index) - self.seen_count
 
     @property
     def seen_topics(self) -> Set[bytes]:
         """The local topics that the running pass has brought; a later pass has a set of its own."""
         return frozenset() if self._seen is None else self._seen
 
+    @property
+    def seen_count(self) -> int:
+        """How many topics the running pass has brought."""
+        return 0 if self._seen is None else len(self._seen)
+
+    def newest_seen(self, count: int) -> list[bytes]:
+        """Return local topics that the running pass has brought, those that are newest here first."""
+        seen = self.seen_topics
+        return list(islice((topic for topic in reversed(self.values) if topic in seen), count))
+
+    def some_unseen(self, count: int) -> list[bytes]:
+        """Return local topics of the selector that the running pass has not brought, so many at most."""
+        seen, index = self._seen, self._pass_index
+        if seen is None:
+            return []
+        unseen = (topic for topic in self.values if topic not in seen and self._index(topic) == index)
+        return list(islice(unseen, count))
+
     def end_pass(self) -> PassResult:
         """End the running pass and return what it showed."""
-        seen, changed, index = self._seen or set(), self._changed, self._pass_index
-        unseen: tuple[bytes, ...] = ()
-        if self._seen is not None and self.unseen_count:
-            single = len(self.selectors) <= 1
-            unseen = tuple(
-                topic for topic in self.values if topic not in seen and (single or self._index(topic) == index)
-            )
+        unseen, changed = tuple(self.some_unseen(self.unseen_count)) if self.unseen_count else (), self._changed
         self.drop_pass()
         return PassResult(unseen, tuple(changed))
 
@@ -414,7 +443,7 @@ class Replica:
             selector_index: Which selector's; None for all.
         """
         if selector_index is None or len(self.selectors) <= 1:
-            return len(self.values)
+            return len(self)
         return self._counts[selector_index]
 
     def _remove(self, topics: Iterable[bytes], *, now_ns: int, indexed: bool = True) -> Changes:

@@ -13,10 +13,11 @@ rare: known topics never come here.
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 
-__all__ = ["TopicTree"]
+__all__ = ["TopicSearch", "TopicTree"]
 
 _CHUNK_TOPICS = 256
 """A list is split into pieces of this length when it has more than twice as many topics."""
@@ -25,7 +26,78 @@ _MERGE_AT = 8
 """From this many new topics for one list, sorting it again is quicker than inserting one by one."""
 
 
-class TopicTree:
+class TopicSearch:
+    """Finds the topics that a Topic Filter matches in any set of them that is ordered by their bytes."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __contains__(self, topic: bytes) -> bool:
+        """Say whether `topic` is in the set."""
+
+    @abstractmethod
+    def _pieces(self, low: bytes, high: bytes | None) -> Iterator[list[bytes]]:
+        """Yield stretches of the topics from `low` on and below `high`, in order; none of them is empty."""
+
+    def match(self, topic_filter: bytes) -> Iterator[list[bytes]]:
+        """Yield the topics that a Topic Filter matches, in the order of their bytes, in pieces.
+
+        A piece is a stretch of the set, some hundred topics or none: so that the search takes little time
+        between two of them, and they end at the same places whoever searches. The set may change while the search
+        is under way: a topic that is there from beginning to end is yielded once, one that comes or goes meanwhile
+        may or may not be.
+
+        Args:
+            topic_filter: A valid Topic Filter without `$share/{ShareName}/`.
+        """
+        levels = topic_filter.split(b"/")
+        depth = next((index for index, level in enumerate(levels) if level in (b"+", b"#")), None)
+        if depth is None:
+            return self._match_name(topic_filter)
+        root = b"/".join(levels[:depth])
+        if levels[depth] == b"+":
+            return self._match_levels(levels, root)
+        return self._match_branch(root) if depth else self._match_all()
+
+    def _match_name(self, topic: bytes) -> Iterator[list[bytes]]:
+        if topic in self:
+            yield [topic]
+
+    def _match_branch(self, root: bytes) -> Iterator[list[bytes]]:
+        yield from self._match_name(root)  # `a/#` matches `a` too (MQTT 5, section 4.7.1.2)
+        yield from self._pieces(root + b"/", root + b"0")
+
+    def _match_all(self) -> Iterator[list[bytes]]:
+        for low, high in ((b"", b"$"), (b"%", None)):  # nothing that begins with `$` [MQTT-4.7.2-1]
+            yield from self._pieces(low, high)
+
+    def _match_levels(self, levels: list[bytes], root: bytes) -> Iterator[list[bytes]]:
+        """Search below `root` for a filter with `+`, jumping from a failure to what may match next."""
+        fullmatch = re.compile(_expression(levels), re.DOTALL).fullmatch
+        position = root + b"/" if root else b""
+        high = root + b"0" if root else None
+        while True:
+            piece = next(self._pieces(position, high), None)
+            if piece is None:
+                return
+            index = 0
+            found: list[bytes] = []
+            position = piece[-1] + b"\0"
+            while index < len(piece):
+                topic = piece[index]
+                index += 1
+                if fullmatch(topic) is not None:
+                    found.append(topic)
+                    continue
+                target = _next_candidate(levels, topic)
+                if target > piece[-1]:
+                    position = target
+                    break
+                index = bisect_left(piece, target, index)
+            yield found
+
+
+class TopicTree(TopicSearch):
     """A set of Topic Names that answers which of them a Topic Filter matches."""
 
     __slots__ = ("_chunks", "_highest", "_version")
@@ -109,63 +181,6 @@ class TopicTree:
                 del self._chunks[-1], self._highest[-1]
         self._version += 1
         return taken
-
-    def match(self, topic_filter: bytes) -> Iterator[list[bytes]]:
-        """Yield the topics that a Topic Filter matches, in the order of their bytes, in pieces.
-
-        A piece is what one list of the tree has, some hundred topics or none: so that the search takes little time
-        between two of them, and they end at the same places whoever searches. The tree may change while the search
-        is under way: a topic that is there from beginning to end is yielded once, one that comes or goes meanwhile
-        may or may not be.
-
-        Args:
-            topic_filter: A valid Topic Filter without `$share/{ShareName}/`.
-        """
-        levels = topic_filter.split(b"/")
-        depth = next((index for index, level in enumerate(levels) if level in (b"+", b"#")), None)
-        if depth is None:
-            return self._match_name(topic_filter)
-        root = b"/".join(levels[:depth])
-        if levels[depth] == b"+":
-            return self._match_levels(levels, root)
-        return self._match_branch(root) if depth else self._match_all()
-
-    def _match_name(self, topic: bytes) -> Iterator[list[bytes]]:
-        if (place := self._find(topic)) is not None:
-            yield [self._chunks[place[0]][place[1]]]
-
-    def _match_branch(self, root: bytes) -> Iterator[list[bytes]]:
-        yield from self._match_name(root)  # `a/#` matches `a` too (MQTT 5, section 4.7.1.2)
-        yield from self._pieces(root + b"/", root + b"0")
-
-    def _match_all(self) -> Iterator[list[bytes]]:
-        for low, high in ((b"", b"$"), (b"%", None)):  # nothing that begins with `$` [MQTT-4.7.2-1]
-            yield from self._pieces(low, high)
-
-    def _match_levels(self, levels: list[bytes], root: bytes) -> Iterator[list[bytes]]:
-        """Search below `root` for a filter with `+`, jumping from a failure to what may match next."""
-        fullmatch = re.compile(_expression(levels), re.DOTALL).fullmatch
-        position = root + b"/" if root else b""
-        high = root + b"0" if root else None
-        while True:
-            piece = next(self._pieces(position, high), None)
-            if piece is None:
-                return
-            index = 0
-            found: list[bytes] = []
-            position = piece[-1] + b"\0"
-            while index < len(piece):
-                topic = piece[index]
-                index += 1
-                if fullmatch(topic) is not None:
-                    found.append(topic)
-                    continue
-                target = _next_candidate(levels, topic)
-                if target > piece[-1]:
-                    position = target
-                    break
-                index = bisect_left(piece, target, index)
-            yield found
 
     def _pieces(self, low: bytes, high: bytes | None) -> Iterator[list[bytes]]:
         """Yield copies of stretches of the topics from `low` on and below `high`; none of them is empty."""

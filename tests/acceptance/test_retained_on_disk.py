@@ -22,7 +22,14 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.mosquitto
 
 DISC = '[retained]\nstorage = "disc"\n'
+STORAGES = {"disc": DISC, "disc_only": '[retained]\nstorage = "disc_only"\ncache_bytes = 65536\n'}
 VALUES = [(f"plant/{number}", b"%d" % number) for number in range(500)]
+
+
+@pytest.fixture(params=list(STORAGES))
+def disc(request: pytest.FixtureRequest) -> str:
+    """Return `[retained]` with each storage that has a file."""
+    return STORAGES[request.param]
 
 
 @pytest.fixture
@@ -60,9 +67,11 @@ def file_of(nodes: Nodes, name: str = "edge-1") -> Path:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-async def test_killed_in_a_stream_nothing_acknowledged_is_lost(patient: Mosquitto, nodes: Nodes, qos: int) -> None:
+async def test_killed_in_a_stream_nothing_acknowledged_is_lost(
+    patient: Mosquitto, nodes: Nodes, qos: int, disc: str
+) -> None:
     """Killed again and again while updates flow, a secondary resumes its session, and verification finds no loss."""
-    node = nodes.secondary(DISC, link(patient.port, selector("plant/#", qos=qos), settings=QUICK))
+    node = nodes.secondary(disc, link(patient.port, selector("plant/#", qos=qos), settings=QUICK))
     await node.begin()
     epoch = node.link_status()["epoch"]
     final = [(topic, b"final") for topic, _ in VALUES]
@@ -153,16 +162,16 @@ async def test_a_session_that_is_gone_begins_anew(mosquitto: Mosquitto, nodes: N
     assert "no session for this link any more" in node.log_text()
 
 
-async def test_a_changed_configuration_unsubscribes_and_subscribes(patient: Mosquitto, nodes: Nodes) -> None:
+async def test_a_changed_configuration_unsubscribes_and_subscribes(patient: Mosquitto, nodes: Nodes, disc: str) -> None:
     """Selectors that are gone are unsubscribed and their topics removed; new ones are there when the node is ready."""
     every = [(f"{root}/{number}", b"%d" % number) for root in ("plant", "office", "yard") for number in range(50)]
-    node = nodes.secondary(DISC, link(patient.port, selector("plant/#"), selector("office/#"), settings=QUICK))
+    node = nodes.secondary(disc, link(patient.port, selector("plant/#"), selector("office/#"), settings=QUICK))
     await publish(patient, every)
     await node.begin()
     epoch = node.link_status()["epoch"]
     await wait_until(lambda: committed(node) >= 100, what="the values on disk")
     await kill(node)
-    node.links = "\n".join([DISC, link(patient.port, selector("plant/#"), selector("yard/#"), settings=QUICK)])
+    node.links = "\n".join([disc, link(patient.port, selector("plant/#"), selector("yard/#"), settings=QUICK)])
     await publish(patient, [("office/1", b"pending"), ("plant/1", b"pending")])
     await node.begin()
     expected = {topic: payload for topic, payload in every if not topic.startswith("office")} | {"plant/1": b"pending"}
@@ -176,9 +185,9 @@ async def test_a_changed_configuration_unsubscribes_and_subscribes(patient: Mosq
 
 
 @pytest.mark.parametrize("damage", ["truncated", "overwritten"])
-async def test_a_damaged_file_is_set_aside(mosquitto: Mosquitto, nodes: Nodes, damage: str) -> None:
+async def test_a_damaged_file_is_set_aside(mosquitto: Mosquitto, nodes: Nodes, damage: str, disc: str) -> None:
     """A file that is not what was written is renamed, the log says so, and a snapshot is taken."""
-    node = nodes.secondary(DISC, link(mosquitto.port, selector("plant/#"), settings=QUICK))
+    node = nodes.secondary(disc, link(mosquitto.port, selector("plant/#"), settings=QUICK))
     await publish(mosquitto, VALUES)
     await node.begin()
     await asyncio.to_thread(node.stop)
@@ -196,9 +205,9 @@ async def test_a_damaged_file_is_set_aside(mosquitto: Mosquitto, nodes: Nodes, d
     assert len(list(file.parent.glob("*.damaged-*"))) == 1
 
 
-async def test_a_second_process_is_refused(mosquitto: Mosquitto, nodes: Nodes) -> None:
+async def test_a_second_process_is_refused(mosquitto: Mosquitto, nodes: Nodes, disc: str) -> None:
     """Two processes cannot have one file: the second does not start, and says why."""
-    links = DISC, link(mosquitto.port, selector("plant/#"), settings=QUICK)
+    links = disc, link(mosquitto.port, selector("plant/#"), settings=QUICK)
     node = nodes.secondary(*links)
     await node.begin()
     second = Nodes(nodes.directory).secondary(*links, log=False)
@@ -226,10 +235,10 @@ def committed(node: LiveNode) -> int:
 # A fanout primary: what clients publish here.
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-async def test_values_published_here_survive_a_kill(nodes: Nodes, workers: int) -> None:
+@pytest.mark.parametrize(("workers", "storage"), [(1, "disc"), (2, "disc"), (1, "disc_only")])
+async def test_values_published_here_survive_a_kill(nodes: Nodes, workers: int, storage: str) -> None:
     """Whatever was acknowledged to its publisher is there after a kill; cleared values stay cleared."""
-    node = nodes.primary(settings=f"workers = {workers}\n{DISC}")
+    node = nodes.primary(settings=f"workers = {workers}\n{STORAGES[storage]}")
     await begin_patiently(node)
     every = [(f"own/{number}", b"%d" % number) for number in range(200)]
 

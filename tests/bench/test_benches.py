@@ -174,3 +174,15 @@ def test_disc_reads_what_it_wrote(tmp_path: Path) -> None:
         assert result[figure] > 0
     assert result["commit ms"] <= result["commit ms, 99 %"]
     assert result["file bytes"] > 3000 * 64
+
+
+def test_disc_only_counts_what_it_wrote(tmp_path: Path) -> None:
+    """An audit finds every topic, a search and a start too, which the bench itself checks."""
+    path = tmp_path / "results.json"
+    command = [sys.executable, "-m", "bench", "disc", "--only", "--topics", "3000", "--runs", "1", "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(path.read_text())["results"]
+    assert (result["topics"], result["cache bytes"]) == (3000, 256 * 1024 * 1024)
+    for figure in ("snapshot, CPU us", "audit, CPU us", "longest turn ms", "load s", "peak RSS MiB"):
+        assert result[figure] > 0

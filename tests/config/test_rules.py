@@ -67,6 +67,19 @@ class TestRoles:
         assert all(hint for _, _, hint in found)
 
 
+class TestRetained:
+    """Values that are on the disk only must not be in memory for another reason."""
+
+    def test_disc_only_refuses_what_has_every_topic_in_memory(self) -> None:
+        """Each key that would is named, with what to do; with another storage it is fine."""
+        keys = 'count_url = "http://127.0.0.1:18083/api/v5/mqtt/retainer/messages"\nannounce_missing = true\n'
+        text = f'{NODE}[server]\nworkers = 2\n{LINK}{keys}{SELECTOR}[retained]\nstorage = "disc_only"\n'
+        found = faults_of(text)
+        assert [key for key, _, _ in found] == ["server.workers", "link[0].count_url", "link[0].announce_missing"]
+        assert all('retained.storage is "disc_only"' in problem and '"disc"' in hint for _, problem, hint in found)
+        assert faults_of(text.replace("disc_only", "disc")) == []
+
+
 class TestListeners:
     """Listeners must not take each other's port, nor a link lead back to the node."""
 

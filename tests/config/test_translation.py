@@ -223,10 +223,10 @@ def test_every_key_without_a_default_has_a_hint() -> None:
             "Use topics_max of [[link]], and retained_topics_max of [server] for this node's own topics.",
         ),
         (
-            "[server]\n[retained]\nstorage = 'disc_only'",
+            "[server]\n[retained]\nstorage = 'tape'",
             "retained.storage",
-            'the text "disc_only" is not possible here',
-            'Use "ram" or "disc".',
+            'the text "tape" is not possible here',
+            'Use "ram", "disc" or "disc_only".',
         ),
     ],
 )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fanout.mqtt.topics import matches
 from fanout.replica.store import PassResult, Replica
 from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_digest
 from fanout.selection import Selector
+from tests.kept.replicas import Make, disc_replicas
 
 NOW = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000
@@ -40,6 +42,16 @@ def update(
     )
 
 
+@pytest.fixture(params=["ram", "disc_only"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    """Return what makes an empty replica of each kind."""
+    if request.param == "ram":
+        yield Replica
+    else:
+        with disc_replicas(tmp_path / "retained.sqlite") as make_one:
+            yield make_one
+
+
 def kinds(changes: Changes) -> list[ChangeKind]:
     """Return the kinds of a batch's changes."""
     return [ChangeKind(kind) for kind in changes.kinds]
@@ -53,9 +65,9 @@ def digest_of(values: dict[bytes, bytes]) -> int:
 # --- one step at a time ---
 
 
-def test_apply_tells_new_replaced_removed_and_message() -> None:
+def test_apply_tells_new_replaced_removed_and_message(make: Make) -> None:
     """Each update is told by what it did to the retained value of its topic."""
-    replica = Replica()
+    replica = make()
     batch = [
         update(b"a"),
         update(b"a", b"2"),
@@ -80,14 +92,14 @@ def test_apply_tells_new_replaced_removed_and_message() -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.SNAPSHOT, Phase.AUDIT])
-def test_copies_of_held_values_are_unchanged_and_not_dispatched(phase: Phase) -> None:
+def test_copies_of_held_values_are_unchanged_and_not_dispatched(make: Make, phase: Phase) -> None:
     """A copy with the same payload and properties is not dispatched; one that differs in either is."""
-    replica = Replica()
+    replica = make()
     held = update(b"a", b"1", properties=b"\x01\x01")
     replica.apply([held], phase=Phase.LIVE)
     same = update(b"a", b"1", properties=b"\x01\x01")
     assert kinds(replica.apply([same], phase=phase)) == [ChangeKind.UNCHANGED]
-    assert replica.values[b"a"] is held
+    assert replica.view[b"a"] == held
     other_properties = update(b"a", b"1")
     other_payload = update(b"a", b"2")
     new = update(b"b")
@@ -103,35 +115,35 @@ def test_copies_of_held_values_are_unchanged_and_not_dispatched(phase: Phase) ->
     assert len(changes.updates) == 5
 
 
-def test_live_updates_with_the_same_value_are_dispatched() -> None:
+def test_live_updates_with_the_same_value_are_dispatched(make: Make) -> None:
     """A publisher that repeats a value reaches subscribers each time."""
-    replica = Replica()
+    replica = make()
     changes = replica.apply([update(b"a"), update(b"a")], phase=Phase.LIVE)
     assert kinds(changes) == [ChangeKind.NEW, ChangeKind.REPLACED]
     assert len(changes.dispatch) == 2
 
 
-def test_values_are_kept_as_they_came() -> None:
+def test_values_are_kept_as_they_came(make: Make) -> None:
     """The newest update of a topic is kept as the same object."""
-    replica = Replica()
+    replica = make()
     newest = update(b"a", b"2")
     replica.apply([update(b"a"), newest], phase=Phase.LIVE)
-    assert replica.values == {b"a": newest}
-    assert replica.values[b"a"] is newest
+    assert replica.view == {b"a": newest}
+    assert replica.view[b"a"] == newest
     assert replica.payload_bytes == 1
 
 
-def test_a_topic_removed_and_added_in_one_batch_is_found() -> None:
+def test_a_topic_removed_and_added_in_one_batch_is_found(make: Make) -> None:
     """The index agrees with the values after a batch that removes and adds the same topics."""
-    replica = Replica()
+    replica = make()
     replica.apply([update(b"a"), update(b"b")], phase=Phase.LIVE)
     replica.apply([update(b"a", b""), update(b"a"), update(b"c"), update(b"c", b"")], phase=Phase.LIVE)
     assert [each[0] for piece in replica.match(b"#") for each in piece] == [b"a", b"b"]
 
 
-def test_match_passes_over_values_removed_meanwhile() -> None:
+def test_match_passes_over_values_removed_meanwhile(make: Make) -> None:
     """A value removed while a search runs is not yielded; the others are those of the moment."""
-    replica = Replica()
+    replica = make()
     topics = [b"%04d" % number for number in range(2000)]
     replica.apply([update(topic) for topic in topics], phase=Phase.LIVE)
     search = replica.match(b"#")
@@ -146,9 +158,9 @@ def test_match_passes_over_values_removed_meanwhile() -> None:
 # --- limits ---
 
 
-def test_topics_above_the_limit_are_delivered_but_not_stored() -> None:
+def test_topics_above_the_limit_are_delivered_but_not_stored(make: Make) -> None:
     """A topic beyond `topics_max` is refused, counted and dispatched; known topics still change."""
-    replica = Replica(topics_max=2)
+    replica = make(topics_max=2)
     changes = replica.apply(
         [update(b"a"), update(b"b"), update(b"c"), update(b"a", b"2"), update(b"c", b"")], phase=Phase.LIVE
     )
@@ -160,13 +172,13 @@ def test_topics_above_the_limit_are_delivered_but_not_stored() -> None:
         ChangeKind.MESSAGE,
     ]
     assert len(changes.dispatch) == 5
-    assert set(replica.values) == {b"a", b"b"}
+    assert set(replica.view) == {b"a", b"b"}
     assert replica.refused_total == 1
 
 
-def test_payload_above_the_limit_is_refused() -> None:
+def test_payload_above_the_limit_is_refused(make: Make) -> None:
     """A new value that would exceed `bytes_max` (topics count too) is refused; a removal makes room."""
-    replica = Replica(bytes_max=12)
+    replica = make(bytes_max=12)
     assert kinds(replica.apply([update(b"a", b"12345678"), update(b"b", b"123")], phase=Phase.LIVE)) == [
         ChangeKind.NEW,
         ChangeKind.REFUSED,
@@ -176,20 +188,20 @@ def test_payload_above_the_limit_is_refused() -> None:
     assert replica.payload_bytes == 3
 
 
-def test_a_replacement_that_does_not_fit_drops_the_old_value() -> None:
+def test_a_replacement_that_does_not_fit_drops_the_old_value(make: Make) -> None:
     """A value that the primary has replaced is not served any longer, even if the new one does not fit."""
-    replica = Replica(bytes_max=12)
+    replica = make(bytes_max=12)
     replica.apply([update(b"a", b"12345"), update(b"b", b"12345")], phase=Phase.LIVE)
     assert kinds(replica.apply([update(b"a", b"123456")], phase=Phase.LIVE)) == [ChangeKind.REFUSED]
-    assert set(replica.values) == {b"b"}
+    assert set(replica.view) == {b"b"}
     assert replica.payload_bytes == 5
     assert replica.digest() == content_digest(b"b", b"12345")
     assert replica.refused_total == 1
 
 
-def test_a_smaller_replacement_fits_even_above_the_limit() -> None:
+def test_a_smaller_replacement_fits_even_above_the_limit(make: Make) -> None:
     """Shrinking a value is never refused."""
-    replica = Replica()
+    replica = make()
     replica.apply([update(b"a", b"12345"), update(b"b", b"12345")], phase=Phase.LIVE)
     replica.bytes_max = 4
     assert kinds(replica.apply([update(b"a", b"1234")], phase=Phase.LIVE)) == [ChangeKind.REPLACED]
@@ -209,9 +221,9 @@ def test_a_smaller_replacement_fits_even_above_the_limit() -> None:
     ],
     ids=["forgotten", "longer", "shorter", "new", "rounded"],
 )
-def test_an_unchanged_copy_corrects_the_expiry(held: int, copy: int, expiry: int | None) -> None:
+def test_an_unchanged_copy_corrects_the_expiry(make: Make, held: int, copy: int, expiry: int | None) -> None:
     """A restarted primary may keep a value for longer than it told; the value is not dispatched again for that."""
-    replica = Replica()
+    replica = make()
     replica.apply([update(b"a", expires_ns=NOW + held if held else 0)], phase=Phase.LIVE)
     changes = replica.apply([update(b"a", expires_ns=NOW + copy if copy else 0)], phase=Phase.AUDIT)
     assert changes.dispatch == []
@@ -223,10 +235,10 @@ def test_an_unchanged_copy_corrects_the_expiry(held: int, copy: int, expiry: int
     assert replica.next_expiry_ns is None
 
 
-def test_expired_values_are_removed_as_zero_length_updates() -> None:
+def test_expired_values_are_removed_as_zero_length_updates(make: Make) -> None:
     """Values whose expiry has passed are removed, with removals to dispatch [MQTT-3.3.2-5]."""
-    assert Replica().next_expiry_ns is None
-    replica = Replica()
+    assert make().next_expiry_ns is None
+    replica = make()
     replica.apply(
         [
             update(b"a", expires_ns=NOW + 2 * SECOND),
@@ -245,13 +257,13 @@ def test_expired_values_are_removed_as_zero_length_updates() -> None:
     assert changes.phase is Phase.AUDIT
     assert replica.next_expiry_ns == NOW + 2 * SECOND
     replica.remove_expired(NOW + 5 * SECOND)
-    assert set(replica.values) == {b"c"}
+    assert set(replica.view) == {b"c"}
     assert replica.next_expiry_ns is None
 
 
-def test_a_newer_value_is_not_removed_by_the_old_ones_expiry() -> None:
+def test_a_newer_value_is_not_removed_by_the_old_ones_expiry(make: Make) -> None:
     """Replacing a value replaces its expiry, be it by a later one, an earlier one or none."""
-    replica = Replica()
+    replica = make()
     for topic in (b"later", b"earlier", b"none", b"gone"):
         replica.apply([update(topic, expires_ns=NOW + 10 * SECOND)], phase=Phase.LIVE)
     replica.apply(
@@ -264,13 +276,13 @@ def test_a_newer_value_is_not_removed_by_the_old_ones_expiry() -> None:
         phase=Phase.LIVE,
     )
     assert [each[0] for each in replica.remove_expired(NOW + 10 * SECOND).updates] == [b"earlier"]
-    assert set(replica.values) == {b"later", b"none"}
+    assert set(replica.view) == {b"later", b"none"}
     assert replica.next_expiry_ns is not None
 
 
-def test_a_repeated_expiry_removes_once() -> None:
+def test_a_repeated_expiry_removes_once(make: Make) -> None:
     """Two updates with the same expiry leave one removal."""
-    replica = Replica()
+    replica = make()
     replica.apply([update(b"a", expires_ns=NOW + SECOND)] * 3, phase=Phase.LIVE)
     assert len(replica.remove_expired(NOW + SECOND).updates) == 1
 
@@ -289,9 +301,9 @@ def test_outdated_expiries_do_not_pile_up() -> None:
 TWO = (Selector("plant/+/a"), Selector("plant/#", exclude=("plant/+/a",), prefix="site/"))
 
 
-def test_counts_and_digests_are_kept_for_each_selector() -> None:
+def test_counts_and_digests_are_kept_for_each_selector(make: Make) -> None:
     """Every selector has its own count and digest; the totals are their sums."""
-    replica = Replica(selectors=TWO)
+    replica = make(selectors=TWO)
     replica.apply(
         [
             update(b"plant/1/a", b"x"),
@@ -301,7 +313,8 @@ def test_counts_and_digests_are_kept_for_each_selector() -> None:
         phase=Phase.SNAPSHOT,
     )
     assert [replica.count(0), replica.count(1), replica.count()] == [2, 1, 3]
-    assert replica.selector_of == {b"plant/1/a": 0, b"plant/2/a": 0, b"site/plant/1/b": 1}
+    expected = {b"plant/1/a": 0, b"plant/2/a": 0, b"site/plant/1/b": 1}
+    assert replica.selector_of == {topic: expected[topic] for topic in replica.values}
     replica.apply([update(b"plant/1/a", b"xx"), update(b"plant/2/a", b"")], phase=Phase.LIVE)
     assert replica.count(0) == 1
     assert replica.digest(0) == content_digest(b"plant/1/a", b"xx")
@@ -310,25 +323,25 @@ def test_counts_and_digests_are_kept_for_each_selector() -> None:
     assert b"plant/2/a" not in replica.selector_of
 
 
-def test_one_selector_has_the_totals() -> None:
+def test_one_selector_has_the_totals(make: Make) -> None:
     """With one selector its count and digest are the replica's."""
-    replica = Replica(selectors=[Selector("a/#")])
+    replica = make(selectors=[Selector("a/#")])
     replica.apply([update(b"a/1")], phase=Phase.LIVE)
     assert replica.count(0) == replica.count() == 1
     assert replica.digest(0) == replica.digest() != 0
 
 
-def test_topics_outside_every_selector_count_for_the_total_only() -> None:
+def test_topics_outside_every_selector_count_for_the_total_only(make: Make) -> None:
     """A topic that no selector covers is held all the same; keeping it out is the link's business."""
-    replica = Replica(selectors=TWO)
+    replica = make(selectors=TWO)
     replica.apply([update(b"elsewhere")], phase=Phase.LIVE)
     assert [replica.count(0), replica.count(1), replica.count()] == [0, 0, 1]
     assert replica.sweep([b"elsewhere"], now_ns=NOW).updates[0][7] == content_digest(b"elsewhere", b"")
 
 
-def test_removals_carry_the_digest_of_the_topic_at_the_primary() -> None:
+def test_removals_carry_the_digest_of_the_topic_at_the_primary(make: Make) -> None:
     """The prefix is not part of what is digested, so that nodes with different prefixes agree."""
-    replica = Replica(selectors=[Selector("a/#", prefix="site/")])
+    replica = make(selectors=[Selector("a/#", prefix="site/")])
     replica.apply([update(b"a/1", prefix=b"site/")], phase=Phase.LIVE)
     (removal,) = replica.sweep([b"site/a/1"], now_ns=NOW).updates
     assert removal[0] == b"site/a/1"
@@ -338,9 +351,9 @@ def test_removals_carry_the_digest_of_the_topic_at_the_primary() -> None:
 # --- passes ---
 
 
-def test_a_pass_finds_what_is_missing() -> None:
+def test_a_pass_finds_what_is_missing(make: Make) -> None:
     """Topics that a pass does not bring are unseen; sweeping them removes them."""
-    replica = Replica()
+    replica = make()
     replica.apply([update(b"a"), update(b"b"), update(b"c")], phase=Phase.SNAPSHOT)
     replica.begin_pass()
     assert replica.unseen_count == 3
@@ -353,24 +366,24 @@ def test_a_pass_finds_what_is_missing() -> None:
     changes = replica.sweep([*result.unseen, b"unknown"], now_ns=NOW)
     assert [each[0] for each in changes.updates] == [b"c"]
     assert changes.phase is Phase.AUDIT
-    assert set(replica.values) == {b"a", b"b"}
+    assert set(replica.view) == {b"a", b"b"}
 
 
-def test_a_pass_finds_what_changed_and_what_is_new() -> None:
+def test_a_pass_finds_what_changed_and_what_is_new(make: Make) -> None:
     """A topic that comes once, with a value that was not held, was missed before the pass."""
-    replica = Replica()
+    replica = make()
     replica.apply([update(b"a"), update(b"b")], phase=Phase.SNAPSHOT)
     replica.begin_pass()
     replica.apply([update(b"a", b"2"), update(b"b"), update(b"c")], phase=Phase.AUDIT)
     result = replica.end_pass()
     assert result.unseen == ()
     assert sorted(result.changed) == [b"a", b"c"]
-    assert replica.values[b"a"][1] == b"2"
+    assert replica.view[b"a"][1] == b"2"
 
 
-def test_a_live_update_during_a_pass_is_no_loss() -> None:
+def test_a_live_update_during_a_pass_is_no_loss(make: Make) -> None:
     """A live update comes besides the copy, before or after it, so its topic comes twice."""
-    replica = Replica()
+    replica = make()
     replica.apply([update(b"before"), update(b"after"), update(b"live")], phase=Phase.SNAPSHOT)
     replica.begin_pass()
     replica.apply([update(b"before", b"2")], phase=Phase.AUDIT)  # live, not told from a copy
@@ -383,9 +396,9 @@ def test_a_live_update_during_a_pass_is_no_loss() -> None:
     assert result.changed == ()
 
 
-def test_removals_during_a_pass_are_no_loss() -> None:
+def test_removals_during_a_pass_are_no_loss(make: Make) -> None:
     """A topic removed while the pass runs, by a message or by expiry, is neither unseen nor changed."""
-    replica = Replica()
+    replica = make()
     batch = [update(b"a"), update(b"b"), update(b"c", expires_ns=NOW + SECOND)]
     replica.apply(batch, phase=Phase.SNAPSHOT)
     replica.begin_pass()
@@ -398,18 +411,18 @@ def test_removals_during_a_pass_are_no_loss() -> None:
     assert result.changed == ()
 
 
-def test_a_value_that_expires_during_a_pass_is_none_that_it_shows() -> None:
+def test_a_value_that_expires_during_a_pass_is_none_that_it_shows(make: Make) -> None:
     """Neither as one that changed, nor as one that is missing."""
-    replica = Replica()
+    replica = make()
     replica.begin_pass()
     replica.apply([update(b"a", expires_ns=NOW + SECOND), update(b"b")], phase=Phase.AUDIT)
     replica.remove_expired(NOW + SECOND)
     assert replica.end_pass() == PassResult(unseen=(), changed=(b"b",))
 
 
-def test_a_pass_looks_at_its_own_selector_only() -> None:
+def test_a_pass_looks_at_its_own_selector_only(make: Make) -> None:
     """Topics of other selectors are neither unseen nor changed."""
-    replica = Replica(selectors=TWO)
+    replica = make(selectors=TWO)
     replica.apply([update(b"plant/1/a"), update(b"plant/1/b", prefix=b"site/")], phase=Phase.SNAPSHOT)
     replica.begin_pass(1)
     replica.apply([update(b"plant/9/a")], phase=Phase.AUDIT)
@@ -417,9 +430,9 @@ def test_a_pass_looks_at_its_own_selector_only() -> None:
     assert replica.end_pass().unseen == (b"site/plant/1/b",)
 
 
-def test_a_dropped_pass_shows_nothing() -> None:
+def test_a_dropped_pass_shows_nothing(make: Make) -> None:
     """A pass that was broken off says nothing about what it did not bring."""
-    replica = Replica()
+    replica = make()
     replica.apply([update(b"a")], phase=Phase.SNAPSHOT)
     replica.begin_pass()
     replica.drop_pass()
@@ -427,9 +440,9 @@ def test_a_dropped_pass_shows_nothing() -> None:
     assert replica.end_pass().unseen == ()
 
 
-def test_ending_without_a_pass_shows_nothing() -> None:
+def test_ending_without_a_pass_shows_nothing(make: Make) -> None:
     """Without a running pass there is nothing to report."""
-    replica = Replica()
+    replica = make()
     replica.apply([update(b"a")], phase=Phase.LIVE)
     assert replica.end_pass().unseen == ()
 
@@ -438,9 +451,9 @@ def test_ending_without_a_pass_shows_nothing() -> None:
 
 
 @pytest.mark.parametrize("selectors", [(), TWO])
-def test_tear_down_removes_everything_in_pieces(selectors: Sequence[Selector]) -> None:
+def test_tear_down_removes_everything_in_pieces(make: Make, selectors: Sequence[Selector]) -> None:
     """Each step removes a bounded piece and tells the removals; at the end nothing is left."""
-    replica = Replica(selectors=selectors)
+    replica = make(selectors=selectors)
     replica.apply(
         [update(b"plant/%d/a" % number, expires_ns=NOW + SECOND) for number in range(1000)],
         phase=Phase.SNAPSHOT,
@@ -460,9 +473,9 @@ def test_tear_down_removes_everything_in_pieces(selectors: Sequence[Selector]) -
     assert [replica.count(index) for index in range(len(selectors))] == [0] * len(selectors)
 
 
-def test_a_replica_torn_down_can_be_filled_again() -> None:
+def test_a_replica_torn_down_can_be_filled_again(make: Make) -> None:
     """After a tear-down a replica works like a new one."""
-    replica = Replica()
+    replica = make()
     replica.apply([update(b"a")], phase=Phase.SNAPSHOT)
     assert [len(piece.updates) for piece in replica.tear_down(now_ns=NOW)] == [1]
     assert kinds(replica.apply([update(b"a")], phase=Phase.SNAPSHOT)) == [ChangeKind.NEW]
@@ -489,13 +502,14 @@ def same(held: tuple[bytes, int], copy: tuple[bytes, int]) -> bool:
 
 
 @given(st.lists(st.tuples(st.sampled_from(list(Phase)), STEPS), max_size=6))
-@settings(max_examples=200)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_replica_agrees_with_a_plain_dictionary(
+    make: Make,
     batches: list[tuple[Phase, list[tuple[bytes, bytes, bool, int]]]],
 ) -> None:
     """Values, counts, digests, bytes, expiry and search agree with a dictionary changed step by step."""
     selectors = (Selector("plant/+/a"), Selector("plant/#", exclude=("plant/+/a",)))
-    replica = Replica(selectors=selectors)
+    replica = make(selectors=selectors)
     model: dict[bytes, tuple[bytes, int]] = {}
     for number, (phase, steps) in enumerate(batches):
         replica.apply(
@@ -513,7 +527,7 @@ def test_replica_agrees_with_a_plain_dictionary(
             replica.remove_expired(NOW + SECOND)
             model = {topic: each for topic, each in model.items() if each[1] != NOW + SECOND}
         values = {topic: payload for topic, (payload, _) in model.items()}
-        assert {topic: each[1] for topic, each in replica.values.items()} == values
+        assert {topic: each[1] for topic, each in replica.view.items()} == values
         assert replica.digest() == digest_of(values)
         assert replica.payload_bytes == sum(map(len, values.values()))
         assert replica.topic_bytes == sum(map(len, values))
@@ -526,14 +540,14 @@ def test_replica_agrees_with_a_plain_dictionary(
             assert found == {topic: values[topic] for topic in values if matches(topic_filter, topic)}
 
 
-def test_payload_over_the_limit_is_delivered_and_not_stored() -> None:
+def test_payload_over_the_limit_is_delivered_and_not_stored(make: Make) -> None:
     """T15: `payload_max` refuses the value, counts it, and the one it would have replaced is not served any longer."""
-    replica = Replica(payload_max=3)
+    replica = make(payload_max=3)
     changes = replica.apply([update(b"a", b"123"), update(b"b", b"1234")], phase=Phase.LIVE)
     assert list(changes.kinds) == [ChangeKind.NEW, ChangeKind.REFUSED]
     assert len(changes.dispatch) == 2
     changes = replica.apply([update(b"a", b"1234")], phase=Phase.LIVE)
     assert list(changes.kinds) == [ChangeKind.REFUSED]
     assert replica.refused_total == 2
-    assert not replica.values
+    assert not replica.view
     assert list(replica.match(b"#")) == []
