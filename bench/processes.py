@@ -35,6 +35,8 @@ __all__ = [
     "wait_for_port",
 ]
 
+_ANSWER_S = 30.0
+"""How long a node may take to answer over HTTP; on a busy machine the first answer waits for the interface to be loaded."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PORTS = range(20_000, 32_768)
 """Below the ports that Linux and macOS give to outgoing connections: between a look and the bind, and while a
@@ -321,7 +323,7 @@ class Node(Server):
     def get(self, path: str) -> httpx.Response:
         """Return the answer of the HTTP interface at `path`."""
         # Without certificates to load and proxies to look for, asking takes a twentieth of the time.
-        return httpx.get(self.url + path, verify=False, trust_env=False)
+        return httpx.get(self.url + path, verify=False, trust_env=False, timeout=_ANSWER_S)
 
     def readiness(self) -> dict[str, object]:
         """Return what `/readyz` says, whether ready or not."""
