@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _ANSWER_S = 30.0
-"""How long a node may take to answer over HTTP; on a busy machine the first answer waits for the interface to be loaded."""
+"""How long a node may take to answer over HTTP: on a busy machine the first answer waits for the interface."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PORTS = range(20_000, 32_768)
 """Below the ports that Linux and macOS give to outgoing connections: between a look and the bind, and while a
