@@ -102,8 +102,8 @@ class DirectStore:
         """Passes that are over, whose marks are still there."""
         self._forgetting: asyncio.TimerHandle | None = None
         """When the next of these marks go, if nothing else is committed before."""
-        self._next_checkpoint = _CHECKPOINT_ROWS
-        """How many rows are committed when the write-ahead log is copied."""
+        self._written = 0
+        """Values put in or removed since the write-ahead log was to be copied."""
         # Of the thread.
         self._thread = threading.Thread(target=self._run, name="fanout-kept-checkpoints", daemon=True)
         self._wake = threading.Event()
@@ -199,6 +199,7 @@ class DirectStore:
     def put_values(self, store: str, values: Mapping[bytes, Update | None]) -> None:
         """Put in and remove values, in the transaction under way."""
         self._opened.write(store, values)
+        self._written += len(values)
 
     def new_pass(self) -> int:
         """Return a number for a pass that no other has."""
@@ -213,6 +214,8 @@ class DirectStore:
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
         """Make of a failure a `StoreError`, and the end of the node; before `start`, what says whether it is damage."""
+        if self._failure is not None:
+            raise self._failure
         try:
             yield
         except (sqlite3.Error, ValueError, TypeError) as error:  # the last two: a value that is none
@@ -344,8 +347,10 @@ class DirectStore:
             self._lock_descriptor = None
 
     def _fail(self, error: Exception) -> StoreError:
-        """Note that the file cannot be used any more, and return what says so."""
+        """Note that the file cannot be used any more, and return what says so; what is not committed is gone."""
         if self._failure is None:
+            with contextlib.suppress(sqlite3.Error):
+                self.database.execute("ROLLBACK")
             self._failure = StoreError(
                 f"retained values cannot be read from or written to {self.path}: {error}",
                 hint="Check the disk. What was acknowledged is in the file; when it is damaged, a start sets it aside",
@@ -367,8 +372,8 @@ class DirectStore:
             _call(done)
             if self._sync == "interval":
                 self._wake.set()
-        if self._rows_total >= self._next_checkpoint:
-            self._next_checkpoint = self._rows_total + _CHECKPOINT_ROWS
+        if self._written >= _CHECKPOINT_ROWS:
+            self._written = 0
             self._checkpoint_due.set()
             self._wake.set()
         if self._passes_over and self._forgetting is None and self._loop is not None:

@@ -265,6 +265,7 @@ class DiscReplica(Replica):
         for start in range(0, len(topics), _PIECE):
             self._table.mark(self._pass, _SEEN, topics[start : start + _PIECE])
         self._seen_elsewhere = len(topics)
+        self._newest_seen.extend(topics)
 
     def split_pass(self, updates: Sequence[Update]) -> Iterator[tuple[Phase, list[Update]]]:
         """Split updates into copies of the running pass and live ones; see `Replica.split_pass`."""
@@ -297,7 +298,9 @@ class DiscReplica(Replica):
 
     def newest_seen(self, count: int) -> list[bytes]:
         """Return local topics that the running pass has brought, the newest first."""
-        return list(islice(reversed(self._newest_seen), count))
+        newest = list(dict.fromkeys(reversed(self._newest_seen)))[:count]
+        seen = {topic for topic, flags in self._table.marks(self._pass, newest) if flags & _SEEN}
+        return [topic for topic in newest if topic in seen]  # some may be removed since
 
     def some_unseen(self, count: int) -> list[bytes]:
         """Return local topics of the selector that the running pass has not brought, so many at most."""

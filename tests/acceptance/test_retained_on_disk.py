@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from fanout.mqtt.publish import encode_publish
@@ -230,6 +231,48 @@ async def begin_patiently(node: LiveNode) -> None:
 def committed(node: LiveNode) -> int:
     """Return how many updates a node has committed."""
     return int(node.document("/v1/status")["retained"]["committed_total"])
+
+
+async def test_disc_only_serves_what_is_not_in_memory(mosquitto: Mosquitto, nodes: Nodes) -> None:
+    """A set far larger than the cache: snapshot, search, updates, removal, expiry, audit, kill, tear-down, snapshot."""
+    every = {f"plant/{number // 100}/{number}": b"%d" % number * 40 for number in range(4000)}
+    await publish(mosquitto, list(every.items()))
+    node = nodes.secondary(
+        STORAGES["disc_only"],
+        link(mosquitto.port, selector("plant/#", qos=1), settings=QUICK + "session_expiry_s = 60\n"),
+    )
+    await node.begin()
+    assert retained(node.port) == every
+    assert retained(node.port, "plant/+/1234") == {"plant/12/1234": every["plant/12/1234"]}
+    with subscriber(node.port, "plant/7/#", qos=1) as client:
+        client.wait(100)
+        await publish(mosquitto, [("plant/7/700", b"new"), ("plant/7/701", b""), ("plant/7/x", b"added")])
+        client.wait(103)
+    every |= {"plant/7/700": b"new", "plant/7/x": b"added"}
+    del every["plant/7/701"]
+
+    def send_expiring() -> None:
+        with publisher(mosquitto.port) as sender:
+            publish_all(sender, [("plant/soon", b"x")], properties=publish_properties(MessageExpiryInterval=1))
+
+    with subscriber(node.port, "plant/soon") as client:
+        await asyncio.to_thread(send_expiring)
+        client.wait_for("plant/soon", b"x")
+        client.wait_for("plant/soon", b"")
+    answer = await asyncio.to_thread(httpx.post, f"{node.url}/v1/links/primary/audit", trust_env=False, timeout=30)
+    report = answer.raise_for_status().json()
+    assert (report["checked_topics"], report["changed_topics"]) == (len(every), 0)
+    await kill(node)
+    await publish(mosquitto, [("plant/0/0", b"meanwhile")])
+    every["plant/0/0"] = b"meanwhile"
+    await node.begin()
+    assert node.link_status()["epochs_total"] == 0, node.log_text()
+    assert retained(node.port) == every
+    await asyncio.to_thread(mosquitto.restart)  # it forgets the session, and every value
+    left = dict(list(every.items())[:50])
+    await publish(mosquitto, list(left.items()))
+    await wait_until(lambda: node.ready and retained(node.port) == left, what="the new snapshot", deadline_s=30)
+    assert node.topics() == 50
 
 
 # A fanout primary: what clients publish here.

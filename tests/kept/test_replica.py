@@ -99,7 +99,7 @@ def shown(replica: Replica) -> dict[str, Any]:
         "bytes": (replica.payload_bytes, replica.topic_bytes, replica.refused_total),
         "pass": (replica.seen_count, replica.unseen_count, set(replica.seen_topics)),
         "unseen": sorted(replica.some_unseen(9)),
-        "newest": len(replica.newest_seen(9)) <= replica.seen_count,
+        "newest": set(replica.newest_seen(9)),
         "found": [
             sorted(each for piece in replica.match(topic_filter) for each in piece)
             for topic_filter in (b"#", b"plant/+/a", b"plant/1/#", b"+/1/b", b"plant", b"none")
@@ -119,7 +119,7 @@ def shared(tmp_path: Path) -> Iterator[DirectStore]:
     steps=st.lists(STEPS, max_size=12),
     limits=st.sampled_from([{}, {"topics_max": 3}, {"bytes_max": 25}, {"payload_max": 3}]),
 )
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_it_does_what_the_replica_in_memory_does(
     shared: DirectStore, steps: list[tuple[Any, ...]], limits: dict[str, int]
 ) -> None:
