@@ -52,6 +52,7 @@ class ControlChannel:
         self._count = 0
         self._last_sent = -_NEVER
         self._heartbeats_from = -_NEVER
+        self._listening_from = -_NEVER
         self._under_way: dict[bytes, float] = {}
         """Payload to when it was sent, monotonic seconds, oldest first."""
         self._returned: tuple[float, float] | None = None
@@ -108,6 +109,10 @@ class ControlChannel:
         """Leave a heartbeat out: nothing can be published now."""
         self._last_sent = now
 
+    def begin_listening(self, now: float) -> None:
+        """Note that what comes back is read again from now on: what is away was not awaited before."""
+        self._listening_from = now
+
     def is_stalled(self, now: float, *, intervals: int = STALL_INTERVALS) -> bool:
         """Say whether a message is away for `intervals` intervals or more."""
         return now >= self._stalled_at(intervals)
@@ -135,7 +140,7 @@ class ControlChannel:
     def _stalled_at(self, intervals: int) -> float:
         if not (self.permitted and self._heartbeat_s and self._under_way):
             return _NEVER
-        return min(self._under_way.values()) + intervals * self._heartbeat_s
+        return max(min(self._under_way.values()), self._listening_from) + intervals * self._heartbeat_s
 
     def round_trip_ns(self) -> int | None:
         """Return how long the newest message that came back took; None when none did in this epoch."""

@@ -49,7 +49,15 @@ class KeepAlive:
 
     def receive(self, now: float) -> None:
         """Note that the primary sent something."""
-        self._last_received = now
+        self._last_received = max(self._last_received, now)
+
+    def postpone(self, pause_s: float) -> None:
+        """Give the primary so much more time for what is awaited: nobody listened meanwhile."""
+        self._last_received += pause_s
+        if self._connack_by is not None:
+            self._connack_by += pause_s
+        if self._outgoing.ping_sent_s is not None:
+            self._outgoing.ping_sent_s += pause_s
 
     def deadline(self, *, staged: bool) -> float:
         """Return when to call `tick`; infinity for never.

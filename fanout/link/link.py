@@ -187,8 +187,11 @@ class Link:
     def hold(self, held: bool) -> None:
         """Read nothing from the primary while held: who takes the batches has too many of them."""
         self._held = held
+        self._session.hold(held, now=self._clock.monotonic())
         if self._connection is not None:
             self._connection.hold(held)
+            if not held:
+                self._drive.write_and_plan()
 
     async def wait_forwarded(self) -> None:
         """Wait until the primary has answered what was forwarded, or nobody can any more."""

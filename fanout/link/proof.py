@@ -132,7 +132,7 @@ class SnapshotProof:
 
     def receive_bytes(self, now: float) -> None:
         """Note that the primary sent something."""
-        self._last_byte = now
+        self._last_byte = max(self._last_byte, now)  # it is in the future while more time was given
 
     def receive_suback(self, now: float) -> None:
         """Note SUBACK."""
@@ -166,6 +166,13 @@ class SnapshotProof:
     def receive_marker(self, payload: bytes) -> None:
         """Note that a message of the control topic came back."""
         self._marker_came = self._marker_came or payload == self.marker
+
+    def postpone(self, pause_s: float) -> None:
+        """Give the primary so much more time for what is awaited."""
+        self._last_byte += pause_s
+        self._last_probe += pause_s
+        if self._barrier_at is not None:
+            self._barrier_at += pause_s
 
     def add_probe(self, packet_id: int, *, now: float, topics: int) -> None:
         """Note that a probe was sent, when so many topics of the set had come."""

@@ -176,6 +176,12 @@ class Rehearsal(Stage):
             self.fence = None
         self._answer(now)
 
+    def postpone(self, pause_s: float) -> None:
+        """Give the primary so much more time for what is awaited."""
+        self._control_by += pause_s
+        self._late_fence_by += pause_s
+        self._fails_at += pause_s
+
     def tick(self, now: float) -> None:
         """Do what is due.
 

@@ -30,6 +30,9 @@ from fanout.stamp import StampCount
 
 __all__ = ["LinkSession"]
 
+_LATE_S = 1.0
+"""A tick that is later than this comes from a process that did not run."""
+
 
 class LinkSession:
     """The session machine of one link, over all its Network Connections.
@@ -105,6 +108,8 @@ class LinkSession:
         )
         self._decoder: Decoder | None = None
         """Of the newest Network Connection; None before the first."""
+        self._held_since: float | None = None
+        """Since when nothing is read, monotonic seconds; None while everything is."""
 
     # --- a session that outlives the process ---
 
@@ -159,6 +164,8 @@ class LinkSession:
             role="client",
         )
         life.open()
+        if self._held_since is not None:
+            self._held_since = now
         self._outgoing.begin_connection()
         # [MQTT-3.2.2-4]: without a state of ours, none is wanted.
         self._outgoing.connect(clean_start=not life.tenure.exists, password=password, now=now)
@@ -199,7 +206,10 @@ class LinkSession:
             life.abandon()
         elif life.connected:
             try:
-                self._tick_connected(now)
+                if self._held_since is None:
+                    self._tick_connected(now)
+                else:
+                    self._tick_held(now)
             except SnapshotUnproved as error:
                 life.end_unproved(error)
             except FanoutError as error:
@@ -217,14 +227,27 @@ class LinkSession:
             deadline = min(deadline, life.staleness.deadline)
         if not life.connected:
             return deadline
-        deadline = min(deadline, self._keep_alive.deadline(staged=life.is_staged))
-        if life.stage is not None:
-            deadline = min(deadline, life.stage.deadline)
+        if self._held_since is not None:
+            return min(deadline, self._held_deadline(now))
+        deadline = min(deadline, self._answers_by())
         if life.state in (LinkState.LIVE, LinkState.STALLED) and not life.auditing:
             deadline = min(deadline, self.control.deadline(now))
         if life.state is LinkState.LIVE and life.stage is None:
             deadline = min(deadline, life.audits.due_s)
         return deadline
+
+    def hold(self, held: bool, *, now: float) -> None:
+        """Note that nothing is read any more, or that everything is again; `now` is monotonic seconds.
+
+        Meanwhile the primary hears of the link, and a stall is noticed. But that it is silent is not its fault, so its
+        answers may take as much longer.
+        """
+        if held:
+            self._held_since = now if self._held_since is None else self._held_since
+        elif self._held_since is not None:
+            pause_s, self._held_since = now - self._held_since, None
+            self.control.begin_listening(now)
+            self._postpone(pause_s)
 
     def lost(self, *, now_ns: int, now: float) -> list[Event]:
         """Note that the Network Connection is gone."""
@@ -307,8 +330,18 @@ class LinkSession:
 
     # --- time ---
 
+    def _postpone(self, pause_s: float) -> None:
+        """Let what is awaited take longer by a pause, and by what reading may take that has come in it."""
+        pause_s += self._config.snapshot_quiet_s
+        self._keep_alive.postpone(pause_s)
+        if self.life.stage is not None:
+            self.life.stage.postpone(pause_s)
+
     def _tick_connected(self, now: float) -> None:
         life = self.life
+        late_s = now - self._answers_by()
+        if late_s > _LATE_S:  # stopped, suspended, or starved: what came meanwhile is not read yet
+            self._postpone(late_s)
         if life.stage is None and life.state is LinkState.LIVE and now >= life.audits.due_s:
             life.begin_audit(confirmed=False)
         else:
@@ -318,6 +351,31 @@ class LinkSession:
                 life.advance()
         # In an audit the control messages wait behind the retained set, and it has a limit for silence itself.
         if life.state in (LinkState.LIVE, LinkState.STALLED) and not life.auditing:
-            stall = self._heartbeat.tick(now, live=life.state is LinkState.LIVE)
-            if stall:
-                life.stall(stall)
+            self._tick_heartbeat(now)
+
+    def _answers_by(self) -> float:
+        """Return until when the primary may take for the next answer, or when it is to be asked."""
+        by = self._keep_alive.deadline(staged=self.life.is_staged)
+        return by if self.life.stage is None else min(by, self.life.stage.deadline)
+
+    def _tick_held(self, now: float) -> None:
+        life = self.life
+        if life.state is not LinkState.CONNECTING:
+            self._keep_alive.tick(now, staged=True)
+        if life.state is LinkState.LIVE and not life.auditing:
+            self._tick_heartbeat(now)
+
+    def _held_deadline(self, now: float) -> float:
+        """Return when to call `tick` while nothing is read."""
+        life = self.life
+        deadline = float("inf")
+        if life.state is not LinkState.CONNECTING:
+            deadline = self._keep_alive.deadline(staged=True)
+        if life.state is LinkState.LIVE and not life.auditing:
+            deadline = min(deadline, self.control.deadline(now))
+        return deadline
+
+    def _tick_heartbeat(self, now: float) -> None:
+        stall = self._heartbeat.tick(now, live=self.life.state is LinkState.LIVE)
+        if stall:
+            self.life.stall(stall)

@@ -54,6 +54,9 @@ class Stage:
     def receive_retained(self, topic: bytes, payload: bytes, now: float) -> None:
         """Take a retained message outside the selectors."""
 
+    def postpone(self, pause_s: float) -> None:
+        """Give the primary so much more time for what is awaited: nobody listened meanwhile."""
+
     def tick(self, now: float) -> None:
         """Do what is due.
 
@@ -133,6 +136,11 @@ class PendingStage(Stage):
         """Take the marker."""
         if self._proof is not None:
             self._proof.receive_marker(payload)
+
+    def postpone(self, pause_s: float) -> None:
+        """Give the primary so much more time."""
+        if self._proof is not None:
+            self._proof.postpone(pause_s)
 
     def tick(self, now: float) -> None:
         """Do what is due.

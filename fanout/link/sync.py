@@ -405,6 +405,13 @@ class RetainedSync(Stage):
         if self._proof is not None:
             self._proof.receive_fence(topic, now)
 
+    def postpone(self, pause_s: float) -> None:
+        """Give the primary so much more time for what is awaited."""
+        self._begin_by_s += pause_s
+        self._settled_by_s += pause_s
+        if self._proof is not None:
+            self._proof.postpone(pause_s)
+
     def tick(self, now: float) -> None:
         """Do what is due.
 

@@ -51,16 +51,19 @@ class SilentProof(SnapshotProof):
         """Whether the pass has ended."""
         return self.ended
 
+    def postpone(self, pause_s: float) -> None:
+        """Give the primary so much more time for what is awaited."""
+        super().postpone(pause_s)
+        self._progress_s += pause_s
+
     def note_topics(self, topics: int, now: float) -> None:
         """Note how many topics have come by now."""
         if topics != self._topics:
             self._topics = topics
-            self._progress_s = now
+            self._progress_s = max(self._progress_s, now)
 
     def end_if_due(self, now: float) -> None:
         """End at `deadline`, or later."""
-        if now > self.deadline + self._quiet_s / 2:
-            self._progress_s = self._last_byte = now  # this process was stopped: what came meanwhile is not read yet
         self.ended = self._answered and now >= self.deadline
 
     def is_truncated(self, now: float) -> bool:

@@ -323,6 +323,8 @@ class Pair:
         self.session = LinkSession(self.config, node_id="edge-1", replica=self.replica, nonce=7, stamps=stamps)
         self.now = 1000.0
         self.events: list[Event] = []
+        self.held: list[bytes] | None = None
+        """What was not read while the session is held; None while it is not."""
 
     @property
     def now_ns(self) -> int:
@@ -347,10 +349,26 @@ class Pair:
             if up:
                 self.primary.receive(up)
             down = self.primary.take()
-            if down:
+            if down and self.held is not None:
+                self.held.append(down)
+            elif down:
                 self.feed(down)
             if not up and not down:
                 return
+
+    def hold(self) -> None:
+        """Read nothing from the primary from now on."""
+        self.held = []
+        self.session.hold(True, now=self.now)
+
+    def release(self) -> None:
+        """Read again, first what came meanwhile."""
+        self.session.hold(False, now=self.now)
+        came, self.held = self.held or [], None
+        self.tick()
+        for data in came:
+            self.feed(data)
+        self.pump()
 
     def feed(self, data: bytes) -> None:
         """Give bytes to the session; nothing is carried back."""

@@ -68,3 +68,14 @@ def test_a_stage_has_pingreq_for_itself() -> None:
     one.tick(19.0, staged=True)
     assert b"probe" in outgoing.take()
     assert one.deadline(staged=True) == 34.0
+
+
+def test_answers_may_take_longer_by_as_long_as_nobody_listened() -> None:
+    """CONNACK, and then PINGRESP."""
+    one, outgoing = keep_alive()
+    one.postpone(5.0)
+    assert one.deadline(staged=False) == 15.0
+    one.accept(40)
+    outgoing.ping(20.0)
+    one.postpone(10.0)
+    assert one.deadline(staged=False) == 60.0

@@ -158,3 +158,18 @@ def test_too_many_unanswered_probes_show_the_cut() -> None:
         one.receive_bytes(float(number))
         one.add_probe(number + 1, now=float(number), topics=0)
     assert one.is_truncated(float(PROBES_MAX))
+
+
+def test_time_in_which_nobody_listened_does_not_count() -> None:
+    """Neither in front of the barrier nor behind it."""
+    one = proof()
+    one.postpone(60.0)
+    assert not one.probe_due(64.9)
+    assert not one.is_truncated(64.9)
+    assert one.is_truncated(65.0)
+    one = proof()
+    for what in ("suback", "fence", "ping"):
+        give(one, what, 1.0)
+    one.postpone(60.0)
+    assert not one.is_truncated(65.9)
+    assert one.is_truncated(66.0)

@@ -1175,6 +1175,107 @@ def test_close_in_mqtt_3_1_1() -> None:
     assert pair.session.take_output() == b"\xe0\x00"
 
 
+# --- holding ---
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_silence_while_nothing_is_read_is_not_the_primarys_fault(after: int) -> None:
+    """Wherever the hold begins, from CONNECT to the last SUBACK, the link becomes live on the same connection."""
+    pair = Pair(primary=filled())
+    pair.connect(pump=False)
+    for _ in range(after):
+        pair.primary.receive(pair.session.take_output())
+        pair.feed(pair.primary.take())
+    pair.hold()
+    pair.pump()
+    pair.wait(100)
+    pair.release()
+    assert pair.is_in(S.LIVE)
+    assert pair.of(Failed) == []
+    assert len(pair.primary.connects) == 1
+
+
+def test_a_primary_that_is_silent_after_a_hold_is_left() -> None:
+    """It has the time that it had left, and that for reading what has come."""
+    pair = Pair(primary=filled(swallow=(Connack,)))
+    pair.connect()
+    pair.wait(6)
+    pair.hold()
+    pair.wait(20)
+    pair.release()
+    pair.wait(8)
+    assert pair.of(Failed) == []
+    pair.wait(2)
+    assert "does not answer CONNECT" in pair.failure()
+
+
+def test_a_primary_that_is_silent_in_a_snapshot_after_a_hold_is_left() -> None:
+    """The same for what a stage waits for."""
+    pair = Pair(primary=filled())
+    pair.connect(pump=False)
+    while b"plant/#" not in (data := pair.session.take_output()):
+        pair.primary.receive(data)
+        pair.feed(pair.primary.take())
+    pair.hold()
+    pair.wait(20)
+    pair.release()
+    pair.wait(9)
+    assert pair.of(Failed) == []
+    pair.wait(60)
+    assert "the retained set of plant/# ended" in pair.reason()
+
+
+def test_a_live_link_that_reads_nothing_is_stalled_and_keeps_its_connection() -> None:
+    """It is behind, so it is not ready; the primary hears of it, and is verified when it is heard again."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.hold()
+    pair.wait(200)
+    assert pair.states() == [S.STALLED]
+    assert pair.primary.unsubscribes, "the Keep Alive goes on"
+    assert (pair.session.control.lag_ns(pair.now) or 0) > 100e9
+    pair.release()
+    assert pair.states() == [S.STALLED, S.VERIFYING, S.LIVE]
+    assert pair.of(Failed) == []
+
+
+def test_a_short_hold_changes_nothing() -> None:
+    """Nothing is asked, and nothing is suspected."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.hold()
+    pair.wait(10)
+    pair.release()
+    pair.wait(100)
+    assert pair.states() == []
+
+
+@pytest.mark.parametrize("after", range(1, 5))
+def test_a_node_that_did_not_run_reads_what_has_come_before_it_judges(after: int) -> None:
+    """Stopped for longer than the primary may take: its answers are there, and wait to be read."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.lose()
+    pair.connect(pump=False)
+    answers = b""
+    for _ in range(after):
+        pair.feed(answers)
+        pair.primary.receive(pair.session.take_output())
+        answers = pair.primary.take()
+    pair.feed(answers[: len(answers) // 2])
+    assert not pair.is_in(S.LIVE)
+    pair.held = [answers[len(answers) // 2 :]]  # in the socket
+    pair.now += 60
+    pair.tick()
+    unread, pair.held = pair.held, None
+    for data in unread:
+        pair.feed(data)
+    pair.pump()
+    assert pair.is_in(S.LIVE)
+    assert pair.of(TearDown) == []
+    assert pair.of(Failed) == []
+
+
 # --- forwarding ---
 
 
