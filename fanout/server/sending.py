@@ -18,7 +18,7 @@ from typing import Final
 
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.delivery import Outbound, SendState
-from fanout.mqtt.packets import Ack, PacketType, encode, encode_acks
+from fanout.mqtt.packets import PacketType, encode_acks, encode_unknown
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
 from fanout.server.conflation import Conflation
@@ -345,9 +345,7 @@ class Sending:
         self.blocked = self.blocked and not outcome.completed
         answer = encode_acks(PacketType.PUBREL, outcome.to_release) if outcome.to_release else b""
         if run.type is PacketType.PUBREC and self.wire.version == 5:
-            for packet_id in outcome.unknown:
-                unknown = Ack(PacketType.PUBREL, packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
-                answer += encode(unknown, version=5)
+            answer += encode_unknown(PacketType.PUBREL, outcome.unknown)
         return answer
 
     def _take_resend(self, piece: _Piece) -> None:
