@@ -289,6 +289,9 @@ class Outbound(Generic[M]):
         to_release: list[int] = []
         unknown: list[int] = []
         for index, packet_id in enumerate(run.packet_ids):
+            if packet_id not in self._in_flight:
+                unknown.append(packet_id)
+                continue
             reason_code = run.reason_codes[index] if run.reason_codes is not None else 0
             outcome = self.acknowledge(run.type, packet_id, reason_code)
             if outcome is Outcome.RELEASE:

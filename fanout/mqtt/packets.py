@@ -18,6 +18,7 @@ from fanout.mqtt.data_representation import encode_binary, encode_string, encode
 from fanout.mqtt.packet_types import ACK_TYPES, FIXED_HEADER_FLAGS, PacketType
 from fanout.mqtt.properties import NO_PROPERTIES, WILL, Properties, PropertyOwner, encode_properties
 from fanout.mqtt.publish import encode_publish
+from fanout.mqtt.reason_codes import ReasonCode
 from fanout.mqtt.topics import check_topic_filter, check_topic_name
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Will",
     "encode",
     "encode_acks",
+    "encode_unknown",
 ]
 
 
@@ -252,6 +254,16 @@ def encode_acks(ack_type: PacketType, packet_ids: Sequence[int]) -> bytes:
     if sys.byteorder == "little":
         words.byteswap()
     return words.tobytes()
+
+
+def encode_unknown(ack_type: PacketType, packet_ids: Sequence[int]) -> bytes:
+    """Encode one PUBREL or PUBCOMP of MQTT 5 that says Packet Identifier not found, for each of `packet_ids`.
+
+    In a tenth of the time of `encode`: a read may hold tens of thousands to be answered so.
+    """
+    head = bytes((ack_type << 4 | FIXED_HEADER_FLAGS[ack_type], 3))
+    tail = bytes((ReasonCode.PACKET_IDENTIFIER_NOT_FOUND,))
+    return b"".join([head + packet_id.to_bytes(2, "big") + tail for packet_id in packet_ids])
 
 
 def _frame(packet_type: PacketType, body: bytes) -> bytes:

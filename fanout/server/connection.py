@@ -1,39 +1,32 @@
 """One client's Network Connection: a socket on one side, its session on the other.
 
-Owns reading, writing, the state of the Network Connection, and which method takes which packet (MQTT 5,
-section 4.13 for faults). It makes no decision about sessions or messages; it must not know the store, nor
-other connections.
+Owns reading, writing, and the state of the Network Connection (MQTT 5, section 4.13 for faults); what packets set off
+is `serving`'s business. It must not know the store, nor other connections.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from fanout.access.identity import Credentials
 from fanout.errors import ProtocolError
-from fanout.mqtt.decoder import AckRun, Item, PublishRun
+from fanout.mqtt.decoder import Item
 from fanout.mqtt.packets import (
     Connack,
     Connect,
     Disconnect,
-    Pingreq,
-    Suback,
-    Subscribe,
-    Unsuback,
-    Unsubscribe,
     encode,
 )
 from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.server.counters import DropReason, EntryFault, Limit
+from fanout.server.counters import EntryFault, Limit
 from fanout.server.deadlines import Deadline
 from fanout.server.handshake import Terms, encode_refusal
 from fanout.server.peers import Peer
 from fanout.server.places import Place
-from fanout.server.sending import PINGRESP
 from fanout.server.sessions import Session
 from fanout.server.topic_aliases import TopicAliases
 
@@ -84,7 +77,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._deadline: Deadline | None = None
         self._last_received_s = 0.0
         self._keep_alive_s = 0
-        self._bridge = False
+        self.bridge = False
+        """Whether the client is a bridge over MQTT 3.1.1."""
         self._aliases: TopicAliases | None = None
         self._writable = True
         self._reading = True
@@ -154,12 +148,18 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._read_on()
         if self.session is not None:
             self.session.resume()
-            self._pump_later()
+            self.pump_later()
 
     @property
     def awaits_connect(self) -> bool:
         """Whether CONNECT has not come."""
         return self._decoder.version is None
+
+    # What the packets of its client set off.
+
+    def answer(self, data: bytes) -> None:
+        """Send `data` behind the other answers; see `send_answers`."""
+        self._answers.append(data)
 
     # What the server does with it.
 
@@ -172,7 +172,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.state = ConnectionState.OPEN
         self.session = session
         self._keep_alive_s = terms.keep_alive_s
-        self._bridge = terms.bridge
+        self.bridge = terms.bridge
         if terms.topic_alias_max:
             self._aliases = TopicAliases(terms.topic_alias_max, packet_bytes_max=terms.wire.packet_bytes_max)
         self._cancel_deadline()
@@ -181,8 +181,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         connack = Connack(session_present, ReasonCode.SUCCESS, terms.properties)
         self._answers.append(encode(connack, version=terms.wire.version))
         self._answers.append(session.connect(self._write, window=terms.window))
-        self._send_answers()
-        self._pump_later()
+        self.send_answers()
+        self.pump_later()
 
     def refuse(
         self, reason_code: ReasonCode, fault: ProtocolError | None = None, *, properties: Properties = NO_PROPERTIES
@@ -192,7 +192,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._answers.append(encode_refusal(reason_code, version=version, fault=fault, properties=properties))
         self._server.counters.connections_refused += 1
         self._server.counters.end(reason_code)
-        self._close()
+        self.close()
 
     def disconnect(self, reason_code: ReasonCode, *, properties: Properties = NO_PROPERTIES) -> None:
         """End the connection, telling an MQTT 5 client why; its session is detached at once."""
@@ -207,13 +207,13 @@ class ClientConnection(asyncio.BufferedProtocol):
                 farewell = encode(Disconnect(reason_code), version=5)
             self._answers.append(farewell)
         self._server.counters.end(reason_code)
-        self._close()
+        self.close()
 
     def send_acks(self) -> None:
         """Send the answers to PUBLISHs that can be given now."""
         if self.session is not None:
-            self._take_acks(self.session)
-            self._send_answers()
+            self._server.serving.send_acks(self, self.session)
+            self.send_answers()
 
     def credentials(self, packet: Connect, *, client_id: str) -> Credentials:
         """Return what the client shows with its CONNECT and by where it comes from."""
@@ -264,7 +264,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._server.logger.warning("client_broke_transport", detail=fault, address=self.address)
         if self.state is ConnectionState.CONNECTING:
             self._server.counters.connections_refused += 1
-        self._close()
+        self.close()
 
     def abort(self) -> None:
         """End the connection at once, whatever was not sent."""
@@ -290,12 +290,12 @@ class ClientConnection(asyncio.BufferedProtocol):
                 return
             if self._held:
                 self._kept = items[index + 1 :]
-                self._send_answers()
+                self.send_answers()
                 return
         if self._decoder.fault is not None:
-            self._fail(self._decoder.fault)
+            self.fail(self._decoder.fault)
             return
-        self._send_answers()
+        self.send_answers()
         if self._decoder.has_more and not self._going_on:
             self._going_on = True
             self._transport.pause_reading()
@@ -311,92 +311,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._read_on()
 
     def _receive(self, item: Item) -> None:
-        session = self.session
-        if session is None:
-            assert isinstance(item, Connect), "the decoder lets nothing else come first"
-            self._server.open_session(self, item)
+        if self.session is not None:
+            self._server.serving.receive(self, self.session, item)
             return
-        match item:
-            case PublishRun():
-                self._receive_publishes(session, item)
-            case AckRun():
-                self._answers.append(session.acknowledge(item))
-                self._pump_later()
-            case Pingreq():
-                if session.sending.ping():
-                    self._answers.append(PINGRESP)
-            case Subscribe():
-                if self._may_answer(session, Suback(1, (0,) * len(item.subscriptions))):
-                    self._receive_subscribe(session, item)
-            case Unsubscribe():
-                if self._may_answer(session, Unsuback(1, (0,) * len(item.topic_filters))):
-                    unsuback = self._server.registry.unsubscribe(session, item)
-                    self._answers.append(encode(unsuback, version=session.wire.version))
-                    self._pump_later()
-            case Disconnect():
-                self._receive_disconnect(session, item)
-            case _:  # AUTH, without an Authentication Method in CONNECT [MQTT-4.12.0-7]
-                self._fail(_protocol_error("AUTH without an Authentication Method"))
-
-    def _may_answer(self, session: Session, answer: Suback | Unsuback) -> bool:
-        """Return whether an answer fits the client's Maximum Packet Size [MQTT-3.1.2-24]; else end the connection."""
-        wire = session.wire
-        if not wire.packet_bytes_max or wire.takes(len(encode(answer, version=wire.version))):
-            return True
-        self._fail(ProtocolError(ReasonCode.PACKET_TOO_LARGE, "the answer is over the client's Maximum Packet Size"))
-        return False
-
-    def _receive_subscribe(self, session: Session, packet: Subscribe) -> None:
-        def decided(refused: Mapping[int, ReasonCode]) -> None:
-            suback = self._server.registry.subscribe(session, packet, bridge=self._bridge, refused=refused)
-            self._answers.append(encode(suback, version=session.wire.version))
-            self._pump_later()
-            if self._server.subscribed is not None:
-                answered = zip(packet.subscriptions, suback.reason_codes, strict=True)
-                filters = [subscription.topic_filter for subscription, code in answered if code < 0x80]
-                self._server.subscribed([each for each in filters if not each.startswith(b"$share/")])
-
-        self._server.admission.subscribe(self, session, packet, then=decided)
-
-    def _receive_publishes(self, session: Session, run: PublishRun) -> None:
-        server = self._server
-        server.counters.received += len(run.rows)
-        self._send_answers()  # what was asked before is answered before anything that this run sets off
-        receiving = session.receiving
-        fresh, fault = receiving.accept(
-            run.rows,
-            qos_max=server.config.qos_max,
-            receive_maximum=server.config.receive_maximum,
-            retain_available=server.retain_available,
-        )
-        if fresh:
-            verdicts = server.publish(session, fresh, connection=self)
-            refused = sum(1 for verdict in verdicts if isinstance(verdict, int) and verdict >= 0x80)
-            server.counters.dropped[DropReason.REFUSED] += refused
-            for verdict in receiving.note_verdicts(fresh, verdicts):
-                cast("asyncio.Future[ReasonCode]", verdict).add_done_callback(lambda _: server.verdict_came(session))
-        self._take_acks(session)
-        if fault is not None and not self.is_closing():
-            self._fail(fault)
-
-    def _take_acks(self, session: Session) -> None:
-        acks, must_close = session.receiving.take_acks()
-        self._answers.append(acks)
-        if must_close:
-            self._server.logger.warning("publish_refused_by_closing", address=self.address)
-            self._close()
-
-    def _receive_disconnect(self, session: Session, packet: Disconnect) -> None:
-        expiry_s = packet.properties.session_expiry_interval
-        if expiry_s is not None:
-            limit_s = self._server.config.session_expiry_max_s
-            if expiry_s and limit_s and not session.expiry_s:  # section 3.14.2.2.2
-                self._fail(_protocol_error("Session Expiry Interval was 0 in CONNECT"))
-                return
-            session.expiry_s = min(expiry_s, limit_s)
-        if packet.reason_code == ReasonCode.SUCCESS:
-            session.will = None  # [MQTT-3.14.4-3]
-        self._close()
+        assert isinstance(item, Connect), "the decoder lets nothing else come first"
+        self._server.open_session(self, item)
 
     # Time.
 
@@ -404,7 +323,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._server.counters.connections_refused += 1
         self._server.counters.limits[Limit.CONNECT_TIMEOUT] += 1
         self._server.logger.debug("connect_timed_out", address=self.address)
-        self._close()
+        self.close()
 
     def _expect_life(self, seconds: float) -> None:
         self._deadline = self._server.after(seconds, self._check_life)
@@ -432,11 +351,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not self._transport.is_closing():
             self._transport.write(data if self._aliases is None else self._aliases.rewrite(data))
 
-    def _pump_later(self) -> None:
+    def pump_later(self) -> None:
+        """Send what waits for the session in its turn, if the client reads."""
         if self._writable and self.session is not None and self.session.sending.pending:
             self._server.pacer.schedule(self)
 
-    def _send_answers(self) -> None:
+    def send_answers(self) -> None:
+        """Write the answers that there are; a client that reads none of them is not read from until it does."""
         if not self._answers:
             return
         data = b"".join(self._answers)
@@ -445,13 +366,12 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         self._server.counters.sent_bytes += len(data)
         self._write(data)
-        # A client that asks and asks, and reads no answer, is not read from until it does.
         limit = self._server.config.write_buffer_high_bytes * _REPLIES_FACTOR
         if self._reading and not self._writable and self._transport.get_write_buffer_size() > limit:
             self._reading = False
             self._transport.pause_reading()
 
-    def _fail(self, fault: ProtocolError) -> None:
+    def fail(self, fault: ProtocolError) -> None:
         """End the connection because the client broke MQTT [MQTT-4.13.1-1]."""
         self._server.counters.protocol_errors += 1
         self._server.logger.warning(
@@ -462,10 +382,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         else:
             self.disconnect(fault.reason_code)
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Close the socket when what was written has been read; the session is detached now."""
         self._end()
-        self._send_answers()
+        self.send_answers()
         self.state = ConnectionState.CLOSING
         self._cancel_deadline()
         self._transport.close()
@@ -482,8 +402,4 @@ class ClientConnection(asyncio.BufferedProtocol):
         session, self.session = self.session, None
         if session is not None:
             self._server.pacer.discard(self)
-            self._server.leave_session(session)
-
-
-def _protocol_error(detail: str) -> ProtocolError:
-    return ProtocolError(ReasonCode.PROTOCOL_ERROR, detail)
+            self._server.lives.leave(session)

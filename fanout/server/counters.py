@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fanout.mqtt.reason_codes import ReasonCode
 
-__all__ = ["Counters", "DropReason", "EntryFault", "Limit", "ServerStats"]
+__all__ = ["Counters", "DropReason", "EntryFault", "Limit", "Load", "ServerStats"]
 
 
 class DropReason(enum.Enum):
@@ -77,6 +78,23 @@ _LIMIT_OF_CODE = {
 }
 
 
+class Load(NamedTuple):
+    """What waits for all sessions, and what they have in flight."""
+
+    subscriptions: int
+    """Subscriptions, shared ones included."""
+    queued_messages: int
+    """Messages queued."""
+    queued_bytes: int
+    """Their bytes; batches that several sessions share count for each."""
+    conflated_topics: int
+    """Newest values that wait for slow QoS 0 readers."""
+    in_flight_messages: int
+    """Messages at QoS 1 and 2 sent and not completed."""
+    in_flight_bytes: int
+    """Their bytes; what members of an audience share counts once."""
+
+
 @dataclass(slots=True)
 class Counters:
     """Totals since the server was made."""
@@ -121,6 +139,36 @@ class Counters:
         limit = _LIMIT_OF_CODE.get(reason_code)
         if limit is not None:
             self.limits[limit] += 1
+
+    def stats(self, load: Load, *, connections: int, sessions: int, audiences: int) -> ServerStats:
+        """Return the figures of a server at this moment, with what is counted nowhere else."""
+        return ServerStats(
+            connections=connections,
+            sessions=sessions,
+            subscriptions=load.subscriptions,
+            audiences=audiences,
+            queued_messages=load.queued_messages,
+            queued_bytes=load.queued_bytes,
+            conflated_topics=load.conflated_topics,
+            in_flight_messages=load.in_flight_messages,
+            in_flight_bytes=load.in_flight_bytes,
+            deliveries_total=self.deliveries,
+            sent_bytes_total=self.sent_bytes,
+            received_total=self.received,
+            received_bytes_total=self.received_bytes,
+            connections_opened_total=self.connections_opened,
+            connections_refused_total=self.connections_refused,
+            takeovers_total=self.takeovers,
+            keep_alive_timeouts_total=self.keep_alive_timeouts,
+            protocol_errors_total=self.protocol_errors,
+            wills_total=self.wills,
+            conflated_total=self.conflated,
+            sessions_overflowed_total=self.sessions_overflowed,
+            dropped_total={reason.value: count for reason, count in self.dropped.items()},
+            limits_reached_total={limit.value: count for limit, count in self.limits.items()},
+            entry_faults_total={fault.value: count for fault, count in self.entry_faults.items()},
+            ended_total={code.name.lower(): count for code, count in self.ended.items()},
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Protocol
 
 from fanout.errors import ProtocolError
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
-from fanout.mqtt.packets import Ack, PacketType, encode, encode_acks
+from fanout.mqtt.packets import PacketType, encode_acks, encode_unknown
 from fanout.mqtt.reason_codes import ReasonCode
 
 __all__ = ["Receiving", "Verdict"]
@@ -171,19 +172,10 @@ class Receiving:
         PUBCOMP (section 4.3.3), without which a client whose PUBCOMP was lost would repeat its PUBREL for
         ever.
         """
+        release, all_known = self._inbound.release, self.version == 4
         parts: list[bytes] = []
-        known: list[int] = []
-        for packet_id in packet_ids:
-            if self._inbound.release(packet_id) or self.version == 4:
-                known.append(packet_id)
-                continue
-            if known:
-                parts.append(encode_acks(PacketType.PUBCOMP, known))
-                known = []
-            unknown = Ack(PacketType.PUBCOMP, packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
-            parts.append(encode(unknown, version=5))
-        if known:
-            parts.append(encode_acks(PacketType.PUBCOMP, known))
+        for known, run in groupby(packet_ids, lambda packet_id: release(packet_id) or all_known):
+            parts.append((encode_acks if known else encode_unknown)(PacketType.PUBCOMP, list(run)))
         return b"".join(parts)
 
     def _append(self, one: _Open) -> None:

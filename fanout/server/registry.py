@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from fanout.config import ServerConfig
 from fanout.errors import ProtocolError
@@ -21,7 +21,7 @@ from fanout.mqtt.topics import parse_shared
 from fanout.replica.update import Update
 from fanout.server.audiences import AudienceIndex, SubscriptionOptions
 from fanout.server.collaborators import RetainedStore
-from fanout.server.counters import Counters, DropReason, Limit
+from fanout.server.counters import Counters, DropReason, Limit, Load
 from fanout.server.message_queue import MessageQueue
 from fanout.server.retained_delivery import RetainedDelivery
 from fanout.server.retained_pieces import RetainedPieces
@@ -29,28 +29,11 @@ from fanout.server.sessions import Session, SessionState
 from fanout.server.shared_subscriptions import SharedSubscriptions, ShareGroup
 from fanout.server.wire import SharedMessage, WireVariant
 
-__all__ = ["Load", "SessionRegistry"]
+__all__ = ["SessionRegistry"]
 
 _NONE_REFUSED: Final[Mapping[int, ReasonCode]] = MappingProxyType({})
 _SEND_ALWAYS = 0
 _SEND_IF_NEW = 1
-
-
-class Load(NamedTuple):
-    """What waits for all sessions, and what they have in flight."""
-
-    subscriptions: int
-    """Subscriptions, shared ones included."""
-    queued_messages: int
-    """Messages queued."""
-    queued_bytes: int
-    """Their bytes; batches that several sessions share count for each."""
-    conflated_topics: int
-    """Newest values that wait for slow QoS 0 readers."""
-    in_flight_messages: int
-    """Messages at QoS 1 and 2 sent and not completed."""
-    in_flight_bytes: int
-    """Their bytes; what members of an audience share counts once."""
 
 
 class SessionRegistry:

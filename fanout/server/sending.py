@@ -1,8 +1,8 @@
 """What a session sends to its client: what waits, what is in flight, and what can be written now.
 
-Owns the sender's side of one session (MQTT 5, sections 4.3, 4.4, 4.6 and 4.9): the order of messages that were
-sent before, retained messages, queued ones, conflated ones and PINGRESP, within the client's Receive Maximum and
-Maximum Packet Size. It must not know sockets or clocks, nor to which audience the session belongs.
+Owns the sender's side of one session (MQTT 5, section 4.6): the order of messages that were sent before, retained
+messages, queued ones, conflated ones and PINGRESP. What is in flight, and the client's limits, are `flight`'s business.
+It must not know sockets or clocks, nor to which audience the session belongs.
 
 What waited already at a SUBSCRIBE is sent before its retained messages, so nothing older follows a value; what
 comes later follows them.
@@ -12,21 +12,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from itertools import chain
-from operator import itemgetter
 from typing import Final
 
 from fanout.mqtt.decoder import AckRun
-from fanout.mqtt.delivery import Outbound, SendState
-from fanout.mqtt.packets import Ack, PacketType, encode, encode_acks
-from fanout.mqtt.reason_codes import ReasonCode
+from fanout.mqtt.delivery import SendState
 from fanout.replica.update import Update
 from fanout.server.conflation import Conflation
 from fanout.server.counters import Counters, DropReason
+from fanout.server.flight import Flight, Piece
 from fanout.server.message_queue import Batch, MessageQueue
 from fanout.server.retained_delivery import RetainedDelivery
-from fanout.server.shared_log import Follower
-from fanout.server.wire import TWO_BYTES, Frame, Message, WireVariant, encode_message, split_at_packet_id
+from fanout.server.wire import Message, WireVariant
 
 __all__ = ["CONFLATED_BYTES", "PINGRESP", "Sending"]
 
@@ -37,29 +33,6 @@ CONFLATED_BYTES = 128
 _SEARCH_MESSAGES: Final = 64
 """What a piece of a search that found nothing costs, in messages."""
 
-_qos = itemgetter(1)
-
-
-class _Piece:
-    """What one call takes from a session, and how much more it may take."""
-
-    __slots__ = ("bytes_left", "messages_left", "now_ns", "parts")
-
-    def __init__(self, *, now_ns: int, messages_left: int, bytes_left: int) -> None:
-        self.parts: list[bytes] = []
-        self.now_ns = now_ns
-        self.messages_left = messages_left
-        self.bytes_left = bytes_left
-
-    def has_room(self) -> bool:
-        """Return whether more may be taken."""
-        return self.messages_left > 0 and self.bytes_left > 0
-
-    def spend(self, messages: int, size: int) -> None:
-        """Note that messages of `size` bytes were taken."""
-        self.messages_left -= messages
-        self.bytes_left -= size
-
 
 class Sending:
     """The sender's side of one session."""
@@ -67,35 +40,28 @@ class Sending:
     __slots__ = (
         "_counters",
         "_deliveries",
+        "_flight",
         "_live_from",
         "_pings",
-        "_resend",
         "_retained_from",
         "_waiting",
-        "blocked",
         "conflation",
         "follower",
         "outbound",
         "queue",
-        "wire",
     )
 
     def __init__(self, *, wire: WireVariant, queue: MessageQueue, counters: Counters) -> None:
-        self.wire = wire
-        """The kind of receiver it was at its last Network Connection."""
+        self._flight = flight = Flight(wire=wire, bytes_max=queue.bytes_max, counters=counters)
+        self.outbound = flight.outbound
+        """Messages at QoS 1 and 2 in flight that were sent to this session alone."""
+        self.follower = flight.follower
+        """Its part in what its audience sends with shared Packet Identifiers."""
         self.queue = queue
         """What waits, message by message."""
         self.conflation = Conflation(counters=counters)
         """What waits as the newest values of topics."""
-        self.outbound: Outbound[Message] = Outbound(bytes_max=queue.bytes_max)
-        """Messages at QoS 1 and 2 in flight that were sent to this session alone."""
-        self.follower = Follower(self.outbound)
-        """Its part in what its audience sends with shared Packet Identifiers."""
-        self.blocked = False
-        """Whether the last `take` or `send` stopped because the client must acknowledge first."""
         self._counters = counters
-        # Messages of a former Network Connection, to be sent again as PUBLISH with DUP, by Packet Identifier.
-        self._resend: dict[int, Message] = {}
         self._deliveries: dict[bytes, RetainedDelivery] = {}  # by Topic Filter, in order
         # Topics with a retained value set while retained messages are on their way: those messages wait in the queue.
         self._waiting: dict[bytes, Update] = {}
@@ -109,7 +75,7 @@ class Sending:
     @property
     def pending(self) -> bool:
         """Whether anything waits to be written, be it that the client must acknowledge something first."""
-        return bool(self._resend or self._deliveries or self.queue or self._pings or self.conflation)
+        return bool(self._flight.resend or self._deliveries or self.queue or self._pings or self.conflation)
 
     def connect(self, *, wire: WireVariant, window: int) -> bytes:
         """Begin with a new Network Connection.
@@ -121,17 +87,8 @@ class Sending:
         Returns:
             The PUBRELs to send at once; `take` gives the rest of what was not acknowledged [MQTT-4.4.0-1].
         """
-        self.wire = wire
-        self.blocked = False
-        self.outbound.window = window
         self._seal()  # so what was queued before goes before retained values, which may have changed meanwhile
-        releases: list[int] = []
-        for packet_id, message, state in self.outbound.in_flight():
-            if state is SendState.AWAIT_PUBCOMP:
-                releases.append(packet_id)
-            else:
-                self._resend[packet_id] = message
-        return encode_acks(PacketType.PUBREL, releases) if releases else b""
+        return self._flight.connect(wire=wire, window=window)
 
     def disconnect(self) -> None:
         """Note that the Network Connection is gone; what is in flight stays, and what is queued at QoS 1 and 2.
@@ -139,11 +96,10 @@ class Sending:
         Not what waits at QoS 0, conflated or not: newer values come while the client is away, and it would get the
         older ones in place of them.
         """
-        self.follower.leave()
+        self._flight.disconnect()
         self._counters.dropped[DropReason.DISCONNECTED] += self.conflation.clear()
         self._forget(self.queue.drop_qos_0(), DropReason.DISCONNECTED)
         self._live_from = self.queue.appended_total
-        self._resend.clear()
         self._pings.clear()
         for delivery in self._deliveries.values():
             delivery.pings = 0
@@ -156,7 +112,12 @@ class Sending:
     @property
     def in_flight(self) -> int:
         """How many messages at QoS 1 and 2 are sent and not completed."""
-        return len(self.outbound) + self.follower.in_flight
+        return self._flight.messages
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the last `take` or `send` stopped because the client must acknowledge first."""
+        return self._flight.blocked
 
     def undelivered(self) -> Iterator[Message]:
         """Return what the client has not got, as far as is known: unacknowledged at QoS 1, then what waits.
@@ -178,7 +139,7 @@ class Sending:
         if former is not None:
             delivery.pings += former.pings
         self._deliveries[delivery.topic_filter] = delivery
-        self.blocked = False  # that is found out anew
+        self._flight.blocked = False  # that is found out anew
         self._seal()
 
     def cancel_retained(self, topic_filter: bytes) -> None:
@@ -231,7 +192,7 @@ class Sending:
         newest, conflatable, rest = batch.conflated()
         if rest is not None:
             if older := self.conflation.take_out(rest.messages):
-                self._append(Batch(older, wire=self.wire, expiring=any(message[0][6] for message in older)))
+                self._append(Batch(older, wire=self._flight.wire, expiring=any(message[0][6] for message in older)))
             self._append(rest)
         if newest:
             self.conflation.put(newest, count=conflatable)
@@ -243,10 +204,10 @@ class Sending:
         """Return the bytes of a batch for a session that is DIRECT; what is over its window is queued."""
         self.follower.leave()
         count = len(batch.messages)
-        piece = _Piece(now_ns=now_ns, messages_left=count, bytes_left=0)
-        count = self._encode(batch, 0, count, piece, frames=batch.frames)
+        piece = Piece(now_ns=now_ns, messages_left=count, bytes_left=0)
+        count = self._flight.encode(batch, 0, count, piece, frames=batch.frames)
         if count < len(batch.messages):
-            self.blocked = True
+            self._flight.blocked = True
             self._append(batch, count)
         return b"".join(piece.parts)
 
@@ -263,16 +224,16 @@ class Sending:
             acknowledgement must come first, or there is more to take.
         """
         self.follower.leave()
-        piece = _Piece(now_ns=now_ns, messages_left=messages_max, bytes_left=bytes_max)
-        self.blocked = False
-        self._take_resend(piece)
-        if not self._resend:
+        piece = Piece(now_ns=now_ns, messages_left=messages_max, bytes_left=bytes_max)
+        self._flight.blocked = False
+        self._flight.take_resend(piece)
+        if not self._flight.resend:
             self._take_sealed(piece)
             if self._deliveries and not self.conflation.sealed:
                 self._take_queued(piece, until=self._retained_from)
                 if self._position >= self._retained_from:
                     self._take_retained(piece)
-        if not self._deliveries and not self.conflation.sealed and not self.blocked:
+        if not self._deliveries and not self.conflation.sealed and not self._flight.blocked:
             self._take_queued(piece)
             if not self.queue and self.conflation:
                 self._seal()
@@ -290,25 +251,7 @@ class Sending:
 
     def acknowledge(self, run: AckRun) -> bytes:
         """Take a run of PUBACK, PUBREC or PUBCOMP and return the answers."""
-        follower = self.follower
-        if follower.log is None:
-            return self._acknowledge_own(run)
-        # What was sent to this session alone is older than what it shares.
-        own = 0
-        if len(self.outbound):
-            own = next((at for at, packet_id in enumerate(run.packet_ids) if packet_id not in self.outbound), len(run))
-        if own == len(run):
-            answer = self._acknowledge_own(run)
-            follower.refresh()
-            return answer
-        shared = follower.acknowledge(run.part(own, len(run)) if own else run)
-        if shared is None:  # out of order, unknown, refused: its own state can tell
-            follower.leave()
-            return self._acknowledge_own(run)
-        if own:
-            shared = self._acknowledge_own(run.part(0, own)) + shared
-            follower.refresh()
-        return shared
+        return self._flight.acknowledge(run)
 
     @property
     def _position(self) -> int:
@@ -340,39 +283,7 @@ class Sending:
         self._retained_from = self.queue.appended_total
         self.conflation.seal(self._retained_from)
 
-    def _acknowledge_own(self, run: AckRun) -> bytes:
-        if self._resend:
-            for packet_id in run.packet_ids:
-                self._resend.pop(packet_id, None)
-        outcome = self.outbound.acknowledge_run(run)
-        self.blocked = self.blocked and not outcome.completed
-        answer = encode_acks(PacketType.PUBREL, outcome.to_release) if outcome.to_release else b""
-        if run.type is PacketType.PUBREC and self.wire.version == 5:
-            for packet_id in outcome.unknown:
-                unknown = Ack(PacketType.PUBREL, packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
-                answer += encode(unknown, version=5)
-        return answer
-
-    def _take_resend(self, piece: _Piece) -> None:
-        # What is in flight and was sent on this Network Connection is what counts for its Receive Maximum.
-        free = self.outbound.window - (len(self.outbound) - len(self._resend))
-        while self._resend and piece.has_room():
-            if free <= 0:
-                self.blocked = True
-                return
-            packet_id = next(iter(self._resend))
-            message = self._resend.pop(packet_id)
-            frame = encode_message(message, wire=self.wire, now_ns=piece.now_ns, packet_id=packet_id, dup=True)
-            if 0 < self.wire.packet_bytes_max < len(frame):  # as if it had been completed [MQTT-3.1.2-25]
-                self._counters.dropped[DropReason.PACKET_TOO_LARGE] += 1
-                given_up = PacketType.PUBACK if message[1] == 1 else PacketType.PUBREC
-                self.outbound.acknowledge(given_up, packet_id, ReasonCode.PACKET_TOO_LARGE)
-                continue
-            free -= 1
-            piece.parts.append(frame)
-            piece.spend(1, len(frame))
-
-    def _take_retained(self, piece: _Piece) -> None:
+    def _take_retained(self, piece: Piece) -> None:
         while self._deliveries and piece.has_room():
             topic_filter, delivery = next(iter(self._deliveries.items()))
             piece.parts.append(delivery.begin_manifest())
@@ -391,17 +302,17 @@ class Sending:
             if not values:
                 piece.spend(_SEARCH_MESSAGES, 0)
                 continue
-            batch = delivery.batch(values, wire=self.wire)
+            batch = delivery.batch(values, wire=self._flight.wire)
             if batch is None:
                 left = self._send_retained(delivery, values, piece)
             else:
                 left = self._send_retained_batch(delivery, batch, piece)
             if left:
                 delivery.put_back(left)
-            if self.blocked:
+            if self._flight.blocked:
                 return
 
-    def _send_retained(self, delivery: RetainedDelivery, values: list[Update], piece: _Piece) -> list[Update]:
+    def _send_retained(self, delivery: RetainedDelivery, values: list[Update], piece: Piece) -> list[Update]:
         """Send retained values one by one; return those that were not sent."""
         for index, value in enumerate(values):
             if not piece.has_room():
@@ -410,16 +321,16 @@ class Sending:
             if self._waits(value) or 0 < value[6] <= piece.now_ns:  # [MQTT-3.3.2-5]
                 continue
             message = delivery.message(value)
-            if not self._encode_one(message, piece):
-                self.blocked = True
+            if not self._flight.encode_one(message, piece):
+                self._flight.blocked = True
                 return values[index:]
             delivery.note((value,))
             self.conflation.supersede(message)
         return []
 
-    def _send_retained_batch(self, delivery: RetainedDelivery, batch: Batch, piece: _Piece) -> list[Update]:
+    def _send_retained_batch(self, delivery: RetainedDelivery, batch: Batch, piece: Piece) -> list[Update]:
         """Send retained values that are encoded once for all; return those that were not sent."""
-        frames = batch.shared_frames(self.wire, now_ns=piece.now_ns)
+        frames = batch.shared_frames(self._flight.wire, now_ns=piece.now_ns)
         assert frames is not None, "a shared piece fits its receivers"
         messages, data = batch.messages, batch.data
         piece.spend(len(messages), batch.bytes_between(0, len(messages)))
@@ -434,8 +345,8 @@ class Sending:
             self._counters.deliveries += len(messages)
             done = len(messages)
         else:
-            done = self._encode(batch, 0, len(messages), piece, frames=frames)
-            self.blocked = done < len(messages)
+            done = self._flight.encode(batch, 0, len(messages), piece, frames=frames)
+            self._flight.blocked = done < len(messages)
         delivery.note([message[0] for message in messages[:done]])
         if self.conflation:
             for message in messages[:done]:
@@ -451,26 +362,26 @@ class Sending:
         waiting = self._waiting.get(value[0])
         return waiting is not None and (waiting == value or self.conflation.follows(value[0]))
 
-    def _take_sealed(self, piece: _Piece) -> None:
+    def _take_sealed(self, piece: Piece) -> None:
         conflation = self.conflation
         while conflation.sealed and piece.has_room():
             if self._position < conflation.turn:
                 self._take_queued(piece, until=conflation.turn)
-                if self.blocked:
+                if self._flight.blocked:
                     return
                 continue
             message = conflation.take(newest=not self.queue)
-            self._encode_one(message, piece)
+            self._flight.encode_one(message, piece)
             piece.spend(1, len(message[0][1]))
 
-    def _take_queued(self, piece: _Piece, *, until: int | None = None) -> None:
+    def _take_queued(self, piece: Piece, *, until: int | None = None) -> None:
         queue = self.queue
         while queue and piece.has_room():
             if until is not None and self._position >= until:
                 return
             batch, start = queue.head()
             count = len(batch.messages) - start
-            frames = batch.shared_frames(self.wire, now_ns=piece.now_ns)
+            frames = batch.shared_frames(self._flight.wire, now_ns=piece.now_ns)
             if start == 0 and frames is not None and batch.data is not None:
                 piece.parts.append(batch.data)
                 piece.spend(count, len(batch.data))
@@ -478,85 +389,12 @@ class Sending:
                 queue.advance(count)
                 continue
             stop = start + min(count, piece.messages_left)
-            done = self._encode(batch, start, stop, piece, frames=frames)
+            done = self._flight.encode(batch, start, stop, piece, frames=frames)
             piece.spend(done, batch.bytes_between(start, start + done))
             queue.advance(done)
             if done < stop - start:
-                self.blocked = True
+                self._flight.blocked = True
                 return
-
-    def _encode(
-        self,
-        batch: Batch,
-        start: int,
-        stop: int,
-        piece: _Piece,
-        *,
-        frames: list[Frame] | None,
-    ) -> int:
-        """Encode the messages from `start` to before `stop`; return how many: fewer with a full window."""
-        if frames is None:
-            for index in range(start, stop):
-                if not self._encode_one(batch.messages[index], piece):
-                    return index - start
-            return stop - start
-        parts = piece.parts
-        outbound = self.outbound
-        free = outbound.free
-        messages = batch.messages
-        levels = set(map(_qos, messages[start:stop]))
-        if levels == {0}:
-            parts += frames[start:stop]  # type: ignore[arg-type]  # at QoS 0 a frame is bytes
-            self._counters.deliveries += stop - start
-            return stop - start
-        if len(levels) == 1:
-            qos = levels.pop()
-            stop = min(stop, start + free)
-            if start < stop:
-                heads, tails = zip(*frames[start:stop], strict=True)
-                size = sum(map(len, heads)) + sum(map(len, tails))
-                packet_ids = map(TWO_BYTES.__getitem__, outbound.send_run(messages[start:stop], qos, size=size))
-                parts += chain.from_iterable(zip(heads, packet_ids, tails, strict=True))
-            self._counters.deliveries += stop - start
-            return stop - start
-        send = outbound.send
-        index = start
-        for index in range(start, stop):
-            frame = frames[index]
-            if frame.__class__ is tuple:
-                if not free:
-                    break
-                free -= 1
-                message = messages[index]
-                packet_id = send(message, message[1], size=len(frame[0]) + len(frame[1]))
-                parts += (frame[0], TWO_BYTES[packet_id], frame[1])
-            else:
-                parts.append(frame)  # type: ignore[arg-type]  # a frame that is no tuple is bytes
-        else:
-            index = stop
-        self._counters.deliveries += index - start
-        return index - start
-
-    def _encode_one(self, message: Message, piece: _Piece) -> bool:
-        """Encode one message; return False when it has to wait for an acknowledgement."""
-        update, qos, _, _ = message
-        counters = self._counters
-        if 0 < update[6] <= piece.now_ns:  # [MQTT-3.3.2-5]
-            counters.dropped[DropReason.EXPIRED] += 1
-            return True
-        if qos and not self.outbound.free:
-            return False
-        frame = encode_message(message, wire=self.wire, now_ns=piece.now_ns, packet_id=1 if qos else 0)
-        if 0 < self.wire.packet_bytes_max < len(frame):  # [MQTT-3.1.2-25]
-            counters.dropped[DropReason.PACKET_TOO_LARGE] += 1
-            return True
-        if qos:
-            head, tail = split_at_packet_id(frame, topic=update[0])
-            piece.parts += (head, TWO_BYTES[self.outbound.send(message, qos, size=len(frame))], tail)
-        else:
-            piece.parts.append(frame)
-        counters.deliveries += 1
-        return True
 
     def _expect_pings(self, count: int) -> None:
         """Answer `count` PINGREQs when all that is queued now has been sent."""
@@ -565,7 +403,7 @@ class Sending:
 
     def _answers_early(self) -> bool:
         """Return whether PINGREQ is answered before its turn: see `ping`."""
-        return self.blocked and not self.wire.stamped
+        return self._flight.blocked and not self._flight.wire.stamped
 
     def _last_delivery(self) -> RetainedDelivery:
         return self._deliveries[next(reversed(self._deliveries))]

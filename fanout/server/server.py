@@ -1,8 +1,8 @@
 """The server that local clients talk to: it joins listeners, connections, sessions and dispatch.
 
-Owns the tasks of its parts, when sessions and Will Messages are due, and which connection a
-session has. What the specification demands of one packet is decided in the core modules; what becomes of a
-published message, by the node behind `Ingress`.
+Owns its parts and their order of start and stop, and the connections that there are. What the specification demands of
+one packet is decided in the core modules; what a packet sets off, in `serving`; how sessions begin and end, in
+`session_lives`.
 
 Sessions live in memory: a restart ends them. A shutdown publishes no Will Message, which the specification
 allows to be put off until the next start (MQTT 5, section 3.1.2.5).
@@ -16,30 +16,27 @@ from collections.abc import Callable, Collection, Container, Sequence
 from functools import partial
 from typing import Final
 
-from fanout.access.authorization import Access
 from fanout.access.gate import Gate
 from fanout.config import ServerConfig
-from fanout.mqtt.decoder import CONNECT_BYTES_MAX, Decoder, PublishRow
-from fanout.mqtt.packets import Connect, Unsubscribe
-from fanout.mqtt.properties import NO_PROPERTIES, Properties
+from fanout.mqtt.decoder import CONNECT_BYTES_MAX, Decoder
+from fanout.mqtt.packets import Connect
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
-from fanout.server.admission import Admission, Claim, claim_of
-from fanout.server.audiences import NO_ROUTES
-from fanout.server.collaborators import Clock, Ingress, Logger, PublishVerdict, RetainedStore
+from fanout.server.admission import Admission
+from fanout.server.collaborators import Clock, Ingress, Logger, RetainedStore
 from fanout.server.connection import ClientConnection
-from fanout.server.counters import Counters, DropReason, EntryFault, Limit, ServerStats
+from fanout.server.counters import Counters, EntryFault, Limit, ServerStats
 from fanout.server.deadlines import Deadline
 from fanout.server.dispatch import Dispatcher
 from fanout.server.doorman import Doorman, Doorway
-from fanout.server.handshake import Terms, random_client_id, terms_for
+from fanout.server.handshake import random_client_id, terms_for
 from fanout.server.listeners import Listeners
 from fanout.server.pacing import Pacer
-from fanout.server.payload_format import breaks_payload_format
 from fanout.server.peers import Peer
 from fanout.server.places import Place, Places
 from fanout.server.registry import SessionRegistry
-from fanout.server.sessions import Session
+from fanout.server.serving import Serving
+from fanout.server.session_lives import SessionLives
 from fanout.server.timer import Timer
 from fanout.server.websocket import WebSocket
 
@@ -49,8 +46,6 @@ _READ_BYTES = 256 * 1024
 _WORK_MAX: Final = 16 * 1024
 """How much a client may have decoded in one turn of the event loop, see `Decoder`: 256 packets of the smallest kinds,
 which take some milliseconds. One read has room for 131,072 PINGREQs, which would take most of a second."""
-_CHECKED_MAX: Final = 256
-"""Sessions and subscriptions that are checked again in one turn of the event loop."""
 _SETTLE_POLL_S: Final = 0.02
 """Pause between looks for clients that have got everything, when the server stops."""
 
@@ -119,7 +114,6 @@ class Server:
         """What every connection reads into."""
         self.pacer: Pacer
         """Gives turns to connections with much to send; there from `start` on."""
-        self._gate = gate
         self._doorman = doorman
         self._node_id = node_id
         self._known_topics = known_topics
@@ -127,14 +121,26 @@ class Server:
         self._dispatcher = Dispatcher(self.registry.index, counters=self.counters)
         self._places = Places(config, counters=self.counters, now_s=clock.monotonic())
         self._connections: dict[ClientConnection, None] = {}
-        self._connection_of: dict[Session, ClientConnection] = {}
         self._timer = Timer(clock)
         self._loop: asyncio.AbstractEventLoop
         self._listeners = Listeners()
-        self._stopping = False
         self._publishers_held = False
         self._waiting_publishers: list[ClientConnection] = []
         self._all_gone = asyncio.Event()
+        self.lives = SessionLives(
+            config,
+            registry=self.registry,
+            admission=self.admission,
+            dispatcher=self._dispatcher,
+            gate=gate,
+            timer=self._timer,
+            clock=clock,
+            counters=self.counters,
+            logger=logger,
+        )
+        """Begins and ends sessions."""
+        self.serving = Serving(self)
+        """Serves the clients that are let in."""
 
     async def start(self, sockets: Sequence[Sequence[socket.socket]] | None = None) -> None:
         """Open the listeners.
@@ -159,9 +165,9 @@ class Server:
             deadline_s: How long messages and their answers may be under way, and then, how long clients may take to
                 read what was written to them, in seconds.
         """
-        self._stopping = True
+        self.lives.stopping = True
         self._listeners.close()
-        reason_code, properties = self._farewell(ReasonCode.SERVER_SHUTTING_DOWN)
+        reason_code, properties = self.lives.farewell(ReasonCode.SERVER_SHUTTING_DOWN)
         until_s = self._loop.time() + deadline_s
         while waiting := [one for one in self._connections if one.session is not None]:
             in_time = self._loop.time() < until_s
@@ -221,89 +227,25 @@ class Server:
         session = self.registry.get(origin) if origin is not None else None
         handed = self._dispatcher.dispatch(updates, now_ns=self.clock.now_ns(), origin=session)
         if self.registry.overflowed:
-            self._end_overflowed()
+            self.lives.end_overflowed()
         return handed
 
     def stats(self) -> ServerStats:
         """Return the server's figures at this moment."""
-        counters = self.counters
-        load = self.registry.load()
-        return ServerStats(
+        return self.counters.stats(
+            self.registry.load(),
             connections=self.connection_count,
             sessions=len(self.registry),
-            subscriptions=load.subscriptions,
             audiences=self.registry.index.count,
-            queued_messages=load.queued_messages,
-            queued_bytes=load.queued_bytes,
-            conflated_topics=load.conflated_topics,
-            in_flight_messages=load.in_flight_messages,
-            in_flight_bytes=load.in_flight_bytes,
-            deliveries_total=counters.deliveries,
-            sent_bytes_total=counters.sent_bytes,
-            received_total=counters.received,
-            received_bytes_total=counters.received_bytes,
-            connections_opened_total=counters.connections_opened,
-            connections_refused_total=counters.connections_refused,
-            takeovers_total=counters.takeovers,
-            keep_alive_timeouts_total=counters.keep_alive_timeouts,
-            protocol_errors_total=counters.protocol_errors,
-            wills_total=counters.wills,
-            conflated_total=counters.conflated,
-            sessions_overflowed_total=counters.sessions_overflowed,
-            dropped_total={reason.value: count for reason, count in counters.dropped.items()},
-            limits_reached_total={limit.value: count for limit, count in counters.limits.items()},
-            entry_faults_total={fault.value: count for fault, count in counters.entry_faults.items()},
-            ended_total={code.name.lower(): count for code, count in counters.ended.items()},
         )
 
     async def check_again(self) -> None:
-        """Let what the gate decides now hold for all sessions: called when its configuration was replaced.
-
-        A client that would not be let in any more is disconnected (0x87), and its session ends; other sessions lose
-        the subscriptions that the rules do not grant any more. Cancelling leaves the rest as it is.
-        """
-        gate, checked = self._gate, 0
-        if gate is None:
-            return
-        for session in list(self.registry):
-            access = session.access
-            if access is None or self.registry.get(session.client_id) is not session:
-                continue
-            if not gate.admits(access.identity):
-                self._expel(session, access)
-            else:
-                filters = session.topic_filters
-                checked += len(filters)
-                if lost := access.lost(filters):
-                    self._take_away(session, access, lost)
-            checked += 1
-            if checked >= _CHECKED_MAX:
-                checked = 0
-                await asyncio.sleep(0)
+        """Let what the gate decides now hold for all sessions; see `SessionLives.check_again`."""
+        await self.lives.check_again()
 
     async def send_away(self, concerns: Callable[[bytes], bool]) -> int:
-        """Disconnect clients that have a subscription of a kind (0x9C, Use another server).
-
-        Args:
-            concerns: Says whether a Topic Filter is of that kind.
-
-        Returns:
-            How many clients that were.
-        """
-        sent = checked = 0
-        reference = self.config.server_reference
-        properties = NO_PROPERTIES if reference is None else Properties(server_reference=reference)
-        for session, connection in list(self._connection_of.items()):
-            filters = [*session.subscriptions, *(topic_filter for _, topic_filter in session.shared)]
-            if self._connection_of.get(session) is connection and any(map(concerns, filters)):
-                connection.disconnect(ReasonCode.USE_ANOTHER_SERVER, properties=properties)
-                sent += 1
-                checked += 1
-            checked += len(filters)
-            if checked >= _CHECKED_MAX:
-                checked = 0
-                await asyncio.sleep(0)
-        return sent
+        """Disconnect clients that have a subscription of a kind, and return how many; see `SessionLives.send_away`."""
+        return await self.lives.send_away(concerns)
 
     def run_due(self) -> None:
         """Do what is due by the clock; for tests that set it."""
@@ -325,7 +267,7 @@ class Server:
             accepted_here: Whether it is to be counted as opened; not when another process has accepted it.
         """
         self.counters.connections_opened += accepted_here
-        if self._stopping:
+        if self.lives.stopping:
             self.turn_away("stopping", address=address)
             return None
         place = self._places.take(host, now_s=self.clock.monotonic())
@@ -423,88 +365,7 @@ class Server:
         if isinstance(terms, ReasonCode):
             connection.refuse(terms)
             return
-        self.admission.connect(connection, packet, terms, then=partial(self._let_in, connection, terms))
-
-    def _let_in(self, connection: ClientConnection, terms: Terms, access: Access | None) -> None:
-        session = self.registry.get(terms.client_id)
-        claim = claim_of(access, session) if session is not None else Claim.RESUME
-        if claim is Claim.REFUSED:
-            self.logger.warning("client_id_of_another_user", client_id=terms.client_id, address=connection.address)
-            connection.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
-            return
-        if session is not None and session in self._connection_of:
-            self.counters.takeovers += 1
-            self._connection_of[session].disconnect(ReasonCode.SESSION_TAKEN_OVER)  # [MQTT-3.1.4-3]
-            session = self.registry.get(terms.client_id)
-        if session is not None and (terms.clean_start or claim is Claim.START_CLEAN):
-            self._end_session(session)  # [MQTT-3.1.2-4]
-            session = None
-        session_present = session is not None
-        if session is None:
-            if self.registry.full:
-                self.counters.limits[Limit.SESSIONS] += 1
-                self.logger.warning("client_refused", reason="sessions_max", address=connection.address)
-                connection.refuse(ReasonCode.QUOTA_EXCEEDED)
-                return
-            session = self.registry.create(terms.client_id, wire=terms.wire)
-        self._cancel_deadlines(session)  # no Will Message when it came back in time [MQTT-3.1.3-9]
-        self.registry.index.join(session, wire=terms.wire)
-        session.access = access
-        session.will = terms.will
-        session.expiry_s = terms.session_expiry_s
-        self._connection_of[session] = connection
-        self.logger.debug(
-            "client_connected",
-            client_id=session.client_id,
-            address=connection.address,
-            version=terms.wire.version,
-            session_present=session_present,
-        )
-        connection.open(session, terms, session_present=session_present)
-
-    def leave_session(self, session: Session) -> None:
-        """Carry out the end of a session's connection: Will Message, and the session's end or its expiry."""
-        address = self._connection_of.pop(session).address
-        self.logger.debug("client_gone", client_id=session.client_id, address=address)
-        session.disconnect()
-        if self._stopping:
-            return
-        if session.expiry_s == 0:
-            self._end_session(session)
-            return
-        session.expiry = self.after(session.expiry_s, lambda: self._end_session(session))  # [MQTT-3.1.2-23]
-        if session.will is None:
-            return
-        if session.will.delay_s == 0:
-            self._publish_will(session)
-        elif session.will.delay_s < session.expiry_s:  # else the session's end comes first [MQTT-3.1.3-9]
-            session.will_deadline = self.after(session.will.delay_s, lambda: self._publish_will(session))
-
-    def publish(
-        self, session: Session, rows: list[PublishRow], *, connection: ClientConnection
-    ) -> list[PublishVerdict]:
-        """Hand what a client may publish to the node, and return one verdict for each of `rows`.
-
-        A payload that is not in the format it claims does not get there. MQTT 5 tells a client that nobody has
-        subscribed to what it published (0x10), which costs one look into the route cache for each message.
-        """
-        bad = {index for index, row in enumerate(rows) if row[4] and breaks_payload_format(row)}
-        if bad:
-            good = [row for index, row in enumerate(rows) if index not in bad]
-            taken = iter(self.admission.publish(session, good, connection=connection) if good else ())
-            invalid = ReasonCode.PAYLOAD_FORMAT_INVALID
-            verdicts = [invalid if index in bad else next(taken) for index in range(len(rows))]
-        else:
-            verdicts = list(self.admission.publish(session, rows, connection=connection))
-        if session.wire.version == 5:
-            routes, success = self.registry.index.routes, ReasonCode.SUCCESS
-            for index, row in enumerate(rows):
-                if row[2] & 0x06 and verdicts[index] is success and routes(row[0]) is NO_ROUTES:
-                    verdicts[index] = ReasonCode.NO_MATCHING_SUBSCRIBERS
-        if self._publishers_held and not connection.is_held:
-            connection.hold()
-            self._waiting_publishers.append(connection)
-        return verdicts
+        self.admission.connect(connection, packet, terms, then=partial(self.lives.let_in, connection, terms))
 
     def hold_publishers(self, held: bool) -> None:
         """Let clients that publish wait, each from its next messages on, until called with False."""
@@ -514,80 +375,13 @@ class Server:
             for connection in waiting:
                 connection.release()
 
-    def verdict_came(self, session: Session) -> None:
-        """Note that a verdict on a message of `session` came later; its connection may be another one by now."""
-        connection = self._connection_of.get(session)
-        if connection is not None:
-            connection.send_acks()
+    def hold_if_publishers_are(self, connection: ClientConnection) -> None:
+        """Let a client that has published wait, when all are to."""
+        if self._publishers_held and not connection.is_held:
+            connection.hold()
+            self._waiting_publishers.append(connection)
 
     # Its own.
-
-    def _farewell(self, reason_code: ReasonCode) -> tuple[ReasonCode, Properties]:
-        """Return what clients are told that have to leave: where to go, if the configuration knows it."""
-        reference = self.config.server_reference
-        if reference is None:
-            return reason_code, NO_PROPERTIES
-        return ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference=reference)
-
-    def _expel(self, session: Session, access: Access) -> None:
-        self.logger.warning("client_expelled", client_id=session.client_id, user=access.identity.user)
-        self._end_client(session, ReasonCode.NOT_AUTHORIZED)
-
-    def _end_overflowed(self) -> None:
-        while self.registry.overflowed:
-            session, _ = self.registry.overflowed.popitem()
-            queue = session.sending.queue
-            self.counters.sessions_overflowed += 1
-            self.logger.warning(
-                "session_queue_overflowed",
-                client_id=session.client_id,
-                connected=session in self._connection_of,
-                messages=queue.messages,
-                bytes=queue.bytes,
-            )
-            self._end_client(session, ReasonCode.QUOTA_EXCEEDED)
-
-    def _end_client(self, session: Session, reason_code: ReasonCode) -> None:
-        """End a session, and its connection if there is one."""
-        connection = self._connection_of.get(session)
-        if connection is None:
-            self._end_session(session)
-            return
-        session.expiry_s = 0
-        connection.disconnect(reason_code)
-
-    def _take_away(self, session: Session, access: Access, lost: list[bytes]) -> None:
-        self.logger.warning(
-            "subscriptions_revoked",
-            client_id=session.client_id,
-            user=access.identity.user,
-            subscriptions=len(lost),
-            filter=lost[0].decode(),
-        )
-        self.registry.unsubscribe(session, Unsubscribe(0, tuple(lost)))
-
-    def _end_session(self, session: Session) -> None:
-        self._cancel_deadlines(session)
-        left = self.registry.end(session)
-        if left:
-            self._dispatcher.redeliver(left, now_ns=self.clock.now_ns())
-            self._end_overflowed()
-        self._publish_will(session)
-
-    def _publish_will(self, session: Session) -> None:
-        will, session.will = session.will, None
-        if will is None:
-            return
-        self.counters.wills += 1
-        (verdict,) = self.admission.publish(session, [will.row])
-        if isinstance(verdict, int) and verdict.is_failure:
-            self.counters.dropped[DropReason.REFUSED] += 1
-
-    def _cancel_deadlines(self, session: Session) -> None:
-        for deadline in (session.expiry, session.will_deadline):
-            if deadline is not None:
-                deadline.cancel()
-        session.expiry = session.will_deadline = None
 
     async def _wait_all_gone(self) -> None:
         while self._connections:

@@ -28,8 +28,10 @@ from fanout.mqtt.packets import (
     Will,
     encode,
     encode_acks,
+    encode_unknown,
 )
 from fanout.mqtt.properties import Properties, encode_properties
+from fanout.mqtt.reason_codes import ReasonCode
 from tests.mqtt.strategies import connects, packet_ids, packets_from_client, packets_from_server
 
 VERSIONS = st.sampled_from([4, 5])
@@ -229,3 +231,11 @@ def test_encode_acks_refuses() -> None:
         encode_acks(PacketType.PINGREQ, [1])
     with pytest.raises(OverflowError):
         encode_acks(PacketType.PUBACK, [65_536])
+
+
+@pytest.mark.parametrize("kind", [PacketType.PUBREL, PacketType.PUBCOMP])
+def test_unknown_identifiers_are_encoded_as_one_by_one(kind: PacketType) -> None:
+    """The bytes are those of acknowledgements with 0x92."""
+    acks = [Ack(kind, packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND) for packet_id in (1, 256, 65_535)]
+    assert encode_unknown(kind, [1, 256, 65_535]) == b"".join(encode(ack, version=5) for ack in acks)
+    assert encode_unknown(kind, []) == b""

@@ -706,14 +706,14 @@ async def test_who_takes_only_small_packets_is_told_less(start_node: StartNode) 
 
 async def test_sending_many_away_gives_turns_to_others(node: NodeInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a number of checks everything else has its turn; who has left meanwhile is not counted."""
-    monkeypatch.setattr("fanout.server.server._CHECKED_MAX", 2)
+    monkeypatch.setattr("fanout.server.session_lives._CHECKED_MAX", 2)
     clients = [await RawClient.connect(node.port, f"c{number}") for number in range(6)]
     for client in clients:
         await client.subscribe(b"t")
     sending = asyncio.create_task(node.server.send_away(lambda _: True))
     await asyncio.sleep(0)
     assert not sending.done()
-    node.server._connection_of[node.server.registry.get("c5")].abort()  # type: ignore[index]
+    node.server.lives.connection_of[node.server.registry.get("c5")].abort()  # type: ignore[index]
     await sending
     await gone(node)
     for client in clients:
@@ -787,11 +787,11 @@ async def test_connect_while_stopping_is_refused(node: NodeInMemory) -> None:
     """A connection that is accepted after the stop began gets nothing."""
     async with await RawClient.open(node.port) as client:
         await wait_until(lambda: node.server.stats().connections == 1)
-        node.server._stopping = True
+        node.server.lives.stopping = True
         async with await RawClient.open(node.port) as late:
             late.send(Connect("c"))
             await late.expect_end()
-        node.server._stopping = False
+        node.server.lives.stopping = False
         client.send(Connect("c"))
         assert (await client.expect(Connack)).reason_code == 0
 
