@@ -9,7 +9,7 @@ from functools import partial
 
 from bench.load import connect, packet_bytes
 from bench.paced import latencies_until
-from bench.processes import link, selector
+from bench.processes import Node, link, selector
 from bench.readers import Audience, Readers
 from bench.report import Ask, Report, alternate, medians, percentile, rows
 from bench.stage import LABELS, OURS, Stage, wait_through
@@ -93,6 +93,8 @@ def _tear_down(stage: Stage, arguments: argparse.Namespace) -> TearDownRun:
         stage.load_retained(_GONE, topics=topics, payload_bytes=payload_bytes, primary=going)
         going_link = link(going.port, selector(f"{_GONE}/#", qos=0), name="going", settings=_RETRY)
         with stage.side(OURS, links=going_link) as side:
+            assert isinstance(side.server, Node)
+            side.server.wait_ready(deadline_s=arguments.deadline)
             wait_through(side)
             size = side.packet_bytes(payload_bytes=payload_bytes, qos=0)
             watcher = Audience(side.server.port, side.name, 1, size, latencies=True, name="bench-watcher")
