@@ -25,6 +25,7 @@ BENCHES = {
     "snapshot": "bench.snapshot",
     "join": "bench.join",
     "slow": "bench.slow",
+    "teardown": "bench.teardown",
     "scale": "bench.scale",
     "capacity": "bench.capacity",
     "disc": "bench.disc",

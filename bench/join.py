@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
-from bench.load import connect, packet_bytes, publish_paced
+from bench.load import connect, packet_bytes
+from bench.paced import latencies_until
 from bench.readers import Audience, Readers
 from bench.report import Ask, Report, alternate, medians, percentile, ratio, rows
 from bench.stage import BRIDGE, LABELS, OURS, Side, Stage
@@ -15,7 +16,6 @@ from bench.stage import BRIDGE, LABELS, OURS, Side, Stage
 __all__ = ["add_arguments", "run"]
 
 _DEADLINE_S = 600
-_PIECE_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,28 +80,23 @@ def _join(side: Side, arguments: argparse.Namespace) -> JoinRun:
     live_size = packet_bytes(root=live_root, payload_bytes=payload_bytes, qos=0)
     crowd = Audience(side.server.port, side.name, arguments.subscribers, size, qos=arguments.qos, subscribed=False)
     watcher = Audience(side.server.port, live_root, 1, live_size, latencies=True, name="bench-watcher")
-    piece = max(1, round(arguments.rate * _PIECE_S))
     with Readers(watcher) as live, Readers(crowd) as joining:
         publisher = connect(side.publish_port, "bench-publisher")
         try:
             before = side.server.usage()
             started = time.monotonic()
             joining.expect(arguments.topics)
-            latencies_s: list[float] = []
-            outstanding = 0
-            while not joining.done and time.monotonic() - started < _DEADLINE_S:
-                live.expect(piece)
-                publish_paced(
-                    publisher, messages=piece, per_s=arguments.rate, root=live_root, payload_bytes=payload_bytes
-                )
-                outstanding += 1
-                while live.done:
-                    latencies_s += live.wait().latencies_s
-                    outstanding -= 1
+            latencies_s = latencies_until(
+                lambda: joining.done,
+                live=live,
+                publisher=publisher,
+                per_s=arguments.rate,
+                root=live_root,
+                payload_bytes=payload_bytes,
+                deadline_s=_DEADLINE_S,
+            )
             arrivals = joining.wait(deadline_s=1)
             after = side.server.usage()
-            for _ in range(outstanding):
-                latencies_s += live.wait().latencies_s
         finally:
             publisher.close()
     expected = arguments.topics * arguments.subscribers

@@ -17,7 +17,7 @@ from fanout.mqtt.publish import encode_publish
 __all__ = ["VERSION", "connect", "expect", "packet_bytes", "publish", "publish_paced", "publishes", "topic"]
 
 VERSION = 4
-"""The benchmarks speak MQTT 3.1.1, which every peer does."""
+"""The benchmarks speak MQTT 3.1.1, which every peer does, unless they say otherwise."""
 
 _READ_BYTES = 1 << 20
 _PATIENCE_S = 60
@@ -27,13 +27,14 @@ _STAMP = struct.Struct("=Q")
 """A time of `time.monotonic_ns`, which all processes of a machine share, at the start of a payload."""
 
 
-def connect(port: int, client_id: str, *, receive_buffer_bytes: int = 0) -> socket.socket:
-    """Open an MQTT 3.1.1 connection with a clean session and wait for its CONNACK.
+def connect(port: int, client_id: str, *, receive_buffer_bytes: int = 0, version: int = VERSION) -> socket.socket:
+    """Open a connection with a clean session and wait for its CONNACK.
 
     Args:
         port: On loopback.
         client_id: Client Identifier.
         receive_buffer_bytes: Size of the socket's receive buffer; 0: as the system likes.
+        version: Protocol Level: 4 (MQTT 3.1.1) or 5.
     """
     client = socket.socket()
     client.settimeout(_PATIENCE_S)
@@ -44,9 +45,10 @@ def connect(port: int, client_id: str, *, receive_buffer_bytes: int = 0) -> sock
     client.connect(("127.0.0.1", port))
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     client.sendall(
-        encode(Connect(client_id=client_id, version=VERSION, clean_start=True, keep_alive=0), version=VERSION)
+        encode(Connect(client_id=client_id, version=version, clean_start=True, keep_alive=0), version=version)
     )
-    expect(client, 4, b"\x20")
+    remaining = expect(client, 2, b"\x20")[1]
+    expect(client, remaining, b"\0")
     return client
 
 
@@ -73,7 +75,15 @@ def topic(root: str, number: int) -> bytes:
 
 
 def publishes(
-    messages: int, *, root: str, topics: int, payload_bytes: int, qos: int, retain: bool = False, start: int = 0
+    messages: int,
+    *,
+    root: str,
+    topics: int,
+    payload_bytes: int,
+    qos: int,
+    retain: bool = False,
+    start: int = 0,
+    version: int = VERSION,
 ) -> bytes:
     """Return PUBLISH packets of one size, spread evenly over `topics` topics.
 
@@ -81,17 +91,18 @@ def publishes(
         messages: How many.
         root: First level of their topics.
         topics: How many topics.
-        payload_bytes: Size of each payload, at least 8.
+        payload_bytes: Size of each payload.
         qos: 0 or 1.
         retain: The RETAIN flag.
         start: Number of the first message, for a piece of a longer row.
+        version: Protocol Level.
     """
     payload = b"x" * payload_bytes
     return b"".join(
         encode_publish(
             topic(root, number % topics),
             payload,
-            version=VERSION,
+            version=version,
             qos=qos,
             retain=retain,
             packet_id=number % 65535 + 1 if qos else 0,
@@ -100,9 +111,9 @@ def publishes(
     )
 
 
-def packet_bytes(*, root: str, payload_bytes: int, qos: int) -> int:
+def packet_bytes(*, root: str, payload_bytes: int, qos: int, version: int = VERSION) -> int:
     """Return the size of each packet of `publishes`."""
-    return len(publishes(1, root=root, topics=1, payload_bytes=payload_bytes, qos=qos))
+    return len(publishes(1, root=root, topics=1, payload_bytes=payload_bytes, qos=qos, version=version))
 
 
 def publish(client: socket.socket, packets: bytes, *, messages: int, qos: int) -> None:

@@ -5,6 +5,9 @@ Latencies come from a few subscribers in a process of their own, which reads at 
 
 from __future__ import annotations
 
+import socket
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -13,7 +16,9 @@ from bench.readers import Audience, Readers
 from bench.report import percentile
 from bench.stage import Side
 
-__all__ = ["PacedRun", "paced"]
+__all__ = ["PacedRun", "latencies_until", "paced"]
+
+_PIECE_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +88,40 @@ def paced(side: Side, *, subscribers: int, samples: int, per_s: float, seconds: 
         delivered=sum(one.delivered for one in arrivals),
         expected=expected,
     )
+
+
+def latencies_until(
+    done: Callable[[], bool],
+    *,
+    live: Readers,
+    publisher: socket.socket,
+    per_s: float,
+    root: str,
+    payload_bytes: int,
+    deadline_s: float,
+) -> list[float]:
+    """Publish at QoS 0 at `per_s` until something is done, and return how long each update took, in seconds.
+
+    Args:
+        done: Whether it is; asked a few times a second.
+        live: One subscriber of the updates, which takes latencies.
+        publisher: Its connection to where the updates are published.
+        per_s: Updates a second.
+        root: First level of their topics.
+        payload_bytes: Size of each payload.
+        deadline_s: After how many seconds to end although it is not done.
+    """
+    piece = max(1, round(per_s * _PIECE_S))
+    until = time.monotonic() + deadline_s
+    latencies_s: list[float] = []
+    outstanding = 0
+    while not done() and time.monotonic() < until:
+        live.expect(piece)
+        publish_paced(publisher, messages=piece, per_s=per_s, root=root, payload_bytes=payload_bytes)
+        outstanding += 1
+        while live.done:
+            latencies_s += live.wait().latencies_s
+            outstanding -= 1
+    for _ in range(outstanding):
+        latencies_s += live.wait().latencies_s
+    return latencies_s

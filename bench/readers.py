@@ -27,7 +27,8 @@ _READ_BYTES = 1 << 20
 _PAUSE_S = 0.001
 _SILENCE_S = 60
 _SLOW_BUFFER_BYTES = 65_536
-_SUBACK_BYTES = 5
+_SUBACK_BYTES = {4: 5, 5: 6}
+"""By version."""
 _DISCARD = socket.MSG_TRUNC if sys.platform == "linux" else 0
 """Linux counts what a TCP socket holds and throws it away without copying it."""
 _PUBACKS = b"".join(b"\x40\x02" + number.to_bytes(2, "big") for number in range(1, 65536)) * 2
@@ -56,8 +57,15 @@ class Audience:
     """Whether payloads start with the time at which they were sent, and the readers take the difference."""
     subscribed: bool = True
     """Whether they subscribe at the start; otherwise when they are told to expect messages."""
+    live_only: bool = False
+    """Whether they get no retained messages when they subscribe, for which they must speak MQTT 5."""
     name: str = "bench"
     """Start of their Client Identifiers."""
+
+    @property
+    def version(self) -> int:
+        """The Protocol Level that they speak."""
+        return 5 if self.live_only else VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +168,8 @@ class _Clients:
         self._size = audience.packet_bytes
         self._identifier_at = len(topic(audience.root, 0)) + (4 if self._size < 130 else 5)
         payload_at = self._identifier_at + (2 if audience.qos else 0)
-        self._stamps = struct.Struct(f"={payload_at}xQ{self._size - payload_at - 8}x")
+        stamp_and_rest = f"Q{self._size - payload_at - 8}x" if audience.latencies else ""
+        self._stamps = struct.Struct(f"={payload_at}x{stamp_and_rest}")
         self._latencies: list[float] = []
         self._buffer = bytearray(_READ_BYTES + self._size)
         self._view = memoryview(self._buffer)
@@ -171,6 +180,7 @@ class _Clients:
                     audience.port,
                     f"{audience.name}-{number}",
                     receive_buffer_bytes=_SLOW_BUFFER_BYTES if number < slow else 0,
+                    version=audience.version,
                 )
             )
             for number in range(slow + audience.count)
@@ -181,14 +191,16 @@ class _Clients:
         if audience.subscribed:
             self._subscribe()
             for client in everyone:
-                expect(client.socket, _SUBACK_BYTES, b"\x90")
+                expect(client.socket, _SUBACK_BYTES[audience.version], b"\x90")
         for client in everyone:
             client.socket.setblocking(False)
         self._take = self._take_and_look if audience.latencies or audience.qos else self._take_and_drop
 
     def _subscribe(self) -> None:
-        subscription = Subscription(f"{self._audience.root}/t/#".encode(), self._audience.qos)
-        request = encode(Subscribe(packet_id=1, subscriptions=(subscription,)), version=VERSION)
+        audience = self._audience
+        retain_handling = 2 if audience.live_only else 0
+        subscription = Subscription(f"{audience.root}/t/#".encode(), audience.qos, retain_handling=retain_handling)
+        request = encode(Subscribe(packet_id=1, subscriptions=(subscription,)), version=audience.version)
         for client in self._everyone:
             client.socket.sendall(request)
 
@@ -196,7 +208,7 @@ class _Clients:
         """Read until every fast subscriber has `messages` more, and no byte beyond them."""
         audience = self._audience
         # The SUBACK of those that subscribe only now comes before, among or behind the retained messages.
-        wanted = messages * self._size + (0 if self._subscribed else _SUBACK_BYTES)
+        wanted = messages * self._size + (0 if self._subscribed else _SUBACK_BYTES[audience.version])
         for client in self._everyone:
             client.read_bytes = 0
         self._latencies.clear()

@@ -106,17 +106,24 @@ class Stage:
         self._ends.close()
 
     @contextmanager
-    def side(self, name: str, *, settings: str = "") -> Iterator[Side]:
+    def further_primary(self, name: str) -> Iterator[Server]:
+        """Start one more Mosquitto and end it afterwards; stopped, it forgets everything."""
+        with Mosquitto(self._scratch, name=name, settings=_UNLIMITED) as primary:
+            yield primary
+
+    @contextmanager
+    def side(self, name: str, *, settings: str = "", links: str = "") -> Iterator[Side]:
         """Start one server and end it afterwards; it listens, but need not hold anything yet.
 
         Args:
             name: OURS, BARE, BRIDGE, DIRECT, RELAY or HOP.
             settings: Further lines for `[server]` of a secondary.
+            links: Further links of a secondary, from `bench.processes.link`.
         """
         if name == DIRECT:
             yield Side(name, self.primary, self.primary.port)
             return
-        with self._server(name, settings=settings) as server:
+        with self._server(name, settings=settings, links=links) as server:
             yield Side(name, server, server.port if name == RELAY else self.primary.port)
 
     @contextmanager
@@ -128,9 +135,9 @@ class Stage:
                 wait_through(side)
             yield sides
 
-    def load_retained(self, root: str, *, topics: int, payload_bytes: int) -> None:
-        """Publish a retained message at each of `topics` topics of the primary, and wait until it has them."""
-        client = connect(self.primary.port, "bench-loader")
+    def load_retained(self, root: str, *, topics: int, payload_bytes: int, primary: Server | None = None) -> None:
+        """Publish a retained message at each of `topics` topics of a primary, and wait until it has them."""
+        client = connect((primary or self.primary).port, "bench-loader")
         try:
             for start in range(0, topics, _LOAD_PIECE):
                 number = min(_LOAD_PIECE, topics - start)
@@ -141,13 +148,13 @@ class Stage:
         finally:
             client.close()
 
-    def _server(self, name: str, *, settings: str) -> Server:
+    def _server(self, name: str, *, settings: str, links: str) -> Server:
         if name in (OURS, BARE):
             return Node(
                 self._scratch,
                 role="secondary",
                 name=name,
-                links=link(self.primary.port, selector(f"{name}/#", qos=self._qos)),
+                links=link(self.primary.port, selector(f"{name}/#", qos=self._qos)) + links,
                 settings=settings,
                 log=name == OURS,
             )

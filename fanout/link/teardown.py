@@ -11,8 +11,12 @@ __all__ = ["DELIVERIES_MAX", "TOPICS_MAX", "piece_topics"]
 
 TOPICS_MAX: Final = 2_000
 """Topics of a piece that nobody has subscribed to: some milliseconds."""
-DELIVERIES_MAX: Final = 50_000
-"""Topics times clients of a piece. Measured with 1,000 clients that keep up, and 200,000: at most 21 ms of CPU."""
+DELIVERIES_MAX: Final = 200_000
+"""Topics times clients of a piece. Measured with 1,000 clients that keep up: at most 31 ms of CPU."""
+_DELIVERIES: Final = 50_000
+_TOPICS_WORTH: Final = 200
+"""A write costs 10 us whatever is in it, so that a piece of 50 topics takes as long as one of 200: smaller ones only
+make a tear-down longer, 4 times with 1,000 clients. With clients that do not read, larger ones took above 100 ms."""
 
 
 def piece_topics(clients: int) -> int:
@@ -21,4 +25,6 @@ def piece_topics(clients: int) -> int:
     Args:
         clients: How many clients are told of each removal, at most.
     """
-    return max(1, min(TOPICS_MAX, DELIVERIES_MAX // max(1, clients)))
+    clients = max(1, clients)
+    worth = min(_TOPICS_WORTH, DELIVERIES_MAX // clients)
+    return max(1, worth, min(TOPICS_MAX, _DELIVERIES // clients))

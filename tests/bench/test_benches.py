@@ -121,6 +121,20 @@ def test_slow_subscribers_are_left_out_of_the_count(tmp_path: Path) -> None:
     assert memory["at_most"] == 3 * 3
 
 
+def test_teardown_tells_everybody_and_times_another_link(tmp_path: Path) -> None:
+    """Every subscriber is told of every removal, beside a stalled one, while updates of another link are timed."""
+    options = ["--topics", "600", "--subscribers", "4", "--stalled", "1", "--rate", "200"]
+    (result,) = measure(tmp_path, "teardown", *options)
+
+    assert (result["server"], result["topics"], result["subscribers"]) == ("ours", 600, 4)
+    assert result["runs"][0]["delivered"] == 2400
+    assert result["removals/s"] == pytest.approx(2400 / result["all told after s"])
+    assert 0 < result["p50 ms"] <= result["p99 ms"] <= result["max ms"]
+    assert 0 < result["p99 ms before"] <= result["max ms before"]
+    (ask,) = result["asked"]
+    assert (ask["reached"], ask["at_most"]) == (result["max ms"], 100)
+
+
 def test_scale_grows_topics_and_then_subscribers(tmp_path: Path) -> None:
     """Each series has its own first line, and every line says what was counted."""
     options = ["--topics", "10,100", "--subscribers", "1,3", "--deliveries", "600", "--messages-min", "100"]
