@@ -15,6 +15,7 @@ there before the second listing began.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -136,12 +137,28 @@ def log_parts(directory: Path) -> Iterator[dict[PartName, LogPart]]:
 
 
 def _segments(directory: Path) -> Iterator[tuple[PartName, Path]]:
-    for path in (directory / "open").glob("node=*/*.seg"):
-        if match := _NAME.fullmatch(path.stem):
+    for path in _entries(directory / "open", depth=2):
+        if path.suffix == ".seg" and (match := _NAME.fullmatch(path.stem)):
             yield PartName(path.parts[-2], int(match[1]), int(match[2])), path
 
 
 def _sealed(directory: Path, table: str) -> Iterator[tuple[PartName, Path]]:
-    for path in table_directory(directory, table).glob("node=*/date=*/hour=*/*.parquet"):
-        if match := _NAME.fullmatch(path.stem):
+    for path in _entries(table_directory(directory, table), depth=4):
+        if path.suffix == ".parquet" and (match := _NAME.fullmatch(path.stem)):
             yield PartName(path.parts[-4], int(match[1]), int(match[2])), path
+
+
+def _entries(root: Path, *, depth: int) -> Iterator[Path]:
+    """Give what lies so many levels below a directory.
+
+    Unlike a glob it raises for a directory that may not be read, instead of taking it for empty.
+    """
+
+    def failed(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):  # gone since it was listed, or never there
+            raise error
+
+    for place, directories, names in os.walk(root, onerror=failed, followlinks=True):
+        if len(Path(place).parts) == len(root.parts) + depth - 1:
+            yield from (Path(place, name) for name in (*directories, *names))
+            directories.clear()

@@ -70,16 +70,18 @@ def read_compacted(directory: Path | str) -> Compacted | None:
     path = Path(directory) / MANIFEST
     try:
         document: dict[str, Any] = json.loads(path.read_bytes())
+        if (document["format"], document["log_schema"]) != (_FORMAT, SCHEMA_VERSION):
+            raise ReportError(
+                f"{path} was written by another version", hint="Compact the logs anew, into another place"
+            )
+        found = Compacted(Path(directory), document["generation"], document["files"], document["superseded"])
+        found.seen.add_ranges(document["sealed"])
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReportError(
             f"{path} cannot be read: {error}", hint="Compact the logs anew, into another place"
         ) from error
-    if (document.get("format"), document.get("log_schema")) != (_FORMAT, SCHEMA_VERSION):
-        raise ReportError(f"{path} was written by another version", hint="Compact the logs anew, into another place")
-    found = Compacted(Path(directory), document["generation"], document["files"], document["superseded"])
-    found.seen.add_ranges(document["sealed"])
     return found
 
 

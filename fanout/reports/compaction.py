@@ -41,6 +41,10 @@ __all__ = ["CompactionResult", "compact"]
 _SCHEMAS: Final = {"updates": UPDATES, "events": EVENTS}
 _UNSTAMPED: Final = "__HIVE_DEFAULT_PARTITION__"
 """How Spark and others call the directory of rows without a value."""
+_OTHERS: Final = "__OTHERS__"
+"""What the directory of all primaries beyond `_PRIMARIES_MAX` is called; no node can have this name."""
+_PRIMARIES_MAX: Final = 200
+"""Primaries of one place that get a file of their own, since all are open at a time: publishers may stamp too."""
 _ROW_GROUP_ROWS: Final = 1_000_000
 _PENDING_ROWS_MAX: Final = 2_000_000
 """Rows held in memory before they are written, over all files that are being made; about 100 bytes each."""
@@ -84,7 +88,12 @@ def compact(logs: Sequence[Path | str], *, into: Path, tell: Callable[[str], Non
     """
     for directory in logs:
         if "://" in str(directory) or read_compacted(directory) is not None:
-            raise ReportError(f"{directory} is no local log directory", hint="Give directories that nodes write to")
+            raise ReportError(
+                f"{directory} is no local log directory",
+                hint="Give what nodes write to: log.directory, or an s3:// or gs:// URI",
+            )
+    if into.exists() and not into.is_dir():
+        raise ReportError(f"{into} is not a directory", hint="Give a directory for the large files, or a new place")
     listed = LogFiles.in_directories(logs)
     try:
         with _locked(into):
@@ -95,6 +104,7 @@ def compact(logs: Sequence[Path | str], *, into: Path, tell: Callable[[str], Non
                 if tell is not None:
                     tell(f"{place.table} {place.date} {place.node}")
                 former = [file for file in known.files[place.table] if _is_of(file, place)]
+                former.sort(key=lambda file: (f"primary={_OTHERS}" in file, file))  # who has a file keeps it
                 made = _rewrite([*(str(into / file) for file in former), *sealed], place=place, known=known)
                 known.files[place.table] = sorted({*known.files[place.table], *made} - {*former})
                 superseded += former
@@ -146,21 +156,34 @@ def _rewrite(paths: Sequence[str], *, place: _Place, known: Compacted) -> list[s
     with contextlib.ExitStack() as stack:
         outputs: dict[str | None, _Output] = {}
         for path in paths:
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(_READ_ROWS):
-                    for primary, rows in _by_primary(pa.Table.from_batches([batch]).cast(schema)):
-                        if primary not in outputs:
-                            target = known.directory / _name(place, primary, generation=known.generation + 1)
-                            outputs[primary] = stack.enter_context(_Output(target, schema))
-                        outputs[primary].add(rows)
-                    pending_rows += batch.num_rows
-                    if pending_rows >= _PENDING_ROWS_MAX:
-                        pending_rows = 0
-                        for output in outputs.values():
-                            output.flush()
+            for batch in _batches(path):
+                for stamped_by, rows in _by_primary(pa.Table.from_batches([batch]).cast(schema)):
+                    known_or_few = stamped_by in outputs or len(outputs) < _PRIMARIES_MAX
+                    primary = stamped_by if known_or_few else _OTHERS
+                    if primary not in outputs:
+                        target = known.directory / _name(place, primary, generation=known.generation + 1)
+                        outputs[primary] = stack.enter_context(_Output(target, schema))
+                    outputs[primary].add(rows)
+                pending_rows += batch.num_rows
+                if pending_rows >= _PENDING_ROWS_MAX:
+                    pending_rows = 0
+                    for output in outputs.values():
+                        output.flush()
         for output in outputs.values():
             output.finish()
     return [str(output.path.relative_to(known.directory)) for output in outputs.values()]
+
+
+def _batches(path: str) -> Iterator[pa.RecordBatch]:
+    """Return the rows of a file in pieces; of what is wrong with it the name is told."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            yield from file.iter_batches(_READ_ROWS)
+    except (OSError, pa.ArrowException) as error:
+        raise ReportError(
+            f"{path} cannot be read: {error}",
+            hint="Run it again; if `fanout log verify` calls the file damaged, copy it again or take it away",
+        ) from error
 
 
 def _by_primary(rows: pa.Table) -> Iterator[tuple[str | None, pa.Table]]:

@@ -101,6 +101,7 @@ def run_completeness(
     """
     if settle_s < 0 or depth < 0:
         raise ReportError("the settle horizon and the depth cannot be negative", hint="Give 0 or a positive number")
+    _check_places(json_path, html_path)
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
     tell = progress or _tell_nobody
     tell("starting Spark")
@@ -144,6 +145,7 @@ def run_lag(
         ExtraMissing: pyspark is not installed.
         ReportError: No Java, no usable logs, or a file cannot be written.
     """
+    _check_places(json_path, html_path)
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
     tell = progress or _tell_nobody
     tell("starting Spark")
@@ -189,6 +191,7 @@ def run_section(
     """
     if settle_s < 0 or depth < 0:
         raise ReportError("the settle horizon and the depth cannot be negative", hint="Give 0 or a positive number")
+    _check_places(json_path, html_path)
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
     tell = progress or _tell_nobody
     tell("starting Spark")
@@ -290,11 +293,26 @@ def _finish(report: Report, *, json_path: Path | None, html_path: Path | None, c
     return ReportResult(report, report.verdict is None or report.verdict.passed)
 
 
+def _check_places(*paths: Path | None) -> None:
+    """Make the directories of what will be written, so that what cannot be is known before the report is made."""
+    for path in paths:
+        if path is None:
+            continue
+        problem = "it is a directory" if path.is_dir() else ""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            problem = "a file is in the place of a directory above it"
+        except OSError as error:
+            problem = str(error.strerror)
+        if problem:
+            raise ReportError(f"{path} cannot be written: {problem}", hint="Give a path that this user may write to")
+
+
 def _write(path: Path, text: str) -> None:
     """Write a file aside and rename it, so that a reader never sees half of it."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         aside.write_text(text, encoding="utf-8")
         aside.replace(path)
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,15 +69,19 @@ class LogFiles:
             root = directory.rstrip("/")
             tables = (f"{root}/v{SCHEMA_VERSION}/updates", f"{root}/v{SCHEMA_VERSION}/events")
             if "://" not in root:
-                # A node that has just begun has sealed nothing yet.
-                if not any(Path(place).is_dir() for place in (*tables, f"{root}/open")):
+                try:
+                    # A node that has just begun has sealed nothing yet.
+                    if not any(Path(place).is_dir() for place in (*tables, f"{root}/open")):
+                        raise ReportError(
+                            f"{directory} is not the directory of a replication log",
+                            hint="Give the value of log.directory of a node",
+                        )
+                    updates += _sealed(tables[0])
+                    events += _sealed(tables[1])
+                except OSError as error:
                     raise ReportError(
-                        f"{directory} is not the directory of a replication log",
-                        hint="Give the value of log.directory of a node",
-                    )
-                files = [sorted(map(str, Path(table).rglob("*.parquet"))) for table in tables]
-                updates += _visible(files[0])
-                events += _visible(files[1])
+                        f"{error.filename} cannot be read: {error.strerror}", hint="Check the permissions"
+                    ) from error
             else:
                 updates.append(tables[0])
                 events.append(tables[1])
@@ -99,5 +104,17 @@ def _texts(paths: Sequence[Path | str]) -> tuple[str, ...]:
     return tuple(str(path) for path in paths)
 
 
-def _visible(files: list[str]) -> list[str]:
-    return [file for file in files if not Path(file).name.startswith((".", "_"))]
+def _sealed(table: str) -> list[str]:
+    """Return the sealed files of a table, in order; a directory that may not be read is an error, not empty."""
+
+    def failed(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):  # gone since it was listed, or never there
+            raise error
+
+    found = os.walk(table, onerror=failed, followlinks=True)
+    return sorted(
+        f"{place}/{name}"
+        for place, _, names in found
+        for name in names
+        if name.endswith(".parquet") and not name.startswith((".", "_"))
+    )

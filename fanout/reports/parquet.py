@@ -5,11 +5,14 @@ Owns the contract of those files; one table is one directory, and what was in it
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from fanout.errors import ReportError
+from fanout.reports.reading import uri_errors
 from fanout.reports.transforms.rows import struct_of
 
 __all__ = ["TABLES", "ParquetTables"]
@@ -35,17 +38,41 @@ TABLES: Final = {
 """The columns of each table, as Spark writes types."""
 
 
+_NO_FILE_SYSTEM: Final = (
+    "Give --parquet a local directory, or Spark the file system of this URI: org.apache.hadoop:hadoop-aws for s3a://"
+)
+
+
 class ParquetTables:
     """Where the tables of one report go: below a directory, or nowhere.
 
     Args:
         spark: The session.
         directory: A path or URI that Spark can write; None writes nothing.
+
+    Raises:
+        ReportError: Nothing can be written there.
     """
 
     def __init__(self, spark: SparkSession, directory: str | None) -> None:
-        self._spark = spark
         self._directory = directory
+        if directory is None:
+            return
+        # Before anything is computed, which may take long.
+        if "://" not in directory:
+            try:
+                Path(directory).mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ReportError(
+                    f"{directory} cannot be written: {error.strerror}",
+                    hint="Give --parquet a directory that this user may write to",
+                ) from error
+            return
+        context = spark.sparkContext
+        assert context._jvm is not None
+        with uri_errors(f"write to {directory}", hint=_NO_FILE_SYSTEM):
+            place = context._jvm.org.apache.hadoop.fs.Path(directory)
+            place.getFileSystem(context._jsc.hadoopConfiguration())
 
     def write(self, name: str, frame: DataFrame) -> None:
         """Write one table, replacing what an earlier report left.

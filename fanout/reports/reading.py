@@ -5,10 +5,14 @@ Owns every place where rows leave Spark: only aggregated rows do, and never more
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
@@ -23,7 +27,14 @@ from fanout.reports.survey import CompleteSummary, EventSummary, StartRecord, Su
 from fanout.reports.transforms import first_look
 from fanout.reports.transforms.rows import small_frame
 
-__all__ = ["ROWS_MAX", "Tables", "collect_rows", "read_tables", "spark_errors", "take_survey"]
+__all__ = ["ROWS_MAX", "Tables", "collect_rows", "read_tables", "said_of", "spark_errors", "take_survey", "uri_errors"]
+
+_FILE: Final = re.compile(r"(?:reading file|footer for file:?|Could not read file:?) (?:file:/*(?=/))?(\S+?\.parquet)")
+_AROUND: Final = re.compile(r"^(?:[\w.$]+(?:Exception|Error): )+|\[[A-Z0-9_.]+\] | SQLSTATE: \w+$")
+_NO_FILE_SYSTEM: Final = (
+    "Without a cluster, `fanout report` reads s3:// and gs:// itself; on a cluster give s3a://, and "
+    "org.apache.hadoop:hadoop-aws to Spark"
+)
 
 ROWS_MAX: Final = 200_000
 """The most aggregated rows that are taken out of Spark at once."""
@@ -41,8 +52,9 @@ def read_tables(spark: SparkSession, files: LogFiles) -> Tables:
     """Return the tables of these files.
 
     Raises:
-        ReportError: There is no file at all.
+        ReportError: There is no file at all, or one is empty.
     """
+    _refuse_empty((*files.updates, *files.events))
     updates, events = _existing(spark, files.updates), _existing(spark, files.events)
     if not updates and not events:
         raise ReportError(
@@ -105,15 +117,41 @@ def spark_errors() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError) as error:
-        said = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
-        lines = said.strip().splitlines() or [type(error).__name__]
-        hint = "Check the log files with `fanout log verify`"
-        if "FileSystem" in lines[0]:
-            hint = (
-                "Spark lacks the file system of this URI: without a cluster, `fanout report` reads s3:// and gs:// "
-                "itself; on a cluster give s3a://, and org.apache.hadoop:hadoop-aws to Spark"
-            )
-        raise ReportError(f"Spark could not run the report: {lines[0]}", hint=hint) from error
+        said = said_of(error)
+        if (damaged := _FILE.search(said)) is not None:
+            raise ReportError(
+                f"{unquote(damaged[1])} cannot be read: it is damaged, or of another version",
+                hint="Copy it again, or take it away, which leaves a hole; `fanout log verify` tells of all such files",
+            ) from error
+        raise ReportError(
+            f"Spark could not run the report: {said}", hint="Check the log files with `fanout log verify`"
+        ) from error
+
+
+@contextmanager
+def uri_errors(doing: str, *, hint: str) -> Iterator[None]:
+    """Turn what Spark says of a URI that it has no file system for, or may not use, into an error of ours."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise ReportError(f"Spark cannot {doing}: {said_of(error)}", hint=hint) from error
+
+
+def said_of(error: Exception) -> str:
+    """Return the first line of what Spark said, without the names of classes and the codes around it."""
+    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+    line = next(iter(text.strip().splitlines()), "") or type(error).__name__
+    return _AROUND.sub("", line).strip() or line
+
+
+def _refuse_empty(paths: Sequence[str]) -> None:
+    """Raise for a local file without a byte: Spark passes over it in silence, and its rows would be called lost."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):  # removed by retention since it was listed; Spark tells that
+            if "://" not in path and Path(path).stat().st_size == 0:
+                raise ReportError(
+                    f"{path} is empty", hint="Nodes never seal such a file: copy it again, or take it away"
+                )
 
 
 def _existing(spark: SparkSession, paths: Sequence[str]) -> list[str]:
@@ -123,9 +161,10 @@ def _existing(spark: SparkSession, paths: Sequence[str]) -> list[str]:
     existing: list[str] = []
     for path in paths:
         if "://" in path:
-            place = context._jvm.org.apache.hadoop.fs.Path(path)
-            if not place.getFileSystem(context._jsc.hadoopConfiguration()).exists(place):
-                continue
+            with uri_errors(f"read {path}", hint=_NO_FILE_SYSTEM):
+                place = context._jvm.org.apache.hadoop.fs.Path(path)
+                if not place.getFileSystem(context._jsc.hadoopConfiguration()).exists(place):
+                    continue
         existing.append(path)
     return existing
 
@@ -138,6 +177,8 @@ def _read(spark: SparkSession, paths: Sequence[str], schema: StructType) -> Data
         spark.read.schema(schema)
         .option("recursiveFileLookup", "true")
         .option("pathGlobFilter", "*.parquet")
+        # Nodes write a checksum of each page; without this a flipped bit is another value.
+        .option("parquet.page.verify-checksum.enabled", "true")
         .parquet(*paths)
         .select(*schema.fieldNames())
     )

@@ -98,8 +98,9 @@ def spark_session(*, master: str = LOCAL_MASTER, settings: Mapping[str, str] | N
     require_pyspark()
     from pyspark.sql import SparkSession
 
-    # Analysis errors of PySpark 4 print a long JSON line besides raising; the raised error is enough.
-    logging.getLogger("DataFrameQueryContextLogger").disabled = True
+    # Errors of PySpark 4 print a long JSON line besides raising; the raised error is enough.
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logging.getLogger(name).disabled = True
     active = SparkSession.getActiveSession()
     if active is not None:
         zone = active.conf.get("spark.sql.session.timeZone")

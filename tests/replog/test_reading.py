@@ -24,6 +24,7 @@ from tests.replog.rows import (
     segment_rows,
 )
 from tests.replog.test_sealing import make_segment
+from tests.support.unreadable import forbid
 
 
 def staged_positions(staged: StagedLog) -> list[int]:
@@ -156,6 +157,18 @@ def test_a_log_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     segment.unlink()
     segment.mkdir()
     with pytest.raises(LogError, match="cannot be read"):
+        stage([tmp_path], target=tmp_path / "target")
+
+
+@pytest.mark.parametrize("place", ["open", "open/node=edge-1", "v1/events/node=edge-1"])
+def test_a_directory_that_may_not_be_read_is_not_taken_for_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Without a word the rows in it would be missing from every report."""
+    seal(make_segment(tmp_path), directory=tmp_path)
+    assert (tmp_path / place).is_dir()
+    forbid(tmp_path / place, monkeypatch)
+    with pytest.raises(LogError, match=f"Permission denied: '{tmp_path / place}'"):
         stage([tmp_path], target=tmp_path / "target")
 
 

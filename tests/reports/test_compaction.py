@@ -19,7 +19,7 @@ from fanout.reports import compaction, run_completeness, run_watch
 from fanout.reports.compacted import MANIFEST, Compacted, read_compacted
 from fanout.reports.compaction import compact
 from fanout.reports.log_files import LogFiles
-from tests.reports.logs import T0, NodeLog, Row, at
+from tests.reports.logs import T0, NodeLog, Row, at, stamp
 from tests.reports.random_logs import random_hub, random_secondary
 
 if TYPE_CHECKING:
@@ -91,6 +91,24 @@ def test_rows_are_written_in_pieces_that_fit_in_memory(tmp_path: Path, monkeypat
     assert rows_of(large, "updates") == rows_of(LogFiles.in_directories([log]).updates, "updates")
 
 
+def test_primaries_beyond_a_bound_share_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand publishers that stamp must not be as many open files; every row is there, also after more come."""
+    monkeypatch.setattr(compaction, "_PRIMARIES_MAX", 3)
+    hub = NodeLog("hub", "primary")
+    for number in range(12):
+        hub.update(at(number), "t", "v", **stamp(f"machine-{number % 6}", 1, number, at(number)))
+    log = seal_in_pieces(tmp_path / "log", [hub], rows=4)
+    for more in range(2):
+        compact([log], into=tmp_path / "large")
+        large = LogFiles.in_directories([tmp_path / "large"]).updates
+        assert {Path(path).parts[-3] for path in large} == {
+            *(f"primary=machine-{number}" for number in range(3)),
+            "primary=__OTHERS__",
+        }
+        assert rows_of(large, "updates") == rows_of(LogFiles.in_directories([log]).updates, "updates")
+        seal(log, "updates", [hub.update(at(50), "t", "v", **stamp("machine-9", 1, 50, at(50)))], number=90 + more)
+
+
 def test_running_again_changes_nothing_and_new_files_are_added(tmp_path: Path) -> None:
     """A second run writes nothing; a third rewrites only the partitions of new rows, and leaves the former for once."""
     hub, edge = two_nodes()
@@ -148,9 +166,9 @@ def test_a_file_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
     before = LogFiles.in_directories([large])
     broken = Path(LogFiles.in_directories([log]).updates[0]).with_name(f"{T0}-000099.parquet")
     broken.write_bytes(b"no Parquet")
-    with pytest.raises(ReportError, match="cannot be compacted") as caught:
+    with pytest.raises(ReportError, match=f"^{broken} cannot be read") as caught:
         compact([log], into=large)
-    assert "counts on" in caught.value.hint
+    assert "fanout log verify" in caught.value.hint
     assert LogFiles.in_directories([large]) == before
     broken.unlink()
     assert compact([log], into=large).sealed_files == 0
@@ -182,11 +200,14 @@ def test_what_is_not_what_nodes_write_to_is_refused(tmp_path: Path) -> None:
         compact([tmp_path], into=tmp_path / "other")
     with pytest.raises(ReportError, match="is compacted"):
         run_watch([large], into=tmp_path / "k", every_s=None, keep_days=1, stop=threading.Event(), tell=print)
+    (tmp_path / "file").touch()
+    with pytest.raises(ReportError, match="file is not a directory"):
+        compact([log], into=tmp_path / "file")
     with compaction._locked(large), pytest.raises(ReportError, match="another process"):
         compact([log], into=large)
     manifest = large / MANIFEST
     text = manifest.read_text()
-    for broken in (text.replace('"format": 1', '"format": 2'), "{"):
+    for broken in (text.replace('"format": 1', '"format": 2'), "{", "[]", '{"format": 1, "log_schema": 1}'):
         manifest.write_text(broken)
         with pytest.raises(ReportError, match=MANIFEST):
             read_compacted(large)

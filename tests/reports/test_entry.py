@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from fanout.errors import ReportError
-from fanout.reports import LogFiles, ReportResult, run_completeness, run_lag
-from fanout.reports.entry import run_settings
+from fanout.reports import LogFiles, ReportResult, entry, run_completeness, run_lag
+from fanout.reports.entry import run_section, run_settings
 from tests.reports.documents import report
 from tests.reports.logs import NodeLog, at, selector, write
 
@@ -70,12 +71,26 @@ def test_lag_alone_passes_without_a_verdict(spark: SparkSession, logs: Path, tmp
     assert json.loads((tmp_path / "lag.json").read_text())["lag"]["propagation"][0]["lag"]["rows"] == 9
 
 
-@pytest.mark.spark
-def test_a_file_that_cannot_be_written_is_a_report_error(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
-    """The error names the path; no half of a file is left."""
+def test_what_cannot_be_written_is_told_before_spark_starts(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large report takes long, and would be lost."""
+
+    def never(**_: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(entry, "spark_session", never)
     (tmp_path / "file").write_text("")
-    with pytest.raises(ReportError, match="cannot be written"):
-        run_lag([logs], json_path=tmp_path / "file" / "report.json")
+    for place, problem in (
+        (tmp_path / "file" / "report", "report cannot be written: a file is in the place of a directory"),
+        (tmp_path / "file" / "x" / "report", "report cannot be written: a file is in the place of a directory"),
+        (tmp_path, f"{tmp_path} cannot be written: it is a directory"),
+    ):
+        for run in (run_lag, run_completeness, partial(run_section, name="stalls")):
+            with pytest.raises(ReportError, match=problem):
+                run([logs], json_path=place)
+            with pytest.raises(ReportError, match=problem):
+                run([logs], html_path=place)
 
 
 def test_wrong_parameters_and_inputs_are_refused_before_spark_starts(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from fanout.errors import ReportError
 from fanout.reports.log_files import LogFiles
+from tests.support.unreadable import forbid
 
 
 def touch(path: Path, content: str = "x") -> str:
@@ -34,6 +35,14 @@ def test_a_directory_without_a_log_is_refused(tmp_path: Path) -> None:
             LogFiles.in_directories([place])
     (tmp_path / "open").mkdir()
     assert LogFiles.in_directories([tmp_path]) == LogFiles((), (), (str(tmp_path),))
+
+
+def test_a_directory_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named, and not taken for an empty one."""
+    touch(tmp_path / "v1/updates/node=a/date=1/hour=2/1-1.parquet")
+    forbid(tmp_path / "v1/updates/node=a", monkeypatch)
+    with pytest.raises(ReportError, match="v1/updates/node=a cannot be read: Permission denied"):
+        LogFiles.in_directories([tmp_path])
 
 
 def test_uris_are_left_to_spark() -> None:

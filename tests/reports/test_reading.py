@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fanout.errors import ReportError
 from fanout.reports import reading
 from fanout.reports.details import GapRecord
 from fanout.reports.log_files import LogFiles
-from fanout.reports.reading import collect_rows, read_tables, take_survey
+from fanout.reports.parquet import ParquetTables
+from fanout.reports.reading import collect_rows, read_tables, spark_errors, take_survey
 from fanout.reports.schemas import EVENTS, UPDATES
 from fanout.reports.survey import CompleteSummary, EventSummary, StartRecord, UpdateSummary
 from tests.reports.logs import NodeLog, at, write
@@ -45,6 +48,48 @@ def test_a_missing_table_is_empty_and_no_file_at_all_is_an_error(spark: SparkSes
     assert tables.updates.count() == 0
     with pytest.raises(ReportError, match="no log file in here"):
         read_tables(spark, LogFiles((), (), ("here",)))
+
+
+def with_a_flipped_bit(content: bytes) -> bytes:
+    """Return a sealed file in which a digest is another one, though its checksum is not."""
+    rows = pq.read_table(pa.BufferReader(content))
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="none", use_dictionary=False, write_page_checksum=True)
+    plain = sink.getvalue().to_pybytes()
+    digest = rows["digest"][0].as_py().to_bytes(8, "little", signed=True)
+    place = plain.index(digest * 2)  # in the page; the statistics have it once
+    return plain[:place] + bytes([plain[place] ^ 1]) + plain[place + 1 :]
+
+
+def test_what_is_wrong_with_a_file_is_told_by_its_name(spark: SparkSession, tmp_path: Path) -> None:
+    """An empty file, which Spark would pass over in silence, and one whose end is not there; no word of Java."""
+    hub = NodeLog("hub", "primary")
+    for number in range(4):
+        hub.publish(at(number), number + 1, "t", "v")
+    files = LogFiles.in_directories([write(tmp_path, [hub])])
+    damaged = Path(files.updates[0])
+    content = damaged.read_bytes()
+    damaged.write_bytes(b"")
+    with pytest.raises(ReportError, match=f"^{damaged} is empty"):
+        read_tables(spark, files)
+    for broken in (content[:-100], with_a_flipped_bit(content)):
+        damaged.write_bytes(broken)
+        with pytest.raises(ReportError) as caught, spark_errors():
+            collect_rows(read_tables(spark, files).updates.select("digest"))
+        assert caught.value.message == f"{damaged} cannot be read: it is damaged, or of another version"
+        assert "fanout log verify" in caught.value.hint
+
+
+@pytest.mark.parametrize("uri", ["s3a://bucket/tables", "nonsense://x/y"])
+def test_a_place_that_spark_cannot_write_is_told_at_once(spark: SparkSession, tmp_path: Path, uri: str) -> None:
+    """A URI without a file system, and a path with a file in it; the hint names the option."""
+    with pytest.raises(ReportError, match=f"^Spark cannot write to {uri}: ") as caught:
+        ParquetTables(spark, uri)
+    assert "java" not in str(caught.value)
+    assert "--parquet" in caught.value.hint
+    (tmp_path / "file").touch()
+    with pytest.raises(ReportError, match="tables cannot be written: Not a directory"):
+        ParquetTables(spark, str(tmp_path / "file" / "tables"))
 
 
 def test_take_survey_summarizes_both_tables(spark: SparkSession, tmp_path: Path) -> None:

@@ -244,6 +244,18 @@ def test_tables_that_cannot_be_written_are_told(tmp_path: Path) -> None:
         raise AssertionError("locked")
 
 
+def test_a_damaged_commit_is_told(tmp_path: Path) -> None:
+    """It is named, and what to do; nothing is guessed."""
+    ledger = Ledger(tmp_path)
+    with ledger.locked():
+        ledger.commit(1, files=[], rows={})
+        (commit,) = (tmp_path / "commits").glob("*.json")
+        commit.write_text("{")
+        with pytest.raises(ReportError, match=f"{commit} cannot be read") as caught:
+            ledger.read()
+    assert "empty directory" in caught.value.hint
+
+
 def test_a_store_cannot_be_watched(tmp_path: Path) -> None:
     """A URI is refused before Spark starts."""
     stop = threading.Event()

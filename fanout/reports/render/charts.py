@@ -138,10 +138,11 @@ def lag_lines(series: LagSeries, *, window_s: int) -> str:
         y = axis.place(tick)
         parts.append(f'<line class="grid" x1="{left}" x2="{width - 10}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text class="tick" x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{_tick_label(tick)}</text>')
+    clock = "%H:%M:%S" if begin.date() == end.date() else "%m-%d %H:%M"
     for time, anchor in ((begin, "start"), (end, "end")):
         if anchor == "start" or end > begin:
             x = left if anchor == "start" else width - 10
-            parts.append(f'<text class="tick" x="{x}" y="{height - 8}" text-anchor="{anchor}">{time:%H:%M:%S}</text>')
+            parts.append(f'<text class="tick" x="{x}" y="{height - 8}" text-anchor="{anchor}">{time:{clock}}</text>')
     gap = timedelta(seconds=1.5 * window_s)
     for name in ("most", "p99", "p50"):
         path: list[str] = []

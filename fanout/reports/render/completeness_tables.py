@@ -14,7 +14,7 @@ from fanout.reports.render.table import (
     share_at_most_cell,
     share_cell,
 )
-from fanout.reports.render.wording import NBSP, NOTHING, count, percentage, printable, timestamp
+from fanout.reports.render.wording import NBSP, NOTHING, count, counted, percentage, printable, timestamp
 
 __all__ = ["by_identity", "by_value", "differing", "final_values", "missing", "prefixes", "repeated"]
 
@@ -181,7 +181,7 @@ def prefixes(report: Report) -> Table:
         )
         for p in (found.listed if found else ())
     ]
-    title = f"Updates by topic prefix, {report.parameters.depth} levels (stamped)"
+    title = f"Updates by topic prefix, {counted(report.parameters.depth, 'level')} (stamped)"
     return build("prefixes", title, columns, rows, total=found.total if found else 0)
 
 

@@ -11,7 +11,7 @@ from fanout.reports.findings import (
     TrafficSection,
 )
 from fanout.reports.render.table import PLACE, Cell, Column, Table, Tone, build, count_cell
-from fanout.reports.render.wording import NBSP, NOTHING, count, percentage, printable, seconds, timestamp
+from fanout.reports.render.wording import NBSP, NOTHING, count, counted, percentage, printable, seconds, timestamp
 
 __all__ = ["tables"]
 
@@ -268,7 +268,7 @@ def _traffic(section: TrafficSection) -> list[Table]:
     )
     prefixes = build(
         "traffic-prefixes",
-        f"By topic prefix, {section.depth} levels, the busiest first",
+        f"By topic prefix, {counted(section.depth, 'level')}, the busiest first",
         (
             Column("seen by", numeric=False),
             Column("prefix", numeric=False),

@@ -10,19 +10,23 @@ import base64
 import hashlib
 import json
 from html import escape
+from typing import Final
 
 from fanout.reports.document import Report
 from fanout.reports.render import charts
+from fanout.reports.render.heat_map import heat_map
 from fanout.reports.render.style import STYLE
 from fanout.reports.render.table import Cell, Column, Table
 from fanout.reports.render.tables import tables_of
 from fanout.reports.render.timeline import timeline
-from fanout.reports.render.wording import count, facts, percentage, printable
+from fanout.reports.render.wording import count, counted, facts, percentage, printable
 
 __all__ = ["render_page"]
 
-_FOLDED = frozenset({"prefixes", "logs", "attempts", "repeated", "missing", "members"})
+_FOLDED = frozenset({"logs", "attempts", "repeated", "missing", "members"})
 """Tables that are closed until asked for."""
+_ROWS_OPEN_MAX: Final = 60
+"""Rows of a table that are shown below what is above it; of more the reader has to ask for them."""
 
 
 def render_page(report: Report) -> str:
@@ -39,6 +43,7 @@ def render_page(report: Report) -> str:
         _part(tables.pop("updates-stamped", None), _update_chart(report)),
         _part(tables.pop("updates-unstamped", None)),
         _part(tables.pop("final-values", None), _final_chart(report)),
+        _part(tables.pop("prefixes", None), "" if report.prefixes is None else heat_map(report.prefixes), open_rows=0),
         _part(tables.pop("propagation", None), _lag_charts(report)),
         _part(tables.pop("snapshots", None), _timeline(report)),
         *(_part(table) for table in tables.values()),
@@ -111,16 +116,18 @@ def _cards(report: Report) -> str:
         lost = sum(t.stamped.missing for t in targets if t.stamped is not None)
         at_least = sum(t.unstamped.missing_at_least for t in targets if t.unstamped is not None)
         never = sum(target.complete_at is None for target in targets)
+        of = "of" if len(targets) == 1 else f"lowest of {count(len(targets))} selectors, of"
+        in_all = "" if len(targets) == 1 else " in all"
         lines: list[str] = []
         if stamped:
             exact = all(t.exact for t in targets if t.stamped is not None)
-            lines.append(f"of updates (stamped), {'' if exact else 'at least '}{count(lost)} missing in all selectors")
+            lines.append(f"{of} updates (stamped), {'' if exact else 'at least '}{count(lost)} missing{in_all}")
         if unstamped:
-            lines.append(f"of updates at most (unstamped), at least {count(at_least)} missing")
+            lines.append(f"{of} updates at most (unstamped), at least {count(at_least)} missing{in_all}")
         if finals:
-            lines.append(f"of final values: {percentage(min(finals))}")
+            lines.append(f"{of} final values: {percentage(min(finals))}")
         if never:
-            lines.append(f"{count(never)} selectors were never held whole")
+            lines.append(f"{counted(never, 'selector')} never held whole")
         shares = stamped + unstamped
         lowest = min(shares) if shares else None
         proved = bool(stamped) and not unstamped and all(target.exact for target in targets)
@@ -136,15 +143,19 @@ def _cards(report: Report) -> str:
     return f'<div class="cards">{"".join(cards)}</div>' if cards else ""
 
 
-def _part(table: Table | None, chart: str = "") -> str:
+def _part(table: Table | None, chart: str = "", *, open_rows: int = _ROWS_OPEN_MAX) -> str:
     if table is None:
         return ""
     note = table.note
     if table.total is not None and len(table.rows) < table.total:
         note = f"{len(table.rows)} of {table.total:,}. {note}".strip()
-    content = chart + _table(table) + (f'<p class="note">{escape(note)}</p>' if note else "")
+    rows = _table(table)
+    folded = table.key in _FOLDED
+    if len(table.rows) > open_rows and not folded:
+        rows = f'<details class="rows"><summary>{counted(len(table.rows), "row")}</summary>{rows}</details>'
+    content = chart + rows + (f'<p class="note">{escape(note)}</p>' if note else "")
     heading = f"<h2>{escape(table.title)}</h2>"
-    if table.key in _FOLDED:
+    if folded:
         return f'<details id="{table.key}"><summary>{heading}</summary>{content}</details>'
     return f'<section id="{table.key}">{heading}{content}</section>'
 
@@ -197,7 +208,12 @@ def _bar_chart(found: list[charts.Bar], title: str, targets: int) -> str:
     present = {name for bar in found for name, number in bar.pieces if number}
     kinds = [name for name, _ in found[0].pieces if name in present]
     cut = f'<p class="note">The {len(found)} worst of {count(targets)}.</p>' if len(found) == charts.BARS_MAX else ""
-    return _legend([(kind, kind) for kind in kinds]) + charts.bars(found, title=title) + cut
+    return _legend([(kind, kind) for kind in kinds]) + _wide(charts.bars(found, title=title)) + cut
+
+
+def _wide(chart: str) -> str:
+    """Return a chart that is moved sideways where it has no room, instead of shrinking its text."""
+    return f'<div class="chart">{chart}</div>'
 
 
 def _timeline(report: Report) -> str:
@@ -205,7 +221,7 @@ def _timeline(report: Report) -> str:
     if not drawn:
         return ""
     kinds = [("pending", "until ready"), ("applied", "held"), ("unknown", "never ready"), ("different", "torn down")]
-    return _legend(kinds) + drawn
+    return _legend(kinds) + _wide(drawn)
 
 
 def _lag_charts(report: Report) -> str:
@@ -231,5 +247,5 @@ def _lag_charts(report: Report) -> str:
         parts.append(
             _line_legend([(f"series-{i}", printable(f"{p.node}/{p.link} {p.filter}")) for i, p in enumerate(lines)])
         )
-        parts.append(charts.cumulative_lines(lines))
+        parts.append(_wide(charts.cumulative_lines(lines)))
     return "".join(parts)

@@ -43,16 +43,23 @@ dt { color: var(--quiet); } dd { margin: 0; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .28rem .8rem .28rem 0; vertical-align: top; border-bottom: 1px solid var(--line); }
 th { color: var(--quiet); font-weight: 500; vertical-align: bottom; }
-td { overflow-wrap: anywhere; min-width: 5.5rem; max-width: 32rem; }
+td { overflow-wrap: break-word; min-width: 5.5rem; max-width: 32rem; }
 td.number { min-width: 0; }
 .number { text-align: right; white-space: nowrap; }
 .time { white-space: nowrap; }
 th.number { white-space: normal; }
 .good { color: var(--good); } .fair { color: var(--fair); } .bad { color: var(--bad); font-weight: 600; }
+.heat td { border: 2px solid var(--page); padding: .28rem .6rem; min-width: 5rem; } .heat th[scope="row"] {
+  color: inherit; font-weight: 400; overflow-wrap: anywhere; min-width: 8rem; }
+.heat-0 { background: rgba(76, 159, 112, .22); } .heat-1 { background: rgba(209, 52, 75, .12); }
+.heat-2 { background: rgba(209, 52, 75, .24); } .heat-3 { background: rgba(209, 52, 75, .38); }
+.heat-4 { background: rgba(209, 52, 75, .55); } .heat-5 { background: rgba(209, 52, 75, .75); }
 .dim { color: var(--quiet); }
 .note { color: var(--quiet); font-size: .85rem; margin: .35rem 0 0; max-width: 60rem; }
 details { margin-top: 2.25rem; } details h2 { margin-top: 0; display: inline; } summary { cursor: pointer; }
 svg { max-width: 100%; height: auto; display: block; }
+.chart { overflow-x: auto; } .chart svg { min-width: 40rem; }
+details.rows { margin: .6rem 0 0; }
 svg text { fill: currentColor; font-size: 12px; font-family: inherit; }
 svg .tick { fill: var(--quiet); font-size: 11px; }
 .grid { stroke: var(--line); stroke-width: 1; }

@@ -13,6 +13,7 @@ __all__ = [
     "NBSP",
     "NOTHING",
     "count",
+    "counted",
     "duration",
     "facts",
     "percentage",
@@ -34,6 +35,11 @@ NBSP: Final = "\u00a0"
 def count(number: int | None) -> str:
     """Return a count with its thousands apart."""
     return NOTHING if number is None else f"{number:,}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a count with its noun, in the plural unless it is 1."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def percentage(share: float | None) -> str:
@@ -125,11 +131,12 @@ def facts(report: Report) -> list[tuple[str, str]]:
             )
         )
     files, directories = inputs.update_files + inputs.event_files, len(inputs.directories)
+    of_nodes = f" of {counted(len(report.logs), 'node')}" if report.logs else ""  # `watch` lists no logs
     found.append(
         (
             "read",
-            f"{count(inputs.updates)} updates and {count(inputs.events)} events of {len(report.logs)} nodes, "
-            f"in {count(files)} files of {directories} {'directory' if directories == 1 else 'directories'}",
+            f"{counted(inputs.updates, 'update')} and {counted(inputs.events, 'event')}{of_nodes}, "
+            f"in {counted(files, 'file')} of {directories} {'directory' if directories == 1 else 'directories'}",
         )
     )
     found.extend(

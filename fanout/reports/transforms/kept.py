@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from fanout.reports.schemas import EVENTS, PHASE_LIVE
@@ -17,7 +17,7 @@ from fanout.reports.transforms import lag
 from fanout.reports.transforms.prefixes import prefix_of
 from fanout.reports.transforms.rows import conflated
 
-__all__ = ["MERGES", "TABLES", "WINDOW_US", "delta_events", "delta_lag", "delta_traffic", "drop_old"]
+__all__ = ["MERGES", "TABLES", "WINDOW_US", "delta_events", "delta_lag", "delta_traffic", "drop_old", "newest_window"]
 
 WINDOW_US: Final = 60_000_000
 """The width of the windows of time in which lag and traffic are kept."""
@@ -66,7 +66,7 @@ def drop_old(name: str, table: DataFrame, *, keep_us: int) -> DataFrame:
     Events of a node's latest process stay: a link may have been live for longer than anything is kept.
     """
     time_us = sf.unix_micros("at") if name == "events" else sf.col("window_us")
-    newest = table.agg(sf.max(time_us).alias("newest_us"))
+    newest = table.agg((newest_window() if name == "lag" else sf.max(time_us)).alias("newest_us"))
     recent = time_us >= sf.col("newest_us") - keep_us
     bounded = table.crossJoin(sf.broadcast(newest))
     if name == "events":
@@ -74,6 +74,15 @@ def drop_old(name: str, table: DataFrame, *, keep_us: int) -> DataFrame:
         bounded = bounded.join(sf.broadcast(latest), on="node", how="inner")
         recent |= sf.col("node_epoch") == sf.col("latest_epoch")
     return bounded.where(recent).select(*table.columns)
+
+
+def newest_window() -> Column:
+    """Return the newest window of lag cells: that of the heartbeats, which go by the clocks of nodes.
+
+    Windows of propagation times go by the clocks that stamped. One that is years ahead must not make all else old.
+    """
+    of_heartbeats = sf.max(sf.when(sf.col("kind") == "heartbeat", sf.col("window_us")))
+    return sf.coalesce(of_heartbeats, sf.max("window_us"))
 
 
 def _merge_lag(parts: DataFrame) -> DataFrame:

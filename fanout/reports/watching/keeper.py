@@ -12,10 +12,12 @@ from functools import reduce
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from fanout.errors import ReportError
 from fanout.replog.schema import SCHEMA_VERSION
 from fanout.reports.document import Inputs, Parameters, Report
 from fanout.reports.jobs.snapshots import describe_snapshots
@@ -130,7 +132,7 @@ class Keeper:
 
     def _publish(self, batch: Batch, listed: LogFiles) -> None:
         cells = self.table("lag", batch)
-        newest = cells.agg(sf.max("window_us").alias("newest_us")).first()
+        newest = cells.agg(kept.newest_window().alias("newest_us")).first()
         if newest is not None and newest["newest_us"] is not None:
             cells = cells.where(sf.col("window_us") > newest["newest_us"] - _LAG_WINDOWS * kept.WINDOW_US)
         # A schema that is stated keeps what Parquet says of nulls out of the way.
@@ -189,4 +191,12 @@ def _inputs(listed: LogFiles, batch: Batch) -> Inputs:
 
 def _count_rows(paths: Sequence[str]) -> int:
     """Return how many rows files hold, by their footers."""
-    return sum(pq.read_metadata(path).num_rows for path in paths)
+    rows = 0
+    for path in paths:
+        try:
+            rows += pq.read_metadata(path).num_rows
+        except (OSError, pa.ArrowException) as error:
+            raise ReportError(
+                f"{path} cannot be read: {error}", hint="`fanout log verify` tells whether it is damaged"
+            ) from error
+    return rows

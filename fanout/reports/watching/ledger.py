@@ -132,7 +132,12 @@ class Ledger:
         numbers: list[int] = []
         seen, rows = Seen(), Counter[str]()
         for path in sorted(self._commits.glob("*.json")):
-            commit = json.loads(path.read_text())
+            try:
+                commit = json.loads(path.read_text())
+            except (OSError, ValueError) as error:
+                raise ReportError(
+                    f"{path} cannot be read: {error}", hint="Give an empty directory: the tables are made anew"
+                ) from error
             if (commit["format"], commit["log_schema"]) != (_FORMAT, SCHEMA_VERSION):
                 raise ReportError(
                     f"{path} was written by another version", hint="Give an empty directory: the tables are made anew"

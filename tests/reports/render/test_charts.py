@@ -78,6 +78,13 @@ def test_lag_lines_break_where_windows_lack() -> None:
     assert "10 ms" in svg
 
 
+def test_lag_lines_over_days_name_the_days() -> None:
+    """A time of day alone would be the same at both ends."""
+    svg = lag_lines(series((0, 2000), (2 * 86_400, 4000)), window_s=86_400)
+    assert f">{BEGIN:%m-%d %H:%M}<" in svg
+    assert f">{BEGIN + timedelta(days=2):%m-%d %H:%M}<" in svg
+
+
 def test_lag_lines_of_clocks_that_differ_are_linear() -> None:
     """Negative values stay visible; a single window is drawn too."""
     svg = lag_lines(series((0, -4_000_000), (10, 9_000_000)), window_s=10)

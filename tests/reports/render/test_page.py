@@ -107,6 +107,20 @@ def test_the_page_shows_what_the_report_holds() -> None:
     assert page.count("<svg viewBox") == 4
 
 
+def test_a_thousand_selectors_leave_the_page_readable() -> None:
+    """Headlines say of how many selectors they are the lowest; of charts the worst are drawn, and tables are closed."""
+    targets = [
+        target(f"edge-{number % 2}", topic_filter=f"plant/{number}/#", figures=stamped(missing=number == 700))
+        for number in range(1000)
+    ]
+    page = render_page(report(*targets))
+    assert "lowest of 500 selectors, of updates (stamped), 1 missing in all" in page
+    assert "lowest of 500 selectors, of updates (stamped), 0 missing in all" in page
+    assert page.count("<summary>1,000 rows</summary>") == 2
+    assert page.count("The 40 worst of 1,000.") == 2
+    assert "<summary>" not in render_page(report(target())).partition("<details id")[0].partition("prefixes")[0]
+
+
 def test_a_lag_report_has_no_headline_of_completeness() -> None:
     """Without targets there are no cards, and without values over time no charts."""
     made = report().model_copy(update={"targets": (), "reference": None, "window": None, "notices": ()})

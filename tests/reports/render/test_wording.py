@@ -108,7 +108,7 @@ def test_facts_say_what_the_figures_are_relative_to() -> None:
     assert [name for name, _ in found] == ["reference", "basis", "window", "read", "holes"]
     texts = dict(found)
     assert texts["reference"] == "hub (the only primary in the logs)"
-    assert "12,345 updates and 67 events of 1 nodes, in 5 files of 1 directory" in texts["read"]
+    assert "12,345 updates and 67 events of 1 node, in 5 files of 1 directory" in texts["read"]
     assert "lacks 2 of the sequences 1 to 100" in texts["holes"]
     alone = report().model_copy(update={"reference": None, "window": None, "basis": ()})
     assert [name for name, _ in facts(alone)] == ["read"]
