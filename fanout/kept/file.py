@@ -271,7 +271,8 @@ def _translated(path: Path, error: sqlite3.Error) -> Exception:
 
 
 def _unusable(path: Path, error: Exception) -> StoreError:
+    reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else error
     return StoreError(
-        f"the file of retained values {path} cannot be used: {error}",
+        f"the file of retained values {path} cannot be used: {reason}",
         hint="Check the key node.data_directory, and that this user may write there",
     )
