@@ -28,8 +28,9 @@ This module imports only the Reason Codes of the specification; every other modu
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from fanout.mqtt.reason_codes import ReasonCode
 
@@ -187,6 +188,33 @@ class AuditRefused(LinkError):
 
 class ListenError(FanoutError):
     """A listener's address cannot be bound."""
+
+    @classmethod
+    def of(cls, error: OSError, *, address: str, key: str, what: str = "port") -> Self:
+        """Return the error for what the system said, with a hint that fits.
+
+        Args:
+            error: Why the address cannot be bound.
+            address: The address, as the configuration has it.
+            key: Where it stands there.
+            what: What of it could be chosen otherwise.
+        """
+        reason = (error.strerror or str(error)).rpartition(": ")[2].lower()  # asyncio puts a sentence in front
+        hint = f"Check {key} in the configuration"
+        match error.errno:
+            case errno.EADDRINUSE:
+                hint = f"Another process listens there: stop it, or choose another {what} in {key}"
+            case errno.EEXIST:
+                hint = f"Remove what is there, or choose another {what} in {key}"
+            case errno.EACCES if what == "port":
+                hint = f"Ports below 1024 need privileges: choose a higher one in {key}"
+            case errno.EACCES | errno.ENOENT:
+                hint = f"Make the directory for this user, or choose another {what} in {key}"
+            case errno.EADDRNOTAVAIL:
+                hint = f"This machine does not have that address: use one of its own, or 0.0.0.0, in {key}"
+            case int(number) if number < 0:  # those of the resolver
+                hint = f"Check the host name in {key}"
+        return cls(f"cannot listen on {address}: {reason}", hint=hint)
 
 
 class LogError(FanoutError):

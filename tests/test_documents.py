@@ -21,6 +21,15 @@ import typer
 from bench.__main__ import command_line
 from fanout.api.app import ACTIONS, ENDPOINTS
 from fanout.api.metrics import METRICS
+from fanout.api.models import (
+    AccessStatus,
+    ArchiveStatus,
+    LinkDetail,
+    LogStatus,
+    NodeStatus,
+    SelectorDetail,
+    ServerStatus,
+)
 from fanout.cli.app import app
 from fanout.config import parse_config
 from fanout.config.loading import parse_tables
@@ -292,6 +301,18 @@ def test_every_metric_exists(page: str) -> None:
             continue
         assert name in metrics, name
         assert {label.partition("=")[0].strip() for label in labels.split(",") if label} <= set(metrics[name]), name
+
+
+@PAGE
+def test_every_counter_of_a_document_exists(page: str) -> None:
+    """`..._total` in backticks, when it is not a metric, is a field of a document over HTTP."""
+    fields = {
+        field
+        for model in (NodeStatus, LinkDetail, SelectorDetail, ServerStatus, AccessStatus, LogStatus, ArchiveStatus)
+        for field in model.model_fields
+    }
+    for name in re.findall(r"`([a-z]\w+_total)`", prose(page)):
+        assert name.startswith(("fanout_", "process_")) or name in fields, name
 
 
 @PAGE

@@ -75,10 +75,8 @@ class AgentListener:
                 lambda: _Answer(self._answer), self._host, self._port
             )
         except OSError as error:
-            raise ListenError(
-                f"cannot listen on {self._host}:{self._port}: {(error.strerror or str(error)).lower()}",
-                hint="Check http.agent_listen in the configuration, or stop the process that has the port",
-            ) from error
+            address = f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
+            raise ListenError.of(error, address=address, key="http.agent_listen") from error
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

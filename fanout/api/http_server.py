@@ -7,7 +7,6 @@ the order of shutdown belong to the node. It must not know what is served.
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -51,8 +50,11 @@ class HttpServer:
     @property
     def url(self) -> str:
         """The address to give to a client, such as `http://127.0.0.1:8080`."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._port}"
+        return f"http://{self._authority}"
+
+    @property
+    def _authority(self) -> str:
+        return f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
 
     async def start(self) -> None:
         """Bind; connections are accepted from now on, and answered as soon as the application is made.
@@ -102,13 +104,10 @@ class HttpServer:
 
     async def _bind(self) -> list[socket.socket]:
         loop = asyncio.get_running_loop()
-        address = f"{self._host}:{self._port}"
         try:
             found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except OSError as error:
-            raise ListenError(
-                f"cannot listen on {address}: {error.strerror}", hint="Check the host name in http.listen"
-            ) from error
+            raise ListenError.of(error, address=self._authority, key="http.listen") from error
         sockets: list[socket.socket] = []
         try:
             for family, kind, protocol, _, where in found:
@@ -125,15 +124,5 @@ class HttpServer:
         except OSError as error:
             for opened in sockets:
                 opened.close()
-            raise ListenError(f"cannot listen on {address}: {error.strerror}", hint=_bind_hint(error)) from error
+            raise ListenError.of(error, address=self._authority, key="http.listen") from error
         return sockets
-
-
-def _bind_hint(error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return "Another process listens there: stop it, or choose another port in http.listen"
-    if error.errno == errno.EACCES:
-        return "Ports below 1024 need privileges: choose a higher one in http.listen"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return "This machine does not have that address: use one of its own, or 0.0.0.0, in http.listen"
-    return "Check http.listen in the configuration"

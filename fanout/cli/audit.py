@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def audit(
-    link: Annotated[str | None, typer.Argument(metavar="[LINK]", help="Name of a link; all links without it.")] = None,
+    link: Annotated[str | None, typer.Argument(metavar="LINK", help="Name of a link; all links without it.")] = None,
     url: UrlOption = DEFAULT_URL,
     confirm: Annotated[
         bool, typer.Option("--confirm", help="Remove whatever the primary does not have, however much it is.")

@@ -120,7 +120,7 @@ class NodeClient:
         except httpx.TransportError as error:
             raise NodeUnreachable(
                 f"what listens at {self.url} does not speak HTTP",
-                hint="Give the address of http.listen, not that of an MQTT listener",
+                hint="Give the address of http.listen, not that of an MQTT listener; a node that ends looks alike",
             ) from error
 
     def _json(self, answer: httpx.Response, path: str) -> Any:

@@ -152,9 +152,9 @@ def snapshots(
     parquet: ParquetDirectory = None,
     master: Master = _LOCAL_MASTER,
 ) -> None:
-    """Show every epoch of every link: time to ready, topics, evidence, tear-downs.
+    """Show every epoch of every link, and when it was ready.
 
-    An epoch is the life of one MQTT session; no reference is needed.
+    An epoch is the life of one MQTT session: its topics, evidence and tear-downs. No reference is needed.
     """
     _section("snapshots", log_dirs, json_file, settle_s=settle, master=master, html_path=html_file, parquet=parquet)
 
@@ -170,7 +170,10 @@ def convergence(
     parquet: ParquetDirectory = None,
     master: Master = _LOCAL_MASTER,
 ) -> None:
-    """Show whether the nodes hold the same values: at the end by topic, over time by their digests."""
+    """Show whether the nodes hold the same values.
+
+    At the end by topic, over time by their digests.
+    """
     _section(
         "convergence",
         log_dirs,
@@ -194,7 +197,10 @@ def stalls(
     parquet: ParquetDirectory = None,
     master: Master = _LOCAL_MASTER,
 ) -> None:
-    """Show the topics that stopped at a node, and whether they stopped at the others too."""
+    """Show the topics that stopped at a node.
+
+    And whether they stopped at the others too.
+    """
     _section(
         "stalls",
         log_dirs,
@@ -219,7 +225,10 @@ def traffic(
     parquet: ParquetDirectory = None,
     master: Master = _LOCAL_MASTER,
 ) -> None:
-    """Show who publishes what: updates and bytes by topic prefix, and the nodes they were published at."""
+    """Show who publishes what, by topic prefix.
+
+    Updates, bytes, and the nodes that they were published at.
+    """
     _section(
         "traffic",
         log_dirs,
@@ -250,10 +259,10 @@ def watch(
     keep: Annotated[float, typer.Option(min=1, metavar="DAYS", help="How long windows and events are kept.")] = 30.0,
     master: Master = _LOCAL_MASTER,
 ) -> None:
-    """Keep tables of lag, traffic and epochs up to date from the logs of running nodes.
+    """Keep tables of lag, traffic and epochs up to date.
 
-    Each sealed file counts exactly once, however often this is killed and started again. SIGTERM and SIGINT end
-    it after the run that is under way.
+    They are made from the logs of running nodes. Each sealed file counts exactly once, however often this is
+    killed and started again. SIGTERM and SIGINT end it after the run that is under way.
     """
     _require_spark()
     import signal
@@ -283,10 +292,10 @@ def compact(
         Path, typer.Option(parser=_local_path, metavar="DIR", help="Where the large files are kept; reports read it.")
     ],
 ) -> None:
-    """Make few large files of the many small ones that nodes seal, by date, primary and node.
+    """Make few large files of the many small ones.
 
-    Takes in what is new each time; needs no Spark. Of a URI only what is new is fetched. A report may be given DIR and
-    the logs together: no row counts twice.
+    Of those that nodes seal, by date, primary and node. Takes in what is new each time; needs no Spark. Of a URI
+    only what is new is fetched. A report may be given DIR and the logs together: no row counts twice.
     """
     import tempfile
 

@@ -88,7 +88,7 @@ def _node_facts(node: NodeStatus) -> Iterator[tuple[str, RenderableType]]:
     from fanout.cli.quantities import as_duration
 
     yield "node", f"{node.node} ({node.role})"
-    yield "ready", Text("yes", "green") if node.ready else Text("no: " + "; ".join(node.reasons), "red")
+    yield "ready", Text("yes", "green") if node.ready else Text("no: " + "\n".join(node.reasons), "red")
     yield "serves", ", ".join(node.listeners) or "no MQTT clients"
     yield "running", f"fanout {node.version} for {as_duration(node.uptime_seconds)}"
 

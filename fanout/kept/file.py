@@ -292,7 +292,8 @@ def translated(path: Path, error: Exception) -> Exception:
 
 
 def _unusable(path: Path, error: Exception) -> StoreError:
+    reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else error
     return StoreError(
-        f"the file of retained values {path} cannot be used: {error}",
+        f"the file of retained values {path} cannot be used: {reason}",
         hint="Check the key node.data_directory, and that this user may write there",
     )

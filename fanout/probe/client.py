@@ -34,6 +34,7 @@ _RECEIVE_MAXIMUM: Final = 65_535
 _RECEIVE_BUFFER_BYTES: Final = 4 * 1024 * 1024
 """As much as a link asks for: what it leaves in the primary's queue may be dropped there."""
 _PINGREQ: Final = b"\xc0\x00"
+_CLOSED: Final = "the primary closed the connection"
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,18 +236,26 @@ class ProbeClient:
         return codes
 
     def ask_for_set(self, filters: Sequence[str], *, qos: int, marker: tuple[str, bytes] | None) -> None:
-        """Write SUBSCRIBE, PINGREQ and a QoS 1 message in one piece, as a link does for a snapshot."""
+        """Write SUBSCRIBE, PINGREQ and a QoS 1 message in one piece, as a link does for a snapshot.
+
+        Raises:
+            aiomqtt.MqttError: The primary has closed the connection.
+        """
         sock = self._paho.socket()
-        assert isinstance(sock, socket.socket)
-        _cork(sock, on=True)
-        # Not the subscribe of aiomqtt: it would wait for SUBACK before the others are written.
-        self._paho.subscribe(self._subscriptions(filters, qos, no_local=False))
-        self._paho.loop_write()
-        sock.sendall(_PINGREQ)  # paho-mqtt sends it by itself only, from its keep-alive
-        if marker is not None:
-            self._paho.publish(*marker, qos=1)
+        if not isinstance(sock, socket.socket):
+            raise aiomqtt.MqttError(_CLOSED)
+        try:
+            _cork(sock, on=True)
+            # Not the subscribe of aiomqtt: it would wait for SUBACK before the others are written.
+            self._paho.subscribe(self._subscriptions(filters, qos, no_local=False))
             self._paho.loop_write()
-        _cork(sock, on=False)
+            sock.sendall(_PINGREQ)  # paho-mqtt sends it by itself only, from its keep-alive
+            if marker is not None:
+                self._paho.publish(*marker, qos=1)
+                self._paho.loop_write()
+            _cork(sock, on=False)
+        except OSError as error:
+            raise aiomqtt.MqttError(_CLOSED) from error
 
     def messages(self, *, since: int = 0) -> list[paho.MQTTMessage]:
         """Return the messages that came, but for those among the first `since` arrivals."""
@@ -279,7 +288,7 @@ class ProbeClient:
             async with asyncio.timeout(timeout_s):
                 while not condition():
                     if not self.is_connected:
-                        raise aiomqtt.MqttError("the primary closed the connection")
+                        raise aiomqtt.MqttError(_CLOSED)
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:

@@ -156,12 +156,9 @@ class Listeners:
                 return [self._bind_unix(Path(address.host))]
             return await _listen(address)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
             what = "path" if address.scheme == "unix" else "port"
-            raise ListenError(
-                f"cannot listen on {address}: {reason}",
-                hint=f"Correct server.listen or server.listener, or stop the process that has the {what}.",
-            ) from error
+            key = "server.listen or [[server.listener]]"
+            raise ListenError.of(error, address=str(address), key=key, what=what) from error
 
     async def _serve(self, config: ListenerConfig, bound: Sequence[socket.socket], reception: Reception) -> None:
         address = config.address
@@ -193,6 +190,8 @@ class Listeners:
         try:
             if path.is_socket():
                 _remove_stale(path)
+            elif path.exists():  # bind would say that it is in use
+                raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
             bound.bind(str(path))
             self._paths[path] = path.stat().st_ino
             path.chmod(_SOCKET_MODE)

@@ -81,13 +81,13 @@ async def test_port_in_use_says_what_to_do() -> None:
         port = other.getsockname()[1]
         with pytest.raises(ListenError) as caught:
             await server(port=port).start()
-    assert str(caught.value).startswith(f"cannot listen on 127.0.0.1:{port}: Address already in use.")
+    assert str(caught.value).startswith(f"cannot listen on 127.0.0.1:{port}: address already in use.")
     assert "choose another port in http.listen" in caught.value.hint
 
 
 async def test_foreign_address_says_what_to_do() -> None:
     """An address of another machine is refused with a hint (192.0.2.1 is for documentation)."""
-    with pytest.raises(ListenError, match="Cannot assign requested address") as caught:
+    with pytest.raises(ListenError, match="cannot assign requested address") as caught:
         await server(host="192.0.2.1").start()
     assert "does not have that address" in caught.value.hint
 

@@ -140,3 +140,12 @@ def test_interrupt_exits_130(runner: CliRunner, monkeypatch: pytest.MonkeyPatch)
 def test_commands_are_typers() -> None:
     """The tree is built at import, so that documentation tools can read it."""
     assert isinstance(app, typer.Typer)
+
+
+@pytest.mark.parametrize("group", ["", "report", "log"])
+def test_no_summary_of_a_command_is_cut(runner: CliRunner, group: str) -> None:
+    """On 80 columns each command has its whole first sentence in the help of its group."""
+    answer = runner.invoke(app, [*group.split(), "--help"], terminal_width=80)
+    summaries = answer.stdout.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert summaries
+    assert all(each.endswith(".") and not each.endswith("..") for each in summaries), summaries

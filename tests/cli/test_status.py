@@ -78,6 +78,15 @@ def test_status_on_a_terminal() -> None:
     assert "\x1b[31mno: link plant" in run.raw
 
 
+def test_each_reason_has_a_line(runner: CliRunner) -> None:
+    """A node with many links may have as many."""
+    node = StandInNode(live_link("plant"), live_link("office"))
+    node.reasons = ("link plant: down", "link office: down")
+    with serving(node) as url:
+        answer = runner.invoke(app, ["status", url])
+    assert "ready    no: link plant: down\n         link office: down\nserves " in answer.stdout
+
+
 def test_status_shows_the_last_error_and_its_hint(runner: CliRunner) -> None:
     """What went wrong, and what to do, below the link."""
     with serving(StandInNode(live_link(last_error="Connection refused by mqtt://127.0.0.1:1883"))) as url:

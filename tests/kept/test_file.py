@@ -115,7 +115,7 @@ def test_a_database_of_somebody_else_is_no_file_of_ours(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     """The error names the key."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be used") as refused:
+    with pytest.raises(StoreError, match=r"cannot be used: file exists\.") as refused:
         opened(tmp_path / "file" / "r")
     assert "node.data_directory" in refused.value.hint
     with pytest.raises(StoreError, match="cannot be used"):

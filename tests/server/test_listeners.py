@@ -61,7 +61,7 @@ async def test_unix_socket_comes_and_goes_with_the_listener(tmp_path: Path) -> N
     with pytest.raises(ListenError) as caught:
         await second.open([unix], NodeInMemory().server)
     assert caught.value.message == f"cannot listen on unix://{path}: address already in use"
-    assert "stop the process that has the path" in caught.value.hint
+    assert "choose another path in server.listen or [[server.listener]]" in caught.value.hint
     assert path.exists()
     listeners.close()
     assert not path.exists()
@@ -71,9 +71,34 @@ async def test_a_file_that_is_no_socket_is_not_touched(tmp_path: Path) -> None:
     """Only sockets are replaced."""
     path = tmp_path / "precious"
     path.write_text("data")
-    with pytest.raises(ListenError, match="already in use"):
+    with pytest.raises(ListenError, match="file exists") as caught:
         await Listeners().open([ListenerConfig(address=Address("unix", str(path), 0))], NodeInMemory().server)
+    assert caught.value.hint.startswith("Remove what is there, or choose another path in server.listen")
     assert path.read_text() == "data"
+
+
+@pytest.mark.parametrize(
+    ("address", "problem", "hint"),
+    [
+        (
+            Address("mqtt", "192.0.2.1", 1883),  # for documentation, hence nobody's
+            "cannot assign requested address",
+            "This machine does not have that address: use one of its own, or 0.0.0.0, in ",
+        ),
+        (Address("ws", "no-such-host.invalid", 80), "", "Check the host name in "),
+        (
+            Address("unix", "/nonexistent/mqtt.sock", 0),
+            "no such file or directory",
+            "Make the directory for this user, or choose another path in ",
+        ),
+    ],
+)
+async def test_an_address_that_cannot_be_is_told_with_what_would_do(address: Address, problem: str, hint: str) -> None:
+    """Each cause has its own remedy."""
+    with pytest.raises(ListenError) as caught:
+        await Listeners().open([ListenerConfig(address=address)], NodeInMemory().server)
+    assert caught.value.message.startswith(f"cannot listen on {address}: {problem}")
+    assert caught.value.hint == f"{hint}server.listen or [[server.listener]]"
 
 
 async def test_a_socket_of_another_process_is_not_removed(tmp_path: Path) -> None:
