@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import groupby
 
 from fanout.config import LinkConfig
@@ -25,9 +26,7 @@ from fanout.stamp import StampCount, split_stamp
 
 __all__ = ["Reception"]
 
-_PACKET_IDS = 65_536
-_QOS_1_AGAIN = 0b1010
-_QOS_1_AGAIN_MASK = 0b1110
+_PACKET_ID_MAX = 65_535
 
 
 class Reception:
@@ -64,8 +63,14 @@ class Reception:
         self._stamps_itself = False
         """Whether live updates of the primary get this node's stamps."""
         # By Packet Identifier the digest of the newest message at QoS 1; the PUBACK of any may be lost.
-        self._taken = array("Q", bytes(8 * _PACKET_IDS)) if config.version == 5 and config.session_expiry_s else None
+        self._taken = (
+            array("Q", bytes(8 * (_PACKET_ID_MAX + 1))) if config.version == 5 and config.session_expiry_s else None
+        )
         self._is_resumed = False
+        self._last_packet_id = 0  # of the newest message at QoS 1 or 2; 0 for none in this session
+        self._left_at = 0  # what that was when the connection began
+        self._expected_behind = 0  # of the newest one that went on behind it
+        self._goes_on = True
         # Receive Maximum is of MQTT 5: MQTT 3.1.1 has no limit.
         self._open_max = config.receive_maximum if config.version == 5 else None
 
@@ -83,8 +88,9 @@ class Reception:
         """Forget the messages of the former session."""
         self._inbound = Inbound()
         self.intake.inbound = self._inbound
+        self._last_packet_id = 0
         if self._taken is not None:
-            self._taken = array("Q", bytes(8 * _PACKET_IDS))
+            self._taken = array("Q", bytes(8 * (_PACKET_ID_MAX + 1)))
 
     def begin_connection(self, *, stamped: bool, resumed: bool = False) -> None:
         """Note that the primary accepted a Network Connection.
@@ -95,21 +101,41 @@ class Reception:
         """
         self._inbound.new_connection()
         self._is_resumed = resumed
+        self._left_at = self._expected_behind = self._last_packet_id
+        self._goes_on = True
         self.intake.settling.clear()
         self.intake.stamped = stamped or self._stamps is not None
         self._stamps_itself = self._stamps is not None and not stamped
 
-    def split_known(self, rows: Sequence[PublishRow]) -> Iterable[tuple[bool, Sequence[PublishRow]]]:
+    def goes_on(self, row: PublishRow) -> bool:
+        """Say whether the resumed session goes on behind what was taken in it, as far as Packet Identifiers tell.
+
+        For a Mosquitto, which counts them up: to be asked of each row in order. A killed one begins with what it saved
+        some time ago, maybe with an older session of this Client Identifier, and sends what that had in its queue.
+        """
+        if row[2] & 6 and self._left_at and self._goes_on:
+            if row[3] == self._expected_behind % _PACKET_ID_MAX + 1:
+                self._expected_behind = row[3]
+            elif not row[2] & 8:
+                self._goes_on = False
+        return self._goes_on
+
+    def split_known(
+        self, rows: Sequence[PublishRow], *, counts_up: bool
+    ) -> Iterable[tuple[bool, Sequence[PublishRow]]]:
         """Split rows at QoS 1, in order, by whether they were taken on a former connection of this session.
 
         DUP alone does not say so, for what was sent before may have been lost with the connection. The content does,
         together with the Packet Identifier: one that was used again since was acknowledged, and is not sent again.
+
+        Args:
+            rows: In the order of arrival.
+            counts_up: Whether the primary is known to count Packet Identifiers up: then one behind the last is no new
+                message, without DUP too. A killed primary may not know any more that it had sent it.
         """
-        return (
-            ((known, list(part)) for known, part in groupby(rows, self._knows))
-            if self._is_resumed
-            else ((False, rows),)
-        )
+        if not self._is_resumed:
+            return ((False, rows),)
+        return ((known, list(part)) for known, part in groupby(rows, partial(self._knows, counts_up)))
 
     def acknowledge(self, rows: Sequence[PublishRow], *, now_ns: int, epoch: int) -> Applied:
         """Take rows that are known, which changes nothing."""
@@ -139,7 +165,8 @@ class Reception:
         if phase is None:
             parts = self._replica.split_pass(batch.updates)  # each is applied before the next one is told apart
             return [Applied(self._apply(part, phase=each), b"", epoch) for each, part in parts], batch.others
-        self._note_taken(rows, batch)
+        if batch.to_puback or batch.to_pubrec:
+            self._note_taken(rows, batch)
         updates = batch.updates
         if queued:
             updates = [update for update in updates if not self._replica.overtakes(update)]
@@ -159,8 +186,9 @@ class Reception:
         return split_stamp(row[4])[1] if self.intake.stamped and not self._stamps_itself else None
 
     def _note_taken(self, rows: Sequence[PublishRow], batch: Batch) -> None:
+        self._last_packet_id = next(row[3] for row in reversed(rows) if row[2] & 6)
         taken = self._taken
-        if taken is None or not batch.to_puback:
+        if taken is None:
             return
         if len(batch.to_puback) == len(batch.updates) == len(rows):  # as nearly always
             for packet_id, update in zip(batch.to_puback, batch.updates, strict=True):
@@ -170,13 +198,12 @@ class Reception:
             if flags & 6 == 2:
                 taken[packet_id] = content_digest(topic, payload)
 
-    def _knows(self, row: PublishRow) -> bool:
+    def _knows(self, counts_up: bool, row: PublishRow) -> bool:
         topic, payload, flags, packet_id, _, _ = row
-        return (
-            flags & _QOS_1_AGAIN_MASK == _QOS_1_AGAIN
-            and self._taken is not None
-            and self._taken[packet_id] == content_digest(topic, payload)
-        )
+        if flags & 6 != 2 or self._taken is None:
+            return False
+        may_be_again = flags & 8 or (counts_up and (self._left_at - packet_id) % _PACKET_ID_MAX < _PACKET_ID_MAX // 2)
+        return bool(may_be_again) and self._taken[packet_id] == content_digest(topic, payload)
 
     def _apply(self, updates: list[Update], *, phase: Phase, of_pass: bool = True) -> Changes:
         """Apply what the selectors accept, stamped if the primary does not stamp."""
