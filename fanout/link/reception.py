@@ -6,10 +6,11 @@ must not know in which state the link is, nor what messages outside the selector
 
 from __future__ import annotations
 
-from array import array
+from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import groupby
+from operator import itemgetter
 
 from fanout.config import LinkConfig
 from fanout.errors import ProtocolError
@@ -27,6 +28,9 @@ from fanout.stamp import StampCount, split_stamp
 __all__ = ["Reception"]
 
 _PACKET_ID_MAX = 65_535
+_TAKEN_MAX = 16_384
+"""So many of the newest messages at QoS 1 are remembered: as many as a fanout node has in flight."""
+_digest = itemgetter(7)
 
 
 class Reception:
@@ -62,10 +66,11 @@ class Reception:
         self._stamps = stamps if config.stamp_updates else None
         self._stamps_itself = False
         """Whether live updates of the primary get this node's stamps."""
-        # By Packet Identifier the digest of the newest message at QoS 1; the PUBACK of any may be lost.
-        self._taken = (
-            array("Q", bytes(8 * (_PACKET_ID_MAX + 1))) if config.version == 5 and config.session_expiry_s else None
-        )
+        # Packet Identifiers and digests of the newest messages at QoS 1, by batch; the PUBACK of any may be lost.
+        self._taken: deque[tuple[Sequence[int], list[int]]] = deque()
+        self._taken_count = 0
+        self._known: dict[int, int] = {}  # what was taken on former connections of this session
+        self._may_be_resumed = config.version == 5 and config.session_expiry_s > 0
         self._is_resumed = False
         self._last_packet_id = 0  # of the newest message at QoS 1 or 2; 0 for none in this session
         self._left_at = 0  # what that was when the connection began
@@ -89,8 +94,8 @@ class Reception:
         self._inbound = Inbound()
         self.intake.inbound = self._inbound
         self._last_packet_id = 0
-        if self._taken is not None:
-            self._taken = array("Q", bytes(8 * (_PACKET_ID_MAX + 1)))
+        self._taken.clear()
+        self._taken_count = 0
 
     def begin_connection(self, *, stamped: bool, resumed: bool = False) -> None:
         """Note that the primary accepted a Network Connection.
@@ -101,6 +106,10 @@ class Reception:
         """
         self._inbound.new_connection()
         self._is_resumed = resumed
+        self._known = {}
+        if resumed:
+            for packet_ids, digests in self._taken:
+                self._known.update(zip(packet_ids, digests, strict=True))
         self._left_at = self._expected_behind = self._last_packet_id
         self._goes_on = True
         self.intake.settling.clear()
@@ -187,23 +196,23 @@ class Reception:
 
     def _note_taken(self, rows: Sequence[PublishRow], batch: Batch) -> None:
         self._last_packet_id = next(row[3] for row in reversed(rows) if row[2] & 6)
-        taken = self._taken
-        if taken is None:
+        if not (self._may_be_resumed and batch.to_puback):
             return
         if len(batch.to_puback) == len(batch.updates) == len(rows):  # as nearly always
-            for packet_id, update in zip(batch.to_puback, batch.updates, strict=True):
-                taken[packet_id] = update[7]
-            return
-        for topic, payload, flags, packet_id, _, _ in rows:
-            if flags & 6 == 2:
-                taken[packet_id] = content_digest(topic, payload)
+            digests = list(map(_digest, batch.updates))
+        else:
+            digests = [content_digest(row[0], row[1]) for row in rows if row[2] & 6 == 2]
+        self._taken.append((batch.to_puback, digests))
+        self._taken_count += len(digests)
+        while self._taken_count > _TAKEN_MAX and len(self._taken) > 1:
+            self._taken_count -= len(self._taken.popleft()[1])
 
     def _knows(self, counts_up: bool, row: PublishRow) -> bool:
         topic, payload, flags, packet_id, _, _ = row
-        if flags & 6 != 2 or self._taken is None:
+        if flags & 6 != 2:
             return False
         may_be_again = flags & 8 or (counts_up and (self._left_at - packet_id) % _PACKET_ID_MAX < _PACKET_ID_MAX // 2)
-        return bool(may_be_again) and self._taken[packet_id] == content_digest(topic, payload)
+        return bool(may_be_again) and self._known.get(packet_id) == content_digest(topic, payload)
 
     def _apply(self, updates: list[Update], *, phase: Phase, of_pass: bool = True) -> Changes:
         """Apply what the selectors accept, stamped if the primary does not stamp."""
