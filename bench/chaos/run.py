@@ -45,7 +45,7 @@ _EQUAL_S = 60.0
 _STOP_S = 30.0
 _USAGE_EVERY_S = 1.0
 _CANCEL_S = 2.0
-_BEYOND_S = 1500.0
+_BEYOND_S = 3600.0
 """What starting, waiting for readiness, comparing and three reports may take at most, beside the faults."""
 _FINDINGS_MAX = 20
 """More of them from the same client, node or report say nothing new."""
