@@ -6,31 +6,23 @@ must not know in which state the link is, nor what messages outside the selector
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
-from functools import partial
-from itertools import groupby
-from operator import itemgetter
 
 from fanout.config import LinkConfig
 from fanout.errors import ProtocolError
 from fanout.link.content import ContentFilter
 from fanout.link.events import Applied
-from fanout.link.intake import Batch, Intake
+from fanout.link.intake import Intake
 from fanout.link.outgoing import encode_acknowledgement
+from fanout.link.recollection import Recollection
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
-from fanout.replica.update import Changes, Phase, Stamp, Update, content_digest
+from fanout.replica.update import Changes, Phase, Stamp, Update
 from fanout.stamp import StampCount, split_stamp
 
 __all__ = ["Reception"]
-
-_PACKET_ID_MAX = 65_535
-_TAKEN_MAX = 16_384
-"""So many of the newest messages at QoS 1 are remembered: as many as a fanout node has in flight."""
-_digest = itemgetter(7)
 
 
 class Reception:
@@ -39,6 +31,7 @@ class Reception:
     Attributes:
         intake: Turns rows into updates; the pass over the retained sets tells it at which QoS they are subscribed.
         content: What is not replicated of what the selectors cover; None when they take everything.
+        recollection: What may come again in the resumed session.
         overtaken_total: Retained messages left out because something newer for their topic had come in front of them.
     """
 
@@ -66,16 +59,7 @@ class Reception:
         self._stamps = stamps if config.stamp_updates else None
         self._stamps_itself = False
         """Whether live updates of the primary get this node's stamps."""
-        # Packet Identifiers and digests of the newest messages at QoS 1, by batch; the PUBACK of any may be lost.
-        self._taken: deque[tuple[Sequence[int], list[int]]] = deque()
-        self._taken_count = 0
-        self._known: dict[int, int] = {}  # what was taken on former connections of this session
-        self._may_be_resumed = config.version == 5 and config.session_expiry_s > 0
-        self._is_resumed = False
-        self._last_packet_id = 0  # of the newest message at QoS 1 or 2; 0 for none in this session
-        self._left_at = 0  # what that was when the connection began
-        self._expected_behind = 0  # of the newest one that went on behind it
-        self._goes_on = True
+        self.recollection = Recollection(may_be_resumed=config.version == 5 and config.session_expiry_s > 0)
         # Receive Maximum is of MQTT 5: MQTT 3.1.1 has no limit.
         self._open_max = config.receive_maximum if config.version == 5 else None
 
@@ -93,9 +77,7 @@ class Reception:
         """Forget the messages of the former session."""
         self._inbound = Inbound()
         self.intake.inbound = self._inbound
-        self._last_packet_id = 0
-        self._taken.clear()
-        self._taken_count = 0
+        self.recollection.begin_session()
 
     def begin_connection(self, *, stamped: bool, resumed: bool = False) -> None:
         """Note that the primary accepted a Network Connection.
@@ -105,46 +87,10 @@ class Reception:
             resumed: Whether the session goes on, so that it may send again what came on the former one.
         """
         self._inbound.new_connection()
-        self._is_resumed = resumed
-        self._known = {}
-        if resumed:
-            for packet_ids, digests in self._taken:
-                self._known.update(zip(packet_ids, digests, strict=True))
-        self._left_at = self._expected_behind = self._last_packet_id
-        self._goes_on = True
+        self.recollection.begin_connection(resumed=resumed)
         self.intake.settling.clear()
         self.intake.stamped = stamped or self._stamps is not None
         self._stamps_itself = self._stamps is not None and not stamped
-
-    def goes_on(self, row: PublishRow) -> bool:
-        """Say whether the resumed session goes on behind what was taken in it, as far as Packet Identifiers tell.
-
-        For a Mosquitto, which counts them up: to be asked of each row in order. A killed one begins with what it saved
-        some time ago, maybe with an older session of this Client Identifier, and sends what that had in its queue.
-        """
-        if row[2] & 6 and self._left_at and self._goes_on:
-            if row[3] == self._expected_behind % _PACKET_ID_MAX + 1:
-                self._expected_behind = row[3]
-            elif not row[2] & 8:
-                self._goes_on = False
-        return self._goes_on
-
-    def split_known(
-        self, rows: Sequence[PublishRow], *, counts_up: bool
-    ) -> Iterable[tuple[bool, Sequence[PublishRow]]]:
-        """Split rows at QoS 1, in order, by whether they were taken on a former connection of this session.
-
-        DUP alone does not say so, for what was sent before may have been lost with the connection. The content does,
-        together with the Packet Identifier: one that was used again since was acknowledged, and is not sent again.
-
-        Args:
-            rows: In the order of arrival.
-            counts_up: Whether the primary is known to count Packet Identifiers up: then one behind the last is no new
-                message, without DUP too. A killed primary may not know any more that it had sent it.
-        """
-        if not self._is_resumed:
-            return ((False, rows),)
-        return ((known, list(part)) for known, part in groupby(rows, partial(self._knows, counts_up)))
 
     def acknowledge(self, rows: Sequence[PublishRow], *, now_ns: int, epoch: int) -> Applied:
         """Take rows that are known, which changes nothing."""
@@ -174,8 +120,7 @@ class Reception:
         if phase is None:
             parts = self._replica.split_pass(batch.updates)  # each is applied before the next one is told apart
             return [Applied(self._apply(part, phase=each), b"", epoch) for each, part in parts], batch.others
-        if batch.to_puback or batch.to_pubrec:
-            self._note_taken(rows, batch)
+        self.recollection.note(rows, batch)
         updates = batch.updates
         if queued:
             updates = [update for update in updates if not self._replica.overtakes(update)]
@@ -193,26 +138,6 @@ class Reception:
     def stamp_of(self, row: PublishRow) -> Stamp | None:
         """Return the primary's stamp on a row outside the selectors; None when it has none."""
         return split_stamp(row[4])[1] if self.intake.stamped and not self._stamps_itself else None
-
-    def _note_taken(self, rows: Sequence[PublishRow], batch: Batch) -> None:
-        self._last_packet_id = next(row[3] for row in reversed(rows) if row[2] & 6)
-        if not (self._may_be_resumed and batch.to_puback):
-            return
-        if len(batch.to_puback) == len(batch.updates) == len(rows):  # as nearly always
-            digests = list(map(_digest, batch.updates))
-        else:
-            digests = [content_digest(row[0], row[1]) for row in rows if row[2] & 6 == 2]
-        self._taken.append((batch.to_puback, digests))
-        self._taken_count += len(digests)
-        while self._taken_count > _TAKEN_MAX and len(self._taken) > 1:
-            self._taken_count -= len(self._taken.popleft()[1])
-
-    def _knows(self, counts_up: bool, row: PublishRow) -> bool:
-        topic, payload, flags, packet_id, _, _ = row
-        if flags & 6 != 2:
-            return False
-        may_be_again = flags & 8 or (counts_up and (self._left_at - packet_id) % _PACKET_ID_MAX < _PACKET_ID_MAX // 2)
-        return bool(may_be_again) and self._known.get(packet_id) == content_digest(topic, payload)
 
     def _apply(self, updates: list[Update], *, phase: Phase, of_pass: bool = True) -> Changes:
         """Apply what the selectors accept, stamped if the primary does not stamp."""

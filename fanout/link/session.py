@@ -463,7 +463,7 @@ class LinkSession:
         if self.state in (LinkState.LIVE, LinkState.STALLED):
             self._take_new_rows(rows)
             return
-        for known, part in self.reception.split_known(rows, counts_up=self.primary.is_mosquitto):
+        for known, part in self.reception.recollection.split_known(rows, counts_up=self.primary.is_mosquitto):
             if known:
                 self._events.append(self.reception.acknowledge(part, now_ns=self._now_ns, epoch=self.epoch))
             else:
@@ -478,7 +478,7 @@ class LinkSession:
             stage=self._stage,
             auditing=self.auditing,
             copies_late=self._audits.copies_late,
-            goes_on=self.reception.goes_on if self.primary.is_mosquitto else _goes_on,
+            goes_on=self.reception.recollection.goes_on if self.primary.is_mosquitto else _goes_on,
         )
         for phase, part in parts:
             for queued, some in self._split_queued(part):

@@ -146,9 +146,9 @@ def test_the_newest_messages_of_a_session_are_known_when_they_come_again() -> No
         pair = [row(b"plant/1", b"%d" % start, flags=3, packet_id=start), row(b"other", flags=3, packet_id=start + 1)]
         one.take(pair, phase=Phase.LIVE, now_ns=NOW, epoch=9)
     again = [first, row(b"plant/1", b"20000", flags=11, packet_id=20_000), row(b"other", flags=11, packet_id=20_001)]
-    assert list(one.split_known(again, counts_up=False)) == [(False, again)]
+    assert list(one.recollection.split_known(again, counts_up=False)) == [(False, again)]
     one.begin_connection(stamped=False, resumed=True)
-    assert list(one.split_known(again, counts_up=False)) == [(False, again[:1]), (True, again[1:])]
+    assert list(one.recollection.split_known(again, counts_up=False)) == [(False, again[:1]), (True, again[1:])]
     one.begin_session()
     one.begin_connection(stamped=False, resumed=True)
-    assert list(one.split_known(again, counts_up=False)) == [(False, again)]
+    assert list(one.recollection.split_known(again, counts_up=False)) == [(False, again)]
