@@ -25,7 +25,7 @@ __all__ = ["Window", "explain"]
 _AFTER = timedelta(seconds=20)
 """How long after the end of a fault its consequences may begin: retries, silence that counts as a loss, an audit."""
 _SETTLE_S = 1.0
-_REPORT_S = 300
+_REPORT_S = 900
 
 
 @dataclass(frozen=True, slots=True)

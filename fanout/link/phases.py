@@ -6,7 +6,7 @@ the replica does (`fanout.replica.store.Replica.split_pass`). It must not know w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from fanout.link.stage import Stage
@@ -18,7 +18,13 @@ __all__ = ["split_phases"]
 
 
 def split_phases(
-    rows: Sequence[PublishRow], *, state: LinkState, stage: Stage | None, auditing: bool, copies_late: bool
+    rows: Sequence[PublishRow],
+    *,
+    state: LinkState,
+    stage: Stage | None,
+    auditing: bool,
+    copies_late: bool,
+    goes_on: Callable[[PublishRow], bool],
 ) -> Iterator[tuple[Phase | None, Sequence[PublishRow]]]:
     """Split rows, in order, by why they came; None is for rows of which the replica tells whether they are copies.
 
@@ -28,6 +34,8 @@ def split_phases(
         stage: What goes on besides; asked anew for each part, for the part in front of it may end its copies.
         auditing: Whether an audit of the live link is under way.
         copies_late: Whether copies for an audit that was given up may still come.
+        goes_on: Whether, by a row, the session that was resumed is the one that was left, not an older copy; asked of
+            each row in order while the link is resuming.
     """
     if auditing:
         # The copies come at QoS 0; which of these rows they are is for the replica to say.
@@ -41,8 +49,9 @@ def split_phases(
             yield Phase.AUDIT if copy else Phase.LIVE, list(part)
     elif state is LinkState.RESUMING:
         # What is sent again may have been applied before the connection was lost: not delivered twice. Nor are
-        # copies that a SUBSCRIBE of the former connection asked for; Mosquitto keeps them in the session.
-        for again, part in groupby(rows, lambda row: row[2] & 8 > 0 or _may_be_copy(row)):
+        # copies that a SUBSCRIBE of the former connection asked for; Mosquitto keeps them in the session. And a primary
+        # that began with an older store may have queued what has come since in another session.
+        for again, part in groupby(rows, lambda row: not goes_on(row) or row[2] & 8 > 0 or _may_be_copy(row)):
             yield Phase.AUDIT if again else Phase.LIVE, list(part)
     elif state is LinkState.VERIFYING:
         # The copies come at QoS 0; what has a higher QoS, or comes behind the last copy, is live.

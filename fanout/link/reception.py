@@ -6,28 +6,23 @@ must not know in which state the link is, nor what messages outside the selector
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 
 from fanout.config import LinkConfig
 from fanout.errors import ProtocolError
 from fanout.link.content import ContentFilter
 from fanout.link.events import Applied
-from fanout.link.intake import Batch, Intake
+from fanout.link.intake import Intake
 from fanout.link.outgoing import encode_acknowledgement
+from fanout.link.recollection import Recollection
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
-from fanout.replica.update import Changes, Phase, Stamp, Update, content_digest
+from fanout.replica.update import Changes, Phase, Stamp, Update
 from fanout.stamp import StampCount, split_stamp
 
 __all__ = ["Reception"]
-
-_PACKET_IDS = 65_536
-_QOS_1_AGAIN = 0b1010
-_QOS_1_AGAIN_MASK = 0b1110
 
 
 class Reception:
@@ -36,6 +31,7 @@ class Reception:
     Attributes:
         intake: Turns rows into updates; the pass over the retained sets tells it at which QoS they are subscribed.
         content: What is not replicated of what the selectors cover; None when they take everything.
+        recollection: What may come again in the resumed session.
         overtaken_total: Retained messages left out because something newer for their topic had come in front of them.
     """
 
@@ -63,9 +59,7 @@ class Reception:
         self._stamps = stamps if config.stamp_updates else None
         self._stamps_itself = False
         """Whether live updates of the primary get this node's stamps."""
-        # By Packet Identifier the digest of the newest message at QoS 1; the PUBACK of any may be lost.
-        self._taken = array("Q", bytes(8 * _PACKET_IDS)) if config.version == 5 and config.session_expiry_s else None
-        self._is_resumed = False
+        self.recollection = Recollection(may_be_resumed=config.version == 5 and config.session_expiry_s > 0)
         # Receive Maximum is of MQTT 5: MQTT 3.1.1 has no limit.
         self._open_max = config.receive_maximum if config.version == 5 else None
 
@@ -83,8 +77,7 @@ class Reception:
         """Forget the messages of the former session."""
         self._inbound = Inbound()
         self.intake.inbound = self._inbound
-        if self._taken is not None:
-            self._taken = array("Q", bytes(8 * _PACKET_IDS))
+        self.recollection.begin_session()
 
     def begin_connection(self, *, stamped: bool, resumed: bool = False) -> None:
         """Note that the primary accepted a Network Connection.
@@ -94,22 +87,10 @@ class Reception:
             resumed: Whether the session goes on, so that it may send again what came on the former one.
         """
         self._inbound.new_connection()
-        self._is_resumed = resumed
+        self.recollection.begin_connection(resumed=resumed)
         self.intake.settling.clear()
         self.intake.stamped = stamped or self._stamps is not None
         self._stamps_itself = self._stamps is not None and not stamped
-
-    def split_known(self, rows: Sequence[PublishRow]) -> Iterable[tuple[bool, Sequence[PublishRow]]]:
-        """Split rows at QoS 1, in order, by whether they were taken on a former connection of this session.
-
-        DUP alone does not say so, for what was sent before may have been lost with the connection. The content does,
-        together with the Packet Identifier: one that was used again since was acknowledged, and is not sent again.
-        """
-        return (
-            ((known, list(part)) for known, part in groupby(rows, self._knows))
-            if self._is_resumed
-            else ((False, rows),)
-        )
 
     def acknowledge(self, rows: Sequence[PublishRow], *, now_ns: int, epoch: int) -> Applied:
         """Take rows that are known, which changes nothing."""
@@ -139,7 +120,7 @@ class Reception:
         if phase is None:
             parts = self._replica.split_pass(batch.updates)  # each is applied before the next one is told apart
             return [Applied(self._apply(part, phase=each), b"", epoch) for each, part in parts], batch.others
-        self._note_taken(rows, batch)
+        self.recollection.note(rows, batch)
         updates = batch.updates
         if queued:
             updates = [update for update in updates if not self._replica.overtakes(update)]
@@ -157,26 +138,6 @@ class Reception:
     def stamp_of(self, row: PublishRow) -> Stamp | None:
         """Return the primary's stamp on a row outside the selectors; None when it has none."""
         return split_stamp(row[4])[1] if self.intake.stamped and not self._stamps_itself else None
-
-    def _note_taken(self, rows: Sequence[PublishRow], batch: Batch) -> None:
-        taken = self._taken
-        if taken is None or not batch.to_puback:
-            return
-        if len(batch.to_puback) == len(batch.updates) == len(rows):  # as nearly always
-            for packet_id, update in zip(batch.to_puback, batch.updates, strict=True):
-                taken[packet_id] = update[7]
-            return
-        for topic, payload, flags, packet_id, _, _ in rows:
-            if flags & 6 == 2:
-                taken[packet_id] = content_digest(topic, payload)
-
-    def _knows(self, row: PublishRow) -> bool:
-        topic, payload, flags, packet_id, _, _ = row
-        return (
-            flags & _QOS_1_AGAIN_MASK == _QOS_1_AGAIN
-            and self._taken is not None
-            and self._taken[packet_id] == content_digest(topic, payload)
-        )
 
     def _apply(self, updates: list[Update], *, phase: Phase, of_pass: bool = True) -> Changes:
         """Apply what the selectors accept, stamped if the primary does not stamp."""

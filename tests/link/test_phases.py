@@ -32,11 +32,20 @@ def rows(*flags: int) -> list[PublishRow]:
 
 
 def phases(
-    *flags: int, state: LinkState, stage: Stage | None = None, auditing: bool = False, copies_late: bool = False
+    *flags: int,
+    state: LinkState,
+    stage: Stage | None = None,
+    auditing: bool = False,
+    copies_late: bool = False,
+    goes_on: bool = True,
 ) -> list[tuple[Phase | None, list[int]]]:
     """Return the phases of rows with these flags, each with the flags of its rows, which must be all in order."""
     came = rows(*flags)
-    parts = list(split_phases(came, state=state, stage=stage, auditing=auditing, copies_late=copies_late))
+    parts = list(
+        split_phases(
+            came, state=state, stage=stage, auditing=auditing, copies_late=copies_late, goes_on=lambda _: goes_on
+        )
+    )
     assert [row for _, part in parts for row in part] == came
     return [(phase, [row[2] for row in part]) for phase, part in parts]
 
@@ -45,7 +54,8 @@ def phases(
 def test_a_live_link_gets_live_rows_only(state: LinkState) -> None:
     """Whatever their marks are; the rows are not copied."""
     came = rows(COPY, QOS1)
-    assert list(split_phases(came, state=state, stage=None, auditing=False, copies_late=False)) == [(Phase.LIVE, came)]
+    parts = split_phases(came, state=state, stage=None, auditing=False, copies_late=False, goes_on=lambda _: True)
+    assert list(parts) == [(Phase.LIVE, came)]
 
 
 def test_copies_may_come_late() -> None:
@@ -84,11 +94,21 @@ def test_a_verification_takes_qos_0_for_copies(stage: Stage | None) -> None:
     ]
 
 
+def test_what_an_older_session_had_queued_may_be_here() -> None:
+    """So no value that is held is delivered again."""
+    assert phases(QOS1, MESSAGE, state=LinkState.RESUMING, goes_on=False) == [(Phase.AUDIT, [QOS1, MESSAGE])]
+
+
 def test_a_verification_looks_again_for_each_part() -> None:
     """What a part brings can end the copies: what follows is live, in the same read too."""
     stage = Copies(over=False)
     parts = split_phases(
-        rows(COPY, QOS1, COPY), state=LinkState.VERIFYING, stage=stage, auditing=False, copies_late=False
+        rows(COPY, QOS1, COPY),
+        state=LinkState.VERIFYING,
+        stage=stage,
+        auditing=False,
+        copies_late=False,
+        goes_on=lambda _: True,
     )
     assert next(parts)[0] is Phase.AUDIT
     stage.over = True

@@ -91,3 +91,44 @@ def test_another_session_has_other_messages() -> None:
     pair.pump()
     assert pair.is_in(LinkState.LIVE)
     assert pair.dispatched() == [(b"plant/0", b"event")]
+
+
+def test_a_primary_that_forgot_what_it_had_sent_sends_known_values() -> None:
+    """A killed Mosquitto begins with what it saved last: what waits there, without DUP, was taken long since."""
+    pair = live()
+    both = ((201, b"plant/0", b"v1"), (202, b"plant/0", b"v2"))
+    send(pair, *both, (203, b"plant/1", b"v1"))
+    pair.pump()
+    reconnect(pair)
+    pair.events.clear()
+    send(pair, *both)
+    pair.pump()
+    assert pair.is_in(LinkState.LIVE)
+    assert pair.dispatched() == []
+
+
+def test_a_primary_that_began_with_an_older_session_sends_nothing_that_is_held() -> None:
+    """Its Packet Identifiers do not go on behind those of the session that was left; what differs is applied."""
+    pair = live()
+    send(pair, (201, b"plant/0", b"v1"), (202, b"plant/1", b"v1"))
+    pair.pump()
+    reconnect(pair)
+    pair.events.clear()
+    send(pair, (900, b"plant/0", b"v1"), (901, b"plant/2", b"missed"), (902, b"plant/1", b"v1"))
+    pair.pump()
+    assert pair.is_in(LinkState.LIVE)
+    assert pair.dispatched() == [(b"plant/2", b"missed")]
+
+
+def test_a_value_that_was_published_again_meanwhile_is_delivered_again() -> None:
+    """It is a new message of the session that was left: its Packet Identifier is the next one."""
+    pair = live()
+    send(pair, (65535, b"plant/0", b"v1"))
+    pair.pump()
+    reconnect(pair)
+    pair.events.clear()
+    send(pair, (1, b"plant/0", b"lost"), dup=True)
+    send(pair, (2, b"plant/0", b"v1"), (3, b"plant/0", b"v1"))
+    pair.pump()
+    assert pair.is_in(LinkState.LIVE)
+    assert pair.dispatched() == [(b"plant/0", b"lost"), (b"plant/0", b"v1"), (b"plant/0", b"v1")]

@@ -1,0 +1,115 @@
+"""What a session brought, as far as its primary may send it again in the resumed one (core).
+
+Owns two judgements on a row: whether it was taken before, and whether the session that was resumed is the one that was
+left. It must not know what is done with the row.
+
+DUP alone does not say that a message was taken, for what was sent before may have been lost with the connection. Its
+content does, together with the Packet Identifier: one that was used again since was acknowledged, and does not come
+again. Nor is a session always the one that was left: a Mosquitto that was killed begins with what it saved some time
+ago, maybe with an older session of this Client Identifier, and sends what that had in its queue.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+
+from fanout.link.intake import Batch
+from fanout.mqtt.decoder import PublishRow
+from fanout.replica.update import content_digest
+
+__all__ = ["Recollection"]
+
+_PACKET_ID_MAX = 65_535
+_TAKEN_MAX = 16_384
+"""So many of the newest messages at QoS 1 are remembered: as many as a fanout node has in flight."""
+_digest = itemgetter(7)
+
+
+class Recollection:
+    """The newest messages of one link's session."""
+
+    def __init__(self, *, may_be_resumed: bool) -> None:
+        """Begin with none.
+
+        Args:
+            may_be_resumed: Whether the session outlives its connection; otherwise nothing need be remembered.
+        """
+        self._may_be_resumed = may_be_resumed
+        self._is_resumed = False
+        # Packet Identifiers and digests of the newest messages at QoS 1, by batch; the PUBACK of any may be lost.
+        self._taken: deque[tuple[Sequence[int], list[int]]] = deque()
+        self._taken_count = 0
+        self._known: dict[int, int] = {}  # what was taken on former connections of this session
+        self._last_packet_id = 0  # of the newest message at QoS 1 or 2; 0 for none in this session
+        self._left_at = 0  # what that was when the connection began
+        self._expected_behind = 0  # of the newest one that went on behind it
+        self._goes_on = True
+
+    def begin_session(self) -> None:
+        """Forget the messages of the former session."""
+        self._last_packet_id = 0
+        self._taken.clear()
+        self._taken_count = 0
+
+    def begin_connection(self, *, resumed: bool) -> None:
+        """Note a Network Connection, with the session of the former one or not."""
+        self._is_resumed = resumed
+        self._known = {}
+        if resumed:
+            for packet_ids, digests in self._taken:
+                self._known.update(zip(packet_ids, digests, strict=True))
+        self._left_at = self._expected_behind = self._last_packet_id
+        self._goes_on = True
+
+    def note(self, rows: Sequence[PublishRow], batch: Batch) -> None:
+        """Note rows that are being taken, and what became of them."""
+        if not (batch.to_puback or batch.to_pubrec):
+            return
+        self._last_packet_id = next(row[3] for row in reversed(rows) if row[2] & 6)
+        if not (self._may_be_resumed and batch.to_puback):
+            return
+        if len(batch.to_puback) == len(batch.updates) == len(rows):  # as nearly always
+            digests = list(map(_digest, batch.updates))
+        else:
+            digests = [content_digest(row[0], row[1]) for row in rows if row[2] & 6 == 2]
+        self._taken.append((batch.to_puback, digests))
+        self._taken_count += len(digests)
+        while self._taken_count > _TAKEN_MAX and len(self._taken) > 1:
+            self._taken_count -= len(self._taken.popleft()[1])
+
+    def split_known(
+        self, rows: Sequence[PublishRow], *, counts_up: bool
+    ) -> Iterable[tuple[bool, Sequence[PublishRow]]]:
+        """Split rows, in order, by whether they are at QoS 1 and were taken on a former connection.
+
+        Args:
+            rows: In the order of arrival.
+            counts_up: Whether the primary is known to count Packet Identifiers up: then one behind the last is no new
+                message, without DUP too. A killed primary may not know any more that it had sent it.
+        """
+        if not self._is_resumed:
+            return ((False, rows),)
+        return ((known, list(part)) for known, part in groupby(rows, partial(self._knows, counts_up)))
+
+    def goes_on(self, row: PublishRow) -> bool:
+        """Say whether the session goes on where it was left, as far as Packet Identifiers tell.
+
+        For a primary that counts them up; to be asked of each row in order.
+        """
+        if row[2] & 6 and self._left_at and self._goes_on:
+            if row[3] == self._expected_behind % _PACKET_ID_MAX + 1:
+                self._expected_behind = row[3]
+            elif not row[2] & 8:
+                self._goes_on = False
+        return self._goes_on
+
+    def _knows(self, counts_up: bool, row: PublishRow) -> bool:
+        topic, payload, flags, packet_id, _, _ = row
+        if flags & 6 != 2:
+            return False
+        may_be_again = flags & 8 or (counts_up and (self._left_at - packet_id) % _PACKET_ID_MAX < _PACKET_ID_MAX // 2)
+        return bool(may_be_again) and self._known.get(packet_id) == content_digest(topic, payload)
