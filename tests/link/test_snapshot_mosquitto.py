@@ -456,7 +456,7 @@ async def test_forwarded_writes_come_back_as_updates(mosquitto: Mosquitto, qos: 
         ]
         for verdict in verdicts:
             assert isinstance(verdict, asyncio.Future)
-            assert await asyncio.wait_for(verdict, 10) is ReasonCode.SUCCESS
+            assert await asyncio.wait_for(verdict, 30) is ReasonCode.SUCCESS
         await link.wait(lambda: len(link.replica) == 200)
         assert {update[2] for update in link.replica.values.values()} == {max(1, qos)}
         assert link.status.state is LinkState.LIVE
@@ -473,6 +473,6 @@ async def test_forwarding_against_an_acl_is_refused(tmp_path: Path) -> None:
             await link.wait_state(LinkState.LIVE)
             verdict = link.link.forward((b"plant/0", b"x", 3, 1, b"", None), prefix=b"")
             assert isinstance(verdict, asyncio.Future)
-            assert await asyncio.wait_for(verdict, 10) is ReasonCode.NOT_AUTHORIZED
+            assert await asyncio.wait_for(verdict, 30) is ReasonCode.NOT_AUTHORIZED
     finally:
         server.stop()

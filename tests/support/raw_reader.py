@@ -41,7 +41,7 @@ class RawReader:
         flags = _CLEAN_WITH_USER_NAME if username else _CLEAN
         try:
             self._connection.sendall(_CONNECT % (10 + len(payload), flags, payload))
-            self._await(2, deadline_s=10)
+            self._await(2, deadline_s=30)
         except BaseException:
             self._connection.close()
             raise
