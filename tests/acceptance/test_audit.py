@@ -15,20 +15,13 @@ from tests.cli.processes import run_fanout
 from tests.support.clients import subscriber
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_events, selector
-from tests.support.raw_reader import RawReader
+from tests.support.raw_reader import RawReader, read_retained
 from tests.support.waiting import wait_until_blocking
 
 pytestmark = pytest.mark.mosquitto
 
 VALUES = {f"plant/{number}": b"old" for number in range(10)}
 EVERYTHING = "topic readwrite #\ntopic read $SYS/#\n"
-
-
-def retained(port: int) -> dict[str, bytes]:
-    """Return what a new subscriber reads below `plant/`."""
-    with RawReader(port) as reader:
-        reader.subscribe("plant/#")
-    return reader.values
 
 
 def audited(node: LiveNode, *further: str) -> tuple[int, Any]:
@@ -65,7 +58,7 @@ def test_audit_repairs_what_was_missed(tmp_path: Path, nodes: Nodes, vanished: i
             publish_all(client, [(f"plant/{vanished}", b"new")])
             allow(EVERYTHING)
             wait_until_blocking(lambda: f"plant/{vanished}" in seen_by_edge(mosquitto.port), what="the old rules")
-            assert retained(node.port) == VALUES
+            assert read_retained(node.port, "plant/#") == VALUES
 
             code, found = audited(node)
             removed = vanished if vanished <= 2 else 0
@@ -78,7 +71,7 @@ def test_audit_repairs_what_was_missed(tmp_path: Path, nodes: Nodes, vanished: i
                 code, found = audited(node, "primary", "--confirm")
                 assert (code, found["removed_topics"], found["kept_topics"]) == (0, vanished, 0)
             assert node.link_status()["alarm"] is None
-            assert retained(node.port) == retained(mosquitto.port)
+            assert read_retained(node.port, "plant/#") == read_retained(mosquitto.port, "plant/#")
             differences = {f"plant/{number}": b"" for number in range(vanished)} | {f"plant/{vanished}": b"new"}
             wait_until_blocking(lambda: len(local.messages) >= 10 + len(differences), what="the differences")
             publish_all(client, [("plant/9", b"live")])
@@ -114,13 +107,13 @@ def test_primary_that_came_back_from_an_old_copy(tmp_path: Path, nodes: Nodes) -
         node.wait_until_ready()
         with publisher(mosquitto.port) as client:
             publish_all(client, [("plant/0", b""), ("plant/1", b"new"), ("plant/more", b"new")])
-            wait_until_blocking(lambda: "plant/more" in retained(node.port), what="the newer values")
+            wait_until_blocking(lambda: "plant/more" in read_retained(node.port, "plant/#"), what="the newer values")
         mosquitto.stop()
         wait_until_blocking(lambda: not node.ready, what="503 without the primary")
         shutil.copy(copy, store)
         mosquitto.start()
         node.wait_until_ready()
-        assert retained(node.port) == retained(mosquitto.port) == VALUES
+        assert read_retained(node.port, "plant/#") == read_retained(mosquitto.port, "plant/#") == VALUES
 
 
 def test_audit_over_http_names_what_is_wrong(mosquitto: Mosquitto, nodes: Nodes) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from tests.support.clients import publish_properties, subscriber
 from tests.support.mosquitto import publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_events, read_updates, selector, watched
-from tests.support.raw_reader import RawReader
+from tests.support.raw_reader import read_retained
 from tests.support.waiting import wait_until_blocking
 
 
@@ -24,13 +24,6 @@ def lag_is_measured(node: LiveNode) -> bool:
     """Return whether a node knows the lag of its link."""
     (lag,) = node.document("/v1/lag")["links"]
     return bool(lag["basis"] == "heartbeat")
-
-
-def retained(node: LiveNode) -> dict[str, bytes]:
-    """Return what a new subscriber reads below `plant/`."""
-    with RawReader(node.port) as reader:
-        reader.subscribe("plant/#")
-    return reader.values
 
 
 def stamped(node: LiveNode) -> list[tuple[Any, ...]]:
@@ -82,7 +75,12 @@ def test_chain_mirrors_with_stamps(nodes: Nodes) -> None:
                 assert all(one == sent.json() for one in properties)  # type: ignore[no-untyped-call]  # paho
                 assert [one.properties for one in inbox.messages[53:]] == [{}, {}]
     held = {f"plant/{number}": b"live %d" % number if number < 3 else b"%d" % number for number in range(49)}
-    assert retained(hub) == retained(a) == retained(b) == held
+    assert (
+        read_retained(hub.port, "plant/#")
+        == read_retained(a.port, "plant/#")
+        == read_retained(b.port, "plant/#")
+        == held
+    )
     assert len({node.link_status()["selectors"][0]["digest"] for node in (a, b)}) == 1
     wait_until_blocking(lambda: lag_is_measured(a) and lag_is_measured(b), what="a lag at both hops")
     for node in (b, a, hub):
@@ -117,7 +115,7 @@ def test_chain_is_repaired_from_the_top(nodes: Nodes) -> None:
         publish_all(client, [("plant/1", b"old"), ("plant/2", b"old")])
     assert [node.link_status()["evidence"] for node in (a, b)] == ["manifest", "manifest"]
     wait_until_blocking(lambda: lag_is_measured(a) and lag_is_measured(b), what="a lag at both hops")
-    wait_until_blocking(lambda: len(retained(b)) == 2, what="the values at the end of the chain")
+    wait_until_blocking(lambda: len(read_retained(b.port, "plant/#")) == 2, what="the values at the end of the chain")
     with subscriber(b.port, "plant/#", qos=1) as at_b:
         at_b.wait(2)
         hub.restart()
@@ -127,7 +125,7 @@ def test_chain_is_repaired_from_the_top(nodes: Nodes) -> None:
             publish_all(client, [("plant/1", b"new")])
         at_b.wait_for("plant/1", b"new")
     b.wait_until_ready()
-    assert retained(a) == retained(b) == {"plant/1": b"new"}
+    assert read_retained(a.port, "plant/#") == read_retained(b.port, "plant/#") == {"plant/1": b"new"}
 
 
 def test_readiness_waits_for_the_hop_before(nodes: Nodes) -> None:
@@ -186,7 +184,7 @@ def test_tree_heals_when_any_node_is_killed(nodes: Nodes) -> None:
         node.wait_until_ready()
         wait_until_blocking(lambda node=node: node.topics() == 20, what="all topics")  # type: ignore[misc]
     again = dict.fromkeys(values, b"again")
-    assert [retained(leaf) for leaf in leaves] == [again, again]
+    assert [read_retained(leaf.port, "plant/#") for leaf in leaves] == [again, again]
 
 
 def test_cycle_is_refused_with_its_path(nodes: Nodes) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.acceptance.test_whole_runs import run
 from tests.support.nodes import processes_with
 
-pytestmark = [pytest.mark.slow, pytest.mark.mosquitto, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.mosquitto, pytest.mark.timeout(600)]
 
 
 def test_a_chaos_run_finds_nothing(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.acceptance.test_session_loss import retained
 from tests.support.clients import publish_properties, subscriber
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.nodes import QUICK, Nodes, link, selector
+from tests.support.raw_reader import read_retained
 
 pytestmark = pytest.mark.mosquitto
 
@@ -28,7 +28,7 @@ def test_only_what_a_selector_takes_is_replicated(mosquitto: Mosquitto, nodes: N
         publish_all(client, [("json/1", b"{}"), ("json/2", b"\xff"), ("live/1", b"x"), ("small/1", b"12345")])
         publish_all(client, [("json/3", b"{}")], properties=publish_properties(ContentType="image/png"))
         node.started()
-        assert retained(node) == {"json/1": b"{}"}
+        assert read_retained(node.port) == {"json/1": b"{}"}
         with subscriber(node.port, "#", qos=1) as live:
             live.wait(1)
             publish_all(client, [("json/1", b"no json"), ("live/1", b"now"), ("small/2", b"1234")])
@@ -37,7 +37,7 @@ def test_only_what_a_selector_takes_is_replicated(mosquitto: Mosquitto, nodes: N
             live.wait_for("kept/2")
             got = [(one.topic, one.payload) for one in live.messages[1:]]
         assert sorted(got) == [("json/1", b""), ("kept/2", b"end"), ("live/1", b"now"), ("small/2", b"1234")]
-    assert retained(node) == {"kept/2": b"end", "small/2": b"1234"}
+    assert read_retained(node.port) == {"kept/2": b"end", "small/2": b"1234"}
     assert node.ready
     unfit = [one["unfit_total"] for one in node.link_status()["selectors"]]
     assert unfit == [{"content": 3}, {"not_retained": 1}, {}, {"payload_too_large": 1}]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fanout.mqtt.packets import Disconnect
 from tests.cli.processes import run_fanout
 from tests.support.clients import subscriber
 from tests.support.mosquitto import Mosquitto, load_retained, publish_all, publisher
@@ -54,8 +55,10 @@ async def test_clients_are_sent_to_another_server(mosquitto: Mosquitto, nodes: N
     async with await RawClient.connect(node.port, "c") as client:
         begun = time.monotonic()
         node.process.send_signal(signal.SIGTERM)
-        await client.expect_end(0x9C)
+        told = await client.expect(Disconnect)
         assert time.monotonic() - begun >= 1
+        assert (told.reason_code, told.properties.server_reference) == (0x9C, "edge-2:1883")
+        await client.expect_end()
     await wait_until(lambda: not node.running, 30, what="the end")
 
 
@@ -74,11 +77,14 @@ def test_writes_that_were_acknowledged_are_at_the_primary(mosquitto: Mosquitto, 
                 answered.add(packet_id)
 
         client.on_publish = note
-        node.process.send_signal(signal.SIGTERM)
+        before = 0
         while client.is_connected() and len(sent) < 60_000:  # each with a Packet Identifier of its own
             sent[client.publish("set/value", b"%d" % len(sent), 1).mid] = b"%d" % len(sent)
+            if not before and len(answered) > 100:
+                before = len(answered)
+                node.process.send_signal(signal.SIGTERM)
             time.sleep(0.0005)
-        assert len(answered) > 100
+        assert 100 < before < len(answered)
         acknowledged = {sent[packet_id] for packet_id in answered}
         wait_until_blocking(
             lambda: acknowledged <= set(at_primary.payloads("set/value")), 30, what="the acknowledged messages"

@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until_blocking
 pytestmark = [
     pytest.mark.mosquitto,
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(find_haproxy() is None, reason="HAProxy is not installed; scripts/setup installs it"),
 ]
 

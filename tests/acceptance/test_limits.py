@@ -7,11 +7,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fanout.mqtt.packets import PacketType
 from fanout.mqtt.reason_codes import ReasonCode
-from tests.acceptance.test_session_loss import retained
 from tests.support.clients import subscriber
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
 from tests.support.raw_client import RawClient
+from tests.support.raw_reader import read_retained
 
 
 def samples(node: LiveNode, name: str) -> dict[str, float]:
@@ -76,7 +76,7 @@ def test_value_over_a_limit_of_a_link_is_delivered_not_held(
             live.wait(2)
             publish_all(client, [("plant/3", payload)])
             live.wait_for("plant/3", payload)
-    assert retained(node) == held
+    assert read_retained(node.port) == held
     status = node.link_status()
     assert (status["refused_total"], status["topics"]) == (1, 2)
     assert samples(node, "fanout_link_refused_total") == {"primary": 1}

@@ -48,7 +48,7 @@ def with_aiomqtt(version: aiomqtt.ProtocolVersion) -> Read:
 
     async def collect(port: int, topic_filter: str, qos: int, count: int) -> list[Message]:
         messages: list[Message] = []
-        async with asyncio.timeout(10), aiomqtt.Client("127.0.0.1", port, protocol=version) as client:
+        async with asyncio.timeout(30), aiomqtt.Client("127.0.0.1", port, protocol=version) as client:
             await client.subscribe(topic_filter, qos=qos)
             async for one in client.messages:
                 assert isinstance(one.payload, bytes)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.acceptance.test_session_loss import give_back, retained, take_away
+from tests.acceptance.test_session_loss import give_back, take_away
 from tests.support.clients import subscriber
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.network import Proxy
 from tests.support.nodes import QUICK, Nodes, link, selector
 from tests.support.raw_client import RawClient
+from tests.support.raw_reader import read_retained
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.mosquitto
@@ -34,7 +35,7 @@ async def test_stale_values_are_served_and_only_differences_follow(
             assert (status, document["links"][0]["ready"]) == (503, False)
             assert document["links"][0]["reason"].startswith("stale (")
             assert 'fanout_link_state{link="primary",state="stale"} 1.0' in node.get("/metrics").text
-            assert retained(node) == VALUES
+            assert read_retained(node.port) == VALUES
             publish_all(client, [("plant/1", b"changed"), ("plant/2", b""), ("plant/new", b"n")])
             await give_back(proxy, node)
             publish_all(client, [("plant/end", b"")], retain=False)
@@ -66,7 +67,7 @@ async def test_grace_ends_and_clients_are_sent_away(mosquitto: Mosquitto, proxy:
         await take_away(proxy, node)
         await concerned.expect_end(0x9C)
         await wait_until(lambda: node.topics() == 0, what="the tear-down")
-        assert retained(node) == {}
+        assert read_retained(node.port) == {}
         assert await other.messages_until_ping() == []
     await give_back(proxy, node)
-    assert retained(node) == VALUES
+    assert read_retained(node.port) == VALUES

@@ -18,7 +18,7 @@ from tests.support.network import Proxy
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_updates, selector
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TOPICS = 200
 LIVE_BEFORE, LIVE_AFTER = 500, 300

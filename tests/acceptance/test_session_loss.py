@@ -8,17 +8,10 @@ from tests.support.clients import publish_properties, subscriber
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.network import Proxy
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
-from tests.support.raw_reader import RawReader
+from tests.support.raw_reader import read_retained
 from tests.support.waiting import wait_until, wait_until_blocking
 
 pytestmark = pytest.mark.mosquitto
-
-
-def retained(node: LiveNode, topic_filter: str = "#") -> dict[str, bytes]:
-    """Return what a new subscriber reads."""
-    with RawReader(node.port) as reader:
-        reader.subscribe(topic_filter)
-    return reader.values
 
 
 async def take_away(proxy: Proxy, node: LiveNode) -> None:
@@ -51,14 +44,14 @@ async def test_topic_cleared_while_the_link_is_down(
             live.wait(3)
             await take_away(proxy, node)
             publish_all(client, [("plant/cleared", b""), ("plant/changed", b"new"), ("plant/created", b"z")])
-            assert len(retained(node)) == 3
+            assert len(read_retained(node.port)) == 3
             await give_back(proxy, node)
             assert node.link_status()["epochs_total"] == epochs
             held = {"plant/changed": b"new", "plant/same": b"y", "plant/created": b"z"}
             await wait_until(lambda: live.newest() == held | {"plant/cleared": b""}, what="the values of now")
             assert live.payloads("plant/cleared") == [b"x", b""]
             assert live.payloads("plant/same") == ([b"y"] if epochs == 1 else [b"y", b"", b"y"])
-    assert retained(node) == held
+    assert read_retained(node.port) == held
 
 
 async def test_value_that_expired_at_the_primary_while_the_link_was_down(
@@ -76,9 +69,9 @@ async def test_value_that_expired_at_the_primary_while_the_link_was_down(
         publish_all(client, [("plant/expires", b"x")], properties=publish_properties(MessageExpiryInterval=2))
         await wait_until(lambda: node.topics() == 2, what="the value")
         await take_away(proxy, node)
-        await wait_until(lambda: retained(node) == {"plant/same": b"y"}, what="the end of the value")
+        await wait_until(lambda: read_retained(node.port) == {"plant/same": b"y"}, what="the end of the value")
         await give_back(proxy, node)
-    assert retained(node) == {"plant/same": b"y"}
+    assert read_retained(node.port) == {"plant/same": b"y"}
     assert node.link_status()["epochs_total"] == 1, node.log_text()
 
 
@@ -125,18 +118,18 @@ def test_lost_session_removes_the_replica_of_that_primary_only(
         wait_until_blocking(lambda: not node.ready, what="503 without one primary")
         (reason,) = node.probe()[1]["reasons"]
         assert reason.startswith("link north is ")
-        assert len(retained(node)) == 21  # nothing is known to be lost yet
+        assert len(read_retained(node.port)) == 21  # nothing is known to be lost yet
         mosquitto.start()
         live.wait(41)
         assert sorted(live.messages[21:41]) == sorted((topic, b"", 1, False, {}) for topic, _ in first)
-        assert retained(node) == {"south/1": b"s"}
+        assert read_retained(node.port) == {"south/1": b"s"}
         node.wait_until_ready()
         assert [node.link_status(name)["epochs_total"] for name in ("north", "south")] == [2, 1]
         with publisher(mosquitto.port) as client:
             publish_all(client, [("north/1", b"2"), ("north/new", b"2")])
         live.wait(43)
         assert [(one.topic, one.payload) for one in live.messages[41:]] == [("north/1", b"2"), ("north/new", b"2")]
-    assert retained(node) == {"south/1": b"s", "north/1": b"2", "north/new": b"2"}
+    assert read_retained(node.port) == {"south/1": b"s", "north/1": b"2", "north/new": b"2"}
 
 
 async def test_replica_is_kept_no_longer_than_the_session(mosquitto: Mosquitto, proxy: Proxy, nodes: Nodes) -> None:
@@ -149,7 +142,7 @@ async def test_replica_is_kept_no_longer_than_the_session(mosquitto: Mosquitto, 
         await wait_until(lambda: live.payloads("plant/1") == [b"x"], what="the value")
         await take_away(proxy, node)
         await wait_until(lambda: live.payloads("plant/1") == [b"x", b""], what="the removal")
-        assert retained(node) == {}
+        assert read_retained(node.port) == {}
         await give_back(proxy, node)
         await wait_until(lambda: live.payloads("plant/1") == [b"x", b"", b"x"], what="the value again")
 
@@ -182,10 +175,10 @@ def test_restarted_node_gets_nothing_of_its_old_subscriptions(mosquitto: Mosquit
         publish_all(client, [("plant/1", b"pending")], qos=1)
         node.links = link(mosquitto.port, selector("office/#"), settings=QUICK)
         node.started()
-        assert retained(node) == {"office/1": b"y"}
+        assert read_retained(node.port) == {"office/1": b"y"}
         with subscriber(node.port, "#", qos=1) as local:
             publish_all(client, [("plant/1", b"live"), ("office/1", b"live")], qos=1)
             local.wait_for("office/1", b"live")
             assert local.payloads("plant/1") == []
-        assert retained(node) == {"office/1": b"live"}
+        assert read_retained(node.port) == {"office/1": b"live"}
     assert node.link_status()["outside_total"] == 0

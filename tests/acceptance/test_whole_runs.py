@@ -13,13 +13,13 @@ from tests.support.nodes import processes_with
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-pytestmark = [pytest.mark.slow, pytest.mark.mosquitto, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.mosquitto, pytest.mark.timeout(600)]
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run Python in the project's directory."""
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
 
 
 @pytest.mark.spark

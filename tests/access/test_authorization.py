@@ -179,6 +179,6 @@ async def test_a_defect_of_the_hook_refuses(
 
     async with open_gate(AccessConfig(http=hook(service, "publish"))) as gate:
         monkeypatch.setattr(gate.hook, "_post", fail)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert not await decision(access_of(gate).may_publish(b"a"))
     assert "ZeroDivisionError" in caplog.text

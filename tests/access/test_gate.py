@@ -195,7 +195,7 @@ async def test_checks_that_cannot_be_done_ask_the_client_to_come_again(monkeypat
     let_go = threading.Event()
 
     def fail(_stored: str, _password: bytes) -> Outcome:
-        assert let_go.wait(10)
+        assert let_go.wait(30)
         return Outcome.FAILED
 
     monkeypatch.setattr(password_checks, "_verify", fail)
@@ -252,7 +252,7 @@ async def test_a_password_that_changes_during_its_check_does_not_admit(monkeypat
     real = password_checks._verify
 
     def held(stored: str, password: bytes) -> Outcome:
-        assert let_go.wait(10)
+        assert let_go.wait(30)
         return real(stored, password)
 
     monkeypatch.setattr(password_checks, "_verify", held)

@@ -66,7 +66,7 @@ async def ask(listener: AgentListener, sent: bytes = b"") -> bytes:
     """Return what a peer reads until the end of the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     writer.write(sent)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         told = await reader.read()
     writer.close()
     await writer.wait_closed()

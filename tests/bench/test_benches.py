@@ -22,7 +22,7 @@ def measure(tmp_path: Path, *arguments: str) -> list[dict[str, Any]]:
     """Run one benchmark once on each side and return its results; every delivery must have arrived."""
     path = tmp_path / "results.json"
     command = [sys.executable, "-m", "bench", *arguments, "--runs", "1", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=230)
     assert done.returncode == 0, done.stderr
     document = json.loads(path.read_text())
     assert document["bench"] == arguments[0]
@@ -154,7 +154,7 @@ def test_capacity_divides_what_a_node_grows_by(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     sizes = ["--connections", "20", "--sessions", "10", "--queued", "5", "--idle", "0.1"]
     command = [sys.executable, "-m", "bench", "capacity", *sizes, "--runs", "1", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=230)
     assert done.returncode == 0, done.stderr
     results = json.loads(path.read_text())["results"]
     assert [result["count"] for result in results] == [20, 20, 1, 10, 50, 10, 50]
@@ -180,7 +180,7 @@ def test_disc_reads_what_it_wrote(tmp_path: Path) -> None:
     """Every topic is in the file, which the bench itself checks; each figure is above nothing."""
     path = tmp_path / "results.json"
     command = [sys.executable, "-m", "bench", "disc", "--topics", "3000", "--runs", "1", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=230)
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(path.read_text())["results"]
     assert (result["topics"], result["sync"]) == (3000, "interval")

@@ -14,7 +14,7 @@ from fcntl import ioctl
 
 __all__ = ["TerminalRun", "run_fanout", "run_on_terminal"]
 
-DEADLINE_S = 240
+DEADLINE_S = 540
 """How long a command may take: a report starts a JVM, which takes its time on a busy machine."""
 COMMAND = [sys.executable, "-m", "fanout"]
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -296,7 +296,7 @@ def test_wrong_options(runner: CliRunner, job: StandInJob, log: Path, options: l
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_real_report(log: Path, tmp_path: Path) -> None:
     """The real job on logs of the real writer, on a terminal: two updates are missing, and everything says so."""
     document, page = tmp_path / "report.json", tmp_path / "report.html"

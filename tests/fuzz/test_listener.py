@@ -12,7 +12,7 @@ CONVERSATIONS = 1_000
 SEED = 20_240_607
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_spoilt_conversations(tmp_path: Path) -> None:
     """A node survives clients that send rubbish, and serves one that does not all the while."""
     with fuzzed_node(tmp_path, seed=SEED) as campaign:

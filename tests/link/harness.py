@@ -117,11 +117,11 @@ class Running:
         """Its status now."""
         return self.link.status()
 
-    async def wait_state(self, state: LinkState, deadline_s: float = 15) -> None:
+    async def wait_state(self, state: LinkState, deadline_s: float = 30) -> None:
         """Wait until the link is in a state."""
         await self.wait(lambda: self.status.state is state, deadline_s)
 
-    async def wait(self, condition: Any, deadline_s: float = 15) -> None:
+    async def wait(self, condition: Any, deadline_s: float = 30) -> None:
         """Wait for a condition, as long as the link's task lives."""
         await wait_until(
             lambda: self.task.done() or condition(),

@@ -187,7 +187,7 @@ async def test_what_gathers_waits_while_held_and_comes_before_the_end() -> None:
         case.read(b"three")
         assert case.peer is not None
         case.peer.close()
-        await asyncio.wait_for(case.connection.closed.wait(), 5)
+        await asyncio.wait_for(case.connection.closed.wait(), 30)
         assert case.total() == b"onetwothree"
 
 
@@ -240,7 +240,7 @@ async def test_what_was_read_is_handed_over_after_the_peer_closed() -> None:
         await case.send(b"x" * 500_000)
         assert case.peer is not None
         case.peer.close()
-        await asyncio.wait_for(case.connection.closed.wait(), 5)
+        await asyncio.wait_for(case.connection.closed.wait(), 30)
         assert len(case.total()) == 500_000
         assert case.connection.error is None
         case.connection.write(b"too late")
@@ -252,7 +252,7 @@ async def test_an_aborted_connection_tells_its_error() -> None:
         assert case.peer is not None
         case.peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
         case.peer.close()
-        await asyncio.wait_for(case.connection.closed.wait(), 5)
+        await asyncio.wait_for(case.connection.closed.wait(), 30)
         assert isinstance(case.connection.error, ConnectionError)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -379,14 +378,12 @@ async def test_heartbeats_measure_lag_without_traffic(mosquitto: Mosquitto) -> N
         await link.wait(lambda: len(link.sink.named("heartbeat")) > count + 2)
         status = link.status
         assert status.lag_ns is not None
-        assert 0 < status.lag_ns < 1e9
+        assert 0 < status.lag_ns < 15e9
         assert status.round_trip_ns is not None
         assert status.heartbeat_age_s is not None
         assert all(event["lag_us"] > 0 for event in link.sink.named("heartbeat"))
         proxy.pause()
-        began = time.monotonic()
-        await link.wait_state(LinkState.STALLED)
-        assert time.monotonic() - began < 5
+        await link.wait_state(LinkState.STALLED, 15)  # the Keep Alive would take 45 s
         lag_ns = link.status.lag_ns
         assert lag_ns is not None
         assert lag_ns > 0.2e9
@@ -456,7 +453,7 @@ async def test_forwarded_writes_come_back_as_updates(mosquitto: Mosquitto, qos: 
         ]
         for verdict in verdicts:
             assert isinstance(verdict, asyncio.Future)
-            assert await asyncio.wait_for(verdict, 10) is ReasonCode.SUCCESS
+            assert await asyncio.wait_for(verdict, 30) is ReasonCode.SUCCESS
         await link.wait(lambda: len(link.replica) == 200)
         assert {update[2] for update in link.replica.values.values()} == {max(1, qos)}
         assert link.status.state is LinkState.LIVE
@@ -473,6 +470,6 @@ async def test_forwarding_against_an_acl_is_refused(tmp_path: Path) -> None:
             await link.wait_state(LinkState.LIVE)
             verdict = link.link.forward((b"plant/0", b"x", 3, 1, b"", None), prefix=b"")
             assert isinstance(verdict, asyncio.Future)
-            assert await asyncio.wait_for(verdict, 10) is ReasonCode.NOT_AUTHORIZED
+            assert await asyncio.wait_for(verdict, 30) is ReasonCode.NOT_AUTHORIZED
     finally:
         server.stop()

@@ -570,7 +570,7 @@ async def test_signal_stops_in_good_order(
     """SIGTERM and SIGINT end the node with exit code 0, its log sealed."""
     task, _ = await running_node(config(tmp_path), monkeypatch)
     os.kill(os.getpid(), number)
-    assert await asyncio.wait_for(task, 10) == 0
+    assert await asyncio.wait_for(task, 30) == 0
     assert read_events(tmp_path / "log")[-1]["event"] == "stop"
 
 
@@ -586,14 +586,14 @@ async def test_sigterm_drains_first(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert await late.messages_until_ping() == []
             await there.expect_end(0x8B)
             await late.expect_end(0x8B)
-    assert await asyncio.wait_for(task, 10) == 0
+    assert await asyncio.wait_for(task, 30) == 0
 
 
 async def test_sigint_does_not_drain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody waits at the terminal."""
     task, _ = await running_node(config(tmp_path, drain_s=3600), monkeypatch)
     os.kill(os.getpid(), signal.SIGINT)
-    assert await asyncio.wait_for(task, 10) == 0
+    assert await asyncio.wait_for(task, 30) == 0
 
 
 async def test_drain_over_http_ends_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -605,7 +605,7 @@ async def test_drain_over_http_ends_the_node(tmp_path: Path, monkeypatch: pytest
         assert 0 < answer.json()["left_seconds"] <= 0.3
         os.kill(os.getpid(), signal.SIGTERM)
         assert (await http.post("/v1/drain")).status_code == 202
-    assert await asyncio.wait_for(task, 10) == 0
+    assert await asyncio.wait_for(task, 30) == 0
 
 
 async def test_tap_does_not_drain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -613,7 +613,7 @@ async def test_tap_does_not_drain(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     settings = dataclasses.replace(config(tmp_path, drain_s=3600), server=None)
     task, _ = await running_node(settings, monkeypatch, role="tap")
     os.kill(os.getpid(), signal.SIGTERM)
-    assert await asyncio.wait_for(task, 10) == 0
+    assert await asyncio.wait_for(task, 30) == 0
 
 
 async def test_links_stay_until_the_primary_has_answered(node: Node) -> None:
@@ -647,7 +647,7 @@ async def test_second_signal_ends_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     task, _ = await running_node(config(tmp_path), monkeypatch)
     os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, 30)
     assert codes == [128 + signal.SIGTERM]
 
 
@@ -656,7 +656,7 @@ async def test_failure_of_a_part_ends_the_node(tmp_path: Path, monkeypatch: pyte
     task, node = await running_node(config(tmp_path), monkeypatch)
     with capture_logs() as lines:
         link_of(node).fail(ValueError("a bug"))
-        assert await asyncio.wait_for(task, 10) == ExitCode.BUG
+        assert await asyncio.wait_for(task, 30) == ExitCode.BUG
     (told,) = [line for line in lines if line["log_level"] == "error"]
     assert told["event"] == "a part of the node failed"
     assert isinstance(told["exc_info"], ValueError)
@@ -719,7 +719,7 @@ filter = "#"
         assert [packet.reason_code for packet in received if isinstance(packet, Ack)] == [0x87, 0]
         assert [packet.topic for packet in received if isinstance(packet, Publish)] == [b"t/2"]
     os.kill(os.getpid(), signal.SIGTERM)
-    assert await asyncio.wait_for(task, 10) == 0
+    assert await asyncio.wait_for(task, 30) == 0
     loop = asyncio.get_running_loop()
     assert loop.remove_signal_handler(signal.SIGHUP)
 
@@ -804,7 +804,7 @@ async def test_agent_check_follows_the_node(tmp_path: Path, monkeypatch: pytest.
     await wait_until(lambda: not node.documents.readiness().ready, what="the drain")
     assert await told() == b"drain #the node is draining\n"
     node.drain.end()
-    assert await asyncio.wait_for(task, 10) == 0
+    assert await asyncio.wait_for(task, 30) == 0
     assert is_free(port)
 
 

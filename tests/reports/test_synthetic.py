@@ -14,7 +14,7 @@ from fanout.replog.reading import stage
 from fanout.reports.entry import run_completeness
 from fanout.reports.log_files import LogFiles
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROWS = 200_000
 SETTLE_US = 2_000_000

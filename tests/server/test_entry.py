@@ -41,7 +41,7 @@ async def proxied(start_node: StartNode) -> NodeInMemory:
 async def closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Wait until the server has closed, whichever way."""
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await reader.read()
     except ConnectionResetError:
         pass

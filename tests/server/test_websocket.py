@@ -70,7 +70,7 @@ class Browser:
         }
         lines = ["GET /mqtt HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items() if value), "", ""]
         client.send("\r\n".join(lines).encode())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             answer = await client._reader.readuntil(b"\r\n\r\n")
         client.status = int(answer.split(b" ")[1])
         if client.status == 101:
@@ -95,7 +95,7 @@ class Browser:
 
     async def receive(self) -> tuple[int, bytes]:
         """Return opcode and payload of the next frame."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             first, length = await self._reader.readexactly(2)
             assert first & 0x80, "the server sends whole messages"
             if length == 126:
@@ -114,7 +114,7 @@ class Browser:
         if code is not None:
             opcode, data = await self.receive()
             assert (opcode, int.from_bytes(data[:2], "big")) == (CLOSE, code)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert await self._reader.read() == b""
 
 
@@ -311,7 +311,7 @@ async def test_plain_http_and_plain_mqtt_are_refused(web: NodeInMemory) -> None:
         assert client.status == 426
     reader, writer = await asyncio.open_connection("127.0.0.1", web.port)
     writer.write(CONNECT + b"\r\n")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await reader.read()
     writer.close()
     await wait_until(lambda: web.server.stats().connections == 0)
@@ -391,7 +391,7 @@ async def test_rubbish_right_behind_the_handshake(web: NodeInMemory, subprotocol
     ]
     reader, writer = await asyncio.open_connection("127.0.0.1", web.port)
     writer.write("\r\n".join([*lines, "", ""]).encode() + b"\xff\xff\xff")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert await reader.read() == b""
     writer.close()
     await wait_until(lambda: web.server.stats().connections == 0)

@@ -56,7 +56,7 @@ class RawClient:
     connack: Connack
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, version: int, deadline_s: float = 10.0
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, version: int, deadline_s: float = 30.0
     ) -> None:
         self.version = version
         self._reader = reader
@@ -67,7 +67,7 @@ class RawClient:
         self._packet_id = 0
 
     @classmethod
-    async def open(cls, port: int, *, version: int = 5, deadline_s: float = 10.0) -> RawClient:
+    async def open(cls, port: int, *, version: int = 5, deadline_s: float = 30.0) -> RawClient:
         """Open a Network Connection without sending anything.
 
         Args:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-__all__ = ["RawReader"]
+__all__ = ["RawReader", "read_retained"]
 
 _READ_BYTES = 1 << 20
 _CONNECT = b"\x10%c\x00\x04MQTT\x04%c\x00\x00%b"
@@ -41,7 +41,7 @@ class RawReader:
         flags = _CLEAN_WITH_USER_NAME if username else _CLEAN
         try:
             self._connection.sendall(_CONNECT % (10 + len(payload), flags, payload))
-            self._await(2, deadline_s=10)
+            self._await(2, deadline_s=30)
         except BaseException:
             self._connection.close()
             raise
@@ -111,3 +111,10 @@ class RawReader:
                 self._answers.append(first >> 4)
             pos = stop
         self._buffer = buffer[pos:]
+
+
+def read_retained(port: int, topic_filter: str = "#") -> dict[str, bytes]:
+    """Return what a new subscriber reads: topics and their retained values."""
+    with RawReader(port) as reader:
+        reader.subscribe(topic_filter)
+    return reader.values

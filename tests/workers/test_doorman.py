@@ -66,7 +66,7 @@ async def test_client_over_websocket_is_told_too(
         if cannot == "make":
             monkeypatch.setattr(socket, "socketpair", no_descriptors)
         await web.send(encode(ELSEWHERE, version=5))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert await web.recv() == encode(REFUSED, version=5)
             with pytest.raises(ConnectionClosedOK):
                 await web.recv()
