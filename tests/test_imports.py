@@ -27,7 +27,7 @@ LAYERS: dict[str, set[str]] = {
     "long_lived": set(),
     "concerned": {"errors", "selection"},
     "replog": {"errors", "replica", "config"},
-    "kept": {"errors", "replica"},
+    "kept": {"errors", "replica", "selection"},
     "link": {"errors", "mqtt", "selection", "replica", "stamp", "standing", "manifest", "config"},
     "server": {"errors", "mqtt", "replica", "stamp", "manifest", "config", "access"},
     "access": {"errors", "mqtt", "selection"},

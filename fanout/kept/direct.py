@@ -126,6 +126,9 @@ class DirectStore:
             self._open()
         except FileDamagedError as error:
             self.set_aside(str(error), now_ns=now_ns)
+        except StoreError:
+            self._unlock()
+            raise
 
     def set_aside(self, reason: str, *, now_ns: int) -> None:
         """Rename the file, which is damaged, and make a new one.
@@ -370,7 +373,7 @@ class DirectStore:
             self._wake.set()
         else:
             _call(done)
-            if self._sync == "interval":
+            if self._sync == "interval" and self._transactions == self._forced + 1:  # else it waits for its time
                 self._wake.set()
         if self._written >= _CHECKPOINT_ROWS:
             self._written = 0
@@ -416,11 +419,8 @@ class DirectStore:
                 pending = self._sync != "off" and self._forced < self._transactions
                 if pending and self._sync == "interval":
                     force_at = force_at or time.monotonic() + self._sync_interval_s
-                    self._wake.wait(max(0.0, force_at - time.monotonic()))
-                elif not pending and not self._held:
-                    self._wake.wait()
-                elif self._held:
-                    self._closing.wait(_RETRY_S)
+                due_s = max(0.0, force_at - time.monotonic()) if pending else None
+                self._wake.wait(_RETRY_S if self._held else due_s)
                 self._wake.clear()
                 if pending and (self._sync == "always" or time.monotonic() >= force_at):
                     self._force()

@@ -5,7 +5,7 @@ topics a pass has brought. They are in a scratch file that every process begins 
 does, nor when a transaction ends (`fanout.kept.direct`).
 
 Whatever the number of topics, a statement gets them as one byte string and a JSON list of places in it, which SQLite
-walks: a place is one number, the offset times 2**16 and the length, for a Topic Name is no longer than that.
+walks: a place is one number, the offset times 2**20 and the length; a Topic Name with its prefix is shorter than that.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ _SCRATCH: Final = (
     "CREATE TABLE scratch.mark (pass INTEGER NOT NULL, topic BLOB NOT NULL, flags INTEGER NOT NULL,"
     " PRIMARY KEY (pass, topic)) WITHOUT ROWID",
 )
+_BITS: Final = 20
+_MASK: Final = 2**_BITS - 1
 _ABOVE_ALL: Final = b"\xff"
 """Behind every topic, and behind all with the same beginning: no UTF-8 has this byte."""
-_TOPIC: Final = "substr(?2, place.value >> 16, place.value & 65535)"
+_TOPIC: Final = f"substr(?2, place.value >> {_BITS}, place.value & {_MASK})"
 _SELECT: Final = (
     "SELECT retained.topic, retained.value FROM json_each(?3) AS place CROSS JOIN retained"
     f" ON retained.store = ?1 AND retained.topic = {_TOPIC}"
@@ -53,7 +55,8 @@ _MARK: Final = (
 _UNMARK: Final = f"DELETE FROM scratch.mark WHERE pass = ?1 AND topic IN (SELECT {_TOPIC} FROM json_each(?3) AS place)"
 _PLACE: Final = "json_extract(place.value, '$[0]')"
 _EXPIRY: Final = (
-    f"json_extract(place.value, '$[1]'), substr(?2, {_PLACE} >> 16, {_PLACE} & 65535) FROM json_each(?3) AS place"
+    f"json_extract(place.value, '$[1]'), substr(?2, {_PLACE} >> {_BITS}, {_PLACE} & {_MASK})"
+    " FROM json_each(?3) AS place"
 )
 _TOPICS: Final = "SELECT topic FROM retained WHERE store = ?1 AND topic >= ?2 AND topic < ?3 ORDER BY topic LIMIT ?4"
 _UNMARKED: Final = (
@@ -271,7 +274,7 @@ def _offsets(topics: Iterable[bytes]) -> list[int]:
     at = 1  # SQLite counts from 1
     for topic in topics:
         length = len(topic)
-        places.append(at << 16 | length)
+        places.append(at << _BITS | length)
         at += length
     return places
 
