@@ -18,6 +18,7 @@ from fanout.link.events import (
     AuditEnded,
     Event,
     HeartbeatReturned,
+    QosLowered,
     SelectorComplete,
     StandingTold,
     StateEntered,
@@ -156,6 +157,15 @@ class Account:
                 self._take_standing(standing)
             case HeartbeatReturned(round_trip_ns):
                 self._tell("heartbeat", lag_us=round_trip_ns // 1000)
+            case QosLowered(index, qos):
+                selector = self._config.selectors[index]
+                self._logger.warning(
+                    "primary grants a lower QoS, updates may be lost on the way",
+                    selector=selector.filter,
+                    qos=selector.qos,
+                    granted=qos,
+                    hint="Raise the Maximum QoS of the primary, or lower qos of the selector",
+                )
             case SystemTopicsShunned():
                 self._logger.warning("primary closes the connection at $SYS, not asked there any more")
             case WentStale(reason):

@@ -130,6 +130,10 @@ class LiveAudits:
         """Count the interval to the next one from now."""
         self.due_s = now + self._interval_s if self._interval_s else _NEVER
 
+    def hasten(self, now: float) -> None:
+        """Have the next one now, or as soon as the link is live and has time for it."""
+        self.due_s = min(self.due_s, now)
+
     def begin(self, *, confirmed: bool, now: float) -> None:
         """Begin one; see `AuditReport` for `confirmed`."""
         self.current = Audit(confirmed=confirmed, removed_percent_max=self._removed_percent_max, now=now)

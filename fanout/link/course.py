@@ -90,11 +90,11 @@ class Course:
             paced: Whether to rest between two sets: an audit.
             now: Monotonic seconds.
         """
-        own = self._primary.fence == self._control.fence_topic
-        if compare and own and self._config.version == 5 and self._outgoing.free:
+        own, fence = self._primary.fence == self._control.fence_topic, own_fence(self._control)
+        if compare and own and self._config.version == 5 and self._outgoing.free and self._outgoing.takes(fence):
             # The session may be older than the life of its fence. The message comes back without RETAIN, so it is no
             # fence itself: the subscription to it, made with that of a selector, is without Retain As Published.
-            self._outgoing.publish(own_fence(self._control), now=now)
+            self._outgoing.publish(fence, now=now)
         self.stamp_before = self._control.stamp
         return RetainedSync(
             selectors=self._config.selectors,

@@ -25,6 +25,7 @@ __all__ = [
     "Failed",
     "Forwarded",
     "HeartbeatReturned",
+    "QosLowered",
     "SelectorComplete",
     "StandingTold",
     "StateEntered",
@@ -101,6 +102,16 @@ class Forwarded:
 
 
 @dataclass(frozen=True, slots=True)
+class QosLowered:
+    """The primary granted a subscription at a lower QoS than its selector's: updates may be lost on the way."""
+
+    index: int
+    """Position of the selector."""
+    qos: int
+    """The QoS granted."""
+
+
+@dataclass(frozen=True, slots=True)
 class SystemTopicsShunned:
     """The primary closes the connection when asked below `$SYS/`; it is not asked there any more."""
 
@@ -137,6 +148,7 @@ Event: TypeAlias = (
     | SelectorComplete
     | StandingTold
     | HeartbeatReturned
+    | QosLowered
     | SystemTopicsShunned
     | TearDown
     | WentStale

@@ -26,6 +26,7 @@ from fanout.link.events import (
     Event,
     Failed,
     Forwarded,
+    QosLowered,
     SelectorComplete,
     StateEntered,
     SystemTopicsShunned,
@@ -426,6 +427,7 @@ class SessionLife:
         if self.auditing:
             self._end_audit()
             return
+        self.tell(*(QosLowered(index, qos) for index, qos in sync.lowered.items()))
         self.audits.plan(self.now)
         self._control.begin_heartbeats(self.now)
         if self.state is LinkState.VERIFYING:

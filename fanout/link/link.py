@@ -100,6 +100,8 @@ class Link:
         self._preferred: int | None = None
         """Position of a better address that has just answered: to be used in place of the one in use."""
         self._connection: LinkConnection | None = None
+        self._attempt: asyncio.Timeout | None = None
+        """What ends an attempt to connect; None while none is made."""
         self._held = False
         self._attention = asyncio.Event()
         """Set when the task has something to do: a failure, a tear-down, or a connection that is gone."""
@@ -275,16 +277,7 @@ class Link:
                 password=password, now_ns=clock.now_ns(), now=clock.monotonic(), address=str(self._address)
             )
             self._drive.act(begun)
-            await connect(
-                connection,
-                self._address,
-                receive_buffer_bytes=self.config.receive_buffer_bytes,
-                timeout_s=self.config.connect_timeout_s,
-            )
-            self._connection = connection
-            self._drive.attach(connection)
-            connection.hold(self._held)
-            self._drive.write_and_plan()
+            await self._connect(connection)
             while not (self._failed() or connection.closed.is_set()):
                 await self._wait_attention(_NEVER)
                 if self._tear_down_reason is not None and not self._failed():
@@ -316,6 +309,29 @@ class Link:
                 await self._tear_down(None)
             if watches:
                 await asyncio.wait(watches)
+
+    async def _connect(self, connection: LinkConnection) -> None:
+        """Connect to the address in use, unless the attempt fails meanwhile: stale values have no time to wait for it.
+
+        Raises:
+            PrimaryUnreachable: Nothing accepted the connection in time.
+        """
+        try:
+            async with asyncio.timeout(None) as self._attempt:
+                await connect(
+                    connection,
+                    self._address,
+                    receive_buffer_bytes=self.config.receive_buffer_bytes,
+                    timeout_s=self.config.connect_timeout_s,
+                )
+        except TimeoutError:
+            return
+        finally:
+            self._attempt = None
+        self._connection = connection
+        self._drive.attach(connection)
+        connection.hold(self._held)
+        self._drive.write_and_plan()
 
     def _failed(self) -> bool:
         return self._failure is not None
@@ -412,6 +428,8 @@ class Link:
             case Failed(error):
                 self._failure = error
                 self._attention.set()
+                if self._attempt is not None:
+                    self._attempt.reschedule(asyncio.get_running_loop().time())
             case _:
                 self._account.take(event)
                 if isinstance(event, AuditEnded):

@@ -30,6 +30,8 @@ from fanout.stamp import StampCount
 
 __all__ = ["LinkSession"]
 
+_CLOCK_STEP_S = 2.0
+"""A difference between two clocks that is more than their drift between two ticks."""
 _LATE_S = 1.0
 """A tick that is later than this comes from a process that did not run."""
 
@@ -108,6 +110,8 @@ class LinkSession:
         )
         self._decoder: Decoder | None = None
         """Of the newest Network Connection; None before the first."""
+        self._clock_s = 0.0
+        """What the time of day is ahead of the monotonic clock, seconds, when it was looked at last."""
         self._held_since: float | None = None
         """Since when nothing is read, monotonic seconds; None while everything is."""
 
@@ -156,6 +160,7 @@ class LinkSession:
         """Begin a Network Connection to `address` that was just established; CONNECT is sent."""
         life = self.life
         life.at(now_ns, now)
+        self._clock_s = now_ns / 1e9 - now
         self.primary.system_topics.use(address)
         self._decoder = Decoder(
             version=self._config.version,
@@ -199,6 +204,7 @@ class LinkSession:
         """Do what is due by time; to be called at `deadline`."""
         life = self.life
         life.at(now_ns, now)
+        self._watch_clock(now_ns, now)
         life.remove_expired()
         if now >= life.staleness.deadline and life.state is not LinkState.TEARING_DOWN:
             life.end_grace()
@@ -329,6 +335,16 @@ class LinkSession:
         return self._outgoing.take()
 
     # --- time ---
+
+    def _watch_clock(self, now_ns: int, now: float) -> None:
+        """Have a live link audited when the time of day was set, by which values expired that the primary still has.
+
+        Or they expire too late; their copies correct that.
+        """
+        clock_s = now_ns / 1e9 - now
+        if abs(clock_s - self._clock_s) > _CLOCK_STEP_S and self._replica.next_expiry_ns is not None:
+            self.life.audits.hasten(now)
+        self._clock_s = clock_s
 
     def _postpone(self, pause_s: float) -> None:
         """Let what is awaited take longer by a pause, and by what reading may take that has come in it."""

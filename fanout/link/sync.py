@@ -81,6 +81,7 @@ class RetainedSync(Stage):
         order: Whether the primary answers in order, as far as these passes have shown.
         why: Why it is not known to, in words; empty when it is.
         started_s: When the first SUBSCRIBE was sent, monotonic seconds; None before.
+        lowered: Positions of selectors whose own QoS was not granted, each with the QoS that was.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class RetainedSync(Stage):
         self.index = 0
         self.topics_total = 0
         self.started_s: float | None = None
+        self.lowered: dict[int, int] = {}
         self.evidence: Evidence | None = None
         self.order = order
         self.why = why
@@ -348,12 +350,15 @@ class RetainedSync(Stage):
         if self._proof is not None and packet.packet_id == self._proof.suback_id:
             if self._asked_unseen is None:  # access rules may allow a selector, and not a topic in it by name
                 self._check(self.index, packet)
+                if self._is_live_only:
+                    self._note_granted(self.index, packet)
             if self._asks_manifest and ASK_FOR_MANIFEST in packet.properties.user_property:
                 self._proof.expect_manifest()
             self._proof.receive_suback(now)
         elif packet.packet_id in self._settling:
             index = self._settling.pop(packet.packet_id)
             self._check(index, packet)
+            self._note_granted(index, packet)
             self._intake.fixed_qos[index] = None
 
     def receive_rows(self, rows: Sequence[PublishRow]) -> None:
@@ -485,6 +490,10 @@ class RetainedSync(Stage):
             marker = self._control.send(now)
             self._outgoing.publish(Message(self._control.topic, marker), now=now)
         self._proof = SnapshotProof(packet_id, fence=fence, marker=marker, now=now, quiet_s=self._quiet_s)
+
+    def _note_granted(self, index: int, packet: Suback) -> None:
+        if packet.reason_codes[0] < self._selectors[index].qos:
+            self.lowered[index] = packet.reason_codes[0]
 
     def _check(self, index: int, packet: Suback) -> None:
         if packet.reason_codes[0] >= 0x80:

@@ -95,6 +95,8 @@ class FakePrimary:
     """Whether a SUBSCRIBE below `$SYS/` ends the connection (`is_closed`)."""
     refuse_filters: tuple[bytes, ...] = ()
     """Topic Filters that SUBACK refuses."""
+    maximum_qos: int = 2
+    """The highest QoS that SUBACK grants."""
     properties: bytes = b""
     """Properties of every PUBLISH to the client."""
 
@@ -250,7 +252,10 @@ class FakePrimary:
         if self.closes_at_system and any(each.topic_filter.startswith(b"$SYS/") for each in packet.subscriptions):
             self.is_closed = True
             return
-        codes = [0x87 if each.topic_filter in self.refuse_filters else each.qos for each in packet.subscriptions]
+        codes = [
+            0x87 if each.topic_filter in self.refuse_filters else min(each.qos, self.maximum_qos)
+            for each in packet.subscriptions
+        ]
         promises = self.manifest and ASK_FOR_MANIFEST in packet.properties.user_property
         promise = Properties(user_property=(ASK_FOR_MANIFEST,)) if promises else NO_PROPERTIES
         self.send(Suback(packet.packet_id, tuple(codes), promise))

@@ -361,3 +361,43 @@ def test_a_fence_of_our_own_is_made_anew() -> None:
     pair.wait(5.1)
     assert report(pair).failure
     assert len(pair.replica) == 10
+
+
+class Stepped(Pair):
+    """A pair whose time of day can be set."""
+
+    step_s = 0
+
+    @property
+    def now_ns(self) -> int:
+        """Unix time in nanoseconds."""
+        return super().now_ns + self.step_s * 1_000_000_000
+
+
+@pytest.mark.parametrize("step_s", [100_000, -100_000])
+@pytest.mark.parametrize("interval_s", [0.0, 3600.0])
+def test_an_audit_follows_when_the_time_of_day_was_set(step_s: int, interval_s: float) -> None:
+    """Values that expired by it, or would expire too late, are again as the primary has them, within a heartbeat."""
+    primary = FakePrimary(retained={b"plant/1": b"x", b"plant/2": b"y"}, properties=b"\x02\x00\x00\x0e\x10")
+    pair = Stepped(make_config(audit_interval_s=interval_s), primary)
+    pair.go_live()
+    pair.step_s = step_s
+    pair.wait(6)
+    assert pair.values() == primary.retained
+    assert len(pair.of(AuditEnded)) == 1
+    left_s = {round((update[6] - pair.now_ns) / 1e9) for update in pair.replica.values.values()}
+    assert left_s <= set(range(3590, 3601))
+
+
+def test_no_audit_follows_when_nothing_expires_or_clocks_drift() -> None:
+    """Without expiries the time of day means nothing to a replica, and no two clocks run alike."""
+    pair = Stepped(make_config(audit_interval_s=0.0), FakePrimary(retained={b"plant/1": b"x"}))
+    pair.go_live()
+    pair.step_s = 100_000
+    pair.wait(6)
+    pair.primary.publish(b"plant/1", b"y", properties=b"\x02\x00\x00\x0e\x10")
+    pair.pump()
+    for _ in range(5):
+        pair.step_s += 1
+        pair.wait(6)
+    assert pair.of(AuditEnded) == []

@@ -108,3 +108,15 @@ def test_what_is_pending_is_waited_for() -> None:
     parts = Parts()
     parts.course.pending().begin(1.0)
     assert parts.outgoing.take() == b"\xc0\x00"
+
+
+def test_an_own_fence_is_not_made_anew_where_retained_messages_are_not_taken() -> None:
+    """The primary may have another configuration than when the fence was made; it would close the connection."""
+    parts = Parts()
+    parts.primary.fence = parts.control.fence_topic
+    parts.outgoing.accept(Limits(retain_available=False))
+    parts.course.sync(compare=True, paced=False, now=1.0)
+    assert not parts.outgoing.has_output
+    parts.outgoing.accept(Limits())
+    parts.course.sync(compare=True, paced=False, now=1.0)
+    assert parts.outgoing.has_output

@@ -144,6 +144,18 @@ async def test_a_fanout_primary_is_named_in_the_log() -> None:
         assert details["resuming"] == '{"primary_node": "root"}'
 
 
+async def test_a_lower_qos_than_the_selectors_is_a_warning() -> None:
+    """With the selector and both figures."""
+    lines: list[dict[str, object]] = []
+    async with (
+        FakeServer(FakePrimary(maximum_qos=0)) as server,
+        running(config_for(server.port), logger=logging_to(lines)) as link,
+    ):
+        await link.wait_state(LinkState.LIVE)
+        (line,) = [line for line in lines if "lower QoS" in str(line["event"])]
+        assert (line["selector"], line["qos"], line["granted"]) == ("plant/#", 1, 0)
+
+
 async def test_a_missing_password_is_told() -> None:
     """A password that cannot be read is an error in the status; it is read again at each attempt."""
     async with (
@@ -167,6 +179,29 @@ async def test_the_session_is_lost_while_the_connection_stays() -> None:
         assert link.sink.states() == ["down", "connecting", "tearing_down", "snapshot", "proving", "live"]
         assert len(primary.connects) == 2
         assert [event["name"] for event in link.sink.events if event["name"] == "tear_down"] == ["tear_down"]
+
+
+async def test_the_grace_does_not_wait_for_an_address_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stale values are removed in time although an attempt to connect is under way, which may take longer."""
+    primary = FakePrimary(retained=dict(VALUES))
+    async with (
+        FakeServer(primary) as server,
+        running(config_for(server.port, on_session_loss="serve_stale", grace_s=0.1, session_expiry_s=0)) as link,
+    ):
+        await link.wait_state(LinkState.LIVE)
+        attempts = 0
+
+        async def hang(*_: object, **__: object) -> None:
+            nonlocal attempts
+            attempts += 1
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr("fanout.link.link.connect", hang)
+        server.cut()
+        await link.wait(lambda: link.sink.named("tear_down"))
+        assert attempts
+        assert "grace" in link.sink.named("tear_down")[0]["detail"]
+        assert link.values() == {}
 
 
 @pytest.mark.parametrize("clients", [0, 1_000])
@@ -234,7 +269,10 @@ async def test_a_connection_lost_during_the_tear_down() -> None:
         primary.has_session = False
         server.cut()
         await link.wait_state(LinkState.TEARING_DOWN)
+        connection = link.link._connection
+        assert connection is not None
         server.cut()
+        await link.wait(connection.closed.is_set)
         link.sink.may_tear_down.set()
         await link.wait(lambda: len(primary.connects) == 3)
         assert primary.connects[2].clean_start

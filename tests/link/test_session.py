@@ -7,7 +7,17 @@ from itertools import pairwise
 import pytest
 
 from fanout.errors import LinkLost, PrimaryRefused, ProtocolError, SnapshotUnproved
-from fanout.link.events import Applied, Failed, Forwarded, HeartbeatReturned, SelectorComplete, StateEntered, TearDown
+from fanout.link.events import (
+    Applied,
+    AuditEnded,
+    Failed,
+    Forwarded,
+    HeartbeatReturned,
+    QosLowered,
+    SelectorComplete,
+    StateEntered,
+    TearDown,
+)
 from fanout.link.forwarding import UNAVAILABLE
 from fanout.link.outgoing import Message
 from fanout.link.proof import Evidence
@@ -186,6 +196,18 @@ def test_snapshot_values_have_the_selectors_qos_and_live_ones_their_own() -> Non
     pair.primary.publish(b"plant/0", b"x", qos=1)
     pair.pump()
     assert pair.replica.values[b"plant/0"][2] == 1
+
+
+def test_a_lower_qos_than_the_selectors_is_told() -> None:
+    """Once for each, when the set is complete; with MQTT 5 also of a selector that takes no set."""
+    selectors = (Selector("plant/#", qos=2), Selector("office/#", qos=1), Selector("yard/#", qos=2, live_only=True))
+    pair = Pair(make_config(*selectors, audit_interval_s=100.0), filled(maximum_qos=1))
+    pair.go_live_keeping_events()
+    told = [QosLowered(0, 1), QosLowered(2, 1)]
+    assert sorted(pair.of(QosLowered), key=lambda event: event.index) == told
+    pair.wait(150)
+    assert len(pair.of(AuditEnded)) == 1
+    assert len(pair.of(QosLowered)) == 2
 
 
 def test_several_selectors_follow_one_another() -> None:
