@@ -11,8 +11,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Container
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from fanout.errors import ProtocolError
 from fanout.mqtt.data_representation import decode_varint, malformed, protocol_error
@@ -21,6 +20,7 @@ from fanout.mqtt.packet_types import ACK_TYPES, FIXED_HEADER_FLAGS, RECEIVABLE, 
 from fanout.mqtt.packets import Disconnect, Packet
 from fanout.mqtt.properties import split_publish_block
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.mqtt.runs import AckRun, Item, PublishRow, PublishRun, is_empty_run
 from fanout.mqtt.topics import check_topic_name, check_topic_names
 
 __all__ = ["CONNECT_BYTES_MAX", "AckRun", "Decoder", "Item", "PublishRow", "PublishRun"]
@@ -28,50 +28,6 @@ __all__ = ["CONNECT_BYTES_MAX", "AckRun", "Decoder", "Item", "PublishRow", "Publ
 CONNECT_BYTES_MAX: Final = 384 * 1024
 """Largest CONNECT that is taken, since nobody knows yet who sends it: its five fields of 64 KiB, and as much again for
 properties as for one of them."""
-
-PublishRow: TypeAlias = tuple[bytes, bytes, int, int, bytes, int | None]
-"""(topic, payload, flags, packet_id, properties, expiry_s) of one PUBLISH.
-
-topic:       Topic Name, valid, Topic Alias already resolved.
-payload:     Application Message.
-flags:       the low four bits of the fixed header: bit 0 RETAIN, bits 1 and 2 QoS, bit 3 DUP.
-packet_id:   Packet Identifier; 0 at QoS 0.
-properties:  `PublishProperties.kept`, encoded and validated; empty for none.
-expiry_s:    Message Expiry Interval in seconds; None for none.
-"""
-
-
-@dataclass(slots=True)
-class PublishRun:
-    """Consecutive PUBLISH packets of one feed."""
-
-    rows: list[PublishRow]
-    """At least one row, in the order of arrival."""
-
-
-@dataclass(slots=True)
-class AckRun:
-    """Consecutive PUBACK (or PUBREC, PUBREL, PUBCOMP) packets of one feed."""
-
-    type: PacketType
-    """Which of the four."""
-    packet_ids: list[int]
-    """At least one Packet Identifier, in the order of arrival."""
-    reason_codes: list[int] | None
-    """One Reason Code for each of `packet_ids`; None when all are 0."""
-
-    def __len__(self) -> int:
-        """Return the number of packets."""
-        return len(self.packet_ids)
-
-    def part(self, start: int, stop: int) -> AckRun:
-        """Return the packets from `start` to before `stop`."""
-        codes = self.reason_codes[start:stop] if self.reason_codes is not None else None
-        return AckRun(self.type, self.packet_ids[start:stop], codes)
-
-
-Item: TypeAlias = PublishRun | AckRun | Packet
-"""What `Decoder.feed` returns."""
 
 _PUBLISH_FLAGS = frozenset({0b0000, 0b0001, *range(0b0010, 0b0110), *range(0b1010, 0b1110)})
 _PUBLISH = PacketType.PUBLISH << 4
@@ -205,7 +161,7 @@ class Decoder:
         except ProtocolError as fault:
             self.fault = fault
             pos = len(buffer)
-            if items and _is_empty_run(items[-1]):
+            if items and is_empty_run(items[-1]):
                 items.pop()
         self._buffered = len(buffer) - pos
         if self._buffered:
@@ -479,16 +435,6 @@ class Decoder:
             packet_ids.append(ack.packet_id)
             pos = stop
         return pos
-
-
-def _is_empty_run(item: Item) -> bool:
-    match item:
-        case PublishRun(rows):
-            return not rows
-        case AckRun(_, packet_ids, _):
-            return not packet_ids
-        case _:
-            return False
 
 
 def _nameless_fault() -> ProtocolError:

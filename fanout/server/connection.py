@@ -298,7 +298,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.send_answers()
         if self._decoder.has_more and not self._going_on:
             self._going_on = True
-            self._transport.pause_reading()
+            if not self._transport.is_closing():
+                self._transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:

@@ -430,7 +430,7 @@ async def test_3_1_4_2_payload_format_of_the_will(node: NodeInMemory) -> None:
 @statement(v5="3.1.2-26 3.3.2-10 3.3.2-11")
 async def test_3_1_2_26_topic_aliases_of_the_server(node: NodeInMemory) -> None:
     """A client with a Topic Alias Maximum is sent so many aliases at most, each set before it is used."""
-    async with await connect(node, properties=Properties(topic_alias_maximum=2, maximum_packet_size=40)) as client:
+    async with await connect(node, "c", properties=Properties(topic_alias_maximum=2, maximum_packet_size=40)) as client:
         await client.subscribe(b"t/#", b"s", qos=2)
         node.set(b"s", b"x" * 34, retain=False)  # fits without its alias only
         for qos, topic in enumerate((b"t/1", b"t/2", b"t/3")):

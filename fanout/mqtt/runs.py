@@ -1,0 +1,70 @@
+"""What the stream decoder gives: packets, and runs of those that come by the thousand.
+
+Owns the shape of a run: consecutive PUBLISHs, or consecutive acknowledgements of one type, without an object for each.
+It knows neither bytes nor sessions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fanout.mqtt.packet_types import PacketType
+from fanout.mqtt.packets import Packet
+
+__all__ = ["AckRun", "Item", "PublishRow", "PublishRun", "is_empty_run"]
+
+PublishRow: TypeAlias = tuple[bytes, bytes, int, int, bytes, int | None]
+"""(topic, payload, flags, packet_id, properties, expiry_s) of one PUBLISH.
+
+topic:       Topic Name, valid, Topic Alias already resolved.
+payload:     Application Message.
+flags:       the low four bits of the fixed header: bit 0 RETAIN, bits 1 and 2 QoS, bit 3 DUP.
+packet_id:   Packet Identifier; 0 at QoS 0.
+properties:  `PublishProperties.kept`, encoded and validated; empty for none.
+expiry_s:    Message Expiry Interval in seconds; None for none.
+"""
+
+
+@dataclass(slots=True)
+class PublishRun:
+    """Consecutive PUBLISH packets of one feed."""
+
+    rows: list[PublishRow]
+    """At least one row, in the order of arrival."""
+
+
+@dataclass(slots=True)
+class AckRun:
+    """Consecutive PUBACK (or PUBREC, PUBREL, PUBCOMP) packets of one feed."""
+
+    type: PacketType
+    """Which of the four."""
+    packet_ids: list[int]
+    """At least one Packet Identifier, in the order of arrival."""
+    reason_codes: list[int] | None
+    """One Reason Code for each of `packet_ids`; None when all are 0."""
+
+    def __len__(self) -> int:
+        """Return the number of packets."""
+        return len(self.packet_ids)
+
+    def part(self, start: int, stop: int) -> AckRun:
+        """Return the packets from `start` to before `stop`."""
+        codes = self.reason_codes[start:stop] if self.reason_codes is not None else None
+        return AckRun(self.type, self.packet_ids[start:stop], codes)
+
+
+Item: TypeAlias = PublishRun | AckRun | Packet
+"""What `Decoder.feed` returns."""
+
+
+def is_empty_run(item: Item) -> bool:
+    """Return whether an item is a run without packets."""
+    match item:
+        case PublishRun(rows):
+            return not rows
+        case AckRun(_, packet_ids, _):
+            return not packet_ids
+        case _:
+            return False
