@@ -459,9 +459,21 @@ class Sending:
                 if self.blocked:
                     return
                 continue
-            message = conflation.take(newest=not self.queue)
-            self._encode_one(message, piece)
-            piece.spend(1, len(message[0][1]))
+            messages = conflation.take(
+                newest=not self.queue, messages_max=piece.messages_left, bytes_max=piece.bytes_left
+            )
+            self._encode_newest(messages, piece)
+            piece.spend(len(messages), sum([len(message[0][1]) for message in messages]))
+
+    def _encode_newest(self, messages: list[Message], piece: _Piece) -> None:
+        """Encode newest values, all at QoS 0."""
+        wire, now_ns = self.wire, piece.now_ns
+        if wire.packet_bytes_max or any(message[0][6] for message in messages):
+            for message in messages:
+                self._encode_one(message, piece)
+            return
+        piece.parts += [encode_message(message, wire=wire, now_ns=now_ns) for message in messages]
+        self._counters.deliveries += len(messages)
 
     def _take_queued(self, piece: _Piece, *, until: int | None = None) -> None:
         queue = self.queue
