@@ -20,6 +20,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Final
 
 from fanout.server.counters import Counters
@@ -128,26 +129,34 @@ class Conflation:
         self._counters.conflated += before + len(opened) - self.sealed
         self._sealed = deque(part for part in parts if part.left)
 
-    def take(self, *, newest: bool) -> Message:
-        """Take the next message; only while `sealed` is not 0.
+    def take(self, *, newest: bool, messages_max: int, bytes_max: int) -> list[Message]:
+        """Take the next messages, all with the same `turn`; only while `sealed` is not 0.
 
         Args:
-            newest: Whether a newer message for its topic goes in its place; so a topic that changes all the time
-                has its turn too. Not when something is queued, which may be for that topic and older.
+            newest: Whether a newer message for its topic goes in the place of one; so a topic that changes all the
+                time has its turn too. Not when something is queued, which may be for that topic and older.
+            messages_max: How many at most; above 0.
+            bytes_max: After how many bytes of payloads to stop.
         """
         part = self._sealed[0]
-        topic, message = next(part.messages)
-        self.sealed -= 1
-        part.left -= 1
-        if not part.left:
-            self._sealed.popleft()
         if newest:
             self._merge()
-            newer = self._open.pop(topic, None)
-            if newer is not None:
-                self._counters.conflated += 1
-                return newer
-        return message
+        newer = self._open if newest else {}
+        newer_before = len(newer)
+        taken: list[Message] = []
+        size = 0
+        for topic, message in islice(part.messages, messages_max):
+            message = newer.pop(topic, message)
+            taken.append(message)
+            size += len(message[0][1])
+            if size >= bytes_max:
+                break
+        self._counters.conflated += newer_before - len(newer)
+        self.sealed -= len(taken)
+        part.left -= len(taken)
+        if not part.left:
+            self._sealed.popleft()
+        return taken
 
     def clear(self) -> int:
         """Forget everything and return how many messages that were."""

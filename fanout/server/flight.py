@@ -187,6 +187,16 @@ class Flight:
         self._counters.deliveries += index - start
         return index - start
 
+    def encode_newest(self, messages: list[Message], piece: Piece) -> None:
+        """Encode newest values, all at QoS 0."""
+        wire, now_ns = self.wire, piece.now_ns
+        if wire.packet_bytes_max or any(message[0][6] for message in messages):
+            for message in messages:
+                self.encode_one(message, piece)
+            return
+        piece.parts += [encode_message(message, wire=wire, now_ns=now_ns) for message in messages]
+        self._counters.deliveries += len(messages)
+
     def encode_one(self, message: Message, piece: Piece) -> bool:
         """Encode one message; return False when it has to wait for an acknowledgement."""
         update, qos, _, _ = message

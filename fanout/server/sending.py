@@ -370,9 +370,11 @@ class Sending:
                 if self._flight.blocked:
                     return
                 continue
-            message = conflation.take(newest=not self.queue)
-            self._flight.encode_one(message, piece)
-            piece.spend(1, len(message[0][1]))
+            messages = conflation.take(
+                newest=not self.queue, messages_max=piece.messages_left, bytes_max=piece.bytes_left
+            )
+            self._flight.encode_newest(messages, piece)
+            piece.spend(len(messages), sum([len(message[0][1]) for message in messages]))
 
     def _take_queued(self, piece: Piece, *, until: int | None = None) -> None:
         queue = self.queue

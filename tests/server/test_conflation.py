@@ -24,11 +24,17 @@ def put(conflation: Conflation, *messages: Message) -> None:
     conflation.put({one[0][0]: one for one in messages}, count=len(messages))
 
 
+def take(conflation: Conflation, *, newest: bool = True, messages_max: int = 1, bytes_max: int = 1000) -> list[bytes]:
+    """Take what is sealed, one message unless said otherwise, and return the payloads."""
+    taken = conflation.take(newest=newest, messages_max=messages_max, bytes_max=bytes_max)
+    return [one[0][1] for one in taken]
+
+
 def drain(conflation: Conflation, *, newest: bool = True) -> list[bytes]:
     """Take what is sealed, and return the payloads."""
     found: list[bytes] = []
     while conflation.sealed:
-        found.append(conflation.take(newest=newest)[0][1])
+        found += take(conflation, newest=newest)
     return found
 
 
@@ -75,7 +81,7 @@ def test_sealing_again_merges() -> None:
     conflation = Conflation(counters=counters)
     put(conflation, message(b"a", b"a1"), message(b"b", b"b1"), message(b"c", b"c1"))
     conflation.seal(0)
-    assert conflation.take(newest=True)[0][1] == b"a1"
+    assert take(conflation) == [b"a1"]
     put(conflation, message(b"a", b"a2"), message(b"c", b"c2"))
     conflation.seal(0)
     assert conflation.sealed == len(conflation) == 3
@@ -91,9 +97,28 @@ def test_each_part_has_its_turn_in_the_queue() -> None:
     put(conflation, message(b"b", b"b2"))
     conflation.seal(5)
     assert conflation.turn == 3
-    assert conflation.take(newest=True)[0][1] == b"a1"
+    assert take(conflation) == [b"a1"]
     assert conflation.turn == 5
     assert drain(conflation) == [b"b2"]
+
+
+def test_what_is_taken_at_once_is_bounded() -> None:
+    """By messages, by the bytes of their payloads, and by the part: what was queued between two parts comes between."""
+    counters = Counters()
+    conflation = Conflation(counters=counters)
+    put(conflation, *(message(b"%d" % number, b"%04d" % number) for number in range(8)))
+    conflation.seal(3)
+    put(conflation, message(b"8", b"0008"))
+    conflation.seal(5)
+    put(conflation, message(b"1", b"new1"), message(b"9", b"new9"))
+    assert take(conflation, messages_max=3) == [b"0000", b"new1", b"0002"]
+    assert counters.conflated == 1
+    assert take(conflation, messages_max=9, bytes_max=5) == [b"0003", b"0004"]
+    assert (conflation.sealed, conflation.turn) == (4, 3)
+    assert take(conflation, messages_max=9) == [b"0005", b"0006", b"0007"]
+    assert (conflation.sealed, conflation.turn) == (1, 5)
+    assert take(conflation, messages_max=9) == [b"0008"]
+    assert (conflation.sealed, len(conflation)) == (0, 1)
 
 
 def test_taking_out_gives_what_is_open() -> None:
@@ -142,7 +167,7 @@ def do(conflation: Conflation, step: int, batch: dict[bytes, Message], one: Mess
     elif step == 8:
         return conflation.follows(one[0][0])
     elif conflation.sealed:
-        return conflation.turn, conflation.take(newest=position % 2 == 0)
+        return conflation.turn, take(conflation, newest=position % 2 == 0, messages_max=1 + position % 3)
     return None
 
 
