@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 from prometheus_client import generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from fanout.api.metrics import METRICS, node_registry
@@ -99,6 +101,20 @@ def test_names_follow_the_convention() -> None:
     for spec in METRICS:
         assert spec.name.endswith("_total") == (spec.kind == "counter"), spec.name
         assert spec.meaning.endswith("."), spec.name
+
+
+def test_each_help_can_be_read_alone() -> None:
+    """Tools show it without those of the metrics before; and units are the base units."""
+    for spec in METRICS:
+        assert not re.search(r"^(Their|They|Of) |\b(these|in them|such|that they)\b", spec.meaning), spec.name
+        assert not re.search(r"_(ms|us|milliseconds|minutes|hours|kb|mb|kib|mib|percent)(_|$)", spec.name), spec.name
+
+
+def test_openmetrics_is_what_its_own_parser_takes() -> None:
+    """It is stricter than that of the text format: types, units, names of counters, the order of samples."""
+    text = openmetrics.generate_latest(node_registry(ready_node())).decode()  # type: ignore[no-untyped-call]
+    names = {family.name for family in openmetrics_families(text)}  # type: ignore[no-untyped-call]
+    assert {spec.name.removesuffix("_total") for spec in METRICS} <= names
 
 
 def test_selector_text_is_a_safe_label() -> None:

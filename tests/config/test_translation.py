@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fanout.config.loading import parse_tables
 from fanout.config.translation import SECTIONS, section_keys, translate
+from fanout.errors import ConfigError
 from tests.config.faults import LINK, NODE, SELECTOR, SERVER, faults_of
 
+FULL = Path(__file__).parents[2] / "configs" / "full.toml"
 ALL_KEYS_SHOWN = "Every key is shown in configs/full.toml."
 VERSIONS = "Use 5 (MQTT 5) or 4 (MQTT 3.1.1), without quotes."
 """4 is what nobody guesses for MQTT 3.1.1."""
@@ -354,3 +363,37 @@ def test_an_address_of_the_list_is_shown_by_an_example_of_one() -> None:
     """Not by that of the hook, which is read by the same rules."""
     [fault] = faults_of(f'{NODE}{SERVER}{LINK}count_url = "emqx:18083"\n{SELECTOR}')
     assert fault[2] == 'Write it as in "http://127.0.0.1:18083/api/v5/mqtt/retainer/messages".'
+
+
+def _places(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the way to every table, list and value of a file."""
+    if path:
+        yield path
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _places(inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _places(inner, (*path, index))
+
+
+@pytest.mark.parametrize("wrong", ["a\nb\x1b[31m", 5, True, [], [5], {}, [{}]])
+def test_no_value_anywhere_is_told_in_the_words_of_pydantic(wrong: object) -> None:
+    """In the place of each section, list and value of the full file: every fault has a hint, on a line of its own."""
+    full = tomllib.loads(FULL.read_text())
+    told = 0
+    for place in _places(full):
+        data: Any = copy.deepcopy(full)
+        table = data
+        for part in place[:-1]:
+            table = table[part]
+        table[place[-1]] = wrong
+        try:
+            parse_tables(data, path="full.toml")
+        except ConfigError as error:
+            for fault in error.faults:
+                told += 1
+                assert fault.hint, fault
+                assert str(fault).isprintable(), fault
+                assert not re.search(r"nput|[Vv]alue error|should|valid ", fault.problem), fault
+    assert told > 10
