@@ -37,6 +37,7 @@ ENDPOINTS = ("/livez", "/readyz", "/v1/status", "/v1/lag", "/metrics", "/openapi
 ACTIONS = ("/v1/drain", "/v1/links/{link}/audit")
 """Every path that takes POST."""
 _NO_REQUEST = AuditRequest()
+_ASK = "/openapi.json says what may be asked"
 
 DrainingCode = Annotated[
     Literal["404", "503"],
@@ -159,15 +160,17 @@ async def _http_fault(request: Request, error: Exception) -> Response:
     elif error.status_code == 404:
         paths = ", ".join([*ENDPOINTS, *(f"POST {path}" for path in ACTIONS)])
         fault = Fault(error=f"no such path: {request.url.path}", hint=f"Use one of {paths}")
-    else:
+    elif error.status_code == 405:
         allowed = "POST" if (error.headers or {}).get("Allow") == "POST" else "GET"
         fault = Fault(error=f"{request.method} is not possible here", hint=f"Use {allowed}")
+    else:  # a body that is not even text
+        fault = Fault(error=error.detail, hint=_ASK)
     return JSONResponse(fault.model_dump(), status_code=error.status_code, headers=error.headers)
 
 
 async def _request_fault(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    fault = Fault(error="; ".join(map(_problem, error.errors())), hint="/openapi.json says what may be asked")
+    fault = Fault(error="; ".join(map(_problem, error.errors())), hint=_ASK)
     return JSONResponse(fault.model_dump(), status_code=422)
 
 

@@ -214,6 +214,15 @@ async def test_an_audit_is_asked_for_in_words_that_are_known(http: httpx.AsyncCl
     assert (answer.status_code, answer.json()["error"]) == (422, problem)
 
 
+async def test_a_body_that_is_no_text_is_a_json_400(http: httpx.AsyncClient) -> None:
+    """As every fault it has an error and a hint."""
+    headers = {"Content-Type": "application/json"}
+    answer = await http.post("/v1/links/plant/audit", content=b'"\xff"', headers=headers)
+    assert answer.status_code == 400
+    assert "body" in answer.json()["error"]
+    assert answer.json()["hint"] == "/openapi.json says what may be asked"
+
+
 async def test_answers_are_not_cached(http: httpx.AsyncClient) -> None:
     """No cache on the way may answer in the node's place."""
     for path in (*ENDPOINTS, "/no-such-path"):
