@@ -109,7 +109,7 @@ class Replica:
         self._live_first: set[bytes] = set()
         """Of these, topics of which a live update came and no copy has come yet."""
         self._cleared: set[bytes] = set()
-        """Topics of the same selector that an update of the running pass cleared, be it that they had no value."""
+        """Topics of the same selector that the running pass brought or cleared, and that have no value any more."""
         self._pass_index = 0
 
     def __len__(self) -> int:
@@ -435,8 +435,9 @@ class Replica:
     def _drop(self, topic: bytes, held: Update, *, indexed: bool = True) -> None:
         """Take a value out of everything but the digest and the byte counts, which callers sum up."""
         del self.values[topic]
-        if self._seen is not None:
+        if self._seen is not None and topic in self._seen:
             self._seen.discard(topic)
+            self._cleared.add(topic)
         if indexed:
             self._tree.discard(topic)
         if held[6]:
