@@ -44,6 +44,9 @@ _READY_S = 60.0
 _EQUAL_S = 60.0
 _STOP_S = 30.0
 _USAGE_EVERY_S = 1.0
+_LOOK_S = 0.1
+_LATE_S = 0.5
+"""Longer than this the process of a chaos run may not stand still without being noted."""
 _CANCEL_S = 2.0
 _BEYOND_S = 3600.0
 """What starting, waiting for readiness, comparing and three reports may take at most, beside the faults."""
@@ -215,6 +218,19 @@ class _Run:
                     edge.resident_bytes_max = max(edge.resident_bytes_max, edge.node.usage().resident_bytes)
             await asyncio.sleep(_USAGE_EVERY_S)
 
+    async def watch_itself(self) -> None:
+        """Note when this process, hence the proxy in it, did not run for a while; until cancelled.
+
+        A busy machine is a fault too: the node behind the proxy does not hear of its primary meanwhile.
+        """
+        while True:
+            begin, before = datetime.now(UTC), time.monotonic()
+            await asyncio.sleep(_LOOK_S)
+            late_s = time.monotonic() - before - _LOOK_S
+            if late_s > _LATE_S:
+                self.tell(f"this process did not run for {late_s:.1f} s")
+                self.windows.append(Window(PROXIED, "late", begin, datetime.now(UTC)))
+
     async def judge_end(self) -> None:
         """Compare, topic by topic, the primary with each secondary and each witness, when all is quiet."""
         await self.until_ready()
@@ -281,6 +297,7 @@ async def run_seed(seed: int, *, seconds: float, reports: bool, keep: Path | Non
             for each in (
                 run.publisher.run(),
                 run.watch_memory(),
+                run.watch_itself(),
                 *(prober.run() for prober in run.probers),
                 *(witness.run() for witnesses in run.witnesses.values() for witness in witnesses),
             )

@@ -156,7 +156,11 @@ METRICS = (
         "fanout_server_conflated_total", "counter", "Messages in whose place a slow QoS 0 reader got a newer one."
     ),
     MetricSpec("fanout_server_in_flight_messages", "gauge", "QoS 1 and 2 messages sent and not completed."),
-    MetricSpec("fanout_server_in_flight_bytes", "gauge", "Bytes of these messages, shared ones once."),
+    MetricSpec(
+        "fanout_server_in_flight_bytes",
+        "gauge",
+        "Bytes of messages in flight at QoS 1 and 2 to clients; what members of an audience share counts once.",
+    ),
     MetricSpec("fanout_server_connections_opened_total", "counter", "Network Connections accepted."),
     MetricSpec(
         "fanout_server_connections_refused_total", "counter", "Network Connections ended before a successful CONNACK."

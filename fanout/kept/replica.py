@@ -153,9 +153,11 @@ class DiscReplica(Replica):
         return changes
 
     def overtakes(self, update: Update) -> bool:
-        """See `Replica.overtakes`; the batch that is applied next takes what is looked at here with it."""
+        """See `Replica.overtakes`."""
         self._look_at((update[0],))
-        return super().overtakes(update)
+        overtakes = super().overtakes(update)
+        self._write()
+        return overtakes
 
     def _remove(self, topics: Iterable[bytes], *, now_ns: int, indexed: bool = True) -> Changes:
         removals: list[Update] = []

@@ -115,7 +115,7 @@ class Replica:
         self._live_first: set[bytes] = set()
         """Of these, topics of which a live update came and no copy has come yet."""
         self._cleared: set[bytes] = set()
-        """Topics of the same selector that an update of the running pass cleared, be it that they had no value."""
+        """Topics of the same selector that the running pass brought or cleared, and that have no value any more."""
         self._pass_index = 0
 
     def __len__(self) -> int:
@@ -465,7 +465,9 @@ class Replica:
         """Take a value out of everything but the digest and the byte counts, which callers sum up."""
         del self.values[topic]
         if self._seen is not None:
-            self._seen.discard(topic)
+            if topic in self._seen:
+                self._seen.discard(topic)
+                self._cleared.add(topic)
             self._changed.discard(topic)
             self._live_first.discard(topic)
         if indexed:

@@ -105,6 +105,25 @@ def test_a_topic_that_never_was_here_does_not_come_back() -> None:
     assert pair.dispatched() == [(b"plant/new", b"")]
 
 
+def test_what_was_overtaken_by_a_value_that_has_expired_does_not_come_back() -> None:
+    """It is older all the same."""
+    pair = live()
+    request = begin_comparison(pair, "audit")
+    marker_at = request.index(b"\xc0\x00") + 2
+    pair.primary.receive(request[:marker_at])
+    pair.primary.publish(b"plant/1", b"short", properties=b"\x02\x00\x00\x00\x01")
+    pair.feed(pair.primary.take())
+    pair.now += 1.5
+    del pair.primary.retained[b"plant/1"]
+    pair.tick()
+    assert pair.dispatched() == [(b"plant/1", b"short"), (b"plant/1", b"")]
+    pair.primary.deliver(b"plant/1", b"v1", qos=1, retain=True)
+    pair.primary.receive(request[marker_at:])
+    pair.pump()
+    assert pair.values() == pair.primary.retained
+    assert pair.session.reception.overtaken_total == 1
+
+
 def test_a_copy_behind_what_was_queued_is_newer() -> None:
     """A message between the two was dropped by the primary: the copy tells of it, and an audit finds it missing."""
     pair = live()

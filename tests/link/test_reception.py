@@ -135,20 +135,3 @@ def test_what_does_not_fit_a_selector_is_left_out() -> None:
     assert [each.acknowledgement for each in applied] == [bytes.fromhex("40020001")]
     assert one.content.unfit == [{"payload_too_large": 1}]
     assert len(replica) == 0
-
-
-def test_the_newest_messages_of_a_session_are_known_when_they_come_again() -> None:
-    """A bounded number of them, whatever else came with them; none of another session."""
-    one, _ = reception()
-    first = row(b"plant/0", flags=11, packet_id=1)
-    one.take([first], phase=Phase.LIVE, now_ns=NOW, epoch=9)
-    for start in range(2, 20_002, 2):
-        pair = [row(b"plant/1", b"%d" % start, flags=3, packet_id=start), row(b"other", flags=3, packet_id=start + 1)]
-        one.take(pair, phase=Phase.LIVE, now_ns=NOW, epoch=9)
-    again = [first, row(b"plant/1", b"20000", flags=11, packet_id=20_000), row(b"other", flags=11, packet_id=20_001)]
-    assert list(one.recollection.split_known(again, counts_up=False)) == [(False, again)]
-    one.begin_connection(stamped=False, resumed=True)
-    assert list(one.recollection.split_known(again, counts_up=False)) == [(False, again[:1]), (True, again[1:])]
-    one.begin_session()
-    one.begin_connection(stamped=False, resumed=True)
-    assert list(one.recollection.split_known(again, counts_up=False)) == [(False, again)]

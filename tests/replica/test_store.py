@@ -430,6 +430,23 @@ def test_a_pass_looks_at_its_own_selector_only(make: Make) -> None:
     assert replica.end_pass().unseen == (b"site/plant/1/b",)
 
 
+def test_what_is_older_than_a_pass_is_not_of_it_and_may_be_overtaken(make: Make) -> None:
+    """By what the pass brought, be it gone by now; by nothing else, and by nothing once the pass is over."""
+    replica = make()
+    replica.apply([update(b"a"), update(b"b"), update(b"c")], phase=Phase.SNAPSHOT)
+    assert not replica.overtakes(update(b"a"))
+    replica.begin_pass()
+    replica.apply([update(b"a", b"2"), update(b"b"), update(b"never", b"")], phase=Phase.AUDIT)
+    replica.apply([update(b"b", b"")], phase=Phase.LIVE)
+    replica.apply([update(b"c", b"2")], phase=Phase.LIVE, of_pass=False)
+    older = [update(b"a"), update(b"b"), update(b"c"), update(b"never"), update(b"a", retain=False)]
+    assert [replica.overtakes(each) for each in older] == [True, True, False, True, False]
+    assert replica.unseen_count == 1
+    assert replica.overtakes(update(b"a", b"2"))  # the very value: it was not missed
+    assert replica.end_pass() == PassResult(unseen=(b"c",), changed=())
+    assert not replica.overtakes(update(b"a"))
+
+
 def test_a_dropped_pass_shows_nothing(make: Make) -> None:
     """A pass that was broken off says nothing about what it did not bring."""
     replica = make()

@@ -1,0 +1,89 @@
+"""What a session brought, as far as its primary may send it again."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanout.link.intake import Batch
+from fanout.link.recollection import Recollection
+from fanout.mqtt.decoder import PublishRow
+from fanout.replica.update import content_digest
+
+QOS_1, QOS_1_AGAIN, QOS_2, QOS_2_AGAIN = 3, 11, 5, 13
+
+
+def row(packet_id: int, payload: bytes = b"1", *, flags: int = QOS_1, topic: bytes = b"plant/1") -> PublishRow:
+    """Return a row."""
+    return (topic, payload, flags, packet_id, b"", None)
+
+
+def note(one: Recollection, *rows: PublishRow) -> None:
+    """Take rows, of which those below `plant/` are inside the selectors."""
+    batch = Batch()
+    for topic, payload, flags, packet_id, _, _ in rows:
+        if topic.startswith(b"plant/"):
+            digest = content_digest(topic, payload)
+            batch.updates.append((topic, payload, 1, True, b"", 1, 0, digest, None))
+        if flags & 6:
+            (batch.to_puback if flags & 2 else batch.to_pubrec).append(packet_id)
+    one.note(list(rows), batch)
+
+
+def known(one: Recollection, *rows: PublishRow, counts_up: bool = False) -> list[bool]:
+    """Return for each row whether it is known."""
+    return [is_known for is_known, part in one.split_known(rows, counts_up=counts_up) for _ in part]
+
+
+def test_the_newest_messages_of_a_session_are_known_when_they_come_again() -> None:
+    """A bounded number of them, whatever else came with them; none of another session."""
+    one = Recollection(may_be_resumed=True)
+    first = row(1, flags=QOS_1_AGAIN)
+    note(one, first)
+    for packet_id in range(2, 20_002, 2):
+        note(one, row(packet_id, b"%d" % packet_id), row(packet_id + 1, topic=b"other"), row(0, flags=1))
+    again = [first, row(20_000, b"20000", flags=QOS_1_AGAIN), row(20_001, topic=b"other", flags=QOS_1_AGAIN)]
+    assert known(one, *again) == [False, False, False]
+    one.begin_connection(resumed=True)
+    assert known(one, *again) == [False, True, True]
+    one.begin_session()
+    one.begin_connection(resumed=True)
+    assert known(one, *again) == [False, False, False]
+
+
+def test_what_is_known_has_the_same_packet_identifier_and_content() -> None:
+    """And DUP; unless the primary counts up, and the Packet Identifier is not ahead of the last one."""
+    one = Recollection(may_be_resumed=True)
+    note(one, row(5), row(6, b"2"), row(7, flags=QOS_2))
+    one.begin_connection(resumed=True)
+    again = (row(5, flags=QOS_1_AGAIN), row(5), row(6, flags=QOS_1_AGAIN), row(7, flags=QOS_2_AGAIN))
+    assert known(one, *again) == [True, False, False, False]
+    assert known(one, *again, counts_up=True) == [True, True, False, False]
+    assert known(one, row(8), row(7, b"3"), counts_up=True) == [False, False]
+
+
+def test_a_session_that_ends_with_its_connection_remembers_nothing() -> None:
+    """There is no use for it."""
+    one = Recollection(may_be_resumed=False)
+    note(one, row(5))
+    one.begin_connection(resumed=True)
+    assert known(one, row(5, flags=QOS_1_AGAIN)) == [False]
+
+
+@pytest.mark.parametrize(
+    ("last", "came", "expected"),
+    [
+        (5, [row(6), row(7, flags=QOS_2), row(0, flags=1), row(8)], True),
+        (65_535, [row(65_534, flags=QOS_2_AGAIN), row(1, flags=QOS_1_AGAIN), row(2)], True),
+        (0, [row(900)], True),
+        (5, [row(900), row(6)], False),
+        (5, [row(3), row(4)], False),
+    ],
+    ids=["the next ones", "again, and the next ones", "nothing came before", "others", "earlier ones"],
+)
+def test_a_session_goes_on_with_the_next_packet_identifiers(last: int, came: list[PublishRow], expected: bool) -> None:
+    """What is sent again says nothing."""
+    one = Recollection(may_be_resumed=True)
+    if last:
+        note(one, row(last))
+    one.begin_connection(resumed=True)
+    assert [one.goes_on(each) for each in came][-1] is expected
