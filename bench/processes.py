@@ -149,7 +149,7 @@ class Server:
         """Return what it has written to standard output and error so far."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
-    def start(self, *, deadline_s: float = 30.0) -> None:
+    def start(self, *, deadline_s: float = 120.0) -> None:
         """Start the process and wait until it accepts connections, for `deadline_s` at most.
 
         Raises:

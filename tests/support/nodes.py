@@ -57,11 +57,11 @@ class LiveNode(Node):
         """Return how many topics the replica of one link holds."""
         return int(self.link_status(name)["topics"])
 
-    def wait_until_ready(self, *, deadline_s: float = 30.0) -> None:
+    def wait_until_ready(self, *, deadline_s: float = 60.0) -> None:
         """Return once it is ready; for tests without an event loop."""
         wait_until_blocking(lambda: self.ready, deadline_s, what=self._not_ready)
 
-    async def until_ready(self, *, deadline_s: float = 30.0) -> None:
+    async def until_ready(self, *, deadline_s: float = 60.0) -> None:
         """Return once it is ready, while the test's event loop keeps running."""
         await wait_until(lambda: self.ready, deadline_s, what=self._not_ready)
 
