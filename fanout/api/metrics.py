@@ -159,7 +159,7 @@ METRICS = (
     MetricSpec(
         "fanout_server_in_flight_bytes",
         "gauge",
-        "Bytes of messages in flight at QoS 1 and 2 to clients; what members of an audience share counts once.",
+        "Bytes of QoS 1 and 2 messages sent and not completed, shared ones once.",
     ),
     MetricSpec("fanout_server_connections_opened_total", "counter", "Network Connections accepted."),
     MetricSpec(
