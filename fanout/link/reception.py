@@ -61,7 +61,8 @@ class Reception:
         """Whether live updates of the primary get this node's stamps."""
         self.recollection = Recollection(may_be_resumed=config.version == 5 and config.session_expiry_s > 0)
         # Receive Maximum is of MQTT 5: MQTT 3.1.1 has no limit.
-        self._open_max = config.receive_maximum if config.version == 5 else None
+        self._receive_maximum = config.receive_maximum if config.version == 5 else None
+        self._open_max = self._receive_maximum
 
     @property
     def unreleased(self) -> frozenset[int]:
@@ -88,6 +89,8 @@ class Reception:
         """
         self._inbound.new_connection()
         self.recollection.begin_connection(resumed=resumed)
+        # Mosquitto 2.0.11 sends more in a resumed session; to refuse that would end each connection in the same way.
+        self._open_max = None if resumed else self._receive_maximum
         self.intake.settling.clear()
         self.intake.stamped = stamped or self._stamps is not None
         self._stamps_itself = self._stamps is not None and not stamped

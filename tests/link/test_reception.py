@@ -74,6 +74,19 @@ def test_more_than_the_receive_maximum_is_refused() -> None:
     assert list(replica.values) == [b"plant/1"]
 
 
+def test_a_resumed_session_may_bring_more_than_the_receive_maximum() -> None:
+    """As Mosquitto 2.0.11 does; the next session may not."""
+    one, replica = reception(receive_maximum=1)
+    two = [row(b"plant/2", flags=3, packet_id=2), row(b"plant/3", flags=3, packet_id=3)]
+    one.begin_connection(stamped=False, resumed=True)
+    (applied,), _ = one.take(two, phase=Phase.LIVE, now_ns=NOW, epoch=9)
+    assert applied.acknowledgement == b"\x40\x02\x00\x02\x40\x02\x00\x03"
+    assert list(replica.values) == [b"plant/2", b"plant/3"]
+    one.begin_connection(stamped=False)
+    with pytest.raises(ProtocolError):
+        one.take(two, phase=Phase.LIVE, now_ns=NOW, epoch=9)
+
+
 def test_mqtt_3_1_1_has_no_receive_maximum() -> None:
     """So it cannot be exceeded."""
     one, replica = reception(receive_maximum=1, version=4)

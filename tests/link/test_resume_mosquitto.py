@@ -117,6 +117,23 @@ async def test_what_was_pending_in_the_session_is_applied(mosquitto: Mosquitto) 
         assert link.sink.named("tear_down") == []
 
 
+async def test_a_small_receive_maximum_does_not_end_a_resumed_session(mosquitto: Mosquitto) -> None:
+    """More than that is pending, and Mosquitto does not keep to it: the link comes back in one attempt all the same."""
+    await load(mosquitto, VALUES)
+    async with Proxy(mosquitto.port) as proxy, running(config_for(proxy.port, receive_maximum=20)) as link:
+        await link.wait_state(LinkState.LIVE)
+        proxy.accepting = False
+        proxy.cut()
+        await link.wait_state(LinkState.DOWN)
+        changed = {f"plant/{number}": b"changed" for number in range(90)}
+        await publish(mosquitto, changed)
+        link.sink.clear()
+        proxy.accepting = True
+        await link.wait_state(LinkState.LIVE)
+        assert link.values() == VALUES | changed
+        assert link.sink.states().count("resuming") == 1
+
+
 async def test_properties_are_the_same_in_a_verification(mosquitto: Mosquitto) -> None:
     """A copy has the properties of the live message, in the same order: a resumption finds no difference."""
 
