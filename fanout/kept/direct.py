@@ -446,11 +446,13 @@ class DirectStore:
             self._call_on_loop(self._told, number)
 
     def _checkpoint(self, database: sqlite3.Connection) -> None:
+        number = self._transactions
         _, pages, copied = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        if self._held and pages == copied:
+        whole = pages == copied and number == self._transactions  # SQLite counts the pages that there were at first
+        if self._held and whole:
             self._held = False
             self._call_on_loop(self._hold, False)
-        elif not self._held and pages > _LOG_PAGES_MAX and pages > copied:
+        elif not self._held and pages > _LOG_PAGES_MAX and not whole:
             self._held = True
             self._call_on_loop(self._hold, True)
 

@@ -137,6 +137,23 @@ async def test_a_write_ahead_log_that_grows_holds_links_back(tmp_path: Path, mon
     file.close()
 
 
+async def test_a_writer_that_never_pauses_is_held_back_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it adds while the log is copied keeps the log from beginning anew, until it has to pause."""
+    monkeypatch.setattr(module, "_CHECKPOINT_ROWS", 1)
+    monkeypatch.setattr(module, "_LOG_PAGES_MAX", 50)
+    held: list[bool] = []
+    async with started(tmp_path / "r", held=held) as (_, replica):
+
+        def write() -> bool:
+            for number in range(20):
+                replica.apply([value(b"%d" % number, os.urandom(5000))], phase=Phase.LIVE)
+            return bool(held)
+
+        await wait_until(write, what="the hold", deadline_s=30)
+        await wait_until(lambda: held[-1] is False, what="its end")
+    assert held[:2] == [True, False]
+
+
 async def test_marks_of_passes_that_are_over_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are removed in pieces, beside everything else."""
     monkeypatch.setattr(module, "_FORGOTTEN_AT_ONCE", 10)
