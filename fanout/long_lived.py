@@ -26,7 +26,7 @@ class LongLived:
         """Take note of how many values are held now, once in a while.
 
         Args:
-            values: Retained values in all stores of this process.
+            values: What is counted for this object: retained values in all stores of this process, or those that wait.
         """
         if values < self._set_aside // 2:
             self._set_aside = values

@@ -490,11 +490,13 @@ class Node:
     async def _keep_house(self) -> None:
         """Remove the node's own values that have expired, and say in the log that the node is alive."""
         alive_at = sys_at = self.clock.monotonic()
-        long_lived = LongLived()
+        long_lived, long_waiting = LongLived(), LongLived()
         sys_interval_s = self.server.config.sys_interval_s if self.server is not None else 0.0
         while True:
             now_ns = self.clock.now_ns()
             long_lived.note(len(self.store))
+            if self.server is not None:  # removals are in no store any more while slow clients are yet to get them
+                long_waiting.note(self.server.conflated_topics_max)
             self.ingress.remove_expired(now_ns)
             self.standing_changed()  # a limit that keeps values out changes it without a word of the link
             if self._log is not None and self.clock.monotonic() >= alive_at:

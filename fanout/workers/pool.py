@@ -180,6 +180,11 @@ class WorkerPool:
         return sum(await asyncio.gather(*(worker.send_away(concerns) for worker in self._workers)))
 
     @property
+    def conflated_topics_max(self) -> int:
+        """How many newest values wait for a client in this process: none."""
+        return 0
+
+    @property
     def connection_count(self) -> int:
         """How many Network Connections there are, as the workers last reported."""
         reports = (worker.last_report for worker in self._workers)

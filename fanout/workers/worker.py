@@ -156,10 +156,11 @@ class _Life:
 
     async def _serve(self, server: Server, gate: Gate) -> None:
         """Let the server work, report, and do what the hub asks for, until it asks for the end or is gone."""
-        long_lived = LongLived()
+        long_lived, long_waiting = LongLived(), LongLived()
         while True:
             began = self._clock.monotonic()
             long_lived.note(len(self._replica))
+            long_waiting.note(server.conflated_topics_max)
             self._report(server, gate)
             now = self._clock.monotonic()
             report_at = now + max(REPORT_S, _REPORT_SHARE * (now - began))

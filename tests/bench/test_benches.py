@@ -118,7 +118,7 @@ def test_slow_subscribers_are_left_out_of_the_count(tmp_path: Path) -> None:
     assert [result["runs"][0]["delivered"] for result in results] == [1200, 600, 1200, 600]
     others, memory = results[1]["asked"]
     assert others["reached"] == pytest.approx(2 * results[1]["delivered/s"] / results[0]["delivered/s"])
-    assert memory["at_most"] == 3 * 3
+    assert memory["at_most"] == 3 * 9
 
 
 def test_teardown_tells_everybody_and_times_another_link(tmp_path: Path) -> None:
