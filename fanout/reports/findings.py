@@ -57,7 +57,7 @@ class LinkEpoch(Value):
     """What proved its selectors, joined by a comma."""
     tear_downs: int
     last: AwareDatetime
-    """The last event of it in the log."""
+    """The last event of it in the log, a heartbeat of the link included."""
 
 
 class LinkSnapshots(Value):

@@ -59,7 +59,7 @@ class ParquetTables:
         if directory is None:
             return
         # Before anything is computed, which may take long.
-        if "://" not in directory:
+        if ":/" not in directory:  # Spark takes file:/path too
             try:
                 Path(directory).mkdir(parents=True, exist_ok=True)
             except OSError as error:

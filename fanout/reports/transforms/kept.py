@@ -53,10 +53,14 @@ def delta_traffic(updates: DataFrame) -> DataFrame:
 
 
 def delta_events(events: DataFrame) -> DataFrame:
-    """Return a batch's events, of the heartbeats only the last of each node process: it says how far the log goes."""
+    """Return a batch's events, of the heartbeats only the last of each epoch: it says how far the log, and it, goes."""
     beats = events.where(sf.col("event") == "heartbeat")
     whole = sf.struct(*EVENTS.names)
-    last = beats.groupBy("node", "node_epoch").agg(sf.max_by(whole, "log_pos").alias("row")).select("row.*")
+    last = (
+        beats.groupBy("node", "node_epoch", "link", "link_epoch")
+        .agg(sf.max_by(whole, "log_pos").alias("row"))
+        .select("row.*")
+    )
     return events.where(sf.col("event") != "heartbeat").unionByName(last.select(*EVENTS.names)).select(*EVENTS.names)
 
 

@@ -53,13 +53,18 @@ def link_epochs(events: DataFrame, *, ends: DataFrame, settle_us: int) -> DataFr
         )
         .where(sf.col("begin_us").isNotNull())
     )
+    # While nothing changes, heartbeats say that the epoch goes on. They are many, and need none of the above.
+    key = ["node", "link", "node_epoch", "link_epoch"]
+    beats = events.where(sf.col("event") == "heartbeat").groupBy(*key).agg(sf.max(at_us).alias("beat_us"))
     young = sf.col("begin_us") > sf.col("end_us") - settle_us
     verdict = sf.when(sf.col("live_us").isNotNull(), "ready").when(young, "pending").otherwise("never")
     return (
-        epochs.join(sf.broadcast(ends), on="node", how="inner")
+        epochs.join(beats, on=key, how="left")
+        .withColumn("last_us", sf.greatest("last_us", "beat_us"))
+        .join(sf.broadcast(ends), on="node", how="inner")
         .withColumn("ready_us", sf.col("live_us") - sf.col("begin_us"))
         .withColumn("verdict", verdict)
-        .drop("end_us")
+        .drop("end_us", "beat_us")
     )
 
 
