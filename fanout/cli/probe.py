@@ -151,12 +151,12 @@ def _of_options(error: ConfigError) -> ConfigError:
     """Return the faults of the link as those of the options that its keys come from."""
     from fanout.errors import ConfigError, ConfigFault
 
-    def worded(text: str) -> str:
-        text = text.replace(f' of the link "{_LINK}"', "")
-        return re.sub(r"password_file|password_env|username", lambda key: _OPTIONS[key[0]], text)
-
     faults = (
-        ConfigFault(_OPTIONS.get(fault.key.rpartition(".")[2], ""), worded(fault.problem), worded(fault.hint))
+        ConfigFault(
+            _OPTIONS.get(fault.key.rpartition(".")[2], ""),
+            fault.problem.replace(f' of the link "{_LINK}"', ""),
+            re.sub(r"\b(password_file|password_env|username)\b", lambda key: _OPTIONS[key[0]], fault.hint),
+        )
         for fault in error.faults
     )
     return ConfigError(error.path, tuple(faults))

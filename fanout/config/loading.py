@@ -27,6 +27,8 @@ _ADAPTER = TypeAdapter(NodeConfig)
 _SECTION_KEYS = frozenset({"", "link", "server", "log"})  # what is said when a section is missing
 _SELECTING_KEYS = ("filter", "exclude", "prefix")
 _TOML_PLACE = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
+_TOML_TWICE = re.compile(r"Cannot declare \((.+)\) twice")
+_TOML_NAME = re.compile(r"'([^']*)'")
 
 
 def load_config(path: str | Path, *, role: Role | None = None) -> NodeConfig:
@@ -114,6 +116,8 @@ def _syntax_fault(error: Exception, text: str) -> ConfigFault:
     problem = message[: place.start()]
     if place["line"] and problem == "Cannot overwrite a value":
         problem = f"the key {lines[int(line) - 1].partition('=')[0].strip()} is given a second time"
+    elif twice := _TOML_TWICE.fullmatch(problem):
+        problem = f"the section [{'.'.join(re.findall(_TOML_NAME, twice[1]))}] is given a second time"
     return ConfigFault(
         "",
         f"line {line}, column {column}: {problem[0].lower()}{problem[1:]}",

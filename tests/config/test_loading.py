@@ -91,6 +91,8 @@ def test_a_file_that_is_not_utf_8_is_told_with_its_place(tmp_path: Path) -> None
         ("[node]\nid = ", "line 2, column 6: invalid value"),
         ('[node]\nid = "a', "line 2, column 8: unterminated string"),
         ("a = 1\na = 2\n", "line 2, column 6: the key a is given a second time"),
+        ("[node]\n[node]\n", "line 2, column 6: the section [node] is given a second time"),
+        ("[log.ship]\n[log.ship]\n", "line 2, column 10: the section [log.ship] is given a second time"),
     ],
 )
 def test_a_slip_in_the_toml_is_told_with_its_place(text: str, problem: str) -> None:
