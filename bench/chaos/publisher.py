@@ -17,7 +17,7 @@ from bench.chaos.truth import Truth, Value
 __all__ = ["TOPICS", "Publisher"]
 
 TOPICS = (
-    *(f"plant/{number}/v" for number in range(200)),
+    *(f"plant/{number}/v" for number in range(203)),  # not 200, which looks like a limit of the primary
     *(f"office/{number}/state" for number in range(80)),
     *(f"hall/{number}" for number in range(40)),
 )

@@ -198,6 +198,9 @@ class _Run:
             await self.injector.inject(fault)
         finally:
             self.windows.append(Window(fault.target, fault.kind, begin, datetime.now(UTC)))
+            if self.setting.max_queued_messages and (fault.burst or fault.burst_after):
+                # The primary drops what exceeds its queue, for every node.
+                self.windows.append(Window(PRIMARY, "burst", begin, datetime.now(UTC)))
 
     async def until_ready(self) -> None:
         """Return when every node is ready; a node that does not get there is a finding."""
