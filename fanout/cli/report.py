@@ -17,6 +17,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
+    from fanout.cli.report_progress import ReportProgress
     from fanout.reports.compacted import Compacted
     from fanout.reports.document import ReportName
     from fanout.reports.entry import ReportResult
@@ -395,14 +396,8 @@ def _fetched(
     ]
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Show the stage that runs, on standard error when it is a terminal."""
+def _progress() -> ReportProgress:
+    from fanout.cli.report_progress import ReportProgress
     from fanout.cli.terminal import error_console
 
-    console = error_console()
-    if not console.is_terminal:
-        yield lambda stage: None
-        return
-    with console.status("") as status:
-        yield status.update
+    return ReportProgress(error_console())

@@ -66,7 +66,7 @@ def make_section_report(
     out = ParquetTables(spark, parquet)
     limit = parameters.list_limit
     with spark_errors():
-        tables, survey = _look(spark, files, progress=progress)
+        tables, survey, progress = _look(spark, files, progress=progress)
         progress(name)
         common: dict[str, Any] = {
             "report": name,
@@ -113,7 +113,7 @@ def make_lag_report(
 ) -> Report:
     """Return the report on lag and readiness alone."""
     with spark_errors():
-        tables, survey = _look(spark, files, progress=progress)
+        tables, survey, progress = _look(spark, files, progress=progress)
         progress("lag")
         return Report(
             report="lag",
@@ -136,7 +136,7 @@ def make_completeness_report(
     """Return the report on completeness and lag."""
     out = ParquetTables(spark, parquet)
     with spark_errors():
-        tables, survey = _look(spark, files, progress=progress)
+        tables, survey, progress = _look(spark, files, progress=progress)
         scope = decide_scope(survey, requested=parameters.reference, settle_us=round(parameters.settle_s * 1_000_000))
         comparison = Comparison(spark, tables, survey=survey, scope=scope, parameters=parameters, parquet=out)
         progress("updates by identity")
@@ -170,13 +170,15 @@ def make_completeness_report(
         )
 
 
-def _look(spark: SparkSession, files: LogFiles, *, progress: Progress) -> tuple[Tables, Survey]:
+def _look(spark: SparkSession, files: LogFiles, *, progress: Progress) -> tuple[Tables, Survey, Progress]:
+    """Return the tables, what they hold, and what tells of each further stage with the number of rows."""
     progress("first look at the logs")
     tables = read_tables(spark, files)
     survey = take_survey(tables)
     if not survey.roles:
         raise ReportError("the logs hold no row", hint="Give the directories that nodes wrote their logs to")
-    return tables, survey
+    rows = sum(each.rows for each in survey.updates)
+    return tables, survey, lambda stage: progress(f"{stage}, {rows:,} rows")
 
 
 def _target_report(

@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,7 @@ __all__ = [
     "is_local",
     "is_submitted",
     "require_pyspark",
+    "running_tasks",
     "session_settings",
     "spark_session",
 ]
@@ -125,6 +127,27 @@ def has_ended(spark: SparkSession) -> bool:
         return bool(spark.sparkContext._jsc.sc().isStopped())
     except (Py4JError, OSError):
         return True
+
+
+def running_tasks() -> tuple[int, int]:
+    """Return how many tasks of the jobs that run in this process's session are done, and how many they are so far.
+
+    Both are 0 when none runs. To be asked from any thread, at any time.
+    """
+    spark = sys.modules.get("pyspark")  # it is not imported for this
+    context = spark.SparkContext._active_spark_context if spark is not None else None
+    if context is None:
+        return 0, 0
+    from py4j.protocol import Py4JError
+
+    try:
+        tracker = context.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
+        found = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    except (Py4JError, OSError):  # it is being stopped
+        return 0, 0
+    stages = [stage for stage in found if stage is not None]
+    return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
 
 
 def _stop(spark: SparkSession) -> None:

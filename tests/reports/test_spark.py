@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fanout.errors import ExtraMissing
-from fanout.reports.spark import _start, require_pyspark, session_settings, spark_session
+from fanout.reports.spark import _start, require_pyspark, running_tasks, session_settings, spark_session
+from tests.support.waiting import wait_until_blocking
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,3 +111,22 @@ def test_under_spark_submit_the_place_is_not_ours_to_choose(
     started = _start(wanted)
     assert started.conf.get("spark.sql.maxMetadataStringLength") == "99"
     assert started.sparkContext.master == "local[2]"
+
+
+@pytest.mark.spark
+def test_tasks_that_run_are_counted(spark: SparkSession) -> None:
+    """While a job runs somebody else sees how many tasks it has; before and afterwards there are none."""
+    done = threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            spark.range(0, 20_000_000, 1, 6).selectExpr("sum(id % 7)").collect()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        wait_until_blocking(lambda: running_tasks()[1] >= 6, 60, what="tasks of the job")
+    finally:
+        done.set()
+        thread.join(60)
+    assert running_tasks() == (0, 0)

@@ -1,0 +1,86 @@
+"""The display of a report on a terminal: the stage that runs, with a bar of Spark's tasks.
+
+How many stages and tasks follow is not known to Spark either, so the bar begins anew with each of its jobs; what is
+known of the whole, the number of rows, stands beside the stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console, RenderableType
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from fanout.reports.spark import running_tasks
+
+__all__ = ["ReportProgress"]
+
+
+class ReportProgress:
+    """A context manager that redraws one line; it is called with the name of each stage that begins."""
+
+    def __init__(self, console: Console, *, tasks: Callable[[], tuple[int, int]] = running_tasks) -> None:
+        """Prepare; nothing is drawn before the context is entered.
+
+        Args:
+            console: Where to draw; nothing is drawn when it is not a terminal.
+            tasks: Returns how many tasks are done, and how many there are; asked whenever the line is drawn.
+        """
+        self._tasks = tasks
+        self._stage: TaskID | None = None
+        self._progress = _Line(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[tasks]}", style="dim"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            refresh_per_second=4,
+            disable=not console.is_terminal,
+            before_drawing=self._count,
+        )
+
+    def __enter__(self) -> Self:
+        self._stage = self._progress.add_task("", total=None, tasks="")
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def __call__(self, stage: str) -> None:
+        """Show that a stage begins."""
+        assert self._stage is not None, "entered before a stage begins"
+        self._progress.update(self._stage, description=stage)
+
+    def _count(self) -> None:
+        if self._stage is None:
+            return
+        done, total = self._tasks()
+        text = f"{done}/{total} tasks" if total else ""
+        self._progress.update(self._stage, completed=done, total=total or None, tasks=text)
+
+
+class _Line(Progress):
+    """A display that asks for its newest state whenever it is drawn."""
+
+    def __init__(self, *columns: ProgressColumn, before_drawing: Callable[[], None], **options: Any) -> None:
+        self._before_drawing = before_drawing
+        super().__init__(*columns, **options)
+
+    def get_renderable(self) -> RenderableType:
+        self._before_drawing()
+        return super().get_renderable()
