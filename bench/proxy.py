@@ -37,7 +37,6 @@ class Proxy:
         self._open = asyncio.Event()
         self._open.set()
         self._listener: socket.socket | None = None
-        self._listening: asyncio.Task[None] | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
     @property
@@ -54,18 +53,15 @@ class Proxy:
         listener.setblocking(False)
         self.port = listener.getsockname()[1]
         self._listener = listener
-        self._listening = asyncio.get_running_loop().create_task(self._accept(listener))
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
 
     async def stop(self) -> None:
         """Abort every connection and stop listening."""
-        self.cut()
-        tasks = list(self._connections)
-        if self._listening is not None:
-            self._listening.cancel()
-            tasks.append(self._listening)
-        await asyncio.gather(*tasks, return_exceptions=True)
         if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener.fileno())
             self._listener.close()
+        self.cut()
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
     def cut(self) -> None:
         """Abort every connection (RST on both sides); new ones are accepted as `accepting` says."""
@@ -89,18 +85,20 @@ class Proxy:
     ) -> None:
         await self.stop()
 
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            client, _ = await loop.sock_accept(listener)
-            client.setblocking(False)
-            if not self.accepting:
-                _abort(client)
-                continue
-            self.connections_total += 1
-            task = loop.create_task(self._serve(client))
-            self._connections.add(task)
-            task.add_done_callback(self._connections.discard)
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            client, _ = listener.accept()
+        except BlockingIOError:  # gone again
+            return
+        client.setblocking(False)
+        if not self.accepting:
+            _abort(client)
+            return
+        self.connections_total += 1
+        task = asyncio.get_running_loop().create_task(self._serve(client))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+        task.add_done_callback(lambda _: _abort(client))  # also of a task that is cut before it has begun
 
     async def _serve(self, client: socket.socket) -> None:
         server = socket.socket()
@@ -116,7 +114,6 @@ class Proxy:
         except* OSError:
             pass  # one side is gone: so is the other, below
         finally:
-            _abort(client)
             _abort(server)
 
     async def _forward(self, source: socket.socket, target: socket.socket, *, down: bool) -> None:

@@ -11,10 +11,10 @@ from tests.support.raw_reader import read_retained
 from tests.support.waiting import wait_until_blocking
 
 
-def chain(nodes: Nodes, topic_filter: str) -> tuple[LiveNode, LiveNode, LiveNode]:
-    """Return a primary, a secondary A of it, and a secondary B of A; none is started."""
+def chain(nodes: Nodes, topic_filter: str, *, storage: str = "") -> tuple[LiveNode, LiveNode, LiveNode]:
+    """Return a primary (with a section of its own), a secondary A of it, and a secondary B of A; none is started."""
     settings = QUICK + "heartbeat_s = 0.3\n"
-    hub = nodes.primary()
+    hub = nodes.primary(settings=storage)
     a = nodes.secondary(link(hub.port, selector(topic_filter), settings=settings), name="a")
     b = nodes.secondary(link(a.port, selector(topic_filter), settings=settings), name="b")
     return hub, a, b
@@ -130,14 +130,16 @@ def test_chain_is_repaired_from_the_top(nodes: Nodes) -> None:
 
 def test_readiness_waits_for_the_hop_before(nodes: Nodes) -> None:
     """T19: B is not ready as long as A is not: an empty A that has no primary yet is no complete snapshot."""
-    hub, a, b = chain(nodes, "plant/#")
+    hub, a, b = chain(nodes, "plant/#", storage='[retained]\nstorage = "disc"\n')
+    hub.started()
+    with publisher(hub.port) as client:
+        publish_all(client, [("plant/1", b"x")])
+    hub.stop()
     a.start()
     with watched(b) as answers:
         b.start()
         wait_until_blocking(lambda: len(answers) > 20, what="twenty answers")
         hub.started()
-        with publisher(hub.port) as client:
-            publish_all(client, [("plant/1", b"x")])
         a.wait_until_ready()
         wait_until_blocking(lambda: b.topics() == 1, what="the value at B")
         b.wait_until_ready()

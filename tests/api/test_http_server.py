@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from fanout.api import http_server
+from fanout.api import embedded
 from fanout.api.app import create_app
 from fanout.api.http_server import HttpServer
 from fanout.errors import ListenError
@@ -50,7 +50,7 @@ async def test_stop_closes_the_port_and_leaves_no_task() -> None:
 
 async def test_stop_closes_an_idle_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that keeps its connection open does not delay the shutdown to the deadline."""
-    monkeypatch.setattr(http_server, "_DRAIN_SECONDS", 3600)
+    monkeypatch.setattr(embedded, "_DRAIN_SECONDS", 3600)
     http = server()
     await http.start()
     async with httpx.AsyncClient(trust_env=False) as client:
