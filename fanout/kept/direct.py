@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import sqlite3
 import threading
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from fanout.errors import StoreError
 from fanout.kept.file import FileDamagedError, KeptFile, Sync, translated
+from fanout.kept.file_lock import FileLock
 from fanout.kept.store import Done, KeptStats, stored_rows
 from fanout.kept.table import KeptTable, attach_scratch
 from fanout.replica.update import Changes, Update
@@ -83,7 +83,7 @@ class DirectStore:
         self._hold = hold
         self._logger = logger
         self._file: KeptFile | None = None
-        self._lock_descriptor: int | None = None
+        self._lock = FileLock(path)
         self._tables: dict[str, KeptTable] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failed: asyncio.Event = asyncio.Event()
@@ -121,13 +121,13 @@ class DirectStore:
         Raises:
             StoreError: Another process has it open, another version made it, or it cannot be used.
         """
-        self._lock()
+        self._lock.acquire()
         try:
             self._open()
         except FileDamagedError as error:
             self.set_aside(str(error), now_ns=now_ns)
         except StoreError:
-            self._unlock()
+            self._lock.release()
             raise
 
     def set_aside(self, reason: str, *, now_ns: int) -> None:
@@ -138,13 +138,7 @@ class DirectStore:
         """
         if self._file is not None:
             self._file.close()
-        aside = KeptFile.set_aside(self.path, now_ns=now_ns)
-        self._logger.error(
-            "file of retained values is damaged, set aside",
-            reason=reason,
-            file=str(aside),
-            hint="Replicas are fetched again; retained values of this node's own topics are lost. Check the disk",
-        )
+        KeptFile.set_aside(self.path, reason, now_ns=now_ns, logger=self._logger)
         self._open()
         for table in self._tables.values():
             table.renew()
@@ -290,13 +284,13 @@ class DirectStore:
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         if self._file is None:
-            self._unlock()
+            self._lock.release()
             return True
         with contextlib.suppress(StoreError):
             self.commit()
         self._file.close()
         self._scratch_path.unlink(missing_ok=True)
-        self._unlock()
+        self._lock.release()
         done = [one for _, each in self._unforced for one in each] + self._done
         if self._failure is None and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(_call, done)
@@ -320,34 +314,6 @@ class DirectStore:
             self.database.execute("PRAGMA synchronous = NORMAL")
             self.database.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES_LEFT}")
             attach_scratch(self.database, self._scratch_path, cache_bytes=share)
-
-    def _lock(self) -> None:
-        """Keep other processes away: SQLite's own locks do not, for the file is open twice here.
-
-        Raises:
-            StoreError: One has it.
-        """
-        path = self.path.with_name(f"{self.path.name}.lock")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock_descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self._unlock()
-            raise StoreError(
-                f"the file of retained values {self.path} is in use by another process",
-                hint="Stop that process, or give this node another node.id or node.data_directory",
-            ) from error
-        except OSError as error:
-            raise StoreError(
-                f"the file of retained values {self.path} cannot be used: {error}",
-                hint="Check the key node.data_directory, and that this user may write there",
-            ) from error
-
-    def _unlock(self) -> None:
-        if self._lock_descriptor is not None:
-            os.close(self._lock_descriptor)
-            self._lock_descriptor = None
 
     def _fail(self, error: Exception) -> StoreError:
         """Note that the file cannot be used any more, and return what says so; what is not committed is gone."""

@@ -15,11 +15,14 @@ import contextlib
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from fanout.errors import StoreError
 from fanout.kept.rows import decode_update, encode_value
 from fanout.replica.update import Update
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 __all__ = ["CACHE_BYTES", "FORMAT", "FileDamagedError", "KeptFile", "Sync", "Writes", "translated"]
 
@@ -98,7 +101,7 @@ class KeptFile:
             raise
 
     @staticmethod
-    def set_aside(path: Path, *, now_ns: int) -> Path:
+    def set_aside(path: Path, reason: str, *, now_ns: int, logger: FilteringBoundLogger) -> Path:
         """Rename a damaged file, and what belongs to it, so that nothing is overwritten; return its new path.
 
         Raises:
@@ -109,9 +112,15 @@ class KeptFile:
             path.rename(aside)  # first: a new file deletes a write-ahead log that it finds, an old one would believe it
             with contextlib.suppress(FileNotFoundError):
                 path.with_name(f"{path.name}-wal").rename(aside.with_name(f"{aside.name}-wal"))
-            return aside
         except OSError as error:
             raise _unusable(path, error) from error
+        logger.error(
+            "file of retained values is damaged, set aside",
+            reason=reason,
+            file=str(aside),
+            hint="Replicas are fetched again; retained values of this node's own topics are lost. Check the disk",
+        )
+        return aside
 
     def sessions(self) -> dict[str, bytes | None]:
         """Return what each store's owner left beside its values.

@@ -145,13 +145,7 @@ class KeptStore:
         """
         if self._file is not None:
             self._file.close()
-        aside = KeptFile.set_aside(self.path, now_ns=now_ns)
-        self._logger.error(
-            "file of retained values is damaged, set aside",
-            reason=reason,
-            file=str(aside),
-            hint="Replicas are fetched again; retained values of this node's own topics are lost. Check the disk",
-        )
+        KeptFile.set_aside(self.path, reason, now_ns=now_ns, logger=self._logger)
         self._file = KeptFile(self.path, sync=self._sync)
 
     def sessions(self) -> dict[str, bytes | None]:

@@ -9,6 +9,8 @@ import struct
 from pathlib import Path
 
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
 from fanout.errors import StoreError
 from fanout.kept.file import FORMAT, FileDamagedError, KeptFile, Sync
@@ -139,13 +141,16 @@ def test_a_damaged_file_is_renamed_with_what_belongs_to_it(tmp_path: Path) -> No
     """Nothing of it is overwritten."""
     for suffix in ("", "-wal"):
         (tmp_path / f"r{suffix}").write_text(f"damaged{suffix}")
-    aside = KeptFile.set_aside(tmp_path / "r", now_ns=1_700_000_000_000_000_000)
+    with capture_logs() as told:
+        logger = structlog.get_logger()
+        aside = KeptFile.set_aside(tmp_path / "r", "no header", now_ns=1_700_000_000_000_000_000, logger=logger)
+    assert [(line["reason"], line["file"]) for line in told] == [("no header", str(aside))]
     assert aside.name == "r.damaged-1700000000000"
     assert aside.read_text() == "damaged"
     assert aside.with_name(aside.name + "-wal").read_text() == "damaged-wal"
     assert not (tmp_path / "r").exists()
     with pytest.raises(StoreError, match="cannot be used"):
-        KeptFile.set_aside(tmp_path / "r", now_ns=1)
+        KeptFile.set_aside(tmp_path / "r", "gone", now_ns=1, logger=logger)
 
 
 @pytest.mark.parametrize("damage", ["x'01'", "'text'", "CAST(x'ff' AS TEXT)"])
