@@ -1,4 +1,4 @@
-"""The lock of the file of retained values where one process has that open twice, so that SQLite's own locks do not help.
+"""The lock of the file of retained values, where one process has that open twice: SQLite's own locks do not help then.
 
 Owns the lock file, which stays when nobody has the lock; the kernel frees that when its process ends in whatever way.
 """
