@@ -59,7 +59,7 @@ def test_completeness_is_written_printed_and_judged(spark: SparkSession, logs: P
     assert "Replication report" in (tmp_path / "report.html").read_text()
     assert "FAILED" in out.getvalue()
     assert stages[0] == "starting Spark"
-    assert stages[-1] == "lag"
+    assert stages[-1] == "lag, 19 rows"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "new", "report.html"]
 
 

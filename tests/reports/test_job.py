@@ -251,7 +251,7 @@ def test_lag_needs_no_reference(spark: SparkSession, tmp_path: Path) -> None:
     report = make_lag_report(spark, files, list_limit=5, progress=stages.append)
     assert (report.report, report.reference, report.targets) == ("lag", None, ())
     assert [p.lag.rows for p in report.lag.propagation] == [180]
-    assert stages == ["first look at the logs", "lag"]
+    assert stages == ["first look at the logs", "lag, 180 rows"]
     empty = LogFiles(files.updates[:0], (), ())
     with pytest.raises(ReportError, match="no log file"):
         make_lag_report(spark, empty, list_limit=5, progress=stages.append)
