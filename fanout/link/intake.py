@@ -104,7 +104,7 @@ class Intake:
 
     def _convert_plain(self, rows: Sequence[PublishRow], now_ns: int) -> Batch:
         # One selector, no prefix, no stamps. Measured (2 shared cores, Python 3.11): 0.6 us a row with a known topic,
-        # 0.8 us with a new one.
+        # 1.3 us with a new one.
         batch = Batch()
         append = batch.updates.append
         get = self._replica.values.get

@@ -115,11 +115,8 @@ class Reception:
         Raises:
             ProtocolError: The primary has sent more than Receive Maximum allows.
         """
+        self._check_open(rows)
         batch = self.intake.convert(rows, now_ns=now_ns)
-        if self._open_max is not None:
-            open_count = len(batch.to_puback) + self._inbound.open_count
-            if open_count > self._open_max:
-                raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"{open_count} messages at a time")
         if phase is None:
             parts = self._replica.split_pass(batch.updates)  # each is applied before the next one is told apart
             return [Applied(self._apply(part, phase=each), b"", epoch) for each, part in parts], batch.others
@@ -133,6 +130,20 @@ class Reception:
         if changes.updates or acknowledgement:
             return [Applied(changes, acknowledgement, epoch)], batch.others
         return [], batch.others
+
+    def _check_open(self, rows: Sequence[PublishRow]) -> None:
+        """Refuse rows beyond Receive Maximum before any of them counts as received: they are sent again.
+
+        Raises:
+            ProtocolError: They are beyond it.
+        """
+        if self._open_max is None or len(rows) + self._inbound.open_count <= self._open_max:
+            return
+        at_qos_1 = sum(1 for row in rows if row[2] & 6 == 2)
+        at_qos_2 = self._inbound.unreleased.union(row[3] for row in rows if row[2] & 6 == 4)
+        open_count = at_qos_1 + len(at_qos_2)
+        if open_count > self._open_max:
+            raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"{open_count} messages at a time")
 
     def release(self, packet_id: int) -> bool:
         """Note PUBREL, and return whether its message is known."""

@@ -74,6 +74,21 @@ def test_more_than_the_receive_maximum_is_refused() -> None:
     assert list(replica.values) == [b"plant/1"]
 
 
+def test_what_is_refused_was_not_received() -> None:
+    """A QoS 2 message among too many is no duplicate when it is sent again; one that was received before still is."""
+    one, replica = reception(receive_maximum=2)
+    one.begin_connection(stamped=False)
+    first = row(b"plant/1", b"a", flags=5, packet_id=1)
+    one.take([first], phase=Phase.LIVE, now_ns=NOW, epoch=9)
+    rows = [first, row(b"plant/2", flags=5, packet_id=2), row(b"plant/3", flags=5, packet_id=3)]
+    with pytest.raises(ProtocolError):
+        one.take(rows, phase=Phase.LIVE, now_ns=NOW, epoch=9)
+    one.begin_connection(stamped=False, resumed=True)
+    (applied,), _ = one.take(rows, phase=Phase.LIVE, now_ns=NOW, epoch=9)
+    assert [update[0] for update in applied.changes.updates] == [b"plant/2", b"plant/3"]
+    assert list(replica.values) == [b"plant/1", b"plant/2", b"plant/3"]
+
+
 def test_a_resumed_session_may_bring_more_than_the_receive_maximum() -> None:
     """As Mosquitto 2.0.11 does; the next session may not."""
     one, replica = reception(receive_maximum=1)
