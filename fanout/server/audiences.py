@@ -10,7 +10,7 @@ put in since. A session that joins others, or leaves them, does not touch it. (M
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from fanout.mqtt.topics import FilterTrie
@@ -215,6 +215,11 @@ class AudienceIndex:
     def in_flight_bytes(self) -> int:
         """What members have in flight that they share, counted once."""
         return sum(audience.log.bytes for same in self._audiences.values() for audience in same)
+
+    @property
+    def held(self) -> Iterator[Session]:
+        """The members of audiences for which something is queued, or that are away; looks at no other."""
+        return (session for same in self._audiences.values() for audience in same for session in audience.held)
 
     def add_group(self, topic_filter: bytes, group: ShareGroup) -> None:
         """Put a shared subscription's group at its Topic Filter (without `$share/{ShareName}/`)."""

@@ -216,7 +216,7 @@ class Server:
     @property
     def conflated_topics_max(self) -> int:
         """How many newest values wait for the slowest client; those of the others are mostly the same objects."""
-        return max((len(session.sending.conflation) for session in self.registry), default=0)
+        return max((len(session.sending.conflation) for session in self.registry.index.held), default=0)
 
     def dispatch(self, updates: list[Update], *, origin: str | None = None) -> int:
         """Deliver a batch of updates to every session with a matching subscription.
