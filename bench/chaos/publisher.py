@@ -84,7 +84,7 @@ class Publisher:
         """Give every topic its first value."""
         client = await self._connect()
         for topic in TOPICS:
-            await self._publish(client, topic, self._value(topic, "value"))
+            await self._publish(client, topic, "value")
         await self.drain()
 
     async def run(self) -> None:
@@ -138,9 +138,9 @@ class Publisher:
             kind = self._draw.choices(list(_KINDS), weights=list(_KINDS.values()))[0]
         if kind == "event":
             topic = f"plant/event/{self._draw.randrange(10)}"
-            await self._publish(client, topic, self._value(topic, "value"), retain=False)
+            await self._publish(client, topic, "value", retain=False)
             return
-        await self._publish(client, topic, self._value(topic, kind))
+        await self._publish(client, topic, kind)
 
     def _value(self, topic: str, kind: str) -> Value | None:
         if kind == "clear":
@@ -162,11 +162,12 @@ class Publisher:
         expires = time.monotonic() + self._draw.randint(*_EXPIRY_S) if kind == "expiring" else None
         return Value(payload, properties, expires)
 
-    async def _publish(self, client: Client, topic: str, value: Value | None, *, retain: bool = True) -> None:
+    async def _publish(self, client: Client, topic: str, kind: str, *, retain: bool = True) -> None:
         await self._window.acquire()
         if client.lost.is_set():
             self._window.release()
             raise ConnectionResetError("the primary is gone")
+        value = self._value(topic, kind)  # now, for it may expire while it waits
         packed, payload = b"\x00", b""
         if value is not None:
             payload = value.payload

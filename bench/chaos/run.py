@@ -180,6 +180,17 @@ class _Run:
             violated=self.found,
         )
 
+    async def course(self, seconds: float) -> None:
+        """Inject faults until the time is over, let everything come to rest, and judge the end."""
+        try:
+            await self.faults(seconds)
+            self.publisher.hold()
+            self.tell("the last fault has ended, and nothing more is published")
+            await self.publisher.drain()
+            await self.judge_end()
+        except (OSError, RuntimeError, TimeoutError, httpx.HTTPError) as error:
+            self.found(f"the run was broken off: {type(error).__name__}: {error}")
+
     async def faults(self, seconds: float) -> None:
         """Inject faults until the time is over, and end the last of them."""
         end = time.monotonic() + seconds
@@ -305,22 +316,17 @@ async def run_seed(seed: int, *, seconds: float, reports: bool, keep: Path | Non
                 *(witness.run() for witnesses in run.witnesses.values() for witness in witnesses),
             )
         ]
+        course = asyncio.create_task(run.course(seconds))
         try:
-            await run.faults(seconds)
-            run.publisher.hold()
-            run.tell("the last fault has ended, and nothing more is published")
-            await run.publisher.drain()
-            await run.judge_end()
-        except (OSError, RuntimeError, TimeoutError, httpx.HTTPError) as error:
-            run.found(f"the run was broken off: {type(error).__name__}: {error}")
+            await asyncio.wait((course, *tasks), return_when=asyncio.FIRST_COMPLETED)  # of `tasks` none ends by itself
         finally:
-            waiting = set(tasks)
+            waiting = {course, *tasks}
             while waiting:  # again, for a library may swallow a cancellation
                 for task in waiting:
                     task.cancel()
                 _, waiting = await asyncio.wait(waiting, timeout=_CANCEL_S)
             await run.publisher.close()
-        for task in tasks:
+        for task in (course, *tasks):
             if not task.cancelled():
                 task.result()
         run.judge_memory()

@@ -125,7 +125,11 @@ class Inbox:
         self.connections_total += 1
         self._keep_alive.accept(handshake.keep_alive_s)
         life.tenure.grant(handshake.session_expiry_s)
-        self._reception.begin_connection(stamped=handshake.stamped, resumed=handshake.session_present)
+        self._reception.begin_connection(
+            stamped=handshake.stamped,
+            resumed=handshake.session_present,
+            counts_up=self._primary.is_mosquitto,
+        )
         self._outgoing.accept(handshake.limits)
         life.tell(StandingTold(self._primary.begin_connection(handshake.primary_node, now=life.now)))
         life.accept(session_present=handshake.session_present)
@@ -154,7 +158,7 @@ class Inbox:
         if life.state in (LinkState.LIVE, LinkState.STALLED):
             self._take_new_rows(rows)
             return
-        for known, part in self._reception.recollection.split_known(rows, counts_up=self._primary.is_mosquitto):
+        for known, part in self._reception.recollection.split_known(rows):
             if known:
                 life.tell(self._reception.acknowledge(part, now_ns=life.now_ns, epoch=life.epoch))
             else:
@@ -170,7 +174,7 @@ class Inbox:
             stage=life.stage,
             auditing=life.auditing,
             copies_late=life.audits.copies_late,
-            goes_on=self._reception.recollection.goes_on if self._primary.is_mosquitto else _goes_on,
+            goes_on=self._reception.recollection.goes_on,
         )
         for phase, part in parts:
             for queued, some in self._split_queued(part):
@@ -266,8 +270,3 @@ class Inbox:
             life.stage.receive_pingresp(life.now)
         elif life.state is LinkState.LIVE and self._count.receive_pingresp(life.now):
             life.confirm_count(0)
-
-
-def _goes_on(_: PublishRow) -> bool:
-    """Say yes: nothing tells of a session whether it is the one that was left."""
-    return True

@@ -430,6 +430,7 @@ class SessionLife:
         self.tell(*(QosLowered(index, qos) for index, qos in sync.lowered.items()))
         self.audits.plan(self.now)
         self._control.begin_heartbeats(self.now)
+        self._reception.recollection.settle()
         if self.state is LinkState.VERIFYING:
             self._trigger(Trigger.VERIFIED)
         else:

@@ -50,7 +50,8 @@ def split_phases(
     elif state is LinkState.RESUMING:
         # What is sent again may have been applied before the connection was lost: not delivered twice. Nor are
         # copies that a SUBSCRIBE of the former connection asked for; Mosquitto keeps them in the session. And a primary
-        # that began with an older store may have queued what has come since in another session.
+        # that began with an older store may have queued what has come since in another session, as this process may
+        # not know what an earlier one took.
         for again, part in groupby(rows, lambda row: not goes_on(row) or row[2] & 8 > 0 or _may_be_copy(row)):
             yield Phase.AUDIT if again else Phase.LIVE, list(part)
     elif state is LinkState.VERIFYING:

@@ -72,6 +72,7 @@ class Reception:
     def restore(self, unreleased: Iterable[int]) -> None:
         """Take over what an earlier process had in `unreleased`, with subscriptions whose QoS was settled."""
         self._inbound.restore(unreleased)
+        self.recollection.restore()
         self.intake.fixed_qos = [None] * len(self.intake.fixed_qos)
 
     def begin_session(self) -> None:
@@ -80,15 +81,16 @@ class Reception:
         self.intake.inbound = self._inbound
         self.recollection.begin_session()
 
-    def begin_connection(self, *, stamped: bool, resumed: bool = False) -> None:
+    def begin_connection(self, *, stamped: bool, resumed: bool = False, counts_up: bool = False) -> None:
         """Note that the primary accepted a Network Connection.
 
         Args:
             stamped: Whether it puts a stamp on what it sends.
             resumed: Whether the session goes on, so that it may send again what came on the former one.
+            counts_up: Whether it is known to count Packet Identifiers up.
         """
         self._inbound.new_connection()
-        self.recollection.begin_connection(resumed=resumed)
+        self.recollection.begin_connection(resumed=resumed, counts_up=counts_up)
         # Mosquitto 2.0.11 sends more in a resumed session; to refuse that would end each connection in the same way.
         self._open_max = None if resumed else self._receive_maximum
         self.intake.settling.clear()

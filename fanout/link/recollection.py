@@ -6,14 +6,14 @@ left. It must not know what is done with the row.
 DUP alone does not say that a message was taken, for what was sent before may have been lost with the connection. Its
 content does, together with the Packet Identifier: one that was used again since was acknowledged, and does not come
 again. Nor is a session always the one that was left: a Mosquitto that was killed begins with what it saved some time
-ago, maybe with an older session of this Client Identifier, and sends what that had in its queue.
+ago, maybe with an older session of this Client Identifier, and sends what that had in its queue. And a process that
+resumes the session of an earlier one does not know what that took; the values do.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
@@ -40,6 +40,8 @@ class Recollection:
         """
         self._may_be_resumed = may_be_resumed
         self._is_resumed = False
+        self._counts_up = False
+        self._took_unknown = False  # whether an earlier process took messages that may still come again
         # Packet Identifiers and digests of the newest messages at QoS 1, by batch; the PUBACK of any may be lost.
         self._taken: deque[tuple[Sequence[int], list[int]]] = deque()
         self._taken_count = 0
@@ -49,21 +51,37 @@ class Recollection:
         self._expected_behind = 0  # of the newest one that went on behind it
         self._goes_on = True
 
+    def restore(self) -> None:
+        """Note that the session is that of an earlier process, of whose messages nothing is remembered."""
+        self._took_unknown = True
+
+    def settle(self) -> None:
+        """Note that all that was pending in a resumed session has come."""
+        self._took_unknown = False
+
     def begin_session(self) -> None:
         """Forget the messages of the former session."""
+        self._took_unknown = False
         self._last_packet_id = 0
         self._taken.clear()
         self._taken_count = 0
 
-    def begin_connection(self, *, resumed: bool) -> None:
-        """Note a Network Connection, with the session of the former one or not."""
+    def begin_connection(self, *, resumed: bool, counts_up: bool) -> None:
+        """Note a Network Connection.
+
+        Args:
+            resumed: Whether it has the session of the former one.
+            counts_up: Whether the primary is known to count Packet Identifiers up: then one behind the last is no new
+                message, without DUP too. A killed primary may not know any more that it had sent it.
+        """
         self._is_resumed = resumed
+        self._counts_up = counts_up
         self._known = {}
         if resumed:
             for packet_ids, digests in self._taken:
                 self._known.update(zip(packet_ids, digests, strict=True))
         self._left_at = self._expected_behind = self._last_packet_id
-        self._goes_on = True
+        self._goes_on = not self._took_unknown
 
     def note(self, rows: Sequence[PublishRow], batch: Batch) -> None:
         """Note rows that are being taken, and what became of them."""
@@ -81,35 +99,27 @@ class Recollection:
         while self._taken_count > _TAKEN_MAX and len(self._taken) > 1:
             self._taken_count -= len(self._taken.popleft()[1])
 
-    def split_known(
-        self, rows: Sequence[PublishRow], *, counts_up: bool
-    ) -> Iterable[tuple[bool, Sequence[PublishRow]]]:
-        """Split rows, in order, by whether they are at QoS 1 and were taken on a former connection.
-
-        Args:
-            rows: In the order of arrival.
-            counts_up: Whether the primary is known to count Packet Identifiers up: then one behind the last is no new
-                message, without DUP too. A killed primary may not know any more that it had sent it.
-        """
+    def split_known(self, rows: Sequence[PublishRow]) -> Iterable[tuple[bool, Sequence[PublishRow]]]:
+        """Split rows, in order, by whether they are at QoS 1 and were taken on a former connection."""
         if not self._is_resumed:
             return ((False, rows),)
-        return ((known, list(part)) for known, part in groupby(rows, partial(self._knows, counts_up)))
+        return ((known, list(part)) for known, part in groupby(rows, self._knows))
 
     def goes_on(self, row: PublishRow) -> bool:
-        """Say whether the session goes on where it was left, as far as Packet Identifiers tell.
+        """Say whether the session goes on where this process left it, as far as Packet Identifiers tell.
 
-        For a primary that counts them up; to be asked of each row in order.
+        To be asked of each row in order; a primary that does not count them up is believed.
         """
-        if row[2] & 6 and self._left_at and self._goes_on:
+        if self._counts_up and row[2] & 6 and self._left_at and self._goes_on:
             if row[3] == self._expected_behind % _PACKET_ID_MAX + 1:
                 self._expected_behind = row[3]
             elif not row[2] & 8:
                 self._goes_on = False
         return self._goes_on
 
-    def _knows(self, counts_up: bool, row: PublishRow) -> bool:
+    def _knows(self, row: PublishRow) -> bool:
         topic, payload, flags, packet_id, _, _ = row
         if flags & 6 != 2:
             return False
-        may_be_again = flags & 8 or (counts_up and (self._left_at - packet_id) % _PACKET_ID_MAX < _PACKET_ID_MAX // 2)
-        return bool(may_be_again) and self._known.get(packet_id) == content_digest(topic, payload)
+        behind = self._counts_up and (self._left_at - packet_id) % _PACKET_ID_MAX < _PACKET_ID_MAX // 2
+        return bool(flags & 8 or behind) and self._known.get(packet_id) == content_digest(topic, payload)

@@ -29,9 +29,15 @@ def note(one: Recollection, *rows: PublishRow) -> None:
     one.note(list(rows), batch)
 
 
-def known(one: Recollection, *rows: PublishRow, counts_up: bool = False) -> list[bool]:
+def resume(one: Recollection, *, counts_up: bool = False) -> Recollection:
+    """Return it on the next Network Connection of its session."""
+    one.begin_connection(resumed=True, counts_up=counts_up)
+    return one
+
+
+def known(one: Recollection, *rows: PublishRow) -> list[bool]:
     """Return for each row whether it is known."""
-    return [is_known for is_known, part in one.split_known(rows, counts_up=counts_up) for _ in part]
+    return [is_known for is_known, part in one.split_known(rows) for _ in part]
 
 
 def test_the_newest_messages_of_a_session_are_known_when_they_come_again() -> None:
@@ -43,10 +49,10 @@ def test_the_newest_messages_of_a_session_are_known_when_they_come_again() -> No
         note(one, row(packet_id, b"%d" % packet_id), row(packet_id + 1, topic=b"other"), row(0, flags=1))
     again = [first, row(20_000, b"20000", flags=QOS_1_AGAIN), row(20_001, topic=b"other", flags=QOS_1_AGAIN)]
     assert known(one, *again) == [False, False, False]
-    one.begin_connection(resumed=True)
+    resume(one)
     assert known(one, *again) == [False, True, True]
     one.begin_session()
-    one.begin_connection(resumed=True)
+    resume(one)
     assert known(one, *again) == [False, False, False]
 
 
@@ -54,18 +60,19 @@ def test_what_is_known_has_the_same_packet_identifier_and_content() -> None:
     """And DUP; unless the primary counts up, and the Packet Identifier is not ahead of the last one."""
     one = Recollection(may_be_resumed=True)
     note(one, row(5), row(6, b"2"), row(7, flags=QOS_2))
-    one.begin_connection(resumed=True)
+    resume(one)
     again = (row(5, flags=QOS_1_AGAIN), row(5), row(6, flags=QOS_1_AGAIN), row(7, flags=QOS_2_AGAIN))
     assert known(one, *again) == [True, False, False, False]
-    assert known(one, *again, counts_up=True) == [True, True, False, False]
-    assert known(one, row(8), row(7, b"3"), counts_up=True) == [False, False]
+    resume(one, counts_up=True)
+    assert known(one, *again) == [True, True, False, False]
+    assert known(one, row(8), row(7, b"3")) == [False, False]
 
 
 def test_a_session_that_ends_with_its_connection_remembers_nothing() -> None:
     """There is no use for it."""
     one = Recollection(may_be_resumed=False)
     note(one, row(5))
-    one.begin_connection(resumed=True)
+    resume(one)
     assert known(one, row(5, flags=QOS_1_AGAIN)) == [False]
 
 
@@ -85,5 +92,18 @@ def test_a_session_goes_on_with_the_next_packet_identifiers(last: int, came: lis
     one = Recollection(may_be_resumed=True)
     if last:
         note(one, row(last))
-    one.begin_connection(resumed=True)
+    assert all(map(resume(one).goes_on, came)), "nothing tells without Packet Identifiers that count up"
+    resume(one, counts_up=True)
     assert [one.goes_on(each) for each in came][-1] is expected
+
+
+def test_what_an_earlier_process_took_is_not_known_until_all_that_was_pending_has_come() -> None:
+    """Over a lost connection too; in a session of its own there is nothing that it took."""
+    one = Recollection(may_be_resumed=True)
+    one.restore()
+    assert [resume(one).goes_on(row(6)) for _ in range(2)] == [False, False]
+    one.settle()
+    assert resume(one).goes_on(row(6))
+    one.restore()
+    one.begin_session()
+    assert resume(one).goes_on(row(6))
