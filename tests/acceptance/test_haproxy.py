@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 import time
@@ -174,14 +175,20 @@ def restart(node: LiveNode, haproxy: HAProxy) -> None:
 def test_rolling_restart_behind_haproxy(tmp_path: Path, nodes: Nodes) -> None:
     """Secondaries one after another, then the primary: nobody reads an incomplete set, nothing acknowledged is lost.
 
-    Connections end when their node ends or loses its primary; whoever is given a node reads everything there.
+    Connections end when their node ends or loses its primary; whoever is given a node reads everything there. The
+    primary is restarted a second time, with a backup that has no sessions, faster than HAProxy looks.
     """
     with persistent_mosquitto(tmp_path) as primary:
         load_retained(primary.port, ((topic, b"0") for topic in TOPICS))
+        primary.stop()
+        store = tmp_path / "kept" / "mosquitto.db"
+        shutil.copy(store, tmp_path / "backup.db")
+        primary.start()
+        stale = QUICK + 'on_session_loss = "serve_stale"\n'
         pool = []
         for number in (1, 2, 3):
             agent_port = free_port()
-            links = link(primary.port, selector("plant/#"), selector("set/#", writes="forward"), settings=QUICK)
+            links = link(primary.port, selector("plant/#"), selector("set/#", writes="forward"), settings=stale)
             http = f'agent_listen = "127.0.0.1:{agent_port}"\n'
             pool.append((nodes.secondary(links, name=f"edge-{number}", drain_s=DRAIN_S, http=http), agent_port))
         for node, _ in pool:
@@ -239,6 +246,21 @@ def test_rolling_restart_behind_haproxy(tmp_path: Path, nodes: Nodes) -> None:
                     what="the pool again",
                 )
                 wait_until_blocking(lambda: readers.complete > complete + 20 or load.faults, 30, what="readers")
+
+                epochs = [node.link_status()["epochs_total"] for node, _ in pool]
+                primary.stop()
+                shutil.copy(tmp_path / "backup.db", store)
+                primary.start()
+                wait_until_blocking(
+                    lambda: all(
+                        node.link_status()["epochs_total"] > before and haproxy.is_up(node.name)
+                        for (node, _), before in zip(pool, epochs, strict=True)
+                    ),
+                    60,
+                    what="the pool with new sessions",
+                )
+                again = readers.complete
+                wait_until_blocking(lambda: readers.complete > again + 20 or load.faults, 30, what="readers")
             finally:
                 load.end()
                 final = dict.fromkeys(TOPICS, b"final")
