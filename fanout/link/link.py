@@ -344,7 +344,8 @@ class Link:
             if self._account.state is not LinkState.LIVE or self._session.life.auditing:
                 continue
             for index, address in enumerate(better):
-                if await probe.answers(address, self.config, node_id=self._node_id):
+                allowed = self._addresses.may_return(index, self._clock.monotonic())
+                if allowed and await probe.answers(address, self.config, node_id=self._node_id):
                     self._preferred = index
                     self._attention.set()
                     return
