@@ -14,9 +14,9 @@ from fanout.config import LinkConfig
 from fanout.errors import PrimaryRefused, ProtocolError
 from fanout.link.control import ControlChannel
 from fanout.link.counting import RetainedCount
-from fanout.link.events import Forwarded, HeartbeatReturned, StandingTold
+from fanout.link.events import ControlRefused, Forwarded, HeartbeatReturned, StandingTold
 from fanout.link.forwarding import Forwarding, verdict
-from fanout.link.handshake import disconnected, read_connack
+from fanout.link.handshake import disconnected, read_connack, reason_text
 from fanout.link.keep_alive import KeepAlive
 from fanout.link.life import SessionLife
 from fanout.link.outgoing import Outgoing
@@ -235,10 +235,19 @@ class Inbox:
                 life.tell(Forwarded(message.token, verdict(reason_code)))
                 continue
             if reason_code >= 0x80 and message.topic == self._control.topic:
-                self._control.refuse()
+                self._refuse_control(message.payload, reason_code)
             if life.stage is not None:
                 life.stage.receive_puback(life.now)
         self._forwarding.send(life.now)
+
+    def _refuse_control(self, payload: bytes, reason_code: int) -> None:
+        """Take that the primary refuses a message to the control topic: for good, or this one only."""
+        why = reason_text(reason_code)
+        if reason_code == ReasonCode.NOT_AUTHORIZED:
+            self._control.refuse(f"the primary does not let the link publish to its control topic: {why}")
+        else:
+            self._control.refuse_message(payload, f"the primary refused the newest heartbeat: {why}")
+        self._life.tell(ControlRefused(self._control.refusal))
 
     def _on_suback(self, packet: Suback) -> None:
         if not self._outgoing.answered(packet.packet_id):

@@ -97,6 +97,8 @@ class LinkStatus:
     """What the newest heartbeat of this epoch took; None when none came back."""
     heartbeat_age_s: float | None
     """Time since a heartbeat came back, in seconds; None when none did in this epoch."""
+    heartbeat_refusal: str
+    """Why heartbeats do not come back, as far as the primary showed it; empty when they do, or may yet."""
     received_total: int
     """PUBLISH packets received."""
     outside_total: int

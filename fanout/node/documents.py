@@ -116,6 +116,7 @@ class NodeDocuments:
                     lag_seconds=None if status.lag_ns is None else status.lag_ns / _NS_PER_S,
                     heartbeat_age_seconds=status.heartbeat_age_s,
                     heartbeat_interval_seconds=link.config.heartbeat_s,
+                    heartbeat_refusal=status.heartbeat_refusal,
                     received_total=status.received_total,
                     topics=status.topics,
                 )

@@ -61,6 +61,7 @@ LIVE = LinkStatus(
     lag_ns=1_500_000,
     round_trip_ns=1_000_000,
     heartbeat_age_s=0.5,
+    heartbeat_refusal="",
     received_total=10,
     outside_total=1,
     overtaken_total=6,
@@ -498,6 +499,9 @@ def test_lag_that_is_not_known_is_null() -> None:
     silent = dataclasses.replace(LIVE, lag_ns=None, round_trip_ns=None, heartbeat_age_s=None)
     (link,) = PartsOfNode(silent).documents.lag().links
     assert (link.basis, link.lag_seconds, link.heartbeat_age_seconds) == ("unknown", None, None)
+    refused = dataclasses.replace(silent, heartbeat_age_s=9.0, heartbeat_refusal="the primary refused it")
+    (link,) = PartsOfNode(refused).documents.lag().links
+    assert (link.basis, link.detail) == ("unknown", "the primary refused it")
 
 
 def test_access_is_shown_with_its_limits() -> None:

@@ -108,6 +108,7 @@ class LinkStandIn:
             lag_ns=None,
             round_trip_ns=None,
             heartbeat_age_s=None,
+            heartbeat_refusal="",
             received_total=0,
             outside_total=0,
             overtaken_total=0,
