@@ -123,6 +123,7 @@ class Account:
             last_error=None if self._last_error is None else self._last_error.message,
             last_error_hint=None if self._last_error is None else self._last_error.hint or None,
             lag_ns=session.control.lag_ns(now),
+            items_behind=session.backlog.items(now, newest=session.reception.newest_stamp),
             round_trip_ns=session.control.round_trip_ns(),
             heartbeat_age_s=session.control.age_s(now),
             heartbeat_refusal=session.control.refusal,

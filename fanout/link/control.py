@@ -181,6 +181,11 @@ class ControlChannel:
         sent, came = self._returned
         return round(max(came - sent, now - sent - self._heartbeat_s) * 1e9)
 
+    def is_late(self, now: float) -> bool:
+        """Say whether the replica is behind by more than two intervals, or that is not known."""
+        lag_ns = self.lag_ns(now)
+        return lag_ns is None or lag_ns > 2e9 * self._heartbeat_s
+
     def age_s(self, now: float) -> float | None:
         """Return the time since a message came back last, in seconds; None when none did in this epoch."""
         return None if self._returned is None else now - self._returned[1]

@@ -13,7 +13,7 @@ from fanout.errors import LinkLost, PrimaryRefused
 from fanout.link.outgoing import Limits
 from fanout.mqtt.packets import Connack, Disconnect
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.stamp import ASK_FOR_STAMPS, NODE_PROPERTY
+from fanout.stamp import ASK_FOR_STAMPS, COUNT_PROPERTY, NODE_PROPERTY, Count, decode_count
 from fanout.standing import Standing
 
 __all__ = [
@@ -62,6 +62,8 @@ class Handshake:
     """Node identifier of the primary when it is a fanout node, else None."""
     stamped: bool
     """Whether the primary puts a stamp on what it sends."""
+    count: Count | None = None
+    """How far a primary has counted that stamps all it serves; None of any other."""
 
 
 def read_connack(packet: Connack, config: LinkConfig) -> Handshake:
@@ -96,6 +98,7 @@ def read_connack(packet: Connack, config: LinkConfig) -> Handshake:
         session_expiry_s=config.session_expiry_s if expiry_s is None else expiry_s,
         primary_node=dict(properties.user_property).get(NODE_PROPERTY),
         stamped=ASK_FOR_STAMPS in properties.user_property,
+        count=decode_count(dict(properties.user_property).get(COUNT_PROPERTY)),
     )
 
 

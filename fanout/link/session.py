@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from fanout.config import LinkConfig
 from fanout.errors import FanoutError, SnapshotUnproved
+from fanout.link.backlog import Backlog
 from fanout.link.control import ControlChannel
 from fanout.link.counting import RetainedCount
 from fanout.link.events import Event
@@ -108,6 +109,8 @@ class LinkSession:
             count=self.count,
             keep_alive=self._keep_alive,
         )
+        self.backlog = Backlog(self.control)
+        """What the primary has counted beyond what came."""
         self._decoder: Decoder | None = None
         """Of the newest Network Connection; None before the first."""
         self._clock_s = 0.0

@@ -93,6 +93,8 @@ class LinkStatus:
     lag_ns: int | None
     """How far behind the replica is at least; grows by itself when heartbeats stay away; None when
     unknown."""
+    items_behind: int | None
+    """How many updates the primary had stamped that had not come, when that was known last; None when unknown."""
     round_trip_ns: int | None
     """What the newest heartbeat of this epoch took; None when none came back."""
     heartbeat_age_s: float | None

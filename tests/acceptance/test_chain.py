@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ import httpx
 
 from tests.support.clients import publish_properties, subscriber
 from tests.support.mosquitto import publish_all, publisher
+from tests.support.network import Proxy
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_events, read_updates, selector, watched
 from tests.support.raw_reader import read_retained
 from tests.support.waiting import wait_until_blocking
@@ -230,6 +232,7 @@ def test_tree_heals_when_any_node_is_killed(nodes: Nodes) -> None:
     for node in tree:
         node.wait_until_ready()
     assert [leaf.link_status()["paths_above"] for leaf in leaves] == [["hub > a"]] * 2 + [["hub > b"]] * 2
+    assert [node.link_status()["hops"] for node in (middle[0], leaves[0])] == [1, 2]
     found: list[str] = []
     with read_all_the_time(leaves, found, held=held) as counts:
         for killed in tree:
@@ -248,6 +251,32 @@ def test_tree_heals_when_any_node_is_killed(nodes: Nodes) -> None:
                 if leaf is not killed and leaf not in under(killed):
                     assert counts[f"not {leaf.name}"] == before[f"not {leaf.name}"]
     assert found == []
+
+
+async def test_lag_has_items_while_the_way_is_held_up(nodes: Nodes) -> None:
+    """The primary goes on while nothing comes from it: it is asked how far it has counted, on another connection."""
+    hub = await asyncio.to_thread(nodes.primary(log=False).started)
+    async with Proxy(hub.port) as proxy:
+        node = nodes.secondary(link(proxy.port, selector("plant/#"), settings=QUICK + "heartbeat_s = 2\n"), log=False)
+        await asyncio.to_thread(node.started)
+
+        def items() -> int | None:
+            (lag,) = node.document("/v1/lag")["links"]
+            behind = lag["items_behind"]
+            return None if behind is None else int(behind)
+
+        await asyncio.to_thread(wait_until_blocking, lambda: items() == 0, what="nothing behind")
+        proxy.pause_present()
+
+        def publish() -> None:
+            with publisher(hub.port) as client:
+                publish_all(client, [(f"plant/{number}", b"x") for number in range(500)])
+
+        await asyncio.to_thread(publish)
+        await asyncio.to_thread(wait_until_blocking, lambda: (items() or 0) >= 500, what="500 behind")
+        proxy.resume()
+        await asyncio.to_thread(wait_until_blocking, lambda: items() == 0, what="nothing behind again")
+        assert "fanout_link_items_behind" in (await asyncio.to_thread(node.get, "/metrics")).text
 
 
 def test_cycle_is_refused_with_its_path(nodes: Nodes) -> None:

@@ -12,6 +12,8 @@ from fanout.config import Address
 from fanout.link import probe
 from fanout.link.states import LinkState
 from fanout.mqtt.packets import Connack, Packet
+from fanout.mqtt.properties import Properties
+from fanout.stamp import Count
 from tests.link.fake_primary import FakePrimary, make_config
 from tests.link.fake_server import FakeServer
 from tests.link.harness import config_for, running
@@ -112,12 +114,21 @@ async def test_only_a_connack_that_accepts_is_an_answer(primary: FakePrimary, an
     """The probe has a name of its own and leaves no session."""
     config = make_config(connect_timeout_s=0.3, version=primary.version)
     async with FakeServer(primary) as server:
-        assert await probe.answers(at(server.port), config, node_id="edge-1") is answers
+        assert (await probe.ask(at(server.port), config, node_id="edge-1") is not None) is answers
         await asyncio.sleep(0)
     (connect,) = primary.connects
     assert connect.client_id == "fanout-edge-1-plant-probe"
     assert connect.clean_start
     assert not connect.properties.session_expiry_interval
+
+
+async def test_the_answer_tells_how_far_a_fanout_primary_has_counted() -> None:
+    """In a User Property of CONNACK; what it says is that of the moment."""
+    told = Properties(user_property=(("fanout-node", "hub"), ("fanout-count", "hub:7:42")))
+    async with FakeServer(FakePrimary(connack=Connack(False, 0, told))) as server:
+        answer = await probe.ask(at(server.port), make_config(), node_id="edge-1")
+    assert answer is not None
+    assert answer.count == Count("hub", 7, 42)
 
 
 async def test_a_peer_that_is_no_primary_is_no_answer() -> None:
@@ -131,5 +142,5 @@ async def test_a_peer_that_is_no_primary_is_no_answer() -> None:
 
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            assert not await probe.answers(at(port), make_config(), node_id="edge-1")
-        assert not await probe.answers(at(port), make_config(), node_id="edge-1")
+            assert not await probe.ask(at(port), make_config(), node_id="edge-1")
+        assert not await probe.ask(at(port), make_config(), node_id="edge-1")

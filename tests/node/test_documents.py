@@ -59,6 +59,7 @@ LIVE = LinkStatus(
     last_error=None,
     last_error_hint=None,
     lag_ns=1_500_000,
+    items_behind=None,
     round_trip_ns=1_000_000,
     heartbeat_age_s=0.5,
     heartbeat_refusal="",
@@ -223,10 +224,11 @@ def test_what_withholds_readiness_is_a_reason() -> None:
 def test_standing_is_what_the_links_say() -> None:
     """Nodes below are told what this one holds, whether or not it is stopping, and every way from the top."""
     node = PartsOfNode(
-        dataclasses.replace(LIVE, paths_above=(("hub", "a"), ("hub", "b"))), dataclasses.replace(LIVE, name="other")
+        dataclasses.replace(LIVE, paths_above=(("hub", "a"), ("b",))), dataclasses.replace(LIVE, name="other")
     )
     node.drain.phase = NodePhase.STOPPING
-    assert node.documents.standing() == Standing("", (("hub", "a", "edge-1"), ("hub", "b", "edge-1")))
+    assert node.documents.standing() == Standing("", (("hub", "a", "edge-1"), ("b", "edge-1")))
+    assert [(one.paths_above, one.hops) for one in node.documents.status().links] == [(("hub > a", "b"), 2), ((), 0)]
     waiting = PartsOfNode(dataclasses.replace(LIVE, state=LinkState.SNAPSHOT)).documents.standing()
     assert waiting == Standing("link plant is snapshot, waits for the retained set", (("edge-1",),))
 

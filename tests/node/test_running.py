@@ -106,6 +106,7 @@ class LinkStandIn:
             last_error=None,
             last_error_hint=None,
             lag_ns=None,
+            items_behind=None,
             round_trip_ns=None,
             heartbeat_age_s=None,
             heartbeat_refusal="",
