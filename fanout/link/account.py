@@ -165,12 +165,13 @@ class Account:
                 if self._control_refusal:
                     self._control_refusal = ""
                     self._logger.info("heartbeats come back")
-            case ControlRefused(reason) if reason != self._control_refusal:
+            case ControlRefused(reason) if self._config.heartbeat_s and reason != self._control_refusal:
                 self._control_refusal = reason
                 self._logger.warning(
                     "no heartbeats, lag is unknown and a stall is not noticed",
                     reason=reason,
-                    hint=f"Let the link's user publish and subscribe below {self._config.control_topic} at the primary",
+                    hint=f"Let the link's user publish and read below {self._config.control_topic}/ at the primary,"
+                    " every heartbeat_s",
                 )
             case QosLowered(index, qos):
                 selector = self._config.selectors[index]

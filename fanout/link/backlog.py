@@ -28,11 +28,11 @@ class Backlog:
         self._told: Count | None = None
 
     def is_wanted(self, now: float) -> bool:
-        """Say whether the primary is to be asked for its count: it stamps, and heartbeats are late."""
-        return self._control.stamp is not None and self._control.is_late(now)
+        """Say whether the primary is to be asked for its count: it tells one, and heartbeats are late."""
+        return self._told is not None and self._control.stamp is not None and self._control.is_late(now)
 
-    def tell(self, count: Count) -> None:
-        """Note how far the primary has counted by now."""
+    def tell(self, count: Count | None) -> None:
+        """Note how far the primary has counted by now; None when it does not tell that."""
         self._told = count
 
     def items(self, now: float, *, newest: Stamp | None) -> int | None:

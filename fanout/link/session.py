@@ -97,6 +97,8 @@ class LinkSession:
         self._forwarding = Forwarding(self._outgoing)
         self._keep_alive = KeepAlive(config, outgoing=self._outgoing, probe_filter=self.control.probe_filter)
         self._heartbeat = Heartbeat(self.control, outgoing=self._outgoing)
+        self.backlog = Backlog(self.control)
+        """What the primary has counted beyond what came."""
         self.inbox = Inbox(
             config,
             replica=replica,
@@ -108,9 +110,8 @@ class LinkSession:
             primary=self.primary,
             count=self.count,
             keep_alive=self._keep_alive,
+            backlog=self.backlog,
         )
-        self.backlog = Backlog(self.control)
-        """What the primary has counted beyond what came."""
         self._decoder: Decoder | None = None
         """Of the newest Network Connection; None before the first."""
         self._clock_s = 0.0

@@ -27,6 +27,7 @@ def test_nothing_is_behind_while_heartbeats_are_in_time() -> None:
 def test_what_the_primary_counted_beyond_what_came_is_behind() -> None:
     """Unknown until the primary is asked; what comes meanwhile is taken off, and the heartbeat behind it ends it."""
     one, control = backlog(Stamp("hub", 1, 10, 0))
+    one.tell(Count("hub", 1, 9))
     payload = control.send(5.0)
     assert one.is_wanted(16.0)
     assert one.items(16.0, newest=None) is None
@@ -54,3 +55,12 @@ def test_without_stamps_items_are_not_known() -> None:
     one, _ = backlog()
     assert one.items(1.0, newest=None) is None
     assert not one.is_wanted(100.0)
+
+
+def test_a_node_that_tells_no_count_is_not_asked() -> None:
+    """It stamps what is published at it, not what it serves of others."""
+    one, _ = backlog(Stamp("a", 1, 10, 0))
+    one.tell(None)
+    assert one.items(1.0, newest=None) == 0
+    assert not one.is_wanted(100.0)
+    assert one.items(100.0, newest=None) is None

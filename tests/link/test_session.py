@@ -282,6 +282,19 @@ def test_a_heartbeat_that_is_not_authorized_is_the_last_of_its_session() -> None
     assert refused.reason == "the primary does not let the link publish to its control topic: Not authorized (0x87)"
 
 
+def test_a_stall_does_not_outlast_the_right_to_send_heartbeats() -> None:
+    """None could end it, so the connection is, and the resumed session is verified."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.primary.silent_control = True
+    pair.wait(21)
+    assert pair.is_in(S.STALLED)
+    pair.primary.allow_control = False
+    pair.wait(5)
+    (failed,) = pair.of(Failed)
+    assert "the link is stalled, and the primary does not let the link publish" in str(failed.error)
+
+
 def test_a_control_message_that_is_refused_for_now_costs_the_marker_only() -> None:
     """The snapshot is proved without it, and the heartbeats that follow are tried."""
     pair = Pair(primary=filled(allow_control=False, control_code=0x97))
