@@ -36,6 +36,8 @@ class Proxy:
         """Added to every piece, in both directions."""
         self._open = asyncio.Event()
         self._open.set()
+        self._gates: set[asyncio.Event] = set()
+        """One of each connection, clear while it is paused by itself."""
         self._listener: socket.socket | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -72,9 +74,16 @@ class Proxy:
         """Forward nothing in either direction until `resume`; connections stay open."""
         self._open.clear()
 
+    def pause_present(self) -> None:
+        """Forward nothing on the connections that are open now until `resume`; others are not touched."""
+        for gate in self._gates:
+            gate.clear()
+
     def resume(self) -> None:
-        """Forward again after `pause`."""
+        """Forward again after `pause` and `pause_present`."""
         self._open.set()
+        for gate in self._gates:
+            gate.set()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -101,6 +110,9 @@ class Proxy:
         task.add_done_callback(lambda _: _abort(client))  # also of a task that is cut before it has begun
 
     async def _serve(self, client: socket.socket) -> None:
+        gate = asyncio.Event()
+        gate.set()
+        self._gates.add(gate)
         server = socket.socket()
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
         server.setblocking(False)
@@ -109,14 +121,15 @@ class Proxy:
         try:
             await asyncio.get_running_loop().sock_connect(server, ("127.0.0.1", self.target_port))
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._forward(client, server, down=False))
-                group.create_task(self._forward(server, client, down=True))
+                group.create_task(self._forward(client, server, gate, down=False))
+                group.create_task(self._forward(server, client, gate, down=True))
         except* OSError:
             pass  # one side is gone: so is the other, below
         finally:
+            self._gates.discard(gate)
             _abort(server)
 
-    async def _forward(self, source: socket.socket, target: socket.socket, *, down: bool) -> None:
+    async def _forward(self, source: socket.socket, target: socket.socket, gate: asyncio.Event, *, down: bool) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await self._open.wait()
@@ -124,6 +137,7 @@ class Proxy:
             if not piece:
                 raise ConnectionResetError("the other side closed")
             await self._open.wait()
+            await gate.wait()
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
             if down:

@@ -10,15 +10,19 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from fanout.replica.update import Stamp, Update
 
 __all__ = [
     "ASK_FOR_STAMPS",
+    "COUNT_PROPERTY",
     "NODE_PROPERTY",
     "STAMP_HEAD",
     "STAMP_PROPERTY",
+    "Count",
     "StampCount",
+    "decode_count",
     "encode_stamp",
     "split_stamp",
 ]
@@ -32,13 +36,40 @@ ASK_FOR_STAMPS = ("fanout-stamps", "1")
 NODE_PROPERTY = "fanout-node"
 """Name of the User Property by which both ends of a link tell their node identifier."""
 
+COUNT_PROPERTY = "fanout-count"
+"""Name of the User Property of CONNACK by which a `fanout primary` tells a link how far it has counted."""
+
 STAMP_HEAD = b"\x26" + struct.pack(">H", len(STAMP_PROPERTY)) + STAMP_PROPERTY.encode()  # 0x26: User Property
 """How an encoded stamp begins: properties without this have none."""
 
 _VALUE_AT = len(STAMP_HEAD) + 2
-_VALUE = re.compile(rb"([A-Za-z0-9][A-Za-z0-9_.-]{0,63}):([0-9]{1,18}):([0-9]{1,18}):([0-9]{1,18})")
+_NAME = r"([A-Za-z0-9][A-Za-z0-9_.-]{0,63})"
+_VALUE = re.compile(_NAME.encode() + rb":([0-9]{1,18}):([0-9]{1,18}):([0-9]{1,18})")
 """The name is one that a node could have, since it becomes part of file names. Numbers stay below 10**18, so that they
 fit 64 signed bits; microseconds reach that in the year 33658."""
+
+
+_COUNT = re.compile(_NAME + r":([0-9]{1,18}):([0-9]{1,18})")
+
+
+class Count(NamedTuple):
+    """How far a node has counted what it stamped."""
+
+    primary: str
+    """The node that stamps."""
+    epoch: int
+    """The epoch of its stamps."""
+    sequence: int
+    """Sequence of its newest stamp; 0 before the first."""
+
+    def __str__(self) -> str:
+        return f"{self.primary}:{self.epoch}:{self.sequence}"
+
+
+def decode_count(text: str | None) -> Count | None:
+    """Return what the User Property says; None when it is missing or is none."""
+    match = _COUNT.fullmatch(text or "")
+    return None if match is None else Count(match[1], int(match[2]), int(match[3]))
 
 
 class StampCount:
@@ -58,6 +89,11 @@ class StampCount:
         self.node = node
         self.epoch = epoch
         self.sequence = 0
+
+    @property
+    def now(self) -> Count:
+        """How far it has counted."""
+        return Count(self.node, self.epoch, self.sequence)
 
     def complete(self, updates: Sequence[Update], *, live: bool) -> list[Update]:
         """Return updates of a primary that does not stamp with this node's stamps, in order.

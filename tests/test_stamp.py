@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.replica.update import Stamp
-from fanout.stamp import encode_stamp, split_stamp
+from fanout.stamp import Count, StampCount, decode_count, encode_stamp, split_stamp
 
 STAMP = Stamp("plant-1", 1_700_000_000_000_000, 42, 1_700_000_000_123_456)
 
@@ -55,3 +55,11 @@ def test_encode_is_one_user_property() -> None:
 def test_split_leaves_properties_without_a_stamp(properties: bytes) -> None:
     """Nothing is taken for a stamp that is not one, whole, at the end."""
     assert split_stamp(properties) == (properties, None)
+
+
+def test_count_is_read_as_it_is_written() -> None:
+    """Whose count, since when, and how far; anything else is none."""
+    count = StampCount(node="plant-1", epoch=7)
+    assert decode_count(str(count.now)) == Count("plant-1", 7, 0)
+    for text in (None, "", "plant-1:7", "plant-1:7:x", "plant-1:7:1:2", "a/b:7:1"):
+        assert decode_count(text) is None

@@ -17,8 +17,10 @@ def link_lag(
     *,
     state: str,
     lag_seconds: float | None,
+    items_behind: int | None = None,
     heartbeat_age_seconds: float | None,
     heartbeat_interval_seconds: float,
+    heartbeat_refusal: str = "",
     received_total: int,
     topics: int,
 ) -> LinkLag:
@@ -28,8 +30,10 @@ def link_lag(
         name: The link's name.
         state: The link's state.
         lag_seconds: How far the link is behind, at least; None when that is not known.
+        items_behind: How many updates the primary has and the link has not got; None when that is not known.
         heartbeat_age_seconds: Time since a heartbeat came back; None when none did in this epoch.
         heartbeat_interval_seconds: Time between heartbeats; 0 when they are switched off.
+        heartbeat_refusal: Why heartbeats do not come back; empty when nothing says that they will not.
         received_total: PUBLISH packets received from the primary.
         topics: Retained topics held.
     """
@@ -37,7 +41,8 @@ def link_lag(
     if heartbeat_interval_seconds <= 0:
         detail = "heartbeats are switched off"
     elif lag_seconds is None:
-        detail = "no heartbeat came back yet; the primary may not allow publishing to the control topic"
+        waiting = "no heartbeat came back yet; the primary may not allow publishing to the control topic"
+        detail = heartbeat_refusal or waiting
     elif heartbeat_age_seconds is not None and heartbeat_age_seconds > 2 * heartbeat_interval_seconds:
         detail = "a heartbeat is overdue: the lag is at least this"
     return LinkLag(
@@ -46,6 +51,7 @@ def link_lag(
         lag_seconds=lag_seconds,
         basis="unknown" if lag_seconds is None else "heartbeat",
         detail=detail,
+        items_behind=items_behind,
         heartbeat_age_seconds=heartbeat_age_seconds,
         heartbeat_interval_seconds=heartbeat_interval_seconds or None,
         received_total=received_total,

@@ -115,9 +115,18 @@ METRICS = (
         "fanout_link_alarm", "gauge", "1 while a person must decide on what an audit left in place, else 0.", ("link",)
     ),
     MetricSpec(
+        "fanout_link_hops", "gauge", "Fanout nodes above this one on the longest way; 0 at another primary.", ("link",)
+    ),
+    MetricSpec(
         "fanout_link_lag_seconds",
         "gauge",
         "How far behind the link is, at least; absent when unknown.",
+        ("link",),
+    ),
+    MetricSpec(
+        "fanout_link_items_behind",
+        "gauge",
+        "Updates that a fanout primary had stamped and that had not come; absent when unknown.",
         ("link",),
     ),
     MetricSpec(
@@ -291,6 +300,8 @@ def _samples(status: NodeStatus, lags: Iterable[LinkLag]) -> Iterator[Sample]:
     for lag in lags:
         if lag.lag_seconds is not None:
             yield "fanout_link_lag_seconds", (lag.name,), lag.lag_seconds
+        if lag.items_behind is not None:
+            yield "fanout_link_items_behind", (lag.name,), lag.items_behind
         if lag.heartbeat_age_seconds is not None:
             yield "fanout_link_heartbeat_age_seconds", (lag.name,), lag.heartbeat_age_seconds
     if status.server is not None:
@@ -330,6 +341,7 @@ def _link_samples(link: LinkDetail) -> Iterator[Sample]:
     yield "fanout_link_missing_announced_total", label, link.missing_announced_total
     yield "fanout_link_missing_suppressed_total", label, link.missing_suppressed_total
     yield "fanout_link_alarm", label, link.alarm is not None
+    yield "fanout_link_hops", label, link.hops
     for selector in link.selectors:
         yield "fanout_selector_topics", (link.name, selector.filter), selector.topics
         complete = (link.name, selector.filter, selector.evidence or "")

@@ -236,6 +236,9 @@ class LinkDetail(LinkReadiness):
     paths_above: tuple[str, ...] = Field(
         default=(), description="Fanout nodes above this one, from the top to the primary, one text for each way."
     )
+    hops: NonNegativeInt = Field(
+        default=0, description="How many fanout nodes are on the longest of these ways; 0 at a primary that is none."
+    )
 
 
 class ServerStatus(_Document):
@@ -416,6 +419,11 @@ class LinkLag(_Document):
         description="`heartbeat`: measured by the link's own message through the data path; or `unknown`."
     )
     detail: str = Field(description="Why the lag is unknown or only a lower bound; empty otherwise.")
+    items_behind: NonNegativeInt | None = Field(
+        default=None,
+        description="How many updates a `fanout primary` had stamped that had not come, of all its topics, when that "
+        "was known last. Null when it is not known, as at any other primary; never zero for that.",
+    )
     heartbeat_age_seconds: NonNegativeFloat | None = Field(
         description="Time since a heartbeat last came back; null when none did in this epoch."
     )

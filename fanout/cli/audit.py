@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fanout.cli.exit_codes import ExitCode
+from fanout.cli.exit_codes import ExitCode, exit_code_of
 from fanout.cli.options import DEFAULT_URL, JsonOption, UrlOption
-from fanout.errors import AuditRefused
+from fanout.errors import AuditRefused, FanoutError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.table import Table
 
     from fanout.api.models import AuditDetail, NodeStatus
+    from fanout.cli.client import NodeClient
 
 __all__ = ["register"]
 
@@ -21,7 +24,7 @@ __all__ = ["register"]
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
     app.command(
-        epilog="Exit codes: 0 equal now; 1 topics left in place, or an audit failed; 3 unreachable; 5 none can begin."
+        epilog="Exit codes: 0 equal now; 1 topics left in place, or an audit failed; 3 unreachable; 5 one cannot begin."
     )(audit)
 
 
@@ -40,13 +43,14 @@ def audit(
     max_removed_percent of the link allows.
     """
     from fanout.cli.client import NodeClient
-    from fanout.cli.terminal import print_json, show
+    from fanout.cli.terminal import print_error, print_json, show
 
     with NodeClient(url) as client:
         names = _names(client.status(), link)
-        details = {name: client.audit(name, confirmed=confirm) for name in names}
+        details, faults = _audit_each(client, names, confirm=confirm)
     if as_json:
-        print_json({name: detail.model_dump(mode="json") for name, detail in details.items()})
+        documents = {name: detail.model_dump(mode="json") for name, detail in details.items()}
+        print_json(documents | {name: {"error": fault.message, "hint": fault.hint} for name, fault in faults.items()})
     elif details:
         show(_table(details))
         for name, detail in details.items():
@@ -54,10 +58,33 @@ def audit(
                 show("", f"{name}: the audit failed: {detail.failure}")
             elif detail.kept_topics:
                 show("", f"{name}: if these topics are gone at the primary: fanout audit {name} --confirm")
-    else:
+    elif not faults:
         show("the node has no links")
+    for fault in faults.values():
+        print_error(fault)
+    if faults:
+        raise typer.Exit(exit_code_of(list(faults.values())[-1]))
     wrong = any(detail.failure is not None or detail.kept_topics for detail in details.values())
     raise typer.Exit(ExitCode.NO if wrong else ExitCode.OK)
+
+
+def _audit_each(
+    client: NodeClient, names: Iterable[str], *, confirm: bool
+) -> tuple[dict[str, AuditDetail], dict[str, FanoutError]]:
+    """Audit one link after another; return what was found, and why there is nothing of the others.
+
+    When the node does not answer any more, what follows is not asked for; that fault is the last one.
+    """
+    details: dict[str, AuditDetail] = {}
+    faults: dict[str, FanoutError] = {}
+    for name in names:
+        try:
+            details[name] = client.audit(name, confirmed=confirm)
+        except FanoutError as error:
+            faults[name] = error
+            if not isinstance(error, AuditRefused):
+                break
+    return details, faults
 
 
 def _names(node: NodeStatus, link: str | None) -> list[str]:

@@ -52,8 +52,8 @@ class ProbedVersion(enum.StrEnum):
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
     app.command(
-        epilog="Exit codes: 0 a link can replicate from it with proof; 1 it cannot; 3 unreachable; 4 the extra probe is"
-        " missing; 5 refused, the time was up, or something could not be cleaned up."
+        epilog="Exit codes: 0 a link can replicate from it with proof; 1 it cannot, or with two-pass only; 3"
+        " unreachable; 4 the extra probe is missing; 5 refused, the time was up, or something could not be cleaned up."
     )(probe)
 
 
@@ -194,7 +194,8 @@ def _show(report: Report, advice: Advice) -> None:
     show(facts(("primary", report.address), ("says it is", report.server or "-")))
     for version in report.versions:
         show("", f"MQTT {'5' if version.version == 5 else '3.1.1'}", "", _table(version))
-    show("", f"{'yes' if advice.can_replicate else 'no'}: {advice.reason}", "")
+    verdict = "yes" if advice.is_proved else "without proof" if advice.can_replicate else "no"
+    show("", f"{verdict}: {advice.reason}", "")
     show(*advice.toml.splitlines())
 
 
@@ -215,6 +216,7 @@ def _document(report: Report, advice: Advice) -> dict[str, object]:
         "complete": report.complete,
         "left_behind": report.left_behind or None,
         "can_replicate": advice.can_replicate,
+        "evidence": advice.evidence,
         "reason": advice.reason,
         "mqtt": {
             "5" if one.version == 5 else "3.1.1": [
@@ -246,4 +248,4 @@ def _exit_code(report: Report, advice: Advice) -> ExitCode:
         print_error(fault)
     if faults:
         return ExitCode.FAILED
-    return ExitCode.OK if advice.can_replicate else ExitCode.NO
+    return ExitCode.OK if advice.is_proved else ExitCode.NO

@@ -112,7 +112,7 @@ def _links_table(node: NodeStatus) -> Table:
     return table
 
 
-_NUMBERS = ("topics", "payload", "received", "sessions", "heartbeat age", "lag")
+_NUMBERS = ("topics", "payload", "received", "sessions", "heartbeat age", "lag", "items")
 
 
 def _selectors_table(links: tuple[LinkDetail, ...]) -> Table:
@@ -233,12 +233,13 @@ def _lag_table(document: LagDocument) -> Table:
     from fanout.cli.quantities import as_count, as_duration
     from fanout.cli.terminal import columns, state_text
 
-    table = columns("link", "state", "lag", "basis", "heartbeat age", "received", "topics", right=_NUMBERS)
+    table = columns("link", "state", "lag", "items", "basis", "heartbeat age", "received", "topics", right=_NUMBERS)
     for link in document.links:
         table.add_row(
             link.name,
             state_text(link.state),
             as_duration(link.lag_seconds),
+            as_count(link.items_behind),
             link.basis,
             as_duration(link.heartbeat_age_seconds),
             as_count(link.received_total),

@@ -16,6 +16,7 @@ from fanout.errors import FanoutError
 from fanout.link.audit import AuditReport
 from fanout.link.events import (
     AuditEnded,
+    ControlRefused,
     Event,
     HeartbeatReturned,
     QosLowered,
@@ -83,6 +84,8 @@ class Account:
         self._unanswered = 0
         """Connections begun since the primary answered one; the first tells its states, the others are repeats."""
         self._last_error: FanoutError | None = None
+        self._control_refusal = ""
+        """Why heartbeats do not come back, as it was logged; empty when they do."""
         self._refusals_told = 0
         """Epoch in which it was told that the replica is full."""
 
@@ -120,8 +123,10 @@ class Account:
             last_error=None if self._last_error is None else self._last_error.message,
             last_error_hint=None if self._last_error is None else self._last_error.hint or None,
             lag_ns=session.control.lag_ns(now),
+            items_behind=session.backlog.items(now, newest=session.reception.newest_stamp),
             round_trip_ns=session.control.round_trip_ns(),
             heartbeat_age_s=session.control.age_s(now),
+            heartbeat_refusal=session.control.refusal,
             received_total=inbox.received_total,
             outside_total=inbox.outside_total,
             overtaken_total=session.reception.overtaken_total,
@@ -157,6 +162,17 @@ class Account:
                 self._take_standing(standing)
             case HeartbeatReturned(round_trip_ns):
                 self._tell("heartbeat", lag_us=round_trip_ns // 1000)
+                if self._control_refusal:
+                    self._control_refusal = ""
+                    self._logger.info("heartbeats come back")
+            case ControlRefused(reason) if self._config.heartbeat_s and reason != self._control_refusal:
+                self._control_refusal = reason
+                self._logger.warning(
+                    "no heartbeats, lag is unknown and a stall is not noticed",
+                    reason=reason,
+                    hint=f"Let the link's user publish and read below {self._config.control_topic}/ at the primary,"
+                    " every heartbeat_s",
+                )
             case QosLowered(index, qos):
                 selector = self._config.selectors[index]
                 self._logger.warning(

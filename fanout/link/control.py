@@ -27,6 +27,7 @@ class ControlChannel:
         own_filter: A Topic Filter with a wildcard that matches the fence, and nothing that anyone publishes to besides.
         probe_filter: A Topic Filter that is never subscribed; UNSUBSCRIBE with it does nothing but be answered.
         permitted: Whether messages come back; None while that is not known in this epoch.
+        refusal: Why the newest message did not, for a person; empty when it did, and when that is not known.
         stamp: The newest stamp that the primary put on one of them; None without stamps.
     """
 
@@ -46,7 +47,10 @@ class ControlChannel:
         self.own_filter = self.topic + b"/+"
         self.probe_filter = self.topic + b"/probe"
         self.permitted: bool | None = None
+        self.refusal = ""
         self.stamp: Stamp | None = None
+        self._tries_again = False
+        """Whether what was refused may be taken later."""
         self._nonce = nonce
         self._heartbeat_s = heartbeat_s
         self._count = 0
@@ -61,6 +65,8 @@ class ControlChannel:
     def begin_epoch(self) -> None:
         """Forget what was learnt in the former epoch."""
         self.permitted = None
+        self.refusal = ""
+        self._tries_again = False
         self.stamp = None
         self._under_way.clear()
         self._returned = None
@@ -73,10 +79,24 @@ class ControlChannel:
         self._last_sent = now
         return payload
 
-    def refuse(self) -> None:
-        """Note that the primary does not let messages through."""
+    @property
+    def is_open(self) -> bool:
+        """Whether a message that is published now should come back."""
+        return bool(self.permitted) and not self.refusal
+
+    def refuse(self, refusal: str) -> None:
+        """Note that the primary does not let messages through in this epoch, and why."""
         self.permitted = False
+        self.refusal = refusal
+        self._tries_again = False
         self._under_way.clear()
+
+    def refuse_message(self, payload: bytes, refusal: str) -> None:
+        """Note that the primary did not take one message; it may take the next."""
+        self.permitted = bool(self.permitted)
+        self.refusal = refusal
+        self._tries_again = True
+        self._under_way.pop(payload, None)
 
     def receive(self, payload: bytes, *, now: float, stamp: Stamp | None = None) -> int | None:
         """Take a message of the control topic.
@@ -97,6 +117,7 @@ class ControlChannel:
         while payload in self._under_way:
             del self._under_way[next(iter(self._under_way))]
         self.permitted = True
+        self.refusal = ""
         self.stamp = stamp
         self._returned = (sent, now)
         return round((now - sent) * 1e9)
@@ -133,7 +154,7 @@ class ControlChannel:
         return min(heartbeat_at, *later, _NEVER)
 
     def _heartbeat_at(self) -> float:
-        if not (self.permitted and self._heartbeat_s):
+        if not ((self.permitted or self._tries_again) and self._heartbeat_s):
             return _NEVER
         return self._last_sent + self._heartbeat_s
 
@@ -155,10 +176,15 @@ class ControlChannel:
         Everything before the newest message that came back is applied. The next heartbeat leaves one interval
         after it, so without it the lag grows by itself, with or without traffic.
         """
-        if self._returned is None or not self._heartbeat_s or not self.permitted:
+        if self._returned is None or not self._heartbeat_s or not self.is_open:
             return None
         sent, came = self._returned
         return round(max(came - sent, now - sent - self._heartbeat_s) * 1e9)
+
+    def is_late(self, now: float) -> bool:
+        """Say whether the replica is behind by more than two intervals, or that is not known."""
+        lag_ns = self.lag_ns(now)
+        return lag_ns is None or lag_ns > 2e9 * self._heartbeat_s
 
     def age_s(self, now: float) -> float | None:
         """Return the time since a message came back last, in seconds; None when none did in this epoch."""

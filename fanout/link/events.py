@@ -21,6 +21,7 @@ from fanout.standing import Standing
 __all__ = [
     "Applied",
     "AuditEnded",
+    "ControlRefused",
     "Event",
     "Failed",
     "Forwarded",
@@ -92,6 +93,14 @@ class HeartbeatReturned:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlRefused:
+    """A message of the link's own does not come back: without heartbeats lag is not known, and a stall not noticed."""
+
+    reason: str
+    """Why, for a person."""
+
+
+@dataclass(frozen=True, slots=True)
 class Forwarded:
     """The primary answered, or never will, for a message of a local client."""
 
@@ -143,6 +152,7 @@ class Failed:
 Event: TypeAlias = (
     Applied
     | AuditEnded
+    | ControlRefused
     | Forwarded
     | StateEntered
     | SelectorComplete

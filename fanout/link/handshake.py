@@ -13,10 +13,18 @@ from fanout.errors import LinkLost, PrimaryRefused
 from fanout.link.outgoing import Limits
 from fanout.mqtt.packets import Connack, Disconnect
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.stamp import ASK_FOR_STAMPS, NODE_PROPERTY
+from fanout.stamp import ASK_FOR_STAMPS, COUNT_PROPERTY, NODE_PROPERTY, Count, decode_count
 from fanout.standing import Standing
 
-__all__ = ["Handshake", "check_cycle", "disconnected", "read_connack", "refused_subscription", "unanswered_hint"]
+__all__ = [
+    "Handshake",
+    "check_cycle",
+    "disconnected",
+    "read_connack",
+    "reason_text",
+    "refused_subscription",
+    "unanswered_hint",
+]
 
 _RETURN_CODES = {
     1: ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
@@ -54,6 +62,8 @@ class Handshake:
     """Node identifier of the primary when it is a fanout node, else None."""
     stamped: bool
     """Whether the primary puts a stamp on what it sends."""
+    count: Count | None = None
+    """How far a primary has counted that stamps all it serves; None of any other."""
 
 
 def read_connack(packet: Connack, config: LinkConfig) -> Handshake:
@@ -70,7 +80,7 @@ def read_connack(packet: Connack, config: LinkConfig) -> Handshake:
         code = packet.reason_code if config.version == 5 else _RETURN_CODES.get(packet.reason_code, 0x80)
         told = packet.properties.reason_string
         raise PrimaryRefused(
-            f"the primary refused the connection: {_text(code)}" + (f" ({told})" if told else ""),
+            f"the primary refused the connection: {reason_text(code)}" + (f" ({told})" if told else ""),
             reason_code=code,
             hint=unanswered_hint(config) if packet.reason_code == 1 and config.version == 4 else _hint(code),
         )
@@ -88,6 +98,7 @@ def read_connack(packet: Connack, config: LinkConfig) -> Handshake:
         session_expiry_s=config.session_expiry_s if expiry_s is None else expiry_s,
         primary_node=dict(properties.user_property).get(NODE_PROPERTY),
         stamped=ASK_FOR_STAMPS in properties.user_property,
+        count=decode_count(dict(properties.user_property).get(COUNT_PROPERTY)),
     )
 
 
@@ -102,7 +113,7 @@ def disconnected(packet: Disconnect) -> LinkLost:
     """Return the error for a DISCONNECT from the primary."""
     told = packet.properties.reason_string
     return LinkLost(
-        f"the primary closed the connection: {_text(packet.reason_code)}" + (f" ({told})" if told else ""),
+        f"the primary closed the connection: {reason_text(packet.reason_code)}" + (f" ({told})" if told else ""),
         hint=_hint(packet.reason_code),
     )
 
@@ -110,7 +121,7 @@ def disconnected(packet: Disconnect) -> LinkLost:
 def refused_subscription(topic_filter: str, reason_code: int) -> PrimaryRefused:
     """Return the error for a SUBACK that refuses `topic_filter`."""
     return PrimaryRefused(
-        f"the primary refused the subscription {topic_filter}: {_text(reason_code)}",
+        f"the primary refused the subscription {topic_filter}: {reason_text(reason_code)}",
         reason_code=reason_code,
         hint="Allow the link's user to subscribe to it at the primary, or correct the selector",
     )
@@ -131,7 +142,8 @@ def check_cycle(standing: Standing, node_id: str) -> None:
             )
 
 
-def _text(code: int) -> str:
+def reason_text(code: int) -> str:
+    """Return a Reason Code in words, with its number."""
     known = code in ReasonCode.__members__.values()
     return f"{ReasonCode(code).text if known else 'unknown Reason Code'} (0x{code:02X})"
 

@@ -11,12 +11,13 @@ from itertools import groupby
 from operator import itemgetter
 
 from fanout.config import LinkConfig
-from fanout.errors import PrimaryRefused, ProtocolError
+from fanout.errors import LinkLost, PrimaryRefused, ProtocolError
+from fanout.link.backlog import Backlog
 from fanout.link.control import ControlChannel
 from fanout.link.counting import RetainedCount
-from fanout.link.events import Forwarded, HeartbeatReturned, StandingTold
+from fanout.link.events import ControlRefused, Forwarded, HeartbeatReturned, StandingTold
 from fanout.link.forwarding import Forwarding, verdict
-from fanout.link.handshake import disconnected, read_connack
+from fanout.link.handshake import disconnected, read_connack, reason_text
 from fanout.link.keep_alive import KeepAlive
 from fanout.link.life import SessionLife
 from fanout.link.outgoing import Outgoing
@@ -60,6 +61,7 @@ class Inbox:
         primary: Primary,
         count: RetainedCount,
         keep_alive: KeepAlive,
+        backlog: Backlog,
     ) -> None:
         """Prepare for one link.
 
@@ -74,6 +76,7 @@ class Inbox:
             primary: Told what the primary says of itself.
             count: Takes its figures.
             keep_alive: Told the Keep Alive in force.
+            backlog: Told how far the primary has counted.
         """
         self.connections_total = 0
         self.received_total = 0
@@ -88,6 +91,7 @@ class Inbox:
         self._primary = primary
         self._count = count
         self._keep_alive = keep_alive
+        self._backlog = backlog
 
     def take(self, item: Item) -> None:
         """Take what was decoded, in the order of arrival.
@@ -124,6 +128,7 @@ class Inbox:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "Session Present after Clean Start")  # [MQTT-3.2.2-2]
         self.connections_total += 1
         self._keep_alive.accept(handshake.keep_alive_s)
+        self._backlog.tell(handshake.count)
         life.tenure.grant(handshake.session_expiry_s)
         self._reception.begin_connection(
             stamped=handshake.stamped,
@@ -239,10 +244,25 @@ class Inbox:
                 life.tell(Forwarded(message.token, verdict(reason_code)))
                 continue
             if reason_code >= 0x80 and message.topic == self._control.topic:
-                self._control.refuse()
+                self._refuse_control(message.payload, reason_code)
             if life.stage is not None:
                 life.stage.receive_puback(life.now)
         self._forwarding.send(life.now)
+
+    def _refuse_control(self, payload: bytes, reason_code: int) -> None:
+        """Take that the primary refuses a message to the control topic: for good, or this one only.
+
+        Raises:
+            LinkLost: No heartbeat will end the stall that the link is in.
+        """
+        why = reason_text(reason_code)
+        if reason_code == ReasonCode.NOT_AUTHORIZED:
+            self._control.refuse(f"the primary does not let the link publish to its control topic: {why}")
+        else:
+            self._control.refuse_message(payload, f"the primary refused the newest heartbeat: {why}")
+        self._life.tell(ControlRefused(self._control.refusal))
+        if not self._control.permitted and self._life.state is LinkState.STALLED:
+            raise LinkLost(f"the link is stalled, and {self._control.refusal}")
 
     def _on_suback(self, packet: Suback) -> None:
         if not self._outgoing.answered(packet.packet_id):

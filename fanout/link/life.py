@@ -23,6 +23,7 @@ from fanout.link.course import Course
 from fanout.link.events import (
     Applied,
     AuditEnded,
+    ControlRefused,
     Event,
     Failed,
     Forwarded,
@@ -301,6 +302,8 @@ class SessionLife:
             self._primary.system_topics.note_answer()
             self._primary.learn(stage.fence, stage.order, stage.why)
             self._primary.is_mosquitto = stage.order is Order.KNOWN and self._primary.node is None
+            if self._control.refusal:
+                self.tell(ControlRefused(self._control.refusal))
             self._begin_sync(compare=False)
         elif isinstance(stage, PendingStage) and stage.done:
             self._trigger(Trigger.PENDING_APPLIED)

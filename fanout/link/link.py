@@ -263,6 +263,8 @@ class Link:
         if self._comparison is not None:
             watching = self._watch_list(self._comparison)
             watches.append(asyncio.create_task(watching, name=f"link-{self.config.name}-list"))
+        if self.config.heartbeat_s and self.config.version == 5:
+            watches.append(asyncio.create_task(self._watch_backlog(), name=f"link-{self.config.name}-backlog"))
         for watch in watches:
             watch.add_done_callback(self._watch_ended)
         connection = LinkConnection(
@@ -344,10 +346,20 @@ class Link:
             if self._account.state is not LinkState.LIVE or self._session.life.auditing:
                 continue
             for index, address in enumerate(better):
-                if await probe.answers(address, self.config, node_id=self._node_id):
+                allowed = self._addresses.may_return(index, self._clock.monotonic())
+                if allowed and await probe.ask(address, self.config, node_id=self._node_id):
                     self._preferred = index
                     self._attention.set()
                     return
+
+    async def _watch_backlog(self) -> None:
+        """Ask the primary how far it has counted, on a connection of its own, while heartbeats are late."""
+        while True:
+            await asyncio.sleep(self.config.heartbeat_s)
+            if self._session.backlog.is_wanted(self._clock.monotonic()):
+                answer = await probe.ask(self._address, self.config, node_id=self._node_id)
+                if answer is not None and answer.count is not None:
+                    self._session.backlog.tell(answer.count)
 
     async def _watch_list(self, comparison: ListComparison) -> None:
         """Compare what is held with the primary's list of retained messages, each time the link has become live."""

@@ -1,4 +1,4 @@
-"""Whether an address of a primary answers, asked on a connection of its own.
+"""What an address of a primary answers, asked on a connection of its own.
 
 Owns that connection: CONNECT under another Client Identifier and without a session, CONNACK, DISCONNECT. The link's own
 connection and session are not touched.
@@ -12,19 +12,19 @@ from dataclasses import replace
 from fanout.config import Address, LinkConfig, read_password
 from fanout.errors import FanoutError, LinkLost
 from fanout.link.connection import LinkConnection, connect
-from fanout.link.handshake import read_connack
+from fanout.link.handshake import Handshake, read_connack
 from fanout.link.outgoing import Outgoing
 from fanout.mqtt.decoder import Decoder
 from fanout.mqtt.packets import Connack
 from fanout.mqtt.reason_codes import ReasonCode
 
-__all__ = ["answers"]
+__all__ = ["ask"]
 
 _READ_AHEAD_BYTES_MAX = 64 * 1024
 
 
-async def answers(address: Address, config: LinkConfig, *, node_id: str) -> bool:
-    """Say whether a primary accepts a client at `address`.
+async def ask(address: Address, config: LinkConfig, *, node_id: str) -> Handshake | None:
+    """Return what a primary at `address` tells a client that it accepts; None when it accepts none.
 
     Args:
         address: Where to ask.
@@ -35,7 +35,7 @@ async def answers(address: Address, config: LinkConfig, *, node_id: str) -> bool
     config = replace(config, client_id=client_id, session_expiry_s=0)
     outgoing = Outgoing(config, node_id=node_id)
     decoder = Decoder(version=config.version, packet_bytes_max=config.packet_bytes_max, role="client")
-    answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    answered: asyncio.Future[Handshake] = asyncio.get_running_loop().create_future()
 
     def take(data: bytes) -> None:
         if answered.done():
@@ -43,8 +43,7 @@ async def answers(address: Address, config: LinkConfig, *, node_id: str) -> bool
         try:
             for item in decoder.feed(data):
                 if isinstance(item, Connack):
-                    read_connack(item, config)
-                    answered.set_result(None)
+                    answered.set_result(read_connack(item, config))
                     return
             if decoder.fault is not None:
                 raise decoder.fault
@@ -67,12 +66,12 @@ async def answers(address: Address, config: LinkConfig, *, node_id: str) -> bool
         connection.read_ahead = False
         connection.write(outgoing.take())
         async with asyncio.timeout(config.connect_timeout_s):
-            await answered
+            handshake = await answered
         outgoing.disconnect(ReasonCode.SUCCESS, end_session=False, now=0.0)
         connection.write(outgoing.take())
     except (FanoutError, TimeoutError):
-        return False
+        return None
     finally:
         answered.cancel()
         await connection.close()
-    return True
+    return handshake

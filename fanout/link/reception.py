@@ -32,6 +32,7 @@ class Reception:
         intake: Turns rows into updates; the pass over the retained sets tells it at which QoS they are subscribed.
         content: What is not replicated of what the selectors cover; None when they take everything.
         recollection: What may come again in the resumed session.
+        newest_stamp: Stamp of the newest live update that came; None when it had none, and before the first.
         overtaken_total: Retained messages left out because something newer for their topic had come in front of them.
     """
 
@@ -47,6 +48,7 @@ class Reception:
             stamps: The node's count, used with `stamp_updates`; None stamps nothing.
         """
         self.overtaken_total = 0
+        self.newest_stamp: Stamp | None = None
         self._inbound = Inbound()
         self.intake = Intake(config.selectors, replica=replica, control_prefix=control_prefix, inbound=self._inbound)
         self.intake.retain_all = config.version == 4 and config.retain_policy == "keep"
@@ -127,6 +129,8 @@ class Reception:
         if queued:
             updates = [update for update in updates if not self._replica.overtakes(update)]
             self.overtaken_total += len(batch.updates) - len(updates)
+        if updates and phase is Phase.LIVE:
+            self.newest_stamp = updates[-1][8]
         changes = self._apply(updates, phase=phase, of_pass=not queued)
         acknowledgement = encode_acknowledgement(batch)
         if changes.updates or acknowledgement:

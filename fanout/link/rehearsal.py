@@ -134,7 +134,7 @@ class Rehearsal(Stage):
         if outgoing.takes(message):
             outgoing.publish(message, now=now)
         else:
-            control.refuse()
+            control.refuse("the primary takes no messages at QoS 1, or none as large as a heartbeat")
         if self._asks_system:
             outgoing.subscribe(SERVER_FENCE, qos=0, no_local=False, retain_handling=0, now=now)
             outgoing.subscribe(RETAINED_COUNT, qos=0, no_local=False, retain_handling=0, now=now)
@@ -143,11 +143,11 @@ class Rehearsal(Stage):
     def receive_suback(self, packet: Suback, now: float) -> None:
         """Take a SUBACK: a refused control topic is no channel."""
         if packet.packet_id == self._control_suback_id and packet.reason_codes[0] >= 0x80:
-            self._control.refuse()
+            self._control.refuse("the primary does not let the link subscribe to its control topic")
             self._answer(now)
 
     def receive_puback(self, now: float) -> None:
-        """Take the PUBACK of the control message, after `ControlChannel.refuse` when it refuses."""
+        """Take the PUBACK of the control message, after `ControlChannel` was told of it when it refuses."""
         if self._control.permitted is None:
             self._control_by = now + CONTROL_PATIENCE_S
         self._answer(now)
@@ -189,7 +189,7 @@ class Rehearsal(Stage):
             LinkLost: The primary does not answer.
         """
         if now >= self._control_by and self._control.permitted is None:
-            self._control.refuse()
+            self._control.refuse("what the link publishes to its control topic does not come back")
         if now >= min(self._control_by, self._late_fence_by):
             self._answer(now)
         if not self.done and now >= self._fails_at:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from fanout.config import LinkConfig
 from fanout.errors import FanoutError, SnapshotUnproved
+from fanout.link.backlog import Backlog
 from fanout.link.control import ControlChannel
 from fanout.link.counting import RetainedCount
 from fanout.link.events import Event
@@ -96,6 +97,8 @@ class LinkSession:
         self._forwarding = Forwarding(self._outgoing)
         self._keep_alive = KeepAlive(config, outgoing=self._outgoing, probe_filter=self.control.probe_filter)
         self._heartbeat = Heartbeat(self.control, outgoing=self._outgoing)
+        self.backlog = Backlog(self.control)
+        """What the primary has counted beyond what came."""
         self.inbox = Inbox(
             config,
             replica=replica,
@@ -107,6 +110,7 @@ class LinkSession:
             primary=self.primary,
             count=self.count,
             keep_alive=self._keep_alive,
+            backlog=self.backlog,
         )
         self._decoder: Decoder | None = None
         """Of the newest Network Connection; None before the first."""

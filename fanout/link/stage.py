@@ -43,7 +43,7 @@ class Stage:
         """Take an UNSUBACK."""
 
     def receive_puback(self, now: float) -> None:
-        """Take the PUBACK of an own message, after `ControlChannel.refuse` when it refuses."""
+        """Take the PUBACK of an own message, after `ControlChannel` was told when it refuses."""
 
     def receive_pingresp(self, now: float) -> None:
         """Take PINGRESP."""
@@ -107,7 +107,7 @@ class PendingStage(Stage):
         """Send PINGREQ and a marker."""
         self._outgoing.ping(now)
         marker: bytes | None = None
-        if self._control.permitted and self._outgoing.free:
+        if self._control.is_open and self._outgoing.free:
             marker = self._control.send(now)
             self._outgoing.publish(Message(self._control.topic, marker), now=now)
         self._proof = SnapshotProof(0, fence=None, marker=marker, now=now, quiet_s=self._quiet_s)

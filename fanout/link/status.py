@@ -93,10 +93,14 @@ class LinkStatus:
     lag_ns: int | None
     """How far behind the replica is at least; grows by itself when heartbeats stay away; None when
     unknown."""
+    items_behind: int | None
+    """How many updates the primary had stamped that had not come, when that was known last; None when unknown."""
     round_trip_ns: int | None
     """What the newest heartbeat of this epoch took; None when none came back."""
     heartbeat_age_s: float | None
     """Time since a heartbeat came back, in seconds; None when none did in this epoch."""
+    heartbeat_refusal: str
+    """Why heartbeats do not come back, as far as the primary showed it; empty when they do, or may yet."""
     received_total: int
     """PUBLISH packets received."""
     outside_total: int

@@ -486,7 +486,7 @@ class RetainedSync(Stage):
             self._proof = SilentProof(packet_id, now=now, quiet_s=self._quiet_s)
             return
         marker: bytes | None = None
-        if self._control.permitted and self._outgoing.free:
+        if self._control.is_open and self._outgoing.free:
             marker = self._control.send(now)
             self._outgoing.publish(Message(self._control.topic, marker), now=now)
         self._proof = SnapshotProof(packet_id, fence=fence, marker=marker, now=now, quiet_s=self._quiet_s)

@@ -114,8 +114,10 @@ class NodeDocuments:
                     status.name,
                     state=status.called,
                     lag_seconds=None if status.lag_ns is None else status.lag_ns / _NS_PER_S,
+                    items_behind=status.items_behind,
                     heartbeat_age_seconds=status.heartbeat_age_s,
                     heartbeat_interval_seconds=link.config.heartbeat_s,
+                    heartbeat_refusal=status.heartbeat_refusal,
                     received_total=status.received_total,
                     topics=status.topics,
                 )
@@ -204,6 +206,7 @@ class NodeDocuments:
             missing_announced_total=status.missing_announced_total,
             missing_suppressed_total=status.missing_suppressed_total,
             paths_above=tuple(" > ".join(path) for path in status.paths_above),
+            hops=max(map(len, status.paths_above), default=0),
         )
 
     def _server(self) -> ServerStatus | None:

@@ -141,6 +141,7 @@ class Node:
                 gate=self.gate,
                 subscribed=self._announce_missing if self._announcing else None,
                 retain_available=config.retained.available,
+                stamps=self.stamps if role == "primary" else None,
             )
         self.documents = NodeDocuments(self)
         self.http = (

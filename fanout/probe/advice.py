@@ -24,7 +24,21 @@ _NEEDED: Final = {
     _LARGE: "large retained sets do not arrive whole",
 }
 """What must pass, each with what is said when it does not; each needs the one before."""
-_EVIDENCE: Final = ("marker", "barrier", "fence")
+_SUBACK: Final = "SUBACK first"
+"""What a link awaits wherever it comes."""
+_LATER: Final = ("fence", "barrier")
+"""What a link awaits behind all of a set; what comes too early makes it take the set by silence, twice."""
+_MARKER: Final = "marker"
+"""What a link awaits besides, where its own messages come back."""
+_BARRIER: Final = "barrier"
+_TWO_PASS: Final = "two-pass"
+_SERVER_FENCE: Final = "$SYS version"
+"""The check for the fence that needs no right to publish."""
+_TWO_PASS_MEANS: Final = (
+    'with min_evidence = "two-pass" only, without which the node is never ready: a set counts as complete when it was'
+    " taken twice, each time until nothing new came for a while, and brought the same topics; one that is cut short"
+    " alike each time passes, too"
+)
 _SESSION_EXPIRY_S: Final = 300
 """What a link asks for unless it is configured."""
 _AUDIT_OFTEN_S: Final = 300.0
@@ -36,12 +50,23 @@ _QUIET_S: Final = 5.0
 class Advice:
     """What to configure."""
 
-    can_replicate: bool
-    """Whether a link gets retained sets from this primary and can prove them complete."""
+    evidence: str | None
+    """What a link with these settings takes a set for complete by: `marker`, `barrier`, or the weaker `two-pass`; None
+    when it would not become ready."""
     reason: str
     """Why, or why not; one sentence without a full stop."""
     toml: str
     """A whole configuration of a secondary."""
+
+    @property
+    def can_replicate(self) -> bool:
+        """Whether a link with these settings becomes ready."""
+        return self.evidence is not None
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether what comes behind a set proves it complete."""
+        return self.evidence in (_MARKER, _BARRIER)
 
 
 def advise(report: Report, *, read_filter: str | None, keys: Mapping[str, str]) -> Advice:
@@ -52,13 +77,15 @@ def advise(report: Report, *, read_filter: str | None, keys: Mapping[str, str]) 
         read_filter: The filter that the link would select; None for all topics.
         keys: Keys of the link that are known already, such as `username`.
     """
-    usable = [one for one in report.versions if _reason_against(one) is None]
-    best = usable[0] if usable else report.versions[0]
-    if not usable:
-        accepted = [one for one in report.versions if one.has_passed("connection")]
-        best = accepted[0] if accepted else best
+    best = min(report.versions, key=_rank)
     against = _reason_against(best)
-    reason = against or f"a link can replicate from it over {_version_text(best)}, with the evidence {_evidence(best)}"
+    evidence = None if against else _evidence(best)
+    if against is not None:
+        reason = against
+    elif evidence == _TWO_PASS:
+        reason = f"a link can replicate from it over {_version_text(best)} {_TWO_PASS_MEANS} ({_doubt(best)})"
+    else:
+        reason = f"a link can replicate from it over {_version_text(best)}, with the evidence {evidence}"
     lines = [
         "[node]",
         'id = "edge-1"  # unique among the nodes of this primary',
@@ -69,13 +96,20 @@ def advise(report: Report, *, read_filter: str | None, keys: Mapping[str, str]) 
         'name = "primary"',
         f"primary = {json.dumps(report.address)}",
         *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in keys.items()),
-        *_link_keys(best),
+        *_link_keys(best, evidence or _BARRIER),
         "",
         "[[link.selector]]",
         f"filter = {json.dumps(read_filter or '#', ensure_ascii=False)}",
         *_selector_keys(best),
     ]
-    return Advice(against is None, reason, "\n".join(lines) + "\n")
+    return Advice(evidence, reason, "\n".join(lines) + "\n")
+
+
+def _rank(report: VersionReport) -> int:
+    """Return how good a version is for a link, the best lowest."""
+    if _reason_against(report) is None:
+        return 1 if _evidence(report) == _TWO_PASS else 0
+    return 2 if report.has_passed("connection") else 3
 
 
 def _reason_against(report: VersionReport) -> str | None:
@@ -84,54 +118,101 @@ def _reason_against(report: VersionReport) -> str | None:
         return f"the primary does not accept {_version_text(report)}"
     if (fence := report.result("$SYS version")) is not None and fence.outcome is Outcome.FAILED:
         return f"a link cannot begin an epoch ({fence.seen})"
-    for name in ("control message", "retained message"):
-        if _outcome(report, name) is Outcome.NOT_PERMITTED:
-            if report.has_passed("set of --filter"):
-                return None
-            return (
-                "this user may not publish, so little can be tested: give --prefix where it may, or --filter with the"
-                " retained set that the link is to replicate"
-            )
+    if _may_not_publish(report):
+        if report.has_passed("set of --filter"):
+            return None
+        return (
+            "this user may not publish, so little can be tested: give --prefix where it may, or --filter with the"
+            " retained set that the link is to replicate"
+        )
     for name, problem in _NEEDED.items():
         result = report.result(name)
         if result is not None and result.outcome is not Outcome.PASSED:
-            wrongly = name == _LARGE and all(_comes(report, evidence) for evidence in _EVIDENCE)
+            wrongly = name == _LARGE and all(_comes(report, evidence) for evidence in (*_LATER, _MARKER))
             return f"{problem} ({result.seen})" + (_WRONGLY if wrongly else "")
-    if not _proofs(report, keeps=False) and not (report.version == 4 and _proofs(report, keeps=True)):
-        return "nothing that the primary sends comes reliably behind a retained set, so none is proved complete"
+    if _outcome(report, "set again") is Outcome.FAILED:
+        return "the primary sends its retained messages once only, so that no set can be taken twice"
+    if _evidence(report) is None:
+        lost = next(one for one in (_SUBACK, *_LATER, _MARKER) if _is_lost(report, one))
+        result = report.result(lost)
+        return f"a link awaits behind every set what does not come there ({lost}: {result.seen if result else '-'})"
     if report.version == 5 and not report.has_passed("RETAIN of updates"):
         return "over MQTT 5 the primary does not keep RETAIN as published"
     return None
 
 
-def _proofs(report: VersionReport, *, keeps: bool) -> set[str]:
-    """Return what comes behind a whole set, of what a link awaits with this retain policy."""
-    proofs = {name for name in _EVIDENCE if report.has_passed(name)}
-    if report.version == 4 and not keeps and _outcome(report, "control, bridge bit") is Outcome.FAILED:
-        # A message of its own does not come back, so there is no marker, and a fence only where the primary has one.
-        proofs -= {"marker"} if report.has_passed("$SYS version") else {"marker", "fence"}
-    return proofs
+def _evidence(report: VersionReport) -> str | None:
+    return _evidence_with(report, keeps=_keeps(report))
+
+
+def _evidence_with(report: VersionReport, *, keeps: bool) -> str | None:
+    """Return what a link takes a set for complete by; None when it waits for something that never comes.
+
+    Args:
+        report: What was found.
+        keeps: Whether its connection over MQTT 3.1.1 is without the bridge bit.
+    """
+    returns = _returns(report, keeps=keeps)
+    if not returns and not report.has_passed(_SERVER_FENCE):
+        return _TWO_PASS
+    if _may_not_publish(report):
+        return _BARRIER
+    if any(_is_lost(report, one) for one in (_SUBACK, *_LATER, *((_MARKER,) if returns else ()))):
+        return None
+    if not report.has_passed(*_LATER):
+        return _TWO_PASS
+    return _MARKER if returns and report.has_passed(_MARKER) else _BARRIER
 
 
 def _keeps(report: VersionReport) -> bool:
     """Say whether a link over MQTT 3.1.1 must take every live message for a retained one."""
+    if report.version == 5:
+        return False
     if _outcome(report, "RETAIN of updates") is Outcome.FAILED:
         return True
-    return not _proofs(report, keeps=False) and bool(_proofs(report, keeps=True))
+    # The bridge bit may cost heartbeats, the marker and a fence of the link's own; nothing else can prove a set then.
+    proved = _evidence_with(report, keeps=False) in (_MARKER, _BARRIER)
+    costs = _outcome(report, "control, bridge bit") is Outcome.FAILED
+    return costs and not proved and _evidence_with(report, keeps=True) is not None
 
 
-def _evidence(report: VersionReport) -> str:
-    keeps = report.version == 4 and _keeps(report)
-    return "marker" if "marker" in _proofs(report, keeps=keeps) else "barrier"
+def _returns(report: VersionReport, *, keeps: bool) -> bool:
+    """Say whether the link's own messages come back to it: markers, heartbeats and a fence of its own."""
+    bridged = report.version == 4 and not keeps
+    costs = bridged and _outcome(report, "control, bridge bit") is Outcome.FAILED
+    return not _may_not_publish(report) and not costs
 
 
-def _link_keys(report: VersionReport) -> Iterator[str]:
+def _may_not_publish(report: VersionReport) -> bool:
+    return any(_outcome(report, name) is Outcome.NOT_PERMITTED for name in ("control message", "retained message"))
+
+
+def _is_lost(report: VersionReport, what: str) -> bool:
+    """Say whether it did not come at all in a round in which it was not behind a whole set."""
+    result = report.result(what)
+    return result is None or (result.outcome is not Outcome.PASSED and result.figure is None)
+
+
+def _doubt(report: VersionReport) -> str:
+    """Say why nothing proves a set complete."""
+    if not _returns(report, keeps=_keeps(report)) and not report.has_passed(_SERVER_FENCE):
+        return "there is no retained message that could be asked for behind a set"
+    return next(
+        f"{one}: {result.seen}"
+        for one in _LATER
+        if (result := report.result(one)) is not None and result.outcome is not Outcome.PASSED
+    )
+
+
+def _link_keys(report: VersionReport, evidence: str) -> Iterator[str]:
     yield f"version = {report.version}"
     if report.version == 4:
         yield f'retain_policy = "{"keep" if _keeps(report) else "bridge"}"'
         if _keeps(report):
             yield "# Every live message counts as retained: select topics on which all messages are."
-    yield f'min_evidence = "{_evidence(report)}"'
+    yield f'min_evidence = "{evidence}"'
+    if evidence == _TWO_PASS:
+        yield "# No proof: a set that is cut short alike in two passes counts as complete."
     session = report.result("session kept")
     if session is not None and session.figure is not None and session.figure < _SESSION_EXPIRY_S:
         yield f"session_expiry_s = {session.figure:.0f}  # the primary keeps it no longer"

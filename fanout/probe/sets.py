@@ -97,7 +97,7 @@ async def check_suback(ground: Ground) -> Result:
     before = worst.places.get("SUBACK")
     if before is None:
         return failed("it does not come")
-    return passed("before the set") if before == 0 else failed(worst.describe("SUBACK"))
+    return passed("before the set") if before == 0 else failed(worst.describe("SUBACK"), before)
 
 
 async def check_fence(ground: Ground) -> Result:

@@ -18,7 +18,7 @@ from fanout.mqtt.reason_codes import ReasonCode, connect_return_code
 from fanout.server.payload_format import breaks_payload_format
 from fanout.server.wills import Will, will_of
 from fanout.server.wire import WireVariant
-from fanout.stamp import ASK_FOR_STAMPS, NODE_PROPERTY
+from fanout.stamp import ASK_FOR_STAMPS, COUNT_PROPERTY, NODE_PROPERTY, StampCount
 
 __all__ = ["Terms", "encode_refusal", "random_client_id", "terms_for"]
 
@@ -62,6 +62,7 @@ def terms_for(
     node_id: str,
     assign_client_id: Callable[[], str],
     retain_available: bool = True,
+    stamps: StampCount | None = None,
 ) -> Terms | ReasonCode:
     """Decide on which terms a client is let in.
 
@@ -71,6 +72,7 @@ def terms_for(
         node_id: This node's identifier, for clients that ask for stamps.
         assign_client_id: Makes a Client Identifier that nobody else has.
         retain_available: Whether it may publish retained messages.
+        stamps: The count of all that this node serves, told to clients that ask for stamps; None when there is none.
 
     Returns:
         The terms, or the Reason Code that refuses it.
@@ -91,6 +93,7 @@ def terms_for(
     keep_alive_max_s = config.keep_alive_max_s
     shortened = keep_alive_max_s > 0 and not 0 < connect.keep_alive <= keep_alive_max_s
     stamped = is_5 and ASK_FOR_STAMPS in asked.user_property
+    told = () if stamps is None else ((COUNT_PROPERTY, str(stamps.now)),)
     properties = Properties(
         session_expiry_interval=session_expiry_s if session_expiry_s != asked_expiry_s else None,
         receive_maximum=config.receive_maximum if config.receive_maximum < _RECEIVE_MAXIMUM_DEFAULT else None,
@@ -101,7 +104,7 @@ def terms_for(
         topic_alias_maximum=config.topic_alias_max or None,
         shared_subscription_available=None if config.workers == 1 else 0,
         server_keep_alive=keep_alive_max_s if shortened else None,  # [MQTT-3.2.2-21]
-        user_property=(ASK_FOR_STAMPS, (NODE_PROPERTY, node_id)) if stamped else (),
+        user_property=(ASK_FOR_STAMPS, (NODE_PROPERTY, node_id), *told) if stamped else (),
     )
     wire = WireVariant(connect.version, stamped, asked.maximum_packet_size or 0)
     if is_5 and not wire.takes(

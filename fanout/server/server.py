@@ -39,6 +39,7 @@ from fanout.server.serving import Serving
 from fanout.server.session_lives import SessionLives
 from fanout.server.timer import Timer
 from fanout.server.websocket import WebSocket
+from fanout.stamp import StampCount
 
 __all__ = ["Server"]
 
@@ -68,6 +69,7 @@ class Server:
         doorman: Doorman | None = None,
         subscribed: Callable[[Sequence[bytes]], None] | None = None,
         retain_available: bool = True,
+        stamps: StampCount | None = None,
     ) -> None:
         """Make a server; `start` opens its listeners.
 
@@ -84,6 +86,7 @@ class Server:
             doorman: Decides which process serves a client; None when there is only this one.
             subscribed: Told of the Topic Filters of each SUBSCRIBE that were granted, `$share` forms left out.
             retain_available: Whether clients may publish retained messages.
+            stamps: The count of all that is served here, which links of other nodes are told; None when there is none.
         """
         self.config = config
         """Addresses and limits."""
@@ -116,6 +119,7 @@ class Server:
         """Gives turns to connections with much to send; there from `start` on."""
         self._doorman = doorman
         self._node_id = node_id
+        self._stamps = stamps
         self._known_topics = known_topics
         self._assign_client_id = assign_client_id
         self._dispatcher = Dispatcher(self.registry.index, counters=self.counters)
@@ -366,6 +370,7 @@ class Server:
             node_id=self._node_id,
             assign_client_id=self._assign_client_id,
             retain_available=self.retain_available,
+            stamps=self._stamps,
         )
         if isinstance(terms, ReasonCode):
             connection.refuse(terms)

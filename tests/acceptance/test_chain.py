@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
+
+import httpx
 
 from tests.support.clients import publish_properties, subscriber
 from tests.support.mosquitto import publish_all, publisher
+from tests.support.network import Proxy
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_events, read_updates, selector, watched
 from tests.support.raw_reader import read_retained
 from tests.support.waiting import wait_until_blocking
@@ -149,44 +160,123 @@ def test_readiness_waits_for_the_hop_before(nodes: Nodes) -> None:
     wait_until_blocking(lambda: not b.ready, what="503 at B")
 
 
-def test_tree_heals_when_any_node_is_killed(nodes: Nodes) -> None:
-    """T19: three hops deep, two wide: whichever node dies, those below are not ready until they hold everything again.
+_READ_S_MAX = 0.5
+"""A read that takes longer says nothing: the leaf may have been not ready within it, which takes a restart above."""
 
-    At no time is a leaf ready without every topic; in the end every leaf equals the primary.
+
+@contextmanager
+def read_all_the_time(
+    leaves: Sequence[LiveNode], found: list[str], *, held: dict[str, bytes]
+) -> Iterator[Counter[str]]:
+    """Read every leaf while it is ready; what a reader got there that is not `held` goes to `found`.
+
+    Gives, by the name of a leaf, how often it was read; with "not " in front, how often it said that it is not ready.
     """
-    hub, a, b = chain(nodes, "plant/#")
+    counts: Counter[str] = Counter()
+    ended = threading.Event()
+
+    def read(leaf: LiveNode) -> None:
+        while not ended.wait(0.3):
+            try:
+                if not leaf.ready:
+                    counts[f"not {leaf.name}"] += 1
+                    continue
+                begun = time.monotonic()
+                values = read_retained(leaf.port, "plant/#")
+                took_s = time.monotonic() - begun
+                if took_s > _READ_S_MAX or leaf.probe()[0] != 200:
+                    continue
+            except (httpx.TransportError, OSError, AssertionError):  # it was killed
+                continue
+            counts[leaf.name] += 1
+            if values != held:
+                found.append(f"{leaf.name}: {sorted(values)}")
+
+    with ThreadPoolExecutor(len(leaves)) as pool:
+        reading = [pool.submit(read, leaf) for leaf in leaves]
+        try:
+            yield counts
+        finally:
+            ended.set()
+            for one in reading:
+                one.result(60)
+
+
+def test_tree_heals_when_any_node_is_killed(nodes: Nodes) -> None:
+    """T19: a tree three deep and two wide: whichever node dies, those below it are not ready, and nobody else.
+
+    Each is ready again only when the node above it is, and no reader at a ready leaf ever gets less than everything.
+    """
     settings = QUICK + "heartbeat_s = 0.3\n"
-    other_b = nodes.secondary(link(a.port, selector("plant/#"), settings=settings), name="b2")
-    leaves = [
-        nodes.secondary(link(above.port, selector("plant/#"), settings=settings), name=f"leaf-{above.name}")
-        for above in (b, other_b)
-    ]
+    hub = nodes.primary(settings='[retained]\nstorage = "disc"\n', log=False)
+    above: dict[LiveNode, LiveNode] = {}
+
+    def below(node: LiveNode, name: str) -> LiveNode:
+        made = nodes.secondary(link(node.port, selector("plant/#"), settings=settings), name=name, log=False)
+        above[made] = node
+        return made
+
+    middle = [below(hub, name) for name in "ab"]
+    leaves = [below(node, f"{node.name}{number}") for node in middle for number in (1, 2)]
+    tree = [hub, *middle, *leaves]
+
+    def under(node: LiveNode) -> list[LiveNode]:
+        return [one for one in middle + leaves if node in (above[one], above.get(above[one]))]
+
     hub.started()
-    values = {f"plant/{number}": b"%d" % number for number in range(20)}
+    held = {f"plant/{number}": b"%d" % number for number in range(20)}
     with publisher(hub.port) as client:
-        publish_all(client, list(values.items()))
-    for node in (a, b, other_b, *leaves):
-        node.started()
-    assert leaves[0].link_status()["paths_above"] == ["hub > a > b"]
-    with watched(leaves[0]) as answers:
-        for killed in (a, b):
-            killed.kill()
-            wait_until_blocking(lambda: not leaves[0].ready, what="503 at a leaf")
-            killed.start()
-            for node in (a, b, other_b, *leaves):
-                node.wait_until_ready()
-    assert all(answer["links"][0]["topics"] == 20 for answer in answers if answer["ready"])
-    hub.kill()
-    for leaf in leaves:
-        wait_until_blocking(lambda leaf=leaf: not leaf.ready, what="503 at a leaf")  # type: ignore[misc]
-    hub.started()
-    with publisher(hub.port) as client:
-        publish_all(client, [(topic, b"again") for topic in values])
-    for node in (a, b, other_b, *leaves):
+        publish_all(client, list(held.items()))
+    for node in (*middle, *leaves):
+        node.start()
+    for node in tree:
         node.wait_until_ready()
-        wait_until_blocking(lambda node=node: node.topics() == 20, what="all topics")  # type: ignore[misc]
-    again = dict.fromkeys(values, b"again")
-    assert [read_retained(leaf.port, "plant/#") for leaf in leaves] == [again, again]
+    assert [leaf.link_status()["paths_above"] for leaf in leaves] == [["hub > a"]] * 2 + [["hub > b"]] * 2
+    assert [node.link_status()["hops"] for node in (middle[0], leaves[0])] == [1, 2]
+    found: list[str] = []
+    with read_all_the_time(leaves, found, held=held) as counts:
+        for killed in tree:
+            before = counts.copy()
+            killed.kill()
+            for node in under(killed):
+                wait_until_blocking(lambda node=node: not node.ready, what=f"503 at {node.name}")  # type: ignore[misc]
+            killed.start()
+            for node in (one for one in tree if one is killed or one in under(killed)):
+                node.wait_until_ready()
+                assert node is hub or above[node].ready, f"{node.name} is ready before the node above it"
+            afterwards = counts.copy()
+            for leaf in leaves:
+                read = partial(lambda name, least: counts[name] > least, leaf.name, afterwards[leaf.name])
+                wait_until_blocking(read, what=f"another read of {leaf.name}")
+                if leaf is not killed and leaf not in under(killed):
+                    assert counts[f"not {leaf.name}"] == before[f"not {leaf.name}"]
+    assert found == []
+
+
+async def test_lag_has_items_while_the_way_is_held_up(nodes: Nodes) -> None:
+    """The primary goes on while nothing comes from it: it is asked how far it has counted, on another connection."""
+    hub = await asyncio.to_thread(nodes.primary(log=False).started)
+    async with Proxy(hub.port) as proxy:
+        node = nodes.secondary(link(proxy.port, selector("plant/#"), settings=QUICK + "heartbeat_s = 2\n"), log=False)
+        await asyncio.to_thread(node.started)
+
+        def items() -> int | None:
+            (lag,) = node.document("/v1/lag")["links"]
+            behind = lag["items_behind"]
+            return None if behind is None else int(behind)
+
+        await asyncio.to_thread(wait_until_blocking, lambda: items() == 0, what="nothing behind")
+        proxy.pause_present()
+
+        def publish() -> None:
+            with publisher(hub.port) as client:
+                publish_all(client, [(f"plant/{number}", b"x") for number in range(500)])
+
+        await asyncio.to_thread(publish)
+        await asyncio.to_thread(wait_until_blocking, lambda: (items() or 0) >= 500, what="500 behind")
+        proxy.resume()
+        await asyncio.to_thread(wait_until_blocking, lambda: items() == 0, what="nothing behind again")
+        assert "fanout_link_items_behind" in (await asyncio.to_thread(node.get, "/metrics")).text
 
 
 def test_cycle_is_refused_with_its_path(nodes: Nodes) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.conftest import Mirror
 from tests.cli.processes import run_fanout
-from tests.support.mosquitto import Mosquitto, free_port
+from tests.support.mosquitto import Mosquitto, free_port, load_retained
 from tests.support.nodes import QUICK, Nodes, link, selector, watched
 from tests.support.waiting import wait_until_blocking
 
@@ -64,6 +64,26 @@ def test_node_waits_for_its_primary(mosquitto: Mosquitto, nodes: Nodes) -> None:
     assert all("the node is stopping" in answer["reasons"] for answer in answers if not answer["ready"])
     with pytest.raises(httpx.ConnectError):
         node.probe()
+
+
+def test_lag_is_unknown_where_heartbeats_are_not_permitted(mosquitto: Mosquitto, nodes: Nodes) -> None:
+    """A real ACL that leaves out the control topic: the node is ready with less evidence, and its lag is never zero."""
+    acl = nodes.directory / "acl"
+    acl.write_text("topic readwrite plant/#\ntopic read $SYS/#\n")
+    mosquitto.settings = [f"acl_file {acl}"]
+    mosquitto.restart()
+    load_retained(mosquitto.port, [("plant/1", b"x")])
+    node = nodes.secondary(
+        link(mosquitto.port, selector("plant/#"), settings=QUICK + "heartbeat_s = 0.2\n"), log=False
+    ).started()
+    assert node.probe()[1]["links"][0]["evidence"] == "barrier"
+    (lag,) = node.document("/v1/lag")["links"]
+    assert (lag["basis"], lag["lag_seconds"], lag["heartbeat_age_seconds"]) == ("unknown", None, None)
+    assert lag["detail"] == "the primary does not let the link publish to its control topic: Not authorized (0x87)"
+    metrics = node.get("/metrics").text
+    assert 'fanout_link_ready{link="primary"} 1.0' in metrics
+    assert "fanout_link_lag_seconds{" not in metrics
+    assert "fanout_link_heartbeat_age_seconds{" not in metrics
 
 
 def test_nobody_there_is_unreachable() -> None:

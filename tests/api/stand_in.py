@@ -71,6 +71,8 @@ def live_link(name: str = "plant", *, topics: int = 200_000, last_error: str | N
         truncated_total=1,
         snapshot_seconds=1.875,
         snapshot_topics=topics,
+        paths_above=("hub > a",),
+        hops=2,
     )
 
 
@@ -294,6 +296,7 @@ class StandInNode:
             link.name,
             state=link.state,
             lag_seconds=seconds,
+            items_behind=None if seconds is None else 0,
             heartbeat_age_seconds=age,
             heartbeat_interval_seconds=interval,
             received_total=link.received_total,

@@ -38,6 +38,8 @@ def test_values_come_from_the_documents() -> None:
     samples = scrape(ready_node())
     assert samples["fanout_node_info"] == {("edge-1", "secondary", "0.1.0"): 1}
     assert samples["fanout_link_topics"] == {("plant",): 200_000}
+    assert samples["fanout_link_hops"] == {("plant",): 2}
+    assert samples["fanout_link_items_behind"] == {("plant",): 0}
     assert samples["fanout_link_received_total"] == {("plant",): 201_234}
     assert samples["fanout_link_lag_seconds"] == {("plant",): 0.0041}
     assert samples["fanout_link_state_start_time_seconds"] == {("plant",): 1_763_712_000.25}

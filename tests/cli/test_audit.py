@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 
+from typer.testing import CliRunner
+
+from fanout.api.models import AuditDetail
+from fanout.cli.app import app
 from fanout.cli.exit_codes import ExitCode
-from tests.api.stand_in import StandInNode, ready_node, serving, snapshot_link
+from tests.api.stand_in import StandInNode, live_link, ready_node, serving, snapshot_link
 from tests.cli.processes import run_fanout
 
 AUDIT = """\
@@ -38,6 +42,35 @@ def test_audit_that_cannot_begin_says_why() -> None:
         answer = run_fanout("audit", "plant", "--url", url)
     assert answer.returncode == ExitCode.FAILED
     assert "the link is snapshot" in answer.stderr
+
+
+def test_audit_of_all_links_shows_what_it_found_beside_one_that_cannot_begin(runner: CliRunner) -> None:
+    """The others are audited, whatever their order; the exit code tells of the one that was not."""
+    with serving(StandInNode(snapshot_link("city"), live_link("plant"))) as url:
+        answer = runner.invoke(app, ["audit", "--url", url])
+        document = runner.invoke(app, ["audit", "--confirm", "--json", "--url", url])
+    assert (answer.exit_code, answer.stdout) == (ExitCode.FAILED, AUDIT)
+    assert "error: " in answer.stderr
+    assert "the link is snapshot" in answer.stderr
+    assert document.exit_code == ExitCode.FAILED
+    links = json.loads(document.stdout)
+    assert links["plant"]["kept_topics"] == 0
+    assert "the link is snapshot" in links["city"]["error"]
+
+
+def test_audit_of_a_node_that_goes_away_shows_what_it_had_found(runner: CliRunner) -> None:
+    """The first link's result is not lost with the second's."""
+
+    class GoesAway(StandInNode):
+        async def audit(self, link: str, *, confirmed: bool) -> AuditDetail | None:
+            if link == "city":
+                raise RuntimeError("gone")
+            return await super().audit(link, confirmed=confirmed)
+
+    with serving(GoesAway(live_link("plant"), live_link("city"), live_link("harbour"))) as url:
+        answer = runner.invoke(app, ["audit", "--url", url])
+    assert (answer.exit_code, answer.stdout) == (ExitCode.UNREACHABLE, AUDIT)
+    assert answer.stderr.count("error: ") == 1
 
 
 def test_audit_of_a_link_that_is_not_there_names_those_that_are() -> None:

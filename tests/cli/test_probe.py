@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 
 from fanout.cli.app import app
 from fanout.cli.exit_codes import ExitCode
+from fanout.probe.results import Report
 from tests.cli.processes import run_fanout
+from tests.probe.test_advice import ACTIVEMQ, ADDRESS, version
 from tests.support.mosquitto import Mosquitto, free_port
 
 QUICK = ("--set-size", "20", "--mqtt", "5")
@@ -65,6 +67,24 @@ def test_probe_that_is_refused_or_out_of_time(mosquitto: Mosquitto) -> None:
     answer = run_fanout("probe", mosquitto.address)
     assert (answer.returncode, answer.stdout) == (ExitCode.FAILED, "")
     assert "refuses the connection" in answer.stderr
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_probe_of_a_primary_without_proof(as_json: bool, runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings with which a link becomes ready are printed, but the answer is not yes."""
+
+    async def found(*_: object, **__: object) -> Report:
+        return Report(ADDRESS, "", (version(4, **ACTIVEMQ),), True, "")
+
+    monkeypatch.setattr("fanout.probe.runner.probe", found)
+    answer = runner.invoke(app, ["probe", ADDRESS, *(["--json"] if as_json else [])])
+    assert answer.exit_code == ExitCode.NO
+    if as_json:
+        document = json.loads(answer.stdout)
+        assert (document["can_replicate"], document["evidence"]) == (True, "two-pass")
+    else:
+        assert "without proof: a link can replicate from it over MQTT 3.1.1 with min_evidence" in answer.stdout
+        assert tomllib.loads(answer.stdout[answer.stdout.index("[node]") :])["link"][0]["min_evidence"] == "two-pass"
 
 
 def test_probe_of_nothing() -> None:

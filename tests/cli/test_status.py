@@ -147,8 +147,8 @@ def test_lag_known(runner: CliRunner) -> None:
         answer = runner.invoke(app, ["lag", url])
     assert answer.exit_code == 0
     assert answer.stdout == (
-        "LINK   STATE     LAG  BASIS      HEARTBEAT AGE  RECEIVED   TOPICS\n"
-        "plant  live   4.1 ms  heartbeat          1.5 s   201,234  200,000\n"
+        "LINK   STATE     LAG  ITEMS  BASIS      HEARTBEAT AGE  RECEIVED   TOPICS\n"
+        "plant  live   4.1 ms      0  heartbeat          1.5 s   201,234  200,000\n"
     )
 
 
@@ -159,8 +159,8 @@ def test_lag_unknown_is_a_dash_with_a_reason(runner: CliRunner) -> None:
     with serving(node) as url:
         answer = runner.invoke(app, ["lag", url])
     assert answer.stdout == (
-        "LINK   STATE  LAG  BASIS    HEARTBEAT AGE  RECEIVED   TOPICS\n"
-        "plant  live     -  unknown              -   201,234  200,000\n"
+        "LINK   STATE  LAG  ITEMS  BASIS    HEARTBEAT AGE  RECEIVED   TOPICS\n"
+        "plant  live     -      -  unknown              -   201,234  200,000\n"
         "\n"
         "plant: heartbeats are switched off\n"
     )

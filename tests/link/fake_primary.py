@@ -85,6 +85,8 @@ class FakePrimary:
     """The answer to CONNECT; Session Present is filled in."""
     allow_control: bool = True
     """Whether publishing below `fanout/` is allowed; otherwise PUBACK refuses it."""
+    control_code: int = 0x87
+    """The Reason Code of that PUBACK."""
     silent_control: bool = False
     """Whether what is published below `fanout/` vanishes without a word."""
     truncate_after: int | None = None
@@ -295,7 +297,7 @@ class FakePrimary:
         qos = flags >> 1 & 3
         control = topic.startswith(b"fanout/")
         if control and not self.allow_control:
-            self.send(Ack(PacketType.PUBACK, packet_id, 0x87))
+            self.send(Ack(PacketType.PUBACK, packet_id, self.control_code))
             return
         if not (control and self.silent_control):
             self._deliver_own(topic, payload, qos=qos, retain=bool(flags & 1))

@@ -51,8 +51,39 @@ def test_a_lost_one_is_tried_again_first() -> None:
 
 
 def test_one_that_answered_is_used_at_once() -> None:
-    """Whatever pause it had."""
+    """Whatever pause it had; the one that is left for it worked, so it has its short pause again."""
+    choice = AddressChoice(2, min_s=1, max_s=8)
+    for now in (0.0, 50.0, 100.0, 150.0, 200.0):
+        choice.fail(now)
+    assert choice.current == 1
+    choice.take(0, 250.0)
+    assert (choice.current, choice.try_at_s) == (0, 250.0)
+    choice.fail(251.0)
+    choice.fail(252.0)
+    assert choice.current == 1
+    assert 253.0 <= choice.try_at_s <= 254.0
+
+
+def test_an_answer_is_no_success() -> None:
+    """One that is used again and does not get a link live waits as if it had not answered, and is asked less often."""
     choice = AddressChoice(2, min_s=1, max_s=8)
     choice.fail(0.0)
-    choice.take(0, 0.5)
-    assert (choice.current, choice.try_at_s) == (0, 0.5)
+    assert choice.may_return(0, 0.0)
+    now, pauses = 0.0, []
+    for _ in range(7):
+        choice.take(0, now)
+        choice.fail(now)
+        assert choice.current == 1
+        pause = next(pause for pause in range(1_000) if choice.may_return(0, now + pause))
+        pauses.append(pause)
+        now += pause
+    assert 16 <= pauses[0] <= 32
+    assert 64 <= pauses[2] <= 80
+    assert max(pauses) <= 256
+    choice.take(0, now)
+    choice.lose(now)
+    choice.fail(now)
+    assert choice.may_return(0, now)
+    choice.take(0, now)
+    choice.fail(now)
+    assert choice.may_return(0, now + 32)

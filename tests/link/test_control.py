@@ -68,7 +68,7 @@ def test_a_refused_channel_is_silent() -> None:
     control = channel()
     control.receive(control.send(0.0), now=0.1)
     control.send(1.0)
-    control.refuse()
+    control.refuse("no")
     refused = control.permitted
     assert refused is False
     assert control.lag_ns(2.0) is None

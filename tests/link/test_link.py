@@ -488,6 +488,24 @@ async def test_evidence_weaker_than_wanted_is_not_ready(
         assert len(told) == (0 if ready else 1)
 
 
+async def test_the_end_of_heartbeats_is_told_and_their_return() -> None:
+    """Once each, however many are refused, and the status says why lag is not known."""
+    lines: list[dict[str, object]] = []
+    primary = FakePrimary(control_code=0x97)
+    async with FakeServer(primary) as server, running(config_for(server.port), logger=logging_to(lines)) as link:
+        await link.wait(lambda: link.status.lag_ns is not None)
+        primary.allow_control = False
+        before = len(primary.published)
+        await link.wait(lambda: len(primary.published) >= before + 3)
+        assert link.status.lag_ns is None
+        assert "Quota exceeded" in link.status.heartbeat_refusal
+        primary.allow_control = True
+        await link.wait(lambda: link.status.lag_ns is not None)
+        assert (link.status.heartbeat_refusal, link.status.ready) == ("", True)
+    told = [line["event"] for line in lines if "heartbeats" in str(line["event"])]
+    assert told == ["no heartbeats, lag is unknown and a stall is not noticed", "heartbeats come back"]
+
+
 async def test_an_announcement_that_is_refused_is_told() -> None:
     """The primary does not let the link publish it: a warning names the filter. None is sent before it is live."""
     lines: list[dict[str, object]] = []

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from itertools import pairwise
 
 import pytest
 
 from fanout.config import Address
 from fanout.link import probe
 from fanout.link.states import LinkState
-from fanout.mqtt.packets import Connack
+from fanout.mqtt.packets import Connack, Packet
+from fanout.mqtt.properties import Properties
+from fanout.stamp import Count
 from tests.link.fake_primary import FakePrimary, make_config
 from tests.link.fake_server import FakeServer
 from tests.link.harness import config_for, running
@@ -49,6 +53,54 @@ async def test_the_preferred_address_is_taken_back(mosquitto: Mosquitto) -> None
             assert len(link.sink.dispatched()) == 1
 
 
+class TimedPrimary(FakePrimary):
+    """Remembers when the link connected; its probe, which has no session, ends the one that the link had."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.times: list[float] = []
+
+    def send(self, packet: Packet) -> None:
+        """Note the answer to CONNECT."""
+        if isinstance(packet, Connack) and self.connects[-1].client_id.endswith("-probe"):
+            self.has_session = False
+        elif isinstance(packet, Connack):
+            self.times.append(time.monotonic())
+        super().send(packet)
+
+    def gaps(self) -> list[float]:
+        """Return the times from one connection of the link to the next, in seconds."""
+        return [later - earlier for earlier, later in pairwise(self.times)]
+
+
+async def test_a_preferred_address_that_only_accepts_is_left_in_peace() -> None:
+    """It refuses the selector: each return in vain makes the pause before the next longer, until one goes well."""
+    preferred = TimedPrimary(refuse_filters=(b"plant/#",), retained={b"plant/1": b"x"})
+    other = TimedPrimary(retained={b"plant/1": b"x"})
+    async with FakeServer(preferred) as one, FakeServer(other) as two:
+        config = config_for(0, primaries=(at(one.port), at(two.port)))
+        async with running(config) as link:
+            await link.wait(lambda: len(preferred.times) >= 4)
+            _, *returned = preferred.gaps()
+            assert [gap >= least for gap, least in zip(returned, (0.4, 0.8), strict=False)] == [True, True]
+            await link.wait(lambda: link.status.primary == str(at(two.port)) and link.status.ready)
+            preferred.refuse_filters = ()
+            await link.wait(lambda: link.status.primary == str(at(one.port)) and link.status.ready)
+            assert link.values() == {"plant/1": b"x"}
+
+
+async def test_addresses_that_all_fail_have_pauses_of_their_own() -> None:
+    """The second is tried without a pause behind the first; then each waits longer and longer for itself."""
+    primaries = [TimedPrimary(connack=Connack(False, 0x88)) for _ in range(2)]
+    async with FakeServer(primaries[0]) as one, FakeServer(primaries[1]) as two:
+        config = config_for(0, primaries=(at(one.port), at(two.port)), retry_max_s=0.4)
+        async with running(config) as link:
+            await link.wait(lambda: all(len(primary.times) >= 5 for primary in primaries))
+    assert primaries[0].times[0] < primaries[1].times[0] < primaries[0].times[1]
+    for primary in primaries:
+        assert [gap >= least for gap, least in zip(primary.gaps(), (0.05, 0.1, 0.2, 0.4), strict=False)] == [True] * 4
+
+
 @pytest.mark.parametrize(
     ("primary", "answers"),
     [
@@ -62,12 +114,21 @@ async def test_only_a_connack_that_accepts_is_an_answer(primary: FakePrimary, an
     """The probe has a name of its own and leaves no session."""
     config = make_config(connect_timeout_s=0.3, version=primary.version)
     async with FakeServer(primary) as server:
-        assert await probe.answers(at(server.port), config, node_id="edge-1") is answers
+        assert (await probe.ask(at(server.port), config, node_id="edge-1") is not None) is answers
         await asyncio.sleep(0)
     (connect,) = primary.connects
     assert connect.client_id == "fanout-edge-1-plant-probe"
     assert connect.clean_start
     assert not connect.properties.session_expiry_interval
+
+
+async def test_the_answer_tells_how_far_a_fanout_primary_has_counted() -> None:
+    """In a User Property of CONNACK; what it says is that of the moment."""
+    told = Properties(user_property=(("fanout-node", "hub"), ("fanout-count", "hub:7:42")))
+    async with FakeServer(FakePrimary(connack=Connack(False, 0, told))) as server:
+        answer = await probe.ask(at(server.port), make_config(), node_id="edge-1")
+    assert answer is not None
+    assert answer.count == Count("hub", 7, 42)
 
 
 async def test_a_peer_that_is_no_primary_is_no_answer() -> None:
@@ -81,5 +142,5 @@ async def test_a_peer_that_is_no_primary_is_no_answer() -> None:
 
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            assert not await probe.answers(at(port), make_config(), node_id="edge-1")
-        assert not await probe.answers(at(port), make_config(), node_id="edge-1")
+            assert not await probe.ask(at(port), make_config(), node_id="edge-1")
+        assert not await probe.ask(at(port), make_config(), node_id="edge-1")

@@ -175,7 +175,7 @@ def test_a_refused_control_topic_is_known_at_once() -> None:
     subscription.rehearsal.receive_suback(Suback(1, (0x87,)), 0.1)
     subscription.pong()
     publication = Case()
-    publication.control.refuse()
+    publication.control.refuse("no")
     publication.rehearsal.receive_puback(0.1)
     publication.pong()
     for case in (subscription, publication):

@@ -10,6 +10,7 @@ from fanout.errors import LinkLost, PrimaryRefused, ProtocolError, SnapshotUnpro
 from fanout.link.events import (
     Applied,
     AuditEnded,
+    ControlRefused,
     Failed,
     Forwarded,
     HeartbeatReturned,
@@ -248,6 +249,74 @@ def test_without_permission_to_publish_the_evidence_is_the_barrier() -> None:
     pair.wait(60)
     assert pair.is_in(S.LIVE)
     assert len(pair.primary.published) == published
+
+
+def test_a_refused_heartbeat_is_followed_by_the_next() -> None:
+    """A quota that is exceeded once makes lag unknown until a heartbeat comes back; then a stall is noticed as ever."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.primary.allow_control, pair.primary.control_code = False, 0x97
+    pair.wait(60)
+    assert pair.is_in(S.LIVE)
+    assert pair.session.control.lag_ns(pair.now) is None
+    assert pair.session.control.refusal == "the primary refused the newest heartbeat: Quota exceeded (0x97)"
+    assert len(pair.of(ControlRefused)) == 12
+    pair.primary.allow_control = True
+    pair.wait(5)
+    assert pair.session.control.lag_ns(pair.now) is not None
+    assert pair.session.control.refusal == ""
+    pair.primary.silent_control = True
+    pair.wait(21)
+    assert pair.is_in(S.STALLED)
+
+
+def test_a_heartbeat_that_is_not_authorized_is_the_last_of_its_session() -> None:
+    """It is told why."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.primary.allow_control = False
+    published = len(pair.primary.published)
+    pair.wait(60)
+    assert len(pair.primary.published) == published + 1
+    (refused,) = pair.of(ControlRefused)
+    assert refused.reason == "the primary does not let the link publish to its control topic: Not authorized (0x87)"
+
+
+def test_a_stall_does_not_outlast_the_right_to_send_heartbeats() -> None:
+    """None could end it, so the connection is, and the resumed session is verified."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.primary.silent_control = True
+    pair.wait(21)
+    assert pair.is_in(S.STALLED)
+    pair.primary.allow_control = False
+    pair.wait(5)
+    (failed,) = pair.of(Failed)
+    assert "the link is stalled, and the primary does not let the link publish" in str(failed.error)
+
+
+def test_a_control_message_that_is_refused_for_now_costs_the_marker_only() -> None:
+    """The snapshot is proved without it, and the heartbeats that follow are tried."""
+    pair = Pair(primary=filled(allow_control=False, control_code=0x97))
+    pair.connect()
+    assert (pair.is_in(S.LIVE), pair.session.life.evidence) == (True, [Evidence.BARRIER])
+    pair.primary.allow_control = True
+    pair.wait(5)
+    assert pair.session.control.lag_ns(pair.now) is not None
+
+
+def test_a_comparison_leaves_the_marker_out_while_heartbeats_are_refused() -> None:
+    """It would wait for it in vain."""
+    pair = Pair(primary=filled())
+    pair.go_live()
+    pair.primary.allow_control, pair.primary.control_code = False, 0x97
+    pair.wait(5)
+    begun = pair.session.audit(confirmed=False, now_ns=pair.now_ns, now=pair.now)
+    assert not isinstance(begun, str), begun
+    pair.events += begun
+    pair.pump()
+    (ended,) = pair.of(AuditEnded)
+    assert ended.report.failure == ""
 
 
 def test_control_messages_that_vanish_are_given_a_second() -> None:

@@ -59,8 +59,10 @@ LIVE = LinkStatus(
     last_error=None,
     last_error_hint=None,
     lag_ns=1_500_000,
+    items_behind=None,
     round_trip_ns=1_000_000,
     heartbeat_age_s=0.5,
+    heartbeat_refusal="",
     received_total=10,
     outside_total=1,
     overtaken_total=6,
@@ -222,10 +224,11 @@ def test_what_withholds_readiness_is_a_reason() -> None:
 def test_standing_is_what_the_links_say() -> None:
     """Nodes below are told what this one holds, whether or not it is stopping, and every way from the top."""
     node = PartsOfNode(
-        dataclasses.replace(LIVE, paths_above=(("hub", "a"), ("hub", "b"))), dataclasses.replace(LIVE, name="other")
+        dataclasses.replace(LIVE, paths_above=(("hub", "a"), ("b",))), dataclasses.replace(LIVE, name="other")
     )
     node.drain.phase = NodePhase.STOPPING
-    assert node.documents.standing() == Standing("", (("hub", "a", "edge-1"), ("hub", "b", "edge-1")))
+    assert node.documents.standing() == Standing("", (("hub", "a", "edge-1"), ("b", "edge-1")))
+    assert [(one.paths_above, one.hops) for one in node.documents.status().links] == [(("hub > a", "b"), 2), ((), 0)]
     waiting = PartsOfNode(dataclasses.replace(LIVE, state=LinkState.SNAPSHOT)).documents.standing()
     assert waiting == Standing("link plant is snapshot, waits for the retained set", (("edge-1",),))
 
@@ -498,6 +501,9 @@ def test_lag_that_is_not_known_is_null() -> None:
     silent = dataclasses.replace(LIVE, lag_ns=None, round_trip_ns=None, heartbeat_age_s=None)
     (link,) = PartsOfNode(silent).documents.lag().links
     assert (link.basis, link.lag_seconds, link.heartbeat_age_seconds) == ("unknown", None, None)
+    refused = dataclasses.replace(silent, heartbeat_age_s=9.0, heartbeat_refusal="the primary refused it")
+    (link,) = PartsOfNode(refused).documents.lag().links
+    assert (link.basis, link.detail) == ("unknown", "the primary refused it")
 
 
 def test_access_is_shown_with_its_limits() -> None:

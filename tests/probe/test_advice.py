@@ -60,12 +60,68 @@ def test_primary_without_mqtt_5_gets_a_link_over_3_1_1() -> None:
 
 
 def test_bridge_bit_that_costs_the_evidence_is_left() -> None:
-    """Where only the link's own fence is sound, it needs a connection to which its messages come back."""
-    found = {"control,_bridge_bit": Outcome.FAILED, "barrier": Outcome.FAILED, "marker": Outcome.FAILED}
-    (link,) = link_of(advice_for(version(4, **{"$SYS_version": Outcome.NOT_AVAILABLE}, **found))).links
-    assert (link.retain_policy, link.min_evidence) == ("keep", "barrier")
-    (link,) = link_of(advice_for(version(4, **found))).links
+    """Without a fence of the primary's, the evidence needs a connection to which the link's own messages come back."""
+    costs = {"control,_bridge_bit": Outcome.FAILED}
+    (link,) = link_of(advice_for(version(4, **{"$SYS_version": Outcome.NOT_AVAILABLE}, **costs))).links
+    assert (link.retain_policy, link.min_evidence) == ("keep", "marker")
+    (link,) = link_of(advice_for(version(4, **costs))).links
     assert (link.retain_policy, link.min_evidence) == ("bridge", "barrier")
+
+
+EARLY = Result(Outcome.FAILED, "behind 1 of 5,000", 1)
+NEVER = Result(Outcome.FAILED, "it does not come")
+AEDES: dict[str, Result | Outcome] = {
+    "$SYS_version": Outcome.NOT_AVAILABLE,
+    "control,_bridge_bit": Outcome.FAILED,
+    "barrier": Result(Outcome.FAILED, "behind 0 of 5,000", 0),
+    "marker": EARLY,
+}
+ACTIVEMQ: dict[str, Result | Outcome] = {
+    "$SYS_version": Outcome.NOT_AVAILABLE,
+    "RETAIN_of_updates": Outcome.FAILED,
+    "control,_bridge_bit": Outcome.NOT_AVAILABLE,
+    "SUBACK_first": Result(Outcome.FAILED, "behind 131 of 5,000", 131),
+    "barrier": Result(Outcome.FAILED, "behind 131 of 5,000", 131),
+}
+
+
+@pytest.mark.parametrize("found", [AEDES, ACTIVEMQ], ids=["Aedes", "ActiveMQ"])
+def test_primary_whose_answers_overtake_gets_two_pass(found: dict[str, Result | Outcome]) -> None:
+    """One answer that comes behind the set is not enough where another, that a link awaits too, does not."""
+    refused = VersionReport(5, (Finding(CONNECT, Result(Outcome.NOT_AVAILABLE, ""), ""),))
+    advice = advice_for(refused, version(4, **found))
+    (link,) = link_of(advice).links
+    assert (advice.evidence, advice.can_replicate, advice.is_proved) == ("two-pass", True, False)
+    assert (link.version, link.retain_policy, link.min_evidence) == (4, "keep", "two-pass")
+    assert "never ready" in advice.reason
+    assert "cut short alike" in advice.reason
+    assert advice.reason.endswith(f"(barrier: {found['barrier'].seen})")  # type: ignore[union-attr]
+
+
+def test_version_with_proof_goes_before_one_without() -> None:
+    """Two passes over MQTT 5 are less than a marker over MQTT 3.1.1."""
+    advice = advice_for(version(5, barrier=EARLY), version(4))
+    assert (advice.evidence, link_of(advice).links[0].version) == ("marker", 4)
+    assert advice_for(version(5, barrier=EARLY)).evidence == "two-pass"
+
+
+def test_marker_that_comes_early_is_no_part_of_the_evidence() -> None:
+    """What proves the set is behind it; the marker came as well, so nobody waits for it in vain."""
+    assert advice_for(version(5, marker=EARLY)).evidence == "barrier"
+    assert advice_for(version(5, marker=EARLY, fence=EARLY)).evidence == "two-pass"
+
+
+@pytest.mark.parametrize("what", ["SUBACK_first", "fence", "barrier", "marker"])
+def test_what_never_comes_is_waited_for_in_vain(what: str) -> None:
+    """A link gives such a set up each time, whatever evidence is allowed."""
+    advice = advice_for(version(5, **{what: NEVER}))
+    assert not advice.can_replicate
+    assert f"({what.replace('_', ' ')}: it does not come)" in advice.reason
+
+
+def test_retained_messages_that_come_once_prove_nothing() -> None:
+    """A second pass brings nothing, so none confirms the first."""
+    assert advice_for(version(5, set_again=Outcome.FAILED)).evidence is None
 
 
 def test_mqtt_5_without_retain_as_published_is_left_for_3_1_1() -> None:
@@ -82,7 +138,6 @@ def test_mqtt_5_without_retain_as_published_is_left_for_3_1_1() -> None:
         ({"retained_message": Outcome.NOT_AVAILABLE}, "there is no retained set to replicate"),
         ({"retained_by_#": Outcome.FAILED}, "filters with wildcards do not bring the retained set"),
         ({"large_set,_QoS_0": Result(Outcome.FAILED, "200 of 5,000 came")}, "whole (200 of 5,000 came)"),
-        ({"fence": Outcome.FAILED, "barrier": Outcome.FAILED, "marker": Outcome.FAILED}, "none is proved complete"),
         ({"$SYS_version": Result(Outcome.FAILED, "it closes")}, "cannot begin an epoch (it closes)"),
         ({"control_message": Outcome.NOT_PERMITTED}, "give --prefix where it may, or --filter"),
     ],
@@ -116,7 +171,7 @@ def test_weaker_evidence_and_missing_parts_are_configured() -> None:
         advice_for(
             version(
                 5,
-                marker=Outcome.FAILED,
+                marker=EARLY,
                 clear_forwarded=Outcome.FAILED,
                 Retain_Handling_2=Outcome.FAILED,
                 session_kept=Result(Outcome.PASSED, "", 60),
@@ -131,9 +186,13 @@ def test_weaker_evidence_and_missing_parts_are_configured() -> None:
 
 
 def test_user_that_may_only_read_is_judged_by_its_filter() -> None:
-    """What was seen of the given filter is enough for a link, with the weaker evidence."""
+    """What was seen of the given filter is enough for a link, if there is a fence that it need not publish."""
     report = version(5, control_message=Outcome.NOT_PERMITTED, marker=Outcome.NOT_PERMITTED)
     read = Finding("set of --filter", Result(Outcome.PASSED, "3 topics"), "")
     advice = advice_for(VersionReport(5, (*report.findings, read)), read_filter="plant/#")
-    assert advice.can_replicate
+    assert advice.is_proved
     assert link_of(advice).links[0].min_evidence == "barrier"
+    unfenced = version(5, control_message=Outcome.NOT_PERMITTED, **{"$SYS_version": Outcome.NOT_AVAILABLE})
+    advice = advice_for(VersionReport(5, (*unfenced.findings, read)), read_filter="plant/#")
+    assert (advice.evidence, link_of(advice).links[0].min_evidence) == ("two-pass", "two-pass")
+    assert "no retained message that could be asked for" in advice.reason

@@ -9,6 +9,7 @@ from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.handshake import Terms, encode_refusal, terms_for
 from fanout.server.wire import WireVariant
+from fanout.stamp import StampCount
 
 NEVER = 0xFFFF_FFFF
 
@@ -94,6 +95,23 @@ def test_link_that_asks_for_stamps_is_promised_them() -> None:
     terms = accepted(Connect("c", properties=asks))
     assert terms.wire.stamped
     assert terms.properties.user_property == (("fanout-stamps", "1"), ("fanout-node", "n"))
+
+
+def test_link_that_asks_for_stamps_is_told_how_many_there_are() -> None:
+    """Where the node stamps all that it serves; other clients are not told."""
+    stamps = StampCount(node="n", epoch=7)
+    stamps.sequence = 42
+    asks = Properties(user_property=(("fanout-stamps", "1"), ("fanout-node", "m")))
+    for properties, told in ((asks, ["n:7:42"]), (Properties(), [])):
+        terms = terms_for(
+            Connect("m", properties=properties),
+            config=ServerConfig(),
+            node_id="n",
+            assign_client_id=lambda: "x",
+            stamps=stamps,
+        )
+        assert isinstance(terms, Terms)
+        assert [value for name, value in terms.properties.user_property if name == "fanout-count"] == told
 
 
 def test_will_is_taken_along() -> None:
