@@ -167,6 +167,11 @@ class Selector:
         return bool(self.content or self.retained_only or self.live_only or self.max_payload)
 
     @property
+    def holds_all_retained(self) -> bool:
+        """Whether every retained value inside it is replicated, so that what is not held is not at the primary."""
+        return not (self.content or self.live_only or self.max_payload)
+
+    @property
     def local_filter(self) -> str:
         """A Topic Filter that matches all its local topics, and perhaps others: excludes play no part."""
         return self.prefix + self.filter

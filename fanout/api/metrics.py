@@ -108,7 +108,19 @@ METRICS = (
     MetricSpec(
         "fanout_link_missing_suppressed_total",
         "counter",
-        "Filters of clients without a topic, not announced.",
+        "Filters of clients without a topic, not announced again so soon.",
+        ("link",),
+    ),
+    MetricSpec(
+        "fanout_link_missing_dropped_total",
+        "counter",
+        "Filters of clients given up: too many waited, or the primary refused the announcement.",
+        ("link",),
+    ),
+    MetricSpec(
+        "fanout_link_missing_pending",
+        "gauge",
+        "Filters of clients that wait to be looked for, and announced if nothing matches them.",
         ("link",),
     ),
     MetricSpec(
@@ -340,6 +352,8 @@ def _link_samples(link: LinkDetail) -> Iterator[Sample]:
     yield "fanout_link_audit_removed_total", label, link.audit_removed_total
     yield "fanout_link_missing_announced_total", label, link.missing_announced_total
     yield "fanout_link_missing_suppressed_total", label, link.missing_suppressed_total
+    yield "fanout_link_missing_dropped_total", label, link.missing_dropped_total
+    yield "fanout_link_missing_pending", label, link.missing_pending
     yield "fanout_link_alarm", label, link.alarm is not None
     yield "fanout_link_hops", label, link.hops
     for selector in link.selectors:

@@ -231,7 +231,13 @@ class LinkDetail(LinkReadiness):
         default=0, description="Filters of clients that match no topic, announced at the primary."
     )
     missing_suppressed_total: NonNegativeInt = Field(
-        default=0, description="Such filters not announced: announced before, or too many at a time."
+        default=0, description="Such filters not announced: they were less than a minute before."
+    )
+    missing_dropped_total: NonNegativeInt = Field(
+        default=0, description="Filters given up: too many waited, or the primary refused the announcement."
+    )
+    missing_pending: NonNegativeInt = Field(
+        default=0, description="Filters that wait to be looked for, and announced if nothing matches them."
     )
     paths_above: tuple[str, ...] = Field(
         default=(), description="Fanout nodes above this one, from the top to the primary, one text for each way."

@@ -172,12 +172,6 @@ def _retained_faults(config: NodeConfig) -> Iterator[ConfigFault]:
                 'the list of all topics would be in memory, and retained.storage is "disc_only"',
                 'Remove the line, or use storage = "disc".',
             )
-        if link.announce_missing:
-            yield ConfigFault(
-                f"link[{index}].announce_missing",
-                'each SUBSCRIBE could make it read all of the file, and retained.storage is "disc_only"',
-                'Remove the line, or use storage = "disc".',
-            )
 
 
 def _server_faults(config: NodeConfig) -> Iterator[ConfigFault]:
@@ -284,6 +278,13 @@ def _link_faults(config: NodeConfig) -> Iterator[ConfigFault]:
                 f"{key}.retry_min_s",
                 f"{link.retry_min_s:g} is more than retry_max_s, {link.retry_max_s:g}",
                 "Choose a first pause that is at most the longest.",
+            )
+        if link.announce_missing and link.selectors and not any(each.holds_all_retained for each in link.selectors):
+            yield ConfigFault(
+                f"{key}.announce_missing",
+                "every selector keeps retained values out (live_only, content or max_payload), so what is not held may "
+                "be at the primary all the same, and nothing would be announced",
+                "Remove the line, or those keys from a selector.",
             )
         if not link.selectors:
             yield ConfigFault(

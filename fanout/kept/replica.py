@@ -139,6 +139,10 @@ class DiscReplica(Replica):
         """Yield the retained values whose topics a Topic Filter matches, as `Replica.match` does."""
         return self._table.match_values(topic_filter) if len(self) else iter(())
 
+    def match_topics(self, topic_filter: bytes) -> Iterator[list[bytes]]:
+        """Yield the topics that a Topic Filter matches, as `Replica.match_topics` does."""
+        return self._table.match(topic_filter) if len(self) else iter(())
+
     def get(self, topic: bytes) -> Update | None:
         """Return the retained value of a topic, or None when it has none."""
         return next(iter(self._table.select([topic])), None) if len(self) else None

@@ -136,7 +136,7 @@ class KeptTable(TopicSearch):
     def match_values(self, topic_filter: bytes) -> Iterator[list[Update]]:
         """Yield the values whose topics a Topic Filter matches, in pieces, as `TopicSearch.match` does."""
         for topics in self.match(topic_filter):
-            yield from self._values_of(topics)
+            yield from self._values_of(topics) if topics else ([],)  # else a long search would come in one piece
 
     def pieces(self) -> Iterator[list[Update]]:
         """Yield every value, in the order of their topics; they may change meanwhile."""

@@ -143,6 +143,8 @@ class Account:
             audits=self._audits,
             missing_announced_total=missing.announced_total,
             missing_suppressed_total=missing.suppressed_total,
+            missing_dropped_total=missing.dropped_total,
+            missing_pending=len(missing),
         )
 
     def begin_attempt(self) -> None:

@@ -75,9 +75,8 @@ class Link:
         self._logger = logger.bind(link=config.name)
         self._keeping = None if store is None else Keeping(store, config, node_id=node_id)
         self._session = LinkSession(config, node_id=node_id, replica=replica, nonce=clock.now_ns(), stamps=stamps)
-        self._missing = MissingTopics(config.control_topic, node_id=node_id)
-        self._announced: dict[int, str] = {}
-        """Token of an announcement under way to its filter."""
+        self.missing = MissingTopics(config.control_topic, node_id=node_id)
+        """What it has to announce as missing; who knows what is missing uses it (`fanout.node.missing`)."""
         self._became_live = asyncio.Event()
         """Set when the state is entered, for who waits for it."""
         self._comparison = (
@@ -179,6 +178,13 @@ class Link:
             properties=properties,
             expiry_s=expiry_s,
         )
+        return self._publish(message)
+
+    def announce_missing(self, payload: bytes) -> ReasonCode | asyncio.Future[ReasonCode]:
+        """Publish an announcement of `missing` at the primary, and return its Reason Code as `forward` does."""
+        return self._publish(Message(self.missing.topic, payload))
+
+    def _publish(self, message: Message) -> ReasonCode | asyncio.Future[ReasonCode]:
         token = self._session.forward(message, now_ns=self._clock.now_ns(), now=self._clock.monotonic())
         if isinstance(token, ReasonCode):
             return token
@@ -199,22 +205,6 @@ class Link:
         """Wait until the primary has answered what was forwarded, or nobody can any more."""
         if self._verdicts:
             await asyncio.wait(self._verdicts.values())
-
-    def announce_missing(self, topic_filter: str) -> None:
-        """Tell the primary that somebody waits for topics which are not there, unless the link is not live.
-
-        Args:
-            topic_filter: At the primary.
-        """
-        now_ns, now = self._clock.now_ns(), self._clock.monotonic()
-        if self._account.state is not LinkState.LIVE:
-            return
-        payload = self._missing.announcement(topic_filter, now=now, now_ns=now_ns)
-        if payload is not None:
-            token = self._session.forward(Message(self._missing.topic, payload), now_ns=now_ns, now=now)
-            if not isinstance(token, ReasonCode):
-                self._announced[token] = topic_filter
-                self._drive.write_and_plan()
 
     async def audit(self, *, confirmed: bool = False) -> AuditReport:
         """Compare the replica with the primary now, repair it, and return what was found.
@@ -244,7 +234,7 @@ class Link:
 
     def status(self) -> LinkStatus:
         """Return how the link is at the moment."""
-        return self._account.status(primary=self._address, missing=self._missing)
+        return self._account.status(primary=self._address, missing=self.missing)
 
     # --- one connection ---
 
@@ -428,9 +418,6 @@ class Link:
     def _on_event(self, event: Event) -> None:
         match event:
             case Forwarded(token, reason_code):
-                announced = self._announced.pop(token, None)
-                if announced is not None and reason_code.is_failure:
-                    self._logger.warning("missing topic not announced", filter=announced, reason_code=reason_code.text)
                 verdict = self._verdicts.pop(token, None)
                 if verdict is not None and not verdict.done():
                     verdict.set_result(reason_code)

@@ -130,9 +130,13 @@ class LinkStatus:
     audits: AuditTotals = field(default_factory=AuditTotals)
     """What its audits found."""
     missing_announced_total: int = 0
-    """Filters without a topic that were announced at the primary."""
+    """Filters without a topic that were announced at the primary, which has accepted it."""
     missing_suppressed_total: int = 0
-    """Such filters that were not: too soon after the last time, or too many at a time."""
+    """Such filters that were not, too soon after the last time."""
+    missing_dropped_total: int = 0
+    """Filters given up: too many waited, the primary refused the announcement, or a node below told nonsense."""
+    missing_pending: int = 0
+    """Filters that wait to be looked for, and announced if nothing matches them."""
 
     @property
     def called(self) -> str:

@@ -202,6 +202,16 @@ class FilterTrie(Generic[T]):
             del parent.children[level]
             node = parent
 
+    def at(self, topic_filter: bytes) -> list[T]:
+        """Return the values at this very `topic_filter`."""
+        node = self._root
+        for level in topic_filter.split(b"/"):
+            child = node.children.get(level)
+            if child is None:
+                return []
+            node = child
+        return list(node.values)
+
     def match(self, topic: bytes) -> list[T]:
         """Return the values at all filters that match the Topic Name `topic`, once per matching filter."""
         found: list[T] = []

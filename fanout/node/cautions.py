@@ -16,7 +16,19 @@ __all__ = ["find_cautions"]
 
 def find_cautions(config: NodeConfig) -> list[ConfigFault]:
     """Return what a person should look at before clients do; a node starts all the same."""
-    return list(_closed_listeners(config))
+    return [*_closed_listeners(config), *_silent_selectors(config)]
+
+
+def _silent_selectors(config: NodeConfig) -> Iterator[ConfigFault]:
+    for link_index, link in enumerate(config.links):
+        for index, selector in enumerate(link.selectors):
+            if link.announce_missing and not selector.holds_all_retained:
+                yield ConfigFault(
+                    f"link[{link_index}].selector[{index}].filter",
+                    f'missing topics of "{selector.filter}" are not announced: live_only, content or max_payload keep '
+                    "retained values out, so what is not held may be at the primary all the same",
+                    "Nothing is to be done if that is meant; else remove those keys.",
+                )
 
 
 def _closed_listeners(config: NodeConfig) -> Iterator[ConfigFault]:

@@ -205,6 +205,8 @@ class NodeDocuments:
             audit_removed_total=status.audits.removed_total,
             missing_announced_total=status.missing_announced_total,
             missing_suppressed_total=status.missing_suppressed_total,
+            missing_dropped_total=status.missing_dropped_total,
+            missing_pending=status.missing_pending,
             paths_above=tuple(" > ".join(path) for path in status.paths_above),
             hops=max(map(len, status.paths_above), default=0),
         )

@@ -32,7 +32,7 @@ from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
 from fanout.node.kept import OWN_STORE, load_direct, load_kept
-from fanout.node.missing import missing_filter
+from fanout.node.missing import MissingAnnouncer
 from fanout.node.replication_log import describe, log_loaded, make_log
 from fanout.node.store import JoinedStore
 from fanout.node.sys_topics import SysTopics
@@ -122,7 +122,7 @@ class Node:
             accept=self._accept_own,
             expiry_s=config.retained.expiry_s,
         )
-        self._announcing = [link for link in config.links if link.announce_missing]
+        self._announcers = self._make_announcers()
         self.pool = self._make_pool() if server_config and server_config.workers > 1 else None
         """The processes that serve clients; None where this one does, or nobody is served."""
         self.gate = self._make_gate() if server_config and self.pool is None else None
@@ -139,7 +139,7 @@ class Node:
                 logger=self._logger,
                 known_topics=self.own.values,
                 gate=self.gate,
-                subscribed=self._announce_missing if self._announcing else None,
+                subscribed=self._note_subscribed if self._announcers else None,
                 retain_available=config.retained.available,
                 stamps=self.stamps if role == "primary" else None,
             )
@@ -203,6 +203,8 @@ class Node:
             self.spawn("workers", self.pool.wait_failed)
         for name, link in self._links.items():
             self.spawn(f"link-{name}", link.run)
+        for name, announcer in self._announcers.items():
+            self.spawn(f"missing-{name}", announcer.run)
         self._logger.info(
             "node started",
             role=self.role,
@@ -293,6 +295,8 @@ class Node:
     def record(self, link: str, changes: Changes, *, epoch: int) -> None:
         """Log what a batch changed in a link's replica."""
         source = self._records[link].source
+        if link in self._announcers:
+            self._announcers[link].note(changes.updates)
         if self._log is not None and source is not None:
             self._log.append(changes, source=source, link_epoch=epoch)
 
@@ -344,6 +348,8 @@ class Node:
 
     def standing_changed(self) -> None:
         """Tell the nodes below how this one stands, if that has changed."""
+        for announcer in self._announcers.values():
+            announcer.wake()
         if self.server is not None:
             updates = self._sys.set_standing(self.documents.standing(), now_ns=self.clock.now_ns())
             if updates:
@@ -407,7 +413,7 @@ class Node:
             self.config,
             ingress=self.ingress,
             replicas=[*(record.replica for record in self._records.values()), self.own, self._sys.replica],
-            subscribed=self._announce_missing,
+            subscribed=self._note_subscribed,
             hold=self._hold_for_workers,
             logger=self._logger,
         )
@@ -459,6 +465,7 @@ class Node:
 
     def _accept_own(self, changes: Changes, client_id: str | None) -> asyncio.Future[ReasonCode] | None:
         committed = self._keep_own(changes)
+        self._relay_missing(changes)
         if self._log is not None and self._own_source is not None:
             self._log.append(changes, source=self._own_source)
         if self.server is not None:
@@ -478,15 +485,34 @@ class Node:
         self.kept.put(OWN_STORE, [changes], done=done)
         return committed
 
-    def _announce_missing(self, topic_filters: Sequence[bytes]) -> None:
-        """Tell primaries of filters that fit a selector and match no topic of its replica."""
-        for topic_filter in topic_filters:
-            for config in self._announcing:
-                replica = self._records[config.name].replica
-                for selector in config.selectors:
-                    missing = missing_filter(topic_filter.decode(), selector, replica)
-                    if missing is not None:
-                        self._links[config.name].announce_missing(missing)
+    def _make_announcers(self) -> dict[str, MissingAnnouncer]:
+        return {
+            name: MissingAnnouncer(
+                link,
+                replica=self._records[name].replica,
+                is_subscribed=self._is_subscribed,
+                clock=self.clock,
+                logger=self._logger.bind(link=name),
+            )
+            for name, link in self._links.items()
+            if link.config.announce_missing
+        }
+
+    async def _is_subscribed(self, topic_filter: bytes) -> bool:
+        return self.server is not None and await self.server.is_subscribed(topic_filter)
+
+    def _note_subscribed(self, topic_filters: Sequence[bytes]) -> None:
+        """Let links that announce missing topics look for what clients have subscribed to."""
+        for announcer in self._announcers.values():
+            for topic_filter in topic_filters:
+                announcer.add_subscribed(topic_filter)
+
+    def _relay_missing(self, changes: Changes) -> None:
+        """Let them do the same with what nodes below have announced here."""
+        for announcer in self._announcers.values():
+            for topic, payload, *_ in changes.updates:
+                if topic == announcer.topic:
+                    announcer.add_relayed(payload)
 
     async def _keep_house(self) -> None:
         """Remove the node's own values that have expired, and say in the log that the node is alive."""

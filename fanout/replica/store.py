@@ -422,6 +422,10 @@ class Replica:
         for topics in self._tree.match(topic_filter):
             yield list(filter(None, map(get, topics)))
 
+    def match_topics(self, topic_filter: bytes) -> Iterator[list[bytes]]:
+        """Yield the topics that a Topic Filter matches, as `match` does their values: after each stretch searched."""
+        return self._tree.match(topic_filter)
+
     def get(self, topic: bytes) -> Update | None:
         """Return the retained value of a topic, or None when it has none."""
         return self.values.get(topic)

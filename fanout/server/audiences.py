@@ -231,6 +231,10 @@ class AudienceIndex:
         self._trie.remove(topic_filter, group)
         self._drop_routes()
 
+    def has(self, topic_filter: bytes) -> bool:
+        """Say whether a session has a subscription to this very Topic Filter that is not shared."""
+        return any(isinstance(leg, Leg) for leg in self._trie.at(topic_filter))
+
     def routes(self, topic: bytes) -> Routes:
         """Return the routes of a topic, from the cache where it has them."""
         routes = self._cache.get(topic)

@@ -248,6 +248,10 @@ class Server:
             audiences=self.registry.index.count,
         )
 
+    async def is_subscribed(self, topic_filter: bytes) -> bool:
+        """Say whether a session has a subscription to this very Topic Filter that is not shared."""
+        return self.registry.index.has(topic_filter)
+
     async def check_again(self) -> None:
         """Let what the gate decides now hold for all sessions; see `SessionLives.check_again`."""
         await self.lives.check_again()

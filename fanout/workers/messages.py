@@ -18,6 +18,7 @@ from fanout.replica.update import Update
 from fanout.server.counters import ServerStats
 
 __all__ = [
+    "AskSubscribed",
     "Batch",
     "Complete",
     "Message",
@@ -29,6 +30,7 @@ __all__ = [
     "SentAway",
     "Serving",
     "SetUp",
+    "StillSubscribed",
     "Stop",
     "Subscribed",
     "Verdicts",
@@ -100,6 +102,14 @@ class SendAway:
 
 
 @dataclass(frozen=True, slots=True)
+class AskSubscribed:
+    """Hub: tell whether a client of yours is subscribed to this."""
+
+    topic_filter: bytes
+    """The very Topic Filter."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Hub: let the clients go, and end."""
 
@@ -126,6 +136,14 @@ class Subscribed:
 
     topic_filters: tuple[bytes, ...]
     """Those that were granted, `$share` forms left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class StillSubscribed:
+    """Worker: the answer to the first `AskSubscribed` without one."""
+
+    answer: bool
+    """Whether a client is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +182,12 @@ Message = (
     | Reload
     | ReloadCertificates
     | SendAway
+    | AskSubscribed
     | Stop
     | Serving
     | SentAway
     | Subscribed
+    | StillSubscribed
     | Published
     | Report
 )

@@ -179,6 +179,10 @@ class WorkerPool:
         """Disconnect clients that have a subscription of a kind, as a server does; return how many."""
         return sum(await asyncio.gather(*(worker.send_away(concerns) for worker in self._workers)))
 
+    async def is_subscribed(self, topic_filter: bytes) -> bool:
+        """Say whether a client of any worker is subscribed to this very Topic Filter, shared subscriptions left out."""
+        return any(await asyncio.gather(*(worker.is_subscribed(topic_filter) for worker in self._workers)))
+
     @property
     def conflated_topics_max(self) -> int:
         """How many newest values wait for a client in this process: none."""

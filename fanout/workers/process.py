@@ -29,6 +29,7 @@ from fanout.server.counters import ServerStats
 from fanout.workers.channel import Channel, open_channel
 from fanout.workers.figures import add_up, totals_of
 from fanout.workers.messages import (
+    AskSubscribed,
     Batch,
     Complete,
     Message,
@@ -38,6 +39,7 @@ from fanout.workers.messages import (
     SentAway,
     Serving,
     SetUp,
+    StillSubscribed,
     Stop,
     Subscribed,
 )
@@ -57,6 +59,8 @@ _SILENT_FULL_TICKS_MAX: Final = 10
 _STARTING_TICKS_MAX: Final = 300
 """The same until it serves."""
 _LAST_WORDS_S: Final = 1.0
+_SUBSCRIBED_S: Final = 5.0
+"""How long a worker may take to say who is subscribed."""
 _SEND_AWAY_S: Final = 5.0
 """How long a tear-down waits until a worker has sent clients away: a worker that hangs is not to hold it up."""
 
@@ -132,6 +136,7 @@ class WorkerProcess:
         self._on_subscribed = on_subscribed
         self._on_pressure = on_pressure
         self._sent_away: deque[asyncio.Future[int]] = deque()
+        self._subscribed: deque[asyncio.Future[int]] = deque()
         self._logger = logger.bind(worker=number + 1)
         self._process: asyncio.subprocess.Process | None = None
         self._channel: Channel | None = None
@@ -195,6 +200,19 @@ class WorkerProcess:
             self.late_total += 1
             self._logger.warning("the worker sends clients away too slowly", timeout_s=_SEND_AWAY_S)
             return 0
+
+    async def is_subscribed(self, topic_filter: bytes) -> bool:
+        """Say whether a client of it is subscribed to this very Topic Filter; one that answers too late may be."""
+        if self._channel is None or self.state is not WorkerState.SERVING:
+            return False
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._subscribed.append(answer)
+        self._channel.send(AskSubscribed(topic_filter))
+        try:
+            async with asyncio.timeout(_SUBSCRIBED_S):
+                return bool(await answer)
+        except TimeoutError:
+            return True
 
     def write(self, data: bytes) -> None:
         """Write an encoded message, if there is a process."""
@@ -286,8 +304,9 @@ class WorkerProcess:
     def _forget(self) -> None:
         self._channel = self._process = self.pid = None
         self._gone.set()
-        while self._sent_away:
-            self._answer_sent_away(0)
+        for waiting in (self._sent_away, self._subscribed):
+            while waiting:
+                _answer(waiting, 0)
         report, self.last_report = self.last_report, None
         if report is not None:
             self._past_server = add_up(ServerStats, (self._past_server, totals_of(report.server)))
@@ -305,11 +324,6 @@ class WorkerProcess:
                     channel.send(Batch(piece))
                 await channel.wait_almost_sent()
         channel.send(Complete())
-
-    def _answer_sent_away(self, clients: int) -> None:
-        answer = self._sent_away.popleft()
-        if not answer.done():
-            answer.set_result(clients)
 
     def _press(self, is_full: bool) -> None:
         if is_full is not self.is_full:
@@ -329,13 +343,22 @@ class WorkerProcess:
                 case Subscribed(topic_filters):
                     self._on_subscribed(topic_filters)
                 case SentAway(clients):
-                    self._answer_sent_away(clients)
+                    _answer(self._sent_away, clients)
+                case StillSubscribed(subscribed):
+                    _answer(self._subscribed, subscribed)
                 case Serving():
                     self.state = WorkerState.SERVING
                     self.served_once = True
                     self._served_since = asyncio.get_running_loop().time()
                 case _:
                     raise AssertionError(f"{type(message).__name__} is not for the hub")
+
+
+def _answer(waiting: deque[asyncio.Future[int]], result: int) -> None:
+    """Tell the one that has waited longest; it may have given up."""
+    answer = waiting.popleft()
+    if not answer.done():
+        answer.set_result(result)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

@@ -30,6 +30,7 @@ from fanout.server.server import Server
 from fanout.workers.channel import Channel, open_channel
 from fanout.workers.doorman import WorkerDoorman
 from fanout.workers.messages import (
+    AskSubscribed,
     Batch,
     Complete,
     Message,
@@ -40,6 +41,7 @@ from fanout.workers.messages import (
     SentAway,
     Serving,
     SetUp,
+    StillSubscribed,
     Stop,
     Subscribed,
     Verdicts,
@@ -243,6 +245,10 @@ class _Life:
                 return
             case Verdicts():
                 self._ingress.answer(message)
+                return
+            case AskSubscribed(topic_filter):
+                index = self._server.registry.index if self._server is not None else None
+                self.channel.send(StillSubscribed(index is not None and index.has(topic_filter)))
                 return
             case SetUp():
                 self._set_up = message

@@ -3,41 +3,124 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.clients import subscriber
-from tests.support.mosquitto import Mosquitto, publish_all, publisher
+from tests.support.clients import Inbox, subscriber
+from tests.support.mosquitto import Mosquitto, load_retained, publish_all, publisher
 from tests.support.nodes import QUICK, Nodes, link, selector
+from tests.support.waiting import wait_until_blocking
 
-pytestmark = pytest.mark.mosquitto
+ANNOUNCING = QUICK + "announce_missing = true\n"
+TOPIC = "fanout/control/missing"
 
 
+def told(handler: Inbox) -> list[dict[str, Any]]:
+    """Return the announcements that a handler has got."""
+    return [json.loads(one.payload) for one in handler.messages]
+
+
+@pytest.mark.mosquitto
 def test_missing_topic_is_announced_and_created(mosquitto: Mosquitto, nodes: Nodes) -> None:
     """T16: a SUBSCRIBE inside a selector that matches nothing is one notification at the primary; outside it is none.
 
     The handler creates the topic, which reaches the client that waits.
     """
-    settings = QUICK + "announce_missing = true\n"
-    with publisher(mosquitto.port) as client, subscriber(mosquitto.port, "fanout/control/missing", qos=1) as handler:
+    with publisher(mosquitto.port) as client, subscriber(mosquitto.port, TOPIC, qos=1) as handler:
         publish_all(client, [("plant/there", b"x")])
-        node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=settings)).started()
+        node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=ANNOUNCING)).started()
         with (
             subscriber(node.port, "plant/there", "office/none", "$share/group/plant/shared", qos=1),
             subscriber(node.port, "plant/new", qos=1) as waiting,
-            subscriber(node.port, "plant/new", "plant/other/+", qos=1),
         ):
-            handler.wait(2)
-            told = [json.loads(one.payload) for one in handler.messages]
-            assert [(one["filter"], one["node"]) for one in told] == [
-                ("plant/new", "edge-1"),
-                ("plant/other/+", "edge-1"),
+            handler.wait(1)
+            with subscriber(node.port, "plant/new", "plant/other/+", qos=1):
+                handler.wait(2)
+            assert [(one["filter"], one["node"], one["path"]) for one in told(handler)] == [
+                ("plant/new", "edge-1", ["edge-1"]),
+                ("plant/other/+", "edge-1", ["edge-1"]),
             ]
             publish_all(client, [("plant/new", b"made")])
             waiting.wait_for("plant/new", b"made")
         with subscriber(node.port, "plant/new", "plant/last", qos=1):
             handler.wait(3)
-        assert json.loads(handler.messages[-1].payload)["filter"] == "plant/last"
+        assert told(handler)[-1]["filter"] == "plant/last"
+        wait_until_blocking(lambda: node.link_status()["missing_announced_total"] == 3, what="three accepted")
         status = node.link_status()
-        assert (status["missing_announced_total"], status["missing_suppressed_total"]) == (3, 1)
+        names = ("suppressed_total", "dropped_total", "pending")
+        assert [status[f"missing_{name}"] for name in names] == [1, 0, 0]
         assert status["outside_total"] == 0
+
+
+@pytest.mark.mosquitto
+@pytest.mark.parametrize("storage", ["ram", "disc_only"])
+def test_what_is_asked_while_the_link_is_not_live_is_announced_later(
+    tmp_path: Path, nodes: Nodes, storage: str
+) -> None:
+    """T16: clients come before the link is live, and more than may be announced at a time: none is forgotten.
+
+    What the snapshot brings is not missing, nor is what the primary has and a selector does not take; and who has gone
+    waits for nothing.
+    """
+    selectors = (
+        selector("plant/#"),
+        selector("streams/#") + "live_only = true\n",
+        selector("small/#") + "max_payload = 3\n",
+        selector("papers/#") + 'content = ["json"]\n',
+    )
+    there = [("plant/there", b"x"), ("streams/x", b"x"), ("small/x", b"large"), ("papers/x", b"no json")]
+    with Mosquitto(tmp_path, name="own") as mosquitto:
+        load_retained(mosquitto.port, there)
+        node = nodes.secondary(
+            link(mosquitto.port, *selectors, settings=ANNOUNCING), settings=f'[retained]\nstorage = "{storage}"\n'
+        )
+        with subscriber(mosquitto.port, TOPIC, qos=1) as handler:
+            assert mosquitto.process is not None
+            os.kill(mosquitto.process.pid, signal.SIGSTOP)
+            try:
+                node.start()
+                wanted = [f"plant/{number}/+" for number in range(24)]
+                with (
+                    subscriber(node.port, *[topic for topic, _ in there], "plant/+", qos=1),
+                    subscriber(node.port, *wanted, qos=1),
+                ):
+                    with subscriber(node.port, "plant/left", qos=1):
+                        assert node.link_state() != "live"
+                    wait_until_blocking(lambda: node.document("/v1/status")["server"]["sessions"] == 2, what="it left")
+                    os.kill(mosquitto.process.pid, signal.SIGCONT)
+                    handler.wait(len(wanted))
+                    assert sorted(one["filter"] for one in told(handler)) == sorted(wanted)
+                    wait_until_blocking(lambda: not node.link_status()["missing_pending"], what="nothing waits")
+            finally:
+                os.kill(mosquitto.process.pid, signal.SIGCONT)
+        status = node.link_status()
+        assert (status["missing_announced_total"], status["missing_dropped_total"]) == (len(wanted), 0)
+        assert node.stop() == 0
+
+
+def test_a_chain_tells_the_primary_whose_topic_it_is(nodes: Nodes) -> None:
+    """T16 through a chain: the handler at the top hears of a client at the bottom, once, and creates the topic.
+
+    A middle node that has a topic tells nobody of it, and the one in between names who asked and the way.
+    """
+    hub = nodes.primary().started()
+    a = nodes.secondary(link(hub.port, selector("plant/#", prefix="hq/"), settings=ANNOUNCING), name="a").started()
+    b = nodes.secondary(link(a.port, selector("hq/#", prefix="x/"), settings=ANNOUNCING), name="b")
+    with publisher(hub.port) as client, subscriber(hub.port, TOPIC, qos=1) as handler:
+        publish_all(client, [("plant/there", b"x")])
+        wait_until_blocking(lambda: a.topics() == 1, what="the topic at A")
+        b.started()
+        with (
+            subscriber(b.port, "x/hq/plant/there", "x/hq/other", "x/hq/plant/new", qos=1) as waiting,
+            subscriber(b.port, "x/hq/plant/new", "x/hq/plant/last", qos=1),
+        ):
+            handler.wait(2)
+            assert sorted(one["filter"] for one in told(handler)) == ["plant/last", "plant/new"]
+            assert all((one["node"], one["path"]) == ("b", ["b", "a"]) for one in told(handler))
+            publish_all(client, [("plant/new", b"made")])
+            waiting.wait_for("x/hq/plant/new", b"made")
+    assert [node.link_status()["missing_dropped_total"] for node in (a, b)] == [0, 0]

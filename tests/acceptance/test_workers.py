@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -436,23 +437,33 @@ async def test_workers_hold_no_more_than_the_limits_of_a_link(mosquitto: Mosquit
 
 @pytest.mark.mosquitto
 async def test_what_links_ask_of_clients_is_asked_of_all_workers(tmp_path: Path, nodes: Nodes) -> None:
-    """Missing topics are announced for clients of both, and clients of both are sent away before a tear-down."""
+    """Missing topics are announced for clients of both, and clients of both are sent away before a tear-down.
+
+    Who has unsubscribed at either of them while the link was not ready waits for nothing.
+    """
     with Mosquitto(tmp_path, name="own") as mosquitto:
         load_retained(mosquitto.port, [("plant/held", b"x")])
         settings = f"{QUICK}announce_missing = true\ndisconnect_clients = true\n"
         node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=settings), settings=WORKERS)
-        await asyncio.to_thread(node.start)
-        await node.until_ready(deadline_s=DEADLINE_S)
         names = [*ids_of(0, count=1, stem="q"), *ids_of(1, count=1, stem="q")]
         async with AsyncExitStack() as stack:
             watcher = await stack.enter_async_context(await RawClient.connect(mosquitto.port, "watcher"))
-            await watcher.subscribe(b"fanout/control/#")
+            await watcher.subscribe(b"fanout/control/missing")
+            assert mosquitto.process is not None
+            os.kill(mosquitto.process.pid, signal.SIGSTOP)
+            stack.callback(lambda: os.kill(mosquitto.process.pid, signal.SIGCONT) if mosquitto.process else None)
+            await asyncio.to_thread(node.start)
+            await wait_until(lambda: all(one["state"] == "serving" for one in workers_of(node)), DEADLINE_S)
             clients = [await stack.enter_async_context(await RawClient.connect(node.port, name)) for name in names]
             for client, topic in zip(clients, (b"plant/a", b"plant/b"), strict=True):
-                await client.subscribe(topic)
-                async with asyncio.timeout(DEADLINE_S):
-                    while topic not in (await watcher.expect(Publish)).payload:
-                        pass
+                await client.subscribe(topic, b"plant/left", b"plant/left/by/" + topic)
+                await client.unsubscribe(b"plant/left", b"plant/left/by/" + topic)
+            os.kill(mosquitto.process.pid, signal.SIGCONT)
+            async with asyncio.timeout(DEADLINE_S):
+                told = [json.loads((await watcher.expect(Publish)).payload)["filter"] for _ in clients]
+            assert sorted(told) == ["plant/a", "plant/b"]
+            await wait_until(lambda: not node.link_status()["missing_pending"], DEADLINE_S)
+            assert node.link_status()["missing_announced_total"] == 2
             await asyncio.to_thread(mosquitto.restart)
             for client in clients:
                 await client.expect_end(ReasonCode.USE_ANOTHER_SERVER)

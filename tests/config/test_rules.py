@@ -72,10 +72,10 @@ class TestRetained:
 
     def test_disc_only_refuses_what_has_every_topic_in_memory(self) -> None:
         """Each key that would is named, with what to do; with another storage it is fine."""
-        keys = 'count_url = "http://127.0.0.1:18083/api/v5/mqtt/retainer/messages"\nannounce_missing = true\n'
+        keys = 'count_url = "http://127.0.0.1:18083/api/v5/mqtt/retainer/messages"\n'
         text = f'{NODE}[server]\nworkers = 2\n{LINK}{keys}{SELECTOR}[retained]\nstorage = "disc_only"\n'
         found = faults_of(text)
-        assert [key for key, _, _ in found] == ["server.workers", "link[0].count_url", "link[0].announce_missing"]
+        assert [key for key, _, _ in found] == ["server.workers", "link[0].count_url"]
         assert all('retained.storage is "disc_only"' in problem and '"disc"' in hint for _, problem, hint in found)
         assert faults_of(text.replace("disc_only", "disc")) == []
 
@@ -256,6 +256,17 @@ class TestLinks:
         assert faults_of(NODE + SERVER + link("one", '"a"', more=more.format("http://emqx/list"))) == []
         [fault] = faults_of(NODE + SERVER + link("one", '"a"', more=more.format("emqx/list")))
         assert fault[0] == "link[0].count_url"
+
+    def test_a_link_that_could_announce_nothing_is_told(self) -> None:
+        """Each selector may keep out what the primary has; one that does not is enough, retained_only too."""
+        keys = ("live_only = true", "max_payload = 5", 'content = ["json"]')
+        choosy = "".join(f'[[link.selector]]\nfilter = "{index}/#"\n{key}\n' for index, key in enumerate(keys))
+        more = f"announce_missing = true\n{choosy}"
+        faults = faults_of(NODE + SERVER + LINK + more)
+        assert [key for key, _, _ in faults] == ["link[0].announce_missing"]
+        assert "live_only, content or max_payload" in faults[0][1]
+        for other in ("", "retained_only = true\n"):
+            assert faults_of(f'{NODE}{SERVER}{LINK}{more}[[link.selector]]\nfilter = "other"\n{other}') == []
 
     def test_evidence_that_cannot_come_is_not_asked_for(self) -> None:
         """A manifest needs MQTT 5; such a node would never be ready."""

@@ -104,6 +104,10 @@ def shown(replica: Replica) -> dict[str, Any]:
             sorted(each for piece in replica.match(topic_filter) for each in piece)
             for topic_filter in (b"#", b"plant/+/a", b"plant/1/#", b"+/1/b", b"plant", b"none")
         ],
+        "topics": [
+            sorted(each for piece in replica.match_topics(topic_filter) for each in piece)
+            for topic_filter in (b"#", b"plant/+/a", b"plant", b"none")
+        ],
         "get": [replica.get(topic) for topic in (b"plant", b"plant/1/a", b"none")],
     }
 
@@ -174,6 +178,17 @@ def test_large_values_come_in_small_pieces(tmp_path: Path) -> None:
         pieces = list(replica.match(b"t/#"))
         assert max(map(len, pieces)) == 3
         assert [each[0] for piece in pieces for each in piece] == [b"t/%02d" % number for number in range(20)]
+
+
+def test_a_search_that_finds_nothing_comes_in_pieces(tmp_path: Path) -> None:
+    """Each step looks at some hundred topics: nobody has to wait until all of them were looked at."""
+    with opened(tmp_path / "retained.sqlite") as store:
+        replica = DiscReplica(store.table("link"))
+        replica.apply([value(b"t/%04d/x" % number) for number in range(2000)], phase=Phase.LIVE)
+        for search in (replica.match(b"t/+/y"), replica.match_topics(b"t/+/y")):
+            pieces = list(search)
+            assert len(pieces) >= 4
+            assert not any(pieces)
 
 
 def test_what_is_not_good_any_more_goes_when_it_is_loaded(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from fanout.config import Address
 from fanout.errors import AuditRefused
 from fanout.link.forwarding import UNAVAILABLE
+from fanout.link.missing import Waiting
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
 from fanout.link.teardown import DELIVERIES_MAX, TOPICS_MAX
@@ -506,16 +507,19 @@ async def test_the_end_of_heartbeats_is_told_and_their_return() -> None:
     assert told == ["no heartbeats, lag is unknown and a stall is not noticed", "heartbeats come back"]
 
 
-async def test_an_announcement_that_is_refused_is_told() -> None:
-    """The primary does not let the link publish it: a warning names the filter. None is sent before it is live."""
-    lines: list[dict[str, object]] = []
+async def test_an_announcement_gets_the_answer_of_the_primary() -> None:
+    """As a forwarded message does; none is sent before the link is live. What is counted is in the status."""
     primary = FakePrimary(allow_control=False)
-    async with FakeServer(primary) as server, running(config_for(server.port), logger=logging_to(lines)) as link:
-        link.link.announce_missing("plant/early")
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        missing = link.link.missing
+        payload = missing.announcement("plant/new", Waiting(1))
+        assert link.link.announce_missing(payload) is UNAVAILABLE
         await link.wait_state(LinkState.LIVE)
-        link.link.announce_missing("plant/new")
-        await link.wait(lambda: any(line["event"] == "missing topic not announced" for line in lines))
-        (told,) = (line for line in lines if line["event"] == "missing topic not announced")
-        assert (told["filter"], told["reason_code"]) == ("plant/new", "Not authorized")
-        assert link.status.missing_announced_total == 1
+        answer = link.link.announce_missing(payload)
+        assert isinstance(answer, asyncio.Future)
+        assert await answer is ReasonCode.NOT_AUTHORIZED
+        missing.add(b"plant/other", Waiting(1))
+        missing.note_answer("plant/new", accepted=False, now=1.0)
+        status = link.status
+        assert (status.missing_pending, status.missing_dropped_total, status.missing_announced_total) == (1, 1, 0)
     assert [topic for topic, *_ in primary.published].count(b"fanout/control/missing") == 1

@@ -251,6 +251,10 @@ class TrieMachine(RuleBasedStateMachine):
         expected = sorted(value for topic_filter, value in self.pairs if oracle(topic_filter, topic))
         assert sorted(self.trie.match(topic)) == expected
 
+    @rule(topic_filter=small_filters)
+    def at(self, topic_filter: bytes) -> None:
+        assert sorted(self.trie.at(topic_filter)) == sorted(value for each, value in self.pairs if each == topic_filter)
+
     @invariant()
     def size_is_right(self) -> None:
         assert len(self.trie) == len(self.pairs)

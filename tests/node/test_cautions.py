@@ -46,6 +46,17 @@ def test_listeners_through_which_nobody_can_connect(settings: str, keys: list[st
     assert [caution.key for caution in find_cautions(config)] == keys
 
 
+def test_selectors_whose_missing_topics_are_not_announced() -> None:
+    """They keep out what the primary may have; without `announce_missing` there is nothing to tell."""
+    link = '[[link]]\nname = "l"\nprimary = "mqtt://a"\n{}[[link.selector]]\nfilter = "b"\nmax_payload = 1\n'
+    text = f'[node]\nid = "a"\n[server]\n{link}[[link.selector]]\nfilter = "c"\n'
+    found = {
+        keys: [each.key for each in find_cautions(parse_config(text.format(keys), path="a.toml", role="secondary"))]
+        for keys in ("", "announce_missing = true\n")
+    }
+    assert found == {"": [], "announce_missing = true\n": ["link[0].selector[0].filter"]}
+
+
 def test_a_tap_serves_nobody_anyway() -> None:
     """Without [server] there is nothing to warn of."""
     text = '[node]\nid = "a"\n[log]\n[[link]]\nname = "l"\nprimary = "mqtt://a"\n[[link.selector]]\nfilter = "#"\n'

@@ -555,6 +555,7 @@ def test_replica_agrees_with_a_plain_dictionary(
         for topic_filter in (b"#", b"plant/+/a", b"plant/1/#"):
             found = {each[0]: each[1] for piece in replica.match(topic_filter) for each in piece}
             assert found == {topic: values[topic] for topic in values if matches(topic_filter, topic)}
+            assert {topic for piece in replica.match_topics(topic_filter) for topic in piece} == found.keys()
 
 
 def test_payload_over_the_limit_is_delivered_and_not_stored(make: Make) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fanout.mqtt.topics import matches
 from fanout.server.audiences import AudienceIndex, SubscriptionOptions
 from fanout.server.sessions import Session
+from fanout.server.shared_subscriptions import ShareGroup
 from fanout.server.wire import WireVariant
 from tests.server.core_pieces import Peer, make_session, options
 
@@ -65,6 +66,21 @@ def test_leaving_a_shared_audience_does_not_change_the_others() -> None:
     assert set(moves.subscriptions) == {b"a", b"b"}
     assert [route.audience for route in index.routes(b"b")[0]] == [moves.audience]
     assert {route.audience for route in index.routes(b"a")[0]} == {stays.audience, moves.audience}
+
+
+def test_index_knows_who_is_subscribed_to_a_very_filter() -> None:
+    """Not to one that matches it, nor by a shared subscription; and not any more when the last one has left."""
+    index = AudienceIndex()
+    first, second = subscribed(index, b"a/+"), subscribed(index, b"a/+", b"#", qos=1)
+    index.add_group(b"a/b", ShareGroup(b"a/b"))
+    assert [index.has(topic_filter) for topic_filter in (b"a/+", b"#", b"a/b", b"a", b"a/+/c")] == [
+        *(True, True, False, False, False)
+    ]
+    index.leave(first)
+    assert index.has(b"a/+")
+    index.change(second, added={}, removed=[b"a/+"])
+    assert not index.has(b"a/+")
+    assert index.has(b"#")
 
 
 def test_lone_member_keeps_its_audience() -> None:

@@ -139,7 +139,7 @@ async def test_nothing_is_started_while_the_pool_stops(monkeypatch: pytest.Monke
 async def test_a_worker_that_hangs_does_not_hold_up_a_tear_down(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It is counted; the tear-down goes on, with what the others say."""
+    """It is counted; the tear-down goes on, with what the others say. That somebody is subscribed there may be."""
     program, worker = tmp_path / "python", tmp_path / "worker.py"
     worker.write_text(
         "import socket, sys\n"
@@ -153,12 +153,14 @@ async def test_a_worker_that_hangs_does_not_hold_up_a_tear_down(
     program.chmod(0o700)
     monkeypatch.setattr("sys.executable", str(program))
     monkeypatch.setattr("fanout.workers.process._SEND_AWAY_S", 0.05)
+    monkeypatch.setattr("fanout.workers.process._SUBSCRIBED_S", 0.05)
     logger = NoLogger()
     pool = make_pool(logger)
     await pool.start()
     await wait_until(lambda: all(worker.state is WorkerState.SERVING for worker in pool.workers), 60)
     async with asyncio.timeout(10):
         assert await pool.send_away(Concerned([])) == 0
+        assert await pool.is_subscribed(b"plant/x")
     assert [worker.late_total for worker in pool.workers] == [1, 1]
     await wait_until(lambda: all(worker.pid is not None for worker in pool.workers))
     for worker_process in pool.workers:
