@@ -107,6 +107,7 @@ class Injector:
         self._truth.begin_life()
         self._publisher.hold()
         await asyncio.to_thread(self._primary.stop, signal.SIGTERM if fault.kind == "restart" else signal.SIGKILL)
+        self._truth.begin_life()  # again: what was sent in the meantime was the former one's
         await asyncio.sleep(fault.outage_s)
         if fault.kind == "kill and wipe":
             self._wipe()

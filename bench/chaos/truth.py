@@ -37,6 +37,8 @@ class _Topic:
     changed: float = 0.0
     """When it was touched last: sent, acknowledged, or read anew."""
     under_way: int = 0
+    doubtful: bool = False
+    """Whether the newest value may have expired before the primary took it, and left what was there."""
 
 
 class Truth:
@@ -87,6 +89,7 @@ class Truth:
         entry.value = value
         entry.under_way -= 1
         entry.changed = time.monotonic()
+        entry.doubtful = value is not None and value.expires is not None and value.expires <= entry.changed
 
     def life_of(self, payload: bytes) -> int:
         """Return in which of the primary's lives a value was published last."""
@@ -112,7 +115,7 @@ class Truth:
         entry = self._topics.get(topic)
         if entry is None:
             return True
-        if entry.under_way or entry.changed > since:
+        if entry.under_way or entry.doubtful or entry.changed > since:
             return False
         expires = None if entry.value is None else entry.value.expires
         return expires is None or not since - EXPIRY_SLACK_S < expires < time.monotonic() + EXPIRY_SLACK_S

@@ -119,8 +119,10 @@ class Witness:
         if life is None:
             self._lives[topic] = _Life(payload, 1)
             return
-        if message.dup:
-            return  # sent again because it was not acknowledged, and marked so
+        if message.dup:  # sent again because it was not acknowledged, and marked so; it may not have come before
+            if payload != life.payload:
+                self._lives[topic] = _Life(payload, 1)
+            return
         if payload == life.payload:
             life.seen += 1
             most = self._truth.publishes[self._topic_at_primary(topic), payload]

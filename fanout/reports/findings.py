@@ -183,11 +183,11 @@ class StalledTopic(Value):
     newest: AwareDatetime | None
     """The newest that the node has; null when it never got any."""
     first_lacking: AwareDatetime
-    """The first settled update of the reference after that."""
+    """The first settled update of the reference after that; without stamps, after that and the settle horizon."""
     reference_newest: AwareDatetime
     """The newest settled update of the reference."""
     lacking: int
-    """Rows of updates that the reference logged after `newest`, settled."""
+    """Settled rows of the reference from `first_lacking` on; without stamps it may lack more, just before."""
     stalled_links: int
     """Links that select the topic and stalled on it, this one included."""
     current_links: int

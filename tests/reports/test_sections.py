@@ -227,6 +227,27 @@ def test_a_gap_makes_stalls_and_values_unknown(spark: SparkSession, tmp_path: Pa
     assert [(s.equal, s.apart, s.unknown) for s in converged.sets] == [(0, 0, 1)]
 
 
+def test_without_stamps_no_topic_stalls_by_less_than_the_settle_horizon(spark: SparkSession, tmp_path: Path) -> None:
+    """Two nodes log one update at different times, which of them first is chance; later ones are counted from there."""
+    tap, edge = NodeLog("tap", "tap"), NodeLog("edge")
+    for node in (tap, edge):
+        node.start(at(0), {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("#")]})
+        node.ready(at(1), "up", "#")
+    for topic, seconds in (("early", (3.0,)), ("stopped", (3.0, 5.0, 7.0))):
+        for second in seconds:
+            tap.update(at(second + 0.004), topic, f"{second}", link="up", selector="#")
+            if second == 3.0:
+                edge.update(at(second), topic, f"{second}", link="up", selector="#")
+    for node in (tap, edge):
+        node.event("heartbeat", at(60))
+    stalls = section(spark, write(tmp_path, [tap, edge]), "stalls", settle_s=2.5).stalls
+    assert stalls is not None
+    assert [(one.current, one.stalled, one.unknown) for one in stalls.targets] == [(1, 1, 0)]
+    (stopped,) = stalls.topics.listed
+    assert (stopped.topic, stopped.newest, stopped.first_lacking) == ("stopped", time_of(at(3)), time_of(at(7.004)))
+    assert stopped.lacking == 1  # at least: the one at 5.004 may be the one of 3
+
+
 def test_digests_over_time_say_when_nodes_agreed(spark: SparkSession, tmp_path: Path) -> None:
     """Heartbeats of both links carry digests: the windows in which they are the same are counted, the last is named."""
     hub, one, two = two_secondaries()

@@ -46,7 +46,7 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
 _SOURCES = "node string, link string, group int"
 _PLACES = "node string, link string, selector string, target int, group int"
 _TARGETS = (
-    "target int, covered_from_us bigint, covered_until_us bigint, settled_until_us bigint, "
+    "target int, covered_from_us bigint, covered_until_us bigint, settled_until_us bigint, tolerance_us bigint, "
     "reference_from_us bigint, reference_until_us bigint, "
     "gaps array<struct<after_us: bigint, until_us: bigint>>"
 )
@@ -71,7 +71,8 @@ def targets_frame(spark: SparkSession, scope: Scope) -> DataFrame:
     """Return one row for each target with its spans; `target` is the key.
 
     The reference's own span bounds what a node's row can be compared with; a primary's log has no bounds,
-    since what is beyond its end was lost from it.
+    since what is beyond its end was lost from it. `tolerance_us` is how far apart two nodes may log one update:
+    nothing for one that was stamped.
     """
     rows: list[tuple[object, ...]] = []
     for target in scope.targets:
@@ -83,6 +84,7 @@ def targets_frame(spark: SparkSession, scope: Scope) -> DataFrame:
                 target.covered_from_us,
                 target.covered_until_us,
                 target.settled_until_us,
+                scope.settle_us if group.basis == "unstamped" else 0,
                 group.from_us if bounded else -NEVER_US,
                 group.end_us if bounded else NEVER_US,
                 list(target.gaps_us),

@@ -1,7 +1,8 @@
 """Topics that stopped at a node: the reference has a settled update that is newer than all that the node got.
 
 Both sides are reduced to one row for each (target, topic) before they meet, so no row of one log is joined with
-a row of another. What is newer is said by the time of stamping, or without stamps by the time of logging.
+a row of another. What is newer is said by the time of stamping, or without stamps by the time of logging; two nodes
+log one update at different times, so that without stamps it is newer by more than the settle horizon.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def judge_topics(expected: DataFrame, *, held: DataFrame, targets_frame: DataFra
         Columns target, topic, settled_us, held_us, after_us (after when an update is lacking), verdict.
     """
     nothing = sf.lit(None).cast("long")
-    after_us = sf.greatest("held_us", "covered_from_us")
+    after_us = sf.greatest("held_us", "covered_from_us") + sf.col("tolerance_us")
     both = (
         expected.select("target", "topic", "settled_us", "expected_us", nothing.alias("held_us"))
         .unionByName(
