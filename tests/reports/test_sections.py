@@ -243,9 +243,9 @@ def test_without_stamps_no_topic_stalls_by_less_than_the_settle_horizon(spark: S
     stalls = section(spark, write(tmp_path, [tap, edge]), "stalls", settle_s=2.5).stalls
     assert stalls is not None
     assert [(one.current, one.stalled, one.unknown) for one in stalls.targets] == [(1, 1, 0)]
-    (topic,) = stalls.topics.listed
-    assert (topic.topic, topic.newest, topic.first_lacking) == ("stopped", time_of(at(3)), time_of(at(7.004)))
-    assert topic.lacking == 1  # at least: the one at 5.004 may be the one of 3
+    (stopped,) = stalls.topics.listed
+    assert (stopped.topic, stopped.newest, stopped.first_lacking) == ("stopped", time_of(at(3)), time_of(at(7.004)))
+    assert stopped.lacking == 1  # at least: the one at 5.004 may be the one of 3
 
 
 def test_digests_over_time_say_when_nodes_agreed(spark: SparkSession, tmp_path: Path) -> None:
