@@ -206,8 +206,10 @@ class SessionLife:
                 self._trigger(Trigger.SESSION_RESUMED)
                 self._begin_stage(self._course.pending())
             else:
+                # Copies and the fence that the former connection asked for may come first; Mosquitto keeps them.
                 self._trigger(Trigger.SESSION_UNFINISHED)
-                self._begin_snapshot()
+                self.evidence = [None] * len(self.evidence)
+                self._begin_stage(self._course.pending())
         elif len(self._replica) and not self._keep_stale(_SESSION_GONE):
             self._tear_down(Trigger.SESSION_LOST, _SESSION_GONE)
         else:
@@ -303,8 +305,11 @@ class SessionLife:
             self._primary.is_mosquitto = stage.order is Order.KNOWN and self._primary.node is None
             self._begin_sync(compare=False)
         elif isinstance(stage, PendingStage) and stage.done:
-            self._trigger(Trigger.PENDING_APPLIED)
-            self._begin_sync(compare=True)
+            if self.state is LinkState.RESUMING:
+                self._trigger(Trigger.PENDING_APPLIED)
+                self._begin_sync(compare=True)
+            else:
+                self._begin_snapshot()
         elif isinstance(stage, RetainedSync):
             while self.stage is stage and (step := stage.advance(self.now)) is not None:
                 if step is Step.PROVED:
@@ -378,8 +383,6 @@ class SessionLife:
             self._begin_stage(self._course.rehearsal())
 
     def _begin_sync(self, *, compare: bool) -> None:
-        if not compare:
-            self.evidence = [None] * len(self.evidence)  # of an attempt that was cut off, if there was one
         self._begin_stage(self._course.sync(compare=compare, paced=self.auditing, now=self.now))
 
     def _begin_stage(self, stage: Stage) -> None:
