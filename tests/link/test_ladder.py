@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from fanout.errors import SnapshotUnproved
 from fanout.link.audit import AuditReport
-from fanout.link.events import Applied, AuditEnded, SelectorComplete, TearDown
+from fanout.link.events import Applied, AuditEnded, Failed, SelectorComplete, TearDown
 from fanout.link.proof import PROBES_MAX, Evidence
 from fanout.link.rehearsal import SERVER_FENCE, Order
 from fanout.link.states import LinkState
@@ -386,6 +387,63 @@ def test_live_traffic_does_not_keep_a_pass_from_ending() -> None:
         if pair.is_in(S.LIVE):
             break
     assert pair.session.life.evidence == [Evidence.TWO_PASS]
+
+
+def churn(pair: Pair, seconds: int) -> None:
+    """Create a topic every four seconds, so that no pass is ever silent for five, until one ends or is given up."""
+    end = pair.now + seconds
+    while pair.now < end and not pair.of(TearDown) and not pair.of(AuditEnded):
+        pair.wait(4)
+        pair.primary.publish(b"plant/new/%d" % pair.now, b"x", qos=0)
+        pair.pump()
+
+
+def test_topics_that_are_created_all_the_time_do_not_keep_a_pass_for_ever() -> None:
+    """Whether they are copies cannot be told: it is given up, and says what keeps it from ending and what to do."""
+    pair = Pair(primary=unfenced())
+    pair.connect()
+    churn(pair, 300)
+    assert "no end that can be told: new topics, " in pair.reason()
+    failed = pair.of(Failed)[0].error
+    assert isinstance(failed, SnapshotUnproved)
+    assert "live_only = true" in failed.hint
+    assert S.LIVE not in pair.states()
+
+
+@pytest.mark.parametrize(("gone", "kept"), [(0, 0), (1, 1), (16, 16)])
+def test_an_audit_ends_although_topics_are_created_all_the_time(gone: int, kept: int) -> None:
+    """Everything held has come, or what did not is asked for by name: nothing is left to wait for."""
+    pair = Pair(make_config(audit_interval_s=0.0), unfenced())
+    settle(pair)
+    pair.wait(60)
+    pair.events.clear()
+    for number in range(gone):
+        del pair.primary.retained[b"plant/%d" % number]
+    assert not isinstance(pair.session.audit(confirmed=False, now_ns=pair.now_ns, now=pair.now), str)
+    pair.pump()
+    churn(pair, 300)
+    (ended,) = pair.of(AuditEnded)
+    assert not ended.report.failure
+    assert ended.report.kept == kept
+    assert pair.primary.subscriptions[b"plant/#"].qos == 1
+
+
+def test_an_audit_that_lacks_much_while_topics_are_created_is_given_up() -> None:
+    """Nothing tells whether the rest is still to come: it fails with that reason, and the link goes on."""
+    pair = Pair(make_config(audit_interval_s=0.0), unfenced())
+    settle(pair)
+    pair.wait(60)
+    pair.events.clear()
+    for number in range(17):
+        del pair.primary.retained[b"plant/%d" % number]
+    assert not isinstance(pair.session.audit(confirmed=True, now_ns=pair.now_ns, now=pair.now), str)
+    pair.pump()
+    churn(pair, 300)
+    (ended,) = pair.of(AuditEnded)
+    assert "no end that can be told" in ended.report.failure
+    assert ended.report.removed == 0
+    assert pair.is_in(S.LIVE)
+    assert pair.primary.subscriptions[b"plant/#"].qos == 1
 
 
 # --- quiet ---
