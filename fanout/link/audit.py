@@ -130,9 +130,9 @@ class LiveAudits:
         """Count the interval to the next one from now."""
         self.due_s = now + self._interval_s if self._interval_s else _NEVER
 
-    def hasten(self, now: float) -> None:
-        """Have the next one now, or as soon as the link is live and has time for it."""
-        self.due_s = min(self.due_s, now)
+    def hasten(self, due_s: float) -> None:
+        """Have the next one at that time, monotonic seconds, or as soon afterwards as the link has time for it."""
+        self.due_s = min(self.due_s, due_s)
 
     def begin(self, *, confirmed: bool, now: float) -> None:
         """Begin one; see `AuditReport` for `confirmed`."""

@@ -51,6 +51,8 @@ from fanout.replica.store import Replica
 __all__ = ["SessionLife"]
 
 _NEVER = float("inf")
+_SETTLED_QUIETS = 3
+"""So many quiet times behind a snapshot at a primary without an order its copies are no longer under way."""
 _SESSION_GONE = "the primary has no session for this link any more"
 
 
@@ -439,6 +441,8 @@ class SessionLife:
             assert sync.started_s is not None
             self.snapshot_seconds = self.now - sync.started_s
             self._snapshot_topics = sync.topics_total
+            if sync.order is Order.NONE:  # an old copy may have come behind a newer update: an audit tells them apart
+                self.audits.hasten(self.now + _SETTLED_QUIETS * self._config.snapshot_quiet_s)
             self._trigger(Trigger.COMPLETED)
         if self._primary.is_mosquitto:
             self._count.begin(self.now)
