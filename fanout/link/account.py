@@ -16,9 +16,11 @@ from fanout.errors import FanoutError
 from fanout.link.audit import AuditReport
 from fanout.link.events import (
     AuditEnded,
+    CountDiffers,
     Event,
     HeartbeatReturned,
     QosLowered,
+    ResumedAtQos0,
     SelectorComplete,
     StandingTold,
     StateEntered,
@@ -138,6 +140,7 @@ class Account:
             audits=self._audits,
             missing_announced_total=missing.announced_total,
             missing_suppressed_total=missing.suppressed_total,
+            count_difference=(session.count.difference if self._comparison is None else self._comparison.why) or None,
         )
 
     def begin_attempt(self) -> None:
@@ -165,6 +168,19 @@ class Account:
                     qos=selector.qos,
                     granted=qos,
                     hint="Raise the Maximum QoS of the primary, or lower qos of the selector",
+                )
+            case CountDiffers(difference):
+                self._logger.warning(
+                    "primary counts other than what is held",
+                    difference=difference,
+                    hint="It counts what the link's user may not read, and topics with another $ in front, too; if"
+                    f" there are none, audit the link: fanout audit {self._config.name}",
+                )
+            case ResumedAtQos0(indexes):
+                self._logger.warning(
+                    "session was left in an audit, messages without RETAIN may be lost",
+                    selectors=[self._config.selectors[index].filter for index in indexes],
+                    hint="They had QoS 0 while the link was away; retained values are compared now",
                 )
             case SystemTopicsShunned():
                 self._logger.warning("primary closes the connection at $SYS, not asked there any more")

@@ -13,8 +13,8 @@ from operator import itemgetter
 from fanout.config import LinkConfig
 from fanout.errors import PrimaryRefused, ProtocolError
 from fanout.link.control import ControlChannel
-from fanout.link.counting import RetainedCount
-from fanout.link.events import Forwarded, HeartbeatReturned, StandingTold
+from fanout.link.counting import CountState, RetainedCount
+from fanout.link.events import CountDiffers, Forwarded, HeartbeatReturned, SessionSeen, StandingTold
 from fanout.link.forwarding import Forwarding, verdict
 from fanout.link.handshake import disconnected, read_connack
 from fanout.link.keep_alive import KeepAlive
@@ -264,8 +264,17 @@ class Inbox:
         life.audits.copies_late = False
         if life.stage is not None:
             life.stage.receive_pingresp(life.now)
-        elif life.state is LinkState.LIVE and self._count.receive_pingresp(life.now):
+        elif life.state is LinkState.LIVE:
+            life.tell(SessionSeen())
+            self._compare_count()
+
+    def _compare_count(self) -> None:
+        life, count = self._life, self._count
+        compares = count.state is CountState.TAKEN
+        if count.receive_pingresp(life.now):
             life.confirm_count(0)
+        elif compares and count.state is CountState.OFF:
+            life.tell(CountDiffers(count.difference))
 
 
 def _goes_on(_: PublishRow) -> bool:

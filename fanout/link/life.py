@@ -27,7 +27,9 @@ from fanout.link.events import (
     Failed,
     Forwarded,
     QosLowered,
+    ResumedAtQos0,
     SelectorComplete,
+    SessionSeen,
     StateEntered,
     SystemTopicsShunned,
     TearDown,
@@ -65,7 +67,7 @@ class SessionLife:
         state: Where the link is.
         epoch: Identity of the session, Unix time in microseconds at which it began; 0 before the first.
         epochs_total: Sessions begun.
-        truncated_total: Snapshots that were cut short.
+        truncated_total: Snapshots and verifications whose retained set did not come whole.
         evidence: For each selector what proves its snapshot of this epoch; None while nothing does.
         snapshot_seconds: How long the newest complete snapshot took; None before the first.
         connected: Whether there is a Network Connection to which nothing has happened yet that ends it.
@@ -131,6 +133,8 @@ class SessionLife:
             count=count,
         )
         self._snapshot_topics = 0
+        self._left_below_qos: tuple[int, ...] = ()
+        """Positions of selectors whose subscriptions had, or may have had, QoS 0 when the connection was lost."""
         self._refused_before = 0
         self._events: list[Event] = []
 
@@ -206,6 +210,8 @@ class SessionLife:
             self.tenure.unsubscribe_surplus(self.now)
             if all(self.evidence):
                 self._trigger(Trigger.SESSION_RESUMED)
+                if self._left_below_qos:
+                    self.tell(ResumedAtQos0(self._left_below_qos))
                 self._begin_stage(self._course.pending())
             else:
                 # Copies and the fence that the former connection asked for may come first; Mosquitto keeps them.
@@ -235,11 +241,13 @@ class SessionLife:
             elif self.connected and self._primary.system_topics.note_closed():
                 self.tell(SystemTopicsShunned())
         self.connected = False
+        self._left_below_qos = self.stage.below_own_qos if isinstance(self.stage, RetainedSync) else ()
         self._end_audit("the connection was lost")
         self.stage = None
         self._replica.drop_pass()
         if self.state not in (LinkState.DOWN, LinkState.CONNECTING):
             self.tenure.go_offline(self.now)
+            self.tell(SessionSeen())
         if self.state is not LinkState.DOWN:
             self._trigger(Trigger.LOST)
 
@@ -259,8 +267,8 @@ class SessionLife:
 
     def end_unproved(self, error: SnapshotUnproved) -> None:
         """Give up a retained set without its evidence, and the session with it; or the audit that asked for it."""
-        self.truncated_total += 1
         if self.audits.current is None:
+            self.truncated_total += 1
             self._end_session(Trigger.UNPROVED, error.message, error)
             return
         assert isinstance(self.stage, RetainedSync)

@@ -104,7 +104,7 @@ class LinkStatus:
     overtaken_total: int
     """Those left out because something newer for their topic came in front of them."""
     truncated_total: int
-    """Snapshots that the primary cut short."""
+    """Snapshots and verifications given up because the retained set did not come whole."""
     refused_total: int
     """Retained values that a limit of the replica kept out."""
     payload_bytes: int
@@ -129,6 +129,8 @@ class LinkStatus:
     """Filters without a topic that were announced at the primary."""
     missing_suppressed_total: int = 0
     """Such filters that were not: too soon after the last time, or too many at a time."""
+    count_difference: str | None = None
+    """How what is held differs from what the primary counts, or lists; None while both agree, or are not compared."""
 
     @property
     def called(self) -> str:

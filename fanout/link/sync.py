@@ -322,6 +322,12 @@ class RetainedSync(Stage):
         return self._proof is not None and self._intake.fixed_qos[self.index] not in (None, 0)
 
     @property
+    def below_own_qos(self) -> tuple[int, ...]:
+        """Positions of selectors whose subscriptions have QoS 0 in place of their own, or may still have it."""
+        under_way = (self.index,) if self.is_at_qos_0 else ()
+        return (*self._settling.values(), *under_way)
+
+    @property
     def topics_now(self) -> int:
         """How many topics the set under way has brought, live updates included."""
         if self.index == len(self._selectors):

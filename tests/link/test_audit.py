@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
 from fanout.config import LinkConfig
 from fanout.link.audit import RETRY_S, AuditReport
-from fanout.link.events import Applied, AuditEnded, Failed, TearDown
+from fanout.link.events import Applied, AuditEnded, Failed, ResumedAtQos0, TearDown
 from fanout.link.states import LinkState
 from fanout.mqtt.packets import Connack, Pingresp, encode
 from fanout.replica.update import Phase, Stamp
 from fanout.selection import Selector
 from fanout.stamp import encode_stamp
 from tests.link.fake_primary import STAMPING, FakePrimary, Pair, make_config
+from tests.link.fake_server import FakeServer
+from tests.link.harness import config_for, logging_to, running
 
 VALUES = {b"plant/%d" % number: b"old" for number in range(10)}
 
@@ -50,6 +53,58 @@ def test_equal_sets_bring_nothing() -> None:
     assert pair.states() == []
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
     assert not pair.session.life.auditing
+
+
+def cut_in_its_audit(config: LinkConfig | None = None) -> Pair:
+    """Return a link whose connection was lost in the middle of an audit."""
+    pair = live(config)
+    ask(pair, pump=False)
+    pair.primary.receive(pair.session.take_output())
+    assert pair.primary.subscriptions[b"plant/#"].qos == 0
+    pair.lose()
+    pair.events.clear()
+    return pair
+
+
+@pytest.mark.parametrize(("qos", "told"), [(0, []), (1, [ResumedAtQos0((0,))]), (2, [ResumedAtQos0((0,))])])
+def test_a_session_that_was_left_in_an_audit_tells_it_when_it_is_resumed(qos: int, told: list[object]) -> None:
+    """Its subscription had QoS 0 meanwhile: what was published without RETAIN is gone, and no comparison shows it."""
+    pair = cut_in_its_audit(make_config(Selector("plant/#", qos=qos)))
+    pair.connect()
+    assert pair.of(ResumedAtQos0) == told
+    assert pair.is_in(LinkState.LIVE)
+    pair.lose()
+    pair.events.clear()
+    pair.connect()
+    assert pair.of(ResumedAtQos0) == []
+
+
+async def test_what_a_cut_audit_may_have_lost_is_logged_with_its_selector() -> None:
+    """Once, when the session is resumed."""
+    lines: list[dict[str, object]] = []
+    one = FakePrimary(retained=dict(VALUES))
+    async with FakeServer(one) as server, running(config_for(server.port), logger=logging_to(lines)) as link:
+        await link.wait_state(LinkState.LIVE)
+        one.truncate_after = 0
+        audit = asyncio.ensure_future(link.link.audit())
+        await link.wait(lambda: one.subscriptions[b"plant/#"].qos == 0)
+        one.truncate_after = None
+        server.cut()
+        assert (await audit).failure == "the connection was lost"
+        await link.wait(lambda: len(one.connects) == 2 and link.status.state is LinkState.LIVE)
+    told = [line for line in lines if "left in an audit" in str(line["event"])]
+    assert [line["selectors"] for line in told] == [["plant/#"]]
+
+
+def test_a_node_that_stops_in_an_audit_leaves_its_session_at_its_own_qos() -> None:
+    """So that what is published until it is back waits for it."""
+    pair = live()
+    ask(pair, pump=False)
+    pair.primary.receive(pair.session.take_output())
+    pair.session.close(end_session=False, now=pair.now)
+    pair.primary.receive(pair.session.take_output())
+    assert pair.primary.subscriptions[b"plant/#"].qos == 1
+    assert len(pair.primary.disconnects) == 1
 
 
 def test_what_was_missed_is_repaired_and_delivered() -> None:
@@ -254,6 +309,7 @@ def test_an_audit_that_is_cut_short_removes_nothing(packets: int) -> None:
     pair.primary.truncate_after = 0
     pair.wait(5.5)
     assert report(pair).failure
+    assert pair.session.life.truncated_total == 0, "it counts as an audit that failed"
     assert len(pair.replica) == 10
     assert pair.is_in(LinkState.LIVE)
     assert not pair.of(TearDown)

@@ -15,6 +15,7 @@ from fanout.link.events import (
     HeartbeatReturned,
     QosLowered,
     SelectorComplete,
+    SessionSeen,
     StateEntered,
     TearDown,
 )
@@ -996,6 +997,23 @@ def test_a_fence_left_over_from_a_snapshot_that_was_cut_proves_nothing_of_the_ne
     pair.wait(60)
     assert S.LIVE not in pair.states()
     assert "without the fence" in pair.reason()
+
+
+def test_a_session_without_heartbeats_is_seen_with_each_answer_and_at_its_end() -> None:
+    """What is left of it on disk would look older and older otherwise; an attempt to connect shows nothing."""
+    pair = Pair(make_config(heartbeat_s=0.0, keep_alive_s=30), filled())
+    pair.go_live()
+    for _ in range(3):
+        pair.events.clear()
+        pair.wait(30)
+        assert SessionSeen() in pair.events
+    pair.events.clear()
+    pair.lose()
+    assert SessionSeen() in pair.events
+    pair.events.clear()
+    pair.connect(pump=False)
+    pair.lose()
+    assert SessionSeen() not in pair.events
 
 
 def test_a_connection_lost_in_the_rehearsal_rehearses_again() -> None:
