@@ -253,10 +253,10 @@ class Replica:
             if abs(expires_ns - held[6]) <= _EXPIRY_ROUNDED_NS:
                 self._counts_down = self._counts_down or copy[5] - held[5] > _EXPIRY_ROUNDED_NS
                 return
-            if not self._counts_down and expires_ns - copy[5] == held[6] - held[5]:
+            if expires_ns > held[6] and not self._counts_down and expires_ns - copy[5] == held[6] - held[5]:
                 return
         self._expiring -= held[6] != 0
-        self.values[held[0]] = (*held[:6], expires_ns, *held[7:])
+        self.values[held[0]] = (*held[:5], copy[5], expires_ns, *held[7:])
         if expires_ns:
             self._expire_later(expires_ns, held[0])
 
