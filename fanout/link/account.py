@@ -270,7 +270,10 @@ class Account:
     def _end_audit(self, report: AuditReport) -> None:
         self._audits = self._audits.with_report(report, now_ns=self._clock.now_ns())
         # While it ran, updates came at QoS 0, which a primary drops when it is cut short, as it does with copies.
-        self._doubt = f"updates may be missing since an audit failed: {report.failure}" if report.failure else ""
+        if report.loss:
+            self._doubt = f"updates may be missing since an audit failed: {report.failure}"
+        elif not report.failure:
+            self._doubt = ""
         self._tell("audit", detail=json.dumps(asdict(report)))
         log = self._logger.warning if report.failure or report.kept or report.changed else self._logger.info
         log("audit ended", **asdict(report))

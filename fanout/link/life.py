@@ -274,7 +274,7 @@ class SessionLife:
         assert isinstance(self.stage, RetainedSync)
         self.stage.give_up(self.now)
         self.audits.copies_late = self._outgoing.ping_sent_s is not None
-        self._end_audit(str(error))
+        self._end_audit(str(error), loss=not self.stage.only_trickled)
 
     def end_refused(self, error: PrimaryRefused) -> None:
         """Give up a session in which the primary refuses a selector, if that was to be compared with what is held.
@@ -455,9 +455,9 @@ class SessionLife:
         if self._primary.is_mosquitto:
             self._count.begin(self.now)
 
-    def _end_audit(self, failure: str = "") -> None:
+    def _end_audit(self, failure: str = "", *, loss: bool = False) -> None:
         """Tell how the audit ended, if one is under way."""
-        report = self.audits.end(now=self.now, failure=failure)
+        report = self.audits.end(now=self.now, failure=failure, loss=loss)
         if report is None:
             return
         self.stage = None

@@ -45,6 +45,8 @@ __all__ = ["RetainedSync", "Step"]
 REST_MIN_S = 0.1
 REST_MAX_S = 10.0
 """Between two sets of an audit is a rest as long as the first one took, within these."""
+AUDIT_QUIETS = 3
+"""So many quiet times a primary may be silent in an audit: a link that is live takes no pause for a loss either."""
 UNSEEN_ASKED = 16
 """So many topics that a set did not bring are asked for by name."""
 _NEVER = float("inf")
@@ -322,6 +324,11 @@ class RetainedSync(Stage):
         return self._proof is not None and self._intake.fixed_qos[self.index] not in (None, 0)
 
     @property
+    def only_trickled(self) -> bool:
+        """Whether new topics alone keep the set under way from an end; everything that was asked for is answered."""
+        return isinstance(self._proof, SilentProof) and self._proof.trickles
+
+    @property
     def below_own_qos(self) -> tuple[int, ...]:
         """Positions of selectors whose subscriptions have QoS 0 in place of their own, or may still have it."""
         under_way = (self.index,) if self.is_at_qos_0 else ()
@@ -508,7 +515,10 @@ class RetainedSync(Stage):
         if self._control.permitted and self._outgoing.free:
             marker = self._control.send(now)
             self._outgoing.publish(Message(self._control.topic, marker), now=now)
-        self._proof = SnapshotProof(packet_id, fence=fence, marker=marker, now=now, quiet_s=self._quiet_s)
+        silence_s = AUDIT_QUIETS * self._quiet_s if self._paced else None
+        self._proof = SnapshotProof(
+            packet_id, fence=fence, marker=marker, now=now, quiet_s=self._quiet_s, silence_s=silence_s
+        )
 
     def _note_granted(self, index: int, packet: Suback) -> None:
         if packet.reason_codes[0] < self._selectors[index].qos:

@@ -55,6 +55,23 @@ def test_equal_sets_bring_nothing() -> None:
     assert not pair.session.life.auditing
 
 
+async def test_a_failed_audit_takes_readiness_only_when_updates_may_have_been_dropped() -> None:
+    """Then until one has come to its end, and one that fails otherwise in between does not end the doubt."""
+    one = FakePrimary(retained=dict(VALUES))
+    async with FakeServer(one) as server, running(config_for(server.port, audit_interval_s=0.0)) as link:
+        await link.wait(lambda: link.status.ready)
+        account = link.link._account
+        endless = AuditEnded(AuditReport(False, failure="no end can be told"))
+        account.take(endless)
+        assert (link.status.ready, link.status.audits.failed_total) == (True, 1)
+        account.take(AuditEnded(AuditReport(False, failure="cut short", loss=True)))
+        account.take(endless)
+        assert not link.status.ready
+        assert link.status.withheld == "updates may be missing since an audit failed: cut short"
+        await link.link.audit()
+        await link.wait(lambda: link.status.ready)
+
+
 def cut_in_its_audit(config: LinkConfig | None = None) -> Pair:
     """Return a link whose connection was lost in the middle of an audit."""
     pair = live(config)
@@ -307,8 +324,9 @@ def test_an_audit_that_is_cut_short_removes_nothing(packets: int) -> None:
     pair.primary.truncate_after = packets  # SUBACK, nine values, the fence, PINGRESP, the marker
     pair.pump()
     pair.primary.truncate_after = 0
-    pair.wait(5.5)
+    pair.wait(15.5)
     assert report(pair).failure
+    assert report(pair).loss, "what was dropped may have been updates, too"
     assert pair.session.life.truncated_total == 0, "it counts as an audit that failed"
     assert len(pair.replica) == 10
     assert pair.is_in(LinkState.LIVE)
@@ -321,6 +339,31 @@ def test_an_audit_that_is_cut_short_removes_nothing(packets: int) -> None:
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
 
 
+def test_a_primary_that_pauses_in_an_audit_has_not_cut_it_short() -> None:
+    """A live link takes such a pause for no loss either: the probes in between are answered behind the set."""
+    pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
+    del pair.primary.retained[b"plant/0"]
+    held: list[bytes] = []
+    with pytest.MonkeyPatch.context() as paused:
+        paused.setattr(pair.primary, "receive", held.append)
+        ask(pair)
+        pair.wait(12)
+    pair.primary.receive(b"".join(held))
+    pair.pump()
+    assert report(pair) == AuditReport(False, checked=10, removed=1)
+
+
+def test_a_probe_that_is_answered_in_front_of_the_set_shows_a_cut_at_once() -> None:
+    """What is in between was dropped; there is nothing to be patient for."""
+    pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
+    ask(pair, pump=False)
+    pair.primary.truncate_after = 5
+    pair.pump()
+    pair.primary.truncate_after = None
+    pair.wait(5.1)
+    assert report(pair).loss
+
+
 def test_copies_that_come_after_an_audit_was_given_up_are_not_delivered_again() -> None:
     """A primary that was only paused answers at last; from the PINGRESP behind the copies on, all is live again."""
     pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
@@ -328,7 +371,7 @@ def test_copies_that_come_after_an_audit_was_given_up_are_not_delivered_again() 
     with pytest.MonkeyPatch.context() as paused:
         paused.setattr(pair.primary, "receive", held.append)
         ask(pair)
-        pair.wait(5.1)
+        pair.wait(15.1)
     assert report(pair).failure
     pair.primary.retained[b"plant/1"] = b"missed"
     pair.primary.receive(b"".join(held))
@@ -347,7 +390,7 @@ def test_the_qos_after_an_audit_was_given_up() -> None:
     with pytest.MonkeyPatch.context() as paused:
         paused.setattr(pair.primary, "receive", held.append)
         ask(pair)
-        pair.wait(5.1)
+        pair.wait(15.1)
     assert report(pair).failure
     pair.events.clear()
     request, settling = b"".join(held).split(b"\xc0\x00", 1)
