@@ -212,8 +212,8 @@ class SnapshotProof:
     @property
     def deadline(self) -> float:
         """When to ask `is_truncated` and `probe_due` again, monotonic seconds."""
-        if self.refuted or self._overtaken:
-            return self._last_byte
+        if self.refuted or (self._overtaken and self._silence_s > self._quiet_s):
+            return self._last_byte  # who waits longer for a silent primary does not for one that has answered
         if self._barrier_at is not None:
             return self._patience_ends
         return min(self._last_byte + self._silence_s, self._last_probe + self._quiet_s)
