@@ -54,7 +54,7 @@ __all__ = ["SessionLife"]
 
 _NEVER = float("inf")
 _SETTLED_QUIETS = 3
-"""So many quiet times behind a snapshot at a primary without an order its copies are no longer under way."""
+"""So many quiet times behind a retained set of a primary without an order its copies are no longer under way."""
 _SESSION_GONE = "the primary has no session for this link any more"
 
 
@@ -241,7 +241,10 @@ class SessionLife:
             elif self.connected and self._primary.system_topics.note_closed():
                 self.tell(SystemTopicsShunned())
         self.connected = False
-        self._left_below_qos = self.stage.below_own_qos if isinstance(self.stage, RetainedSync) else ()
+        if isinstance(self.stage, RetainedSync):
+            self._left_below_qos = self.stage.below_own_qos
+        elif self.state in (LinkState.LIVE, LinkState.STALLED):
+            self._left_below_qos = ()
         self._end_audit("the connection was lost")
         self.stage = None
         self._replica.drop_pass()
@@ -384,6 +387,7 @@ class SessionLife:
         self._reception.begin_session()
         self.give_up(self._outgoing.begin_session())
         self._refused_before = self._replica.refused_total
+        self._left_below_qos = ()
         self.tenure.begin()
 
     def _begin_snapshot(self) -> None:
@@ -442,6 +446,8 @@ class SessionLife:
             return
         self.tell(*(QosLowered(index, qos) for index, qos in sync.lowered.items()))
         self.audits.plan(self.now)
+        if sync.order is Order.NONE:  # an old copy may have come behind a newer update: an audit tells them apart
+            self.audits.hasten(self.now + _SETTLED_QUIETS * self._config.snapshot_quiet_s)
         self._control.begin_heartbeats(self.now)
         if self.state is LinkState.VERIFYING:
             self._trigger(Trigger.VERIFIED)
@@ -449,8 +455,6 @@ class SessionLife:
             assert sync.started_s is not None
             self.snapshot_seconds = self.now - sync.started_s
             self._snapshot_topics = sync.topics_total
-            if sync.order is Order.NONE:  # an old copy may have come behind a newer update: an audit tells them apart
-                self.audits.hasten(self.now + _SETTLED_QUIETS * self._config.snapshot_quiet_s)
             self._trigger(Trigger.COMPLETED)
         if self._primary.is_mosquitto:
             self._count.begin(self.now)

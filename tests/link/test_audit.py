@@ -87,6 +87,8 @@ def cut_in_its_audit(config: LinkConfig | None = None) -> Pair:
 def test_a_session_that_was_left_in_an_audit_tells_it_when_it_is_resumed(qos: int, told: list[object]) -> None:
     """Its subscription had QoS 0 meanwhile: what was published without RETAIN is gone, and no comparison shows it."""
     pair = cut_in_its_audit(make_config(Selector("plant/#", qos=qos)))
+    pair.connect(pump=False)
+    pair.lose()  # an attempt that fails changes nothing at the primary
     pair.connect()
     assert pair.of(ResumedAtQos0) == told
     assert pair.is_in(LinkState.LIVE)

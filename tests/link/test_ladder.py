@@ -555,6 +555,19 @@ def test_audits_of_an_unordered_primary_remove_nothing_unasked() -> None:
     assert ended.report == AuditReport(False, checked=40, changed=1, kept=1, seconds=ended.report.seconds)
 
 
+def test_an_audit_follows_a_verification_without_an_order_too() -> None:
+    """An old copy may have come behind a newer update there as well."""
+    pair = Pair(make_config(audit_interval_s=0.0), foreign(asynchronous=True))
+    settle(pair)
+    pair.wait(60)
+    pair.lose()
+    pair.connect()
+    pair.events.clear()
+    pair.wait(60)
+    assert pair.is_in(S.LIVE)
+    assert len(pair.of(AuditEnded)) == 1
+
+
 @pytest.mark.parametrize(("lost", "state"), [(False, S.LIVE), (True, S.TEARING_DOWN)])
 def test_a_resumed_session_of_an_unordered_primary_is_verified_by_silence(lost: bool, state: LinkState) -> None:
     """One pass, compared with the replica; and what it lacks is asked for by name."""
