@@ -85,7 +85,9 @@ METRICS = (
         "fanout_link_overtaken_total", "counter", "Messages left out because a newer one came first.", ("link",)
     ),
     MetricSpec("fanout_link_refused_total", "counter", "Retained values not stored because of a limit.", ("link",)),
-    MetricSpec("fanout_link_truncated_total", "counter", "Snapshots that the primary cut short.", ("link",)),
+    MetricSpec(
+        "fanout_link_truncated_total", "counter", "Snapshots and verifications whose set did not come whole.", ("link",)
+    ),
     MetricSpec("fanout_link_epochs_total", "counter", "MQTT sessions begun.", ("link",)),
     MetricSpec("fanout_link_reconnects_total", "counter", "Network Connections begun after the first.", ("link",)),
     MetricSpec(

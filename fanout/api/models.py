@@ -216,13 +216,17 @@ class LinkDetail(LinkReadiness):
     )
     epochs_total: NonNegativeInt = Field(description="MQTT sessions begun since the node started.")
     reconnects_total: NonNegativeInt = Field(description="Network Connections begun after the first.")
-    truncated_total: NonNegativeInt = Field(description="Snapshots that the primary cut short.")
+    truncated_total: NonNegativeInt = Field(description="Snapshots and verifications whose set did not come whole.")
     snapshot_seconds: NonNegativeFloat | None = Field(
         description="Time from SUBSCRIBE to proof of the newest complete snapshot; null before the first."
     )
     snapshot_topics: NonNegativeInt = Field(description="Topics that the newest snapshot brought so far.")
     audit: AuditDetail | None = Field(default=None, description="The newest audit that has ended; null before one.")
     alarm: str | None = Field(default=None, description="What a person must decide; null for nothing.")
+    count_difference: str | None = Field(
+        default=None,
+        description="How what is held differs from what the primary counts; null when equal, or not compared.",
+    )
     audits_total: NonNegativeInt = Field(default=0, description="Audits that have ended.")
     audits_failed_total: NonNegativeInt = Field(default=0, description="Of these, audits that were broken off.")
     audit_changed_total: NonNegativeInt = Field(default=0, description="Topics that audits repaired.")

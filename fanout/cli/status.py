@@ -140,6 +140,8 @@ def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
         yield "audit", link.audit.failure or _audit_figures(link.audit)
     if link.alarm is not None:
         yield "alarm", link.alarm
+    if link.count_difference is not None:
+        yield "count", link.count_difference
     troubles = (
         (link.reconnects_total, "reconnects"),
         (link.truncated_total, "truncated snapshots"),

@@ -407,7 +407,7 @@ class LinkConfig:
     heartbeat_s: SecondsOrZero = 5.0
     """Pause between heartbeats through the primary; 0 sends none, and then lag is unknown."""
     audit_interval_s: SecondsOrZero = 3_600.0
-    """Pause between audits while live, give or take a tenth; 0 makes none but those that are asked for."""
+    """Pause between audits while live, give or take a tenth; 0 makes only those that something calls for."""
     max_removed_percent: Percent = 20
     """Share of a selector's topics that an audit may remove unless somebody confirms it."""
     control_topic: ControlTopic = "fanout/control"

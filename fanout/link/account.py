@@ -17,9 +17,11 @@ from fanout.link.audit import AuditReport
 from fanout.link.events import (
     AuditEnded,
     ControlRefused,
+    CountDiffers,
     Event,
     HeartbeatReturned,
     QosLowered,
+    ResumedAtQos0,
     SelectorComplete,
     StandingTold,
     StateEntered,
@@ -145,6 +147,7 @@ class Account:
             missing_suppressed_total=missing.suppressed_total,
             missing_dropped_total=missing.dropped_total,
             missing_pending=len(missing),
+            count_difference=(session.count.difference if self._comparison is None else self._comparison.why) or None,
         )
 
     def begin_attempt(self) -> None:
@@ -183,6 +186,19 @@ class Account:
                     qos=selector.qos,
                     granted=qos,
                     hint="Raise the Maximum QoS of the primary, or lower qos of the selector",
+                )
+            case CountDiffers(difference):
+                self._logger.warning(
+                    "primary counts other than what is held",
+                    difference=difference,
+                    hint="It counts what the link's user may not read, and topics with another $ in front, too; if"
+                    f" there are none, audit the link: fanout audit {self._config.name}",
+                )
+            case ResumedAtQos0(indexes):
+                self._logger.warning(
+                    "session was left in an audit, messages without RETAIN may be lost",
+                    selectors=[self._config.selectors[index].filter for index in indexes],
+                    hint="They had QoS 0 while the link was away; retained values are compared now",
                 )
             case SystemTopicsShunned():
                 self._logger.warning("primary closes the connection at $SYS, not asked there any more")
@@ -272,7 +288,10 @@ class Account:
     def _end_audit(self, report: AuditReport) -> None:
         self._audits = self._audits.with_report(report, now_ns=self._clock.now_ns())
         # While it ran, updates came at QoS 0, which a primary drops when it is cut short, as it does with copies.
-        self._doubt = f"updates may be missing since an audit failed: {report.failure}" if report.failure else ""
+        if report.loss:
+            self._doubt = f"updates may be missing since an audit failed: {report.failure}"
+        elif not report.failure:
+            self._doubt = ""
         self._tell("audit", detail=json.dumps(asdict(report)))
         log = self._logger.warning if report.failure or report.kept or report.changed else self._logger.info
         log("audit ended", **asdict(report))

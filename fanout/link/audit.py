@@ -41,6 +41,8 @@ class AuditReport:
     """How long it took."""
     failure: str = ""
     """Why it did not come to its end; empty when it did. What it found until then is repaired."""
+    loss: bool = False
+    """Whether that shows that the primary may have dropped what it had to send, updates among it."""
 
 
 class Audit:
@@ -99,9 +101,9 @@ class Audit:
         )
         return vanished
 
-    def end(self, *, now: float, failure: str = "") -> AuditReport:
+    def end(self, *, now: float, failure: str = "", loss: bool = False) -> AuditReport:
         """Return the whole report."""
-        return replace(self.report, seconds=now - self._started_s, failure=failure)
+        return replace(self.report, seconds=now - self._started_s, failure=failure, loss=loss)
 
 
 class LiveAudits:
@@ -130,20 +132,21 @@ class LiveAudits:
         """Count the interval to the next one from now."""
         self.due_s = now + self._interval_s if self._interval_s else _NEVER
 
-    def hasten(self, now: float) -> None:
-        """Have the next one now, or as soon as the link is live and has time for it."""
-        self.due_s = min(self.due_s, now)
+    def hasten(self, due_s: float) -> None:
+        """Have the next one at that time, monotonic seconds, or as soon afterwards as the link has time for it."""
+        self.due_s = min(self.due_s, due_s)
 
     def begin(self, *, confirmed: bool, now: float) -> None:
         """Begin one; see `AuditReport` for `confirmed`."""
         self.current = Audit(confirmed=confirmed, removed_percent_max=self._removed_percent_max, now=now)
 
-    def end(self, *, now: float, failure: str = "") -> AuditReport | None:
+    def end(self, *, now: float, failure: str = "", loss: bool = False) -> AuditReport | None:
         """End the one under way and plan the next; return what it found, None when none is under way.
 
         Args:
             now: Monotonic seconds.
             failure: Why it did not come to its end, and then the next one is due soon, whatever the interval.
+            loss: See `AuditReport`.
         """
         audit, self.current = self.current, None
         if audit is None:
@@ -152,4 +155,4 @@ class LiveAudits:
             self.due_s = now + RETRY_S
         else:
             self.plan(now)
-        return audit.end(now=now, failure=failure)
+        return audit.end(now=now, failure=failure, loss=loss)

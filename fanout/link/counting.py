@@ -84,6 +84,13 @@ class RetainedCount:
         self.state = CountState.OFF
         self.total = None
         self._control_names.clear()
+        if self._possible:
+            self.why = ""
+
+    @property
+    def difference(self) -> str:
+        """How what is held differs from what the primary counts, in words; empty unless both could be compared."""
+        return self.why if self._possible else ""
 
     @property
     def landmarks(self) -> frozenset[bytes]:

@@ -107,6 +107,7 @@ class Course:
             why=self._primary.why_unordered,
             quiet_s=self._config.snapshot_quiet_s,
             asks_manifest=self._primary.node is not None and self._config.version == 5,
+            is_mosquitto=self._primary.is_mosquitto,
             compare=compare,
             paced=paced,
             retained_count=lambda: self._count.total,

@@ -22,12 +22,15 @@ __all__ = [
     "Applied",
     "AuditEnded",
     "ControlRefused",
+    "CountDiffers",
     "Event",
     "Failed",
     "Forwarded",
     "HeartbeatReturned",
     "QosLowered",
+    "ResumedAtQos0",
     "SelectorComplete",
+    "SessionSeen",
     "StandingTold",
     "StateEntered",
     "SystemTopicsShunned",
@@ -121,6 +124,27 @@ class QosLowered:
 
 
 @dataclass(frozen=True, slots=True)
+class CountDiffers:
+    """What is held and what the primary counts did not agree in so many figures that it is not compared any more."""
+
+    difference: str
+    """Both, for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedAtQos0:
+    """A session was resumed whose subscriptions had, or may have had, QoS 0 while there was no Network Connection."""
+
+    indexes: tuple[int, ...]
+    """Positions of their selectors."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSeen:
+    """The session is known to be there at the primary at this moment."""
+
+
+@dataclass(frozen=True, slots=True)
 class SystemTopicsShunned:
     """The primary closes the connection when asked below `$SYS/`; it is not asked there any more."""
 
@@ -159,6 +183,9 @@ Event: TypeAlias = (
     | StandingTold
     | HeartbeatReturned
     | QosLowered
+    | CountDiffers
+    | ResumedAtQos0
+    | SessionSeen
     | SystemTopicsShunned
     | TearDown
     | WentStale

@@ -14,8 +14,8 @@ from fanout.config import LinkConfig
 from fanout.errors import LinkLost, PrimaryRefused, ProtocolError
 from fanout.link.backlog import Backlog
 from fanout.link.control import ControlChannel
-from fanout.link.counting import RetainedCount
-from fanout.link.events import ControlRefused, Forwarded, HeartbeatReturned, StandingTold
+from fanout.link.counting import CountState, RetainedCount
+from fanout.link.events import ControlRefused, CountDiffers, Forwarded, HeartbeatReturned, SessionSeen, StandingTold
 from fanout.link.forwarding import Forwarding, verdict
 from fanout.link.handshake import disconnected, read_connack, reason_text
 from fanout.link.keep_alive import KeepAlive
@@ -288,5 +288,14 @@ class Inbox:
         life.audits.copies_late = False
         if life.stage is not None:
             life.stage.receive_pingresp(life.now)
-        elif life.state is LinkState.LIVE and self._count.receive_pingresp(life.now):
+        elif life.state is LinkState.LIVE:
+            life.tell(SessionSeen())
+            self._compare_count()
+
+    def _compare_count(self) -> None:
+        life, count = self._life, self._count
+        compares = count.state is CountState.TAKEN
+        if count.receive_pingresp(life.now):
             life.confirm_count(0)
+        elif compares and count.state is CountState.OFF:
+            life.tell(CountDiffers(count.difference))

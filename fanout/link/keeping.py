@@ -11,14 +11,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from fanout.config import LinkConfig
-from fanout.link.events import Applied, Event, HeartbeatReturned
+from fanout.link.events import Applied, Event, HeartbeatReturned, SessionSeen
 from fanout.link.kept_session import KeptSession, encode_session
 from fanout.replica.update import Changes
 
 __all__ = ["Keeping", "ValueStore"]
+
+
+_SEEN: Final = (HeartbeatReturned, SessionSeen)
+"""What shows that the session is there, so that its expiry counts from now."""
 
 
 class ValueStore(Protocol):
@@ -78,7 +82,8 @@ class Keeping:
         changes = [event.changes for event in events if type(event) is Applied and event.changes.updates]
         data: bytes | None = None
         binds = False
-        if session != self._session or any(type(event) is HeartbeatReturned for event in events):
+        seen = session is not None and any(type(event) in _SEEN for event in events)
+        if seen or session != self._session:
             binds = _binds(self._session, session)
             self._session = session
             data = b""

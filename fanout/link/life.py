@@ -28,7 +28,9 @@ from fanout.link.events import (
     Failed,
     Forwarded,
     QosLowered,
+    ResumedAtQos0,
     SelectorComplete,
+    SessionSeen,
     StateEntered,
     SystemTopicsShunned,
     TearDown,
@@ -52,6 +54,8 @@ from fanout.replica.store import Replica
 __all__ = ["SessionLife"]
 
 _NEVER = float("inf")
+_SETTLED_QUIETS = 3
+"""So many quiet times behind a retained set of a primary without an order its copies are no longer under way."""
 _SESSION_GONE = "the primary has no session for this link any more"
 
 
@@ -64,7 +68,7 @@ class SessionLife:
         state: Where the link is.
         epoch: Identity of the session, Unix time in microseconds at which it began; 0 before the first.
         epochs_total: Sessions begun.
-        truncated_total: Snapshots that were cut short.
+        truncated_total: Snapshots and verifications whose retained set did not come whole.
         evidence: For each selector what proves its snapshot of this epoch; None while nothing does.
         snapshot_seconds: How long the newest complete snapshot took; None before the first.
         connected: Whether there is a Network Connection to which nothing has happened yet that ends it.
@@ -130,6 +134,8 @@ class SessionLife:
             count=count,
         )
         self._snapshot_topics = 0
+        self._left_below_qos: tuple[int, ...] = ()
+        """Positions of selectors whose subscriptions had, or may have had, QoS 0 when the connection was lost."""
         self._refused_before = 0
         self._events: list[Event] = []
 
@@ -205,10 +211,14 @@ class SessionLife:
             self.tenure.unsubscribe_surplus(self.now)
             if all(self.evidence):
                 self._trigger(Trigger.SESSION_RESUMED)
+                if self._left_below_qos:
+                    self.tell(ResumedAtQos0(self._left_below_qos))
                 self._begin_stage(self._course.pending())
             else:
+                # Copies and the fence that the former connection asked for may come first; Mosquitto keeps them.
                 self._trigger(Trigger.SESSION_UNFINISHED)
-                self._begin_snapshot()
+                self.evidence = [None] * len(self.evidence)
+                self._begin_stage(self._course.pending())
         elif len(self._replica) and not self._keep_stale(_SESSION_GONE):
             self._tear_down(Trigger.SESSION_LOST, _SESSION_GONE)
         else:
@@ -232,11 +242,16 @@ class SessionLife:
             elif self.connected and self._primary.system_topics.note_closed():
                 self.tell(SystemTopicsShunned())
         self.connected = False
+        if isinstance(self.stage, RetainedSync):
+            self._left_below_qos = self.stage.below_own_qos
+        elif self.state in (LinkState.LIVE, LinkState.STALLED):
+            self._left_below_qos = ()
         self._end_audit("the connection was lost")
         self.stage = None
         self._replica.drop_pass()
         if self.state not in (LinkState.DOWN, LinkState.CONNECTING):
             self.tenure.go_offline(self.now)
+            self.tell(SessionSeen())
         if self.state is not LinkState.DOWN:
             self._trigger(Trigger.LOST)
 
@@ -256,14 +271,14 @@ class SessionLife:
 
     def end_unproved(self, error: SnapshotUnproved) -> None:
         """Give up a retained set without its evidence, and the session with it; or the audit that asked for it."""
-        self.truncated_total += 1
         if self.audits.current is None:
+            self.truncated_total += 1
             self._end_session(Trigger.UNPROVED, error.message, error)
             return
         assert isinstance(self.stage, RetainedSync)
         self.stage.give_up(self.now)
         self.audits.copies_late = self._outgoing.ping_sent_s is not None
-        self._end_audit(str(error))
+        self._end_audit(str(error), loss=not self.stage.only_trickled)
 
     def end_refused(self, error: PrimaryRefused) -> None:
         """Give up a session in which the primary refuses a selector, if that was to be compared with what is held.
@@ -306,8 +321,11 @@ class SessionLife:
                 self.tell(ControlRefused(self._control.refusal))
             self._begin_sync(compare=False)
         elif isinstance(stage, PendingStage) and stage.done:
-            self._trigger(Trigger.PENDING_APPLIED)
-            self._begin_sync(compare=True)
+            if self.state is LinkState.RESUMING:
+                self._trigger(Trigger.PENDING_APPLIED)
+                self._begin_sync(compare=True)
+            else:
+                self._begin_snapshot()
         elif isinstance(stage, RetainedSync):
             while self.stage is stage and (step := stage.advance(self.now)) is not None:
                 if step is Step.PROVED:
@@ -372,6 +390,7 @@ class SessionLife:
         self._reception.begin_session()
         self.give_up(self._outgoing.begin_session())
         self._refused_before = self._replica.refused_total
+        self._left_below_qos = ()
         self.tenure.begin()
 
     def _begin_snapshot(self) -> None:
@@ -381,8 +400,6 @@ class SessionLife:
             self._begin_stage(self._course.rehearsal())
 
     def _begin_sync(self, *, compare: bool) -> None:
-        if not compare:
-            self.evidence = [None] * len(self.evidence)  # of an attempt that was cut off, if there was one
         self._begin_stage(self._course.sync(compare=compare, paced=self.auditing, now=self.now))
 
     def _begin_stage(self, stage: Stage) -> None:
@@ -432,6 +449,8 @@ class SessionLife:
             return
         self.tell(*(QosLowered(index, qos) for index, qos in sync.lowered.items()))
         self.audits.plan(self.now)
+        if sync.order is Order.NONE:  # an old copy may have come behind a newer update: an audit tells them apart
+            self.audits.hasten(self.now + _SETTLED_QUIETS * self._config.snapshot_quiet_s)
         self._control.begin_heartbeats(self.now)
         self._reception.recollection.settle()
         if self.state is LinkState.VERIFYING:
@@ -444,9 +463,9 @@ class SessionLife:
         if self._primary.is_mosquitto:
             self._count.begin(self.now)
 
-    def _end_audit(self, failure: str = "") -> None:
+    def _end_audit(self, failure: str = "", *, loss: bool = False) -> None:
         """Tell how the audit ended, if one is under way."""
-        report = self.audits.end(now=self.now, failure=failure)
+        report = self.audits.end(now=self.now, failure=failure, loss=loss)
         if report is None:
             return
         self.stage = None

@@ -68,7 +68,14 @@ class SnapshotProof:
     """
 
     def __init__(
-        self, suback_id: int, *, fence: bytes | None, marker: bytes | None, now: float, quiet_s: float
+        self,
+        suback_id: int,
+        *,
+        fence: bytes | None,
+        marker: bytes | None,
+        now: float,
+        quiet_s: float,
+        silence_s: float | None = None,
     ) -> None:
         """Begin to wait.
 
@@ -77,12 +84,14 @@ class SnapshotProof:
             fence: See the class.
             marker: See the class.
             now: When the SUBSCRIBE was written, monotonic seconds.
-            quiet_s: After so many seconds without a byte the set counts as cut short.
+            quiet_s: After so many seconds without a byte a probe is sent.
+            silence_s: After so many the set counts as cut short; None for as many.
         """
         self.suback_id = suback_id
         self.fence = fence
         self.marker = marker
         self._quiet_s = quiet_s
+        self._silence_s = quiet_s if silence_s is None else silence_s
         self._subacked = False
         self._ponged = False
         self._fence_came = False
@@ -203,16 +212,16 @@ class SnapshotProof:
     @property
     def deadline(self) -> float:
         """When to ask `is_truncated` and `probe_due` again, monotonic seconds."""
-        if self.refuted:
-            return self._last_byte
+        if self.refuted or (self._overtaken and self._silence_s > self._quiet_s):
+            return self._last_byte  # who waits longer for a silent primary does not for one that has answered
         if self._barrier_at is not None:
             return self._patience_ends
-        return min(self._last_byte, self._last_probe) + self._quiet_s
+        return min(self._last_byte + self._silence_s, self._last_probe + self._quiet_s)
 
     @property
     def _patience_ends(self) -> float:
         if self._barrier_at is None:
-            return self._last_byte + self._quiet_s
+            return self._last_byte + self._silence_s
         # Only the marker is missing: live updates may go on for ever, so there is an end to waiting with
         # them.
         return min(

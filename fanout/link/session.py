@@ -24,6 +24,7 @@ from fanout.link.outgoing import Message, Outgoing
 from fanout.link.primary import Primary
 from fanout.link.reception import Reception
 from fanout.link.states import LinkState
+from fanout.link.sync import RetainedSync
 from fanout.mqtt.decoder import Decoder
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
@@ -326,7 +327,9 @@ class LinkSession:
             self._outgoing.disconnect(ReasonCode.SUCCESS, end_session=True, now=now)
 
     def leave(self, *, now: float) -> None:
-        """Send DISCONNECT, which leaves the session to the next Network Connection."""
+        """Send DISCONNECT, which leaves the session to the next Network Connection, at the QoS of its selectors."""
+        if isinstance(self.life.stage, RetainedSync):
+            self.life.stage.give_up(now)
         self._outgoing.disconnect(ReasonCode.SUCCESS, end_session=False, now=now)
 
     @property

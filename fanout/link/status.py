@@ -108,7 +108,7 @@ class LinkStatus:
     overtaken_total: int
     """Those left out because something newer for their topic came in front of them."""
     truncated_total: int
-    """Snapshots that the primary cut short."""
+    """Snapshots and verifications given up because the retained set did not come whole."""
     refused_total: int
     """Retained values that a limit of the replica kept out."""
     payload_bytes: int
@@ -137,6 +137,8 @@ class LinkStatus:
     """Filters given up: too many waited, the primary refused the announcement, or a node below told nonsense."""
     missing_pending: int = 0
     """Filters that wait to be looked for, and announced if nothing matches them."""
+    count_difference: str | None = None
+    """How what is held differs from what the primary counts, or lists; None while both agree, or are not compared."""
 
     @property
     def called(self) -> str:

@@ -30,6 +30,7 @@ from fanout.link.narrowing import SAMPLE_TOPICS, is_likely_limit, narrower_filte
 from fanout.link.outgoing import Message, Outgoing
 from fanout.link.proof import Evidence, SnapshotProof
 from fanout.link.rehearsal import RETAINED_COUNT, Order
+from fanout.link.remedies import ALTERED_HINT, CHURN_HINT, LIMIT_HINT, TOO_LARGE_HINT, shortfall_hint
 from fanout.link.stage import Stage
 from fanout.link.two_pass import PASSES_MAX, Comparison, SilentProof, Verdict
 from fanout.manifest import ASK_FOR_MANIFEST, ManifestSum, decode_manifest
@@ -44,20 +45,14 @@ __all__ = ["RetainedSync", "Step"]
 REST_MIN_S = 0.1
 REST_MAX_S = 10.0
 """Between two sets of an audit is a rest as long as the first one took, within these."""
+AUDIT_QUIETS = 3
+"""So many quiet times a primary may be silent in an audit: a link that is live takes no pause for a loss either."""
 UNSEEN_ASKED = 16
 """So many topics that a set did not bring are asked for by name."""
 _NEVER = float("inf")
 _CAME_LATE = "topics of a retained set came behind the answers that should follow it"
 _SEND_RETAINED = 0
 _SEND_NO_RETAINED = 2
-_HINT = (
-    "Mosquitto's max_queued_messages is likely the limit, which drops what a slow reader leaves in its queue: raise it,"
-    " or use narrower selectors"
-)
-_LIMIT_HINT = (
-    "The primary may have a limit for one SUBSCRIBE, as ejabberd has (match_retained_limit of mod_mqtt, 1000 by"
-    " default): raise it, or use narrower selectors"
-)
 
 
 class Step(enum.Enum):
@@ -97,6 +92,7 @@ class RetainedSync(Stage):
         why: str,
         quiet_s: float,
         asks_manifest: bool,
+        is_mosquitto: bool,
         compare: bool,
         paced: bool,
         retained_count: Callable[[], int | None],
@@ -114,6 +110,7 @@ class RetainedSync(Stage):
             why: See the class.
             quiet_s: After so many seconds without a byte a set counts as cut short.
             asks_manifest: Whether the primary is a fanout node, which can say what it sent.
+            is_mosquitto: Whether it is a Mosquitto: for what an operator is told.
             retained_count: Tells how many retained messages the primary says it has in all; None for unknown.
             compare: Whether to note what the sets bring even for an empty replica: a verification.
             paced: Whether to rest between two sets, so that the primary and this node can do other things: an audit.
@@ -133,6 +130,8 @@ class RetainedSync(Stage):
         self._fence = fence
         self._quiet_s = quiet_s
         self._asks_manifest = asks_manifest
+        self._hint = shortfall_hint(is_node=asks_manifest, is_mosquitto=is_mosquitto)
+        """What to do about a set that is not whole, as far as is known."""
         self._manifest_sum: ManifestSum | None = None
         """What came since the primary began to send what its manifest is about; None while it does not."""
         self._compare = compare
@@ -213,7 +212,7 @@ class RetainedSync(Stage):
                 self.order, self.why = Order.KNOWN, ""
             return Step.DONE if done else None
         if isinstance(proof, SilentProof):
-            proof.note_topics(self.topics_now, now)
+            proof.note_topics(self.topics_now if self._asked_unseen is None else self._replica.unseen_count, now)
         if proof.barrier and not self._barrier_told:
             self._barrier_told = True
             return Step.BARRIER
@@ -251,7 +250,7 @@ class RetainedSync(Stage):
                     f"the retained set of {selector.filter} was taken {PASSES_MAX} times and never"
                     f" twice the same: the last pass missed {comparison.missing} topics of those before and brought"
                     f" {comparison.fresh} others",
-                    hint=_LIMIT_HINT if self._narrowed else _HINT,
+                    hint=CHURN_HINT if not comparison.missing else LIMIT_HINT if self._narrowed else self._hint,
                 )
             if comparison.passes == 1:
                 self._narrowed = self._ask(narrower_filters(selector, self._newest(SAMPLE_TOPICS)), now) > 0
@@ -325,6 +324,17 @@ class RetainedSync(Stage):
         return self._proof is not None and self._intake.fixed_qos[self.index] not in (None, 0)
 
     @property
+    def only_trickled(self) -> bool:
+        """Whether new topics alone keep the set under way from an end; everything that was asked for is answered."""
+        return isinstance(self._proof, SilentProof) and self._proof.trickles
+
+    @property
+    def below_own_qos(self) -> tuple[int, ...]:
+        """Positions of selectors whose subscriptions have QoS 0 in place of their own, or may still have it."""
+        under_way = (self.index,) if self.is_at_qos_0 else ()
+        return (*self._settling.values(), *under_way)
+
+    @property
     def topics_now(self) -> int:
         """How many topics the set under way has brought, live updates included."""
         if self.index == len(self._selectors):
@@ -383,8 +393,10 @@ class RetainedSync(Stage):
             difference = ""
             if came.count != manifest.count:
                 difference = f"got {came.count} of {manifest.count} retained messages that the primary says it sent"
+                self._hint = TOO_LARGE_HINT
             elif came.digest != manifest.digest:
                 difference = f"got {came.count} retained messages, and not all are what the primary says it sent"
+                self._hint = ALTERED_HINT
             self._proof.receive_manifest(difference, now)
 
     def receive_unsuback(self, packet_id: int) -> None:
@@ -427,6 +439,11 @@ class RetainedSync(Stage):
         proof = self._proof
         if isinstance(proof, SilentProof):
             proof.end_if_due(now)
+            if proof.trickles:
+                # A comparison may end all the same when everything held has come, or is asked for by name.
+                if not self._compare or self._replica.unseen_count > UNSEEN_ASKED:
+                    raise SnapshotUnproved(self._trickle(), hint=CHURN_HINT)
+                proof.ended = True
         if proof is None:
             if self.started_s is None and now >= self._begin_by_s:
                 raise LinkLost("the primary does not answer PINGREQ")
@@ -436,7 +453,9 @@ class RetainedSync(Stage):
                 self._next_at_s = _NEVER
                 self._subscribe(now)
         elif proof.is_truncated(now):
-            raise SnapshotUnproved(self._shortfall(proof), hint=_HINT if self._asked_unseen is None else _LIMIT_HINT)
+            raise SnapshotUnproved(
+                self._shortfall(proof), hint=self._hint if self._asked_unseen is None else LIMIT_HINT
+            )
         elif proof.probe_due(now):
             probe_id = self._outgoing.unsubscribe(self._control.probe_filter, now=now)
             proof.add_probe(probe_id, now=now, topics=self.topics_now)
@@ -449,6 +468,13 @@ class RetainedSync(Stage):
         if self.started_s is None:
             return self._begin_by_s
         return min(self._settled_by_s if self._settling else _NEVER, self._next_at_s)
+
+    def _trickle(self) -> str:
+        topic_filter, quiet_s = self._selectors[self.index].filter, self._quiet_s
+        return (
+            f"the retained set of {topic_filter} has no end that can be told: new topics, {self.topics_now} by now,"
+            f" have come all the time, and never as long as {quiet_s:g} s none (snapshot_quiet_s)"
+        )
 
     def _shortfall(self, proof: SnapshotProof) -> str:
         topic_filter = self._selectors[self.index].filter
@@ -489,7 +515,10 @@ class RetainedSync(Stage):
         if self._control.is_open and self._outgoing.free:
             marker = self._control.send(now)
             self._outgoing.publish(Message(self._control.topic, marker), now=now)
-        self._proof = SnapshotProof(packet_id, fence=fence, marker=marker, now=now, quiet_s=self._quiet_s)
+        silence_s = AUDIT_QUIETS * self._quiet_s if self._paced else None
+        self._proof = SnapshotProof(
+            packet_id, fence=fence, marker=marker, now=now, quiet_s=self._quiet_s, silence_s=silence_s
+        )
 
     def _note_granted(self, index: int, packet: Suback) -> None:
         if packet.reason_codes[0] < self._selectors[index].qos:

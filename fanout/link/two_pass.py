@@ -6,6 +6,9 @@ Some primaries hand retained messages to another process, or send them bit by bi
 may then be answered in front of it (`fanout.link.rehearsal` finds out). There a pass ends when nothing new has come for
 a while, and one pass alone proves nothing: a primary that pauses, or drops what a slow reader leaves, ends one early,
 too. So it is taken again, until two in a row agree.
+
+Nothing tells a topic that is created meanwhile from a copy that is late, so a trickle of new topics hides the end of a
+set: a pass that has only trickled for some time has no end that could be claimed.
 """
 
 from __future__ import annotations
@@ -20,12 +23,19 @@ __all__ = ["PASSES_MAX", "Comparison", "SilentProof", "Verdict"]
 PASSES_MAX = 5
 """After so many passes that disagree a set is given up: topics come and go, or are dropped, all the time."""
 
+_TRICKLE_QUIETS = 12
+"""Topics only trickle when in so many quiet times fewer came than one of these two says."""
+_TRICKLE_TOPICS = 120
+_TRICKLE_SHARE = 0.01
+"""Of the topics that had come before: a primary with a limited rate takes long for a large set, too."""
+
 
 class SilentProof(SnapshotProof):
     """One pass that ends by silence: no topic that was not there before came for the quiet time.
 
     Attributes:
         ended: Whether it has ended.
+        trickles: Whether new topics have come for long, so few and so often that its end cannot be told.
     """
 
     def __init__(self, suback_id: int, *, now: float, quiet_s: float) -> None:
@@ -38,8 +48,12 @@ class SilentProof(SnapshotProof):
         """
         super().__init__(suback_id, fence=None, marker=None, now=now, quiet_s=quiet_s)
         self.ended = False
+        self.trickles = False
         self._topics = 0
         self._progress_s = now
+        self._window_topics = 0
+        """How many topics had come when the time began in which they may turn out to trickle."""
+        self._window_ends_s = now + _TRICKLE_QUIETS * quiet_s
 
     @property
     def evidence(self) -> Evidence | None:
@@ -55,6 +69,7 @@ class SilentProof(SnapshotProof):
         """Give the primary so much more time for what is awaited."""
         super().postpone(pause_s)
         self._progress_s += pause_s
+        self._window_ends_s += pause_s
 
     def note_topics(self, topics: int, now: float) -> None:
         """Note how many topics have come by now."""
@@ -63,8 +78,13 @@ class SilentProof(SnapshotProof):
             self._progress_s = max(self._progress_s, now)
 
     def end_if_due(self, now: float) -> None:
-        """End at `deadline`, or later."""
-        self.ended = self._answered and now >= self.deadline
+        """End at `deadline`, or later, unless topics still come; then find out whether they trickle."""
+        self.ended = self._answered and now >= self._quiet_at_s
+        if not self.ended and now >= self._window_ends_s:
+            came = self._topics - self._window_topics
+            self.trickles = self._answered and came < max(_TRICKLE_TOPICS, _TRICKLE_SHARE * self._window_topics)
+            self._window_topics = self._topics
+            self._window_ends_s = now + _TRICKLE_QUIETS * self._quiet_s
 
     def is_truncated(self, now: float) -> bool:
         """Say whether the primary does not even answer."""
@@ -77,6 +97,10 @@ class SilentProof(SnapshotProof):
     @property
     def deadline(self) -> float:
         """When to call `end_if_due`, monotonic seconds."""
+        return min(self._quiet_at_s, self._window_ends_s)
+
+    @property
+    def _quiet_at_s(self) -> float:
         since = self._progress_s if self._answered else max(self._progress_s, self._last_byte)
         return since + self._quiet_s
 

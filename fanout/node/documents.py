@@ -199,6 +199,7 @@ class NodeDocuments:
             snapshot_topics=status.snapshot_topics,
             audit=_audit_detail(status),
             alarm=status.alarm,
+            count_difference=status.count_difference,
             audits_total=status.audits.ended_total,
             audits_failed_total=status.audits.failed_total,
             audit_changed_total=status.audits.changed_total,

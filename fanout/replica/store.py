@@ -109,6 +109,8 @@ class Replica:
         """A heap of (expires_ns, topic); an entry is valid while the topic's value has this expiry."""
         self._expiring = 0
         """How many values expire, which is how many entries of the heap are valid."""
+        self._counts_down = False
+        """Whether a copy has shown that the primary counts an expiry down."""
         self._seen: set[bytes] | None = None
         """Topics of the selector `_pass_index` that the running pass brought; None when no pass runs."""
         self._changed: set[bytes] = set()
@@ -197,7 +199,7 @@ class Replica:
             if copies and held[1] == payload and held[4] == properties:
                 mark(_UNCHANGED)
                 if expires_ns != held[6]:
-                    self._correct_expiry(held, expires_ns)
+                    self._correct_expiry(held, update)
                 continue
             grown = payload_bytes - len(held[1]) + len(payload)
             if 0 < len(payload) <= payload_max and (
@@ -240,15 +242,21 @@ class Replica:
             dispatch = [update for update, kind in zip(updates, kinds, strict=True) if kind != _UNCHANGED]
         return Changes(updates, kinds, dispatch, phase)
 
-    def _correct_expiry(self, held: Update, expires_ns: int) -> None:
+    def _correct_expiry(self, held: Update, copy: Update) -> None:
         """Let a value go when its newest copy says, unless that is the same but for what whole seconds round away.
 
-        A primary that was restarted may have forgotten an expiry, or keep it longer than it told before.
+        A primary that was restarted may have forgotten an expiry, or keep it longer than it told before. But one that
+        does not count down (HiveMQ CE) tells the whole expiry with each copy: that lengthens nothing.
         """
-        if expires_ns and held[6] and abs(expires_ns - held[6]) <= _EXPIRY_ROUNDED_NS:
-            return
+        expires_ns = copy[6]
+        if expires_ns and held[6]:
+            if abs(expires_ns - held[6]) <= _EXPIRY_ROUNDED_NS:
+                self._counts_down = self._counts_down or copy[5] - held[5] > _EXPIRY_ROUNDED_NS
+                return
+            if expires_ns > held[6] and not self._counts_down and expires_ns - copy[5] == held[6] - held[5]:
+                return
         self._expiring -= held[6] != 0
-        self.values[held[0]] = (*held[:6], expires_ns, *held[7:])
+        self.values[held[0]] = (*held[:5], copy[5], expires_ns, *held[7:])
         if expires_ns:
             self._expire_later(expires_ns, held[0])
 

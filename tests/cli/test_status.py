@@ -133,6 +133,14 @@ def test_status_shows_that_values_cannot_be_written(runner: CliRunner) -> None:
     assert "alarm    database or disk is full\n" in answer.stdout
 
 
+def test_status_shows_how_the_primarys_count_differs(runner: CliRunner) -> None:
+    """With both figures."""
+    difference = "the primary counts 30, and 24 are here, 4 of its own topics among them"
+    with serving(StandInNode(live_link().model_copy(update={"count_difference": difference}))) as url:
+        answer = runner.invoke(app, ["status", url])
+    assert f"count     {difference}\n" in answer.stdout
+
+
 def test_link_without_troubles_has_no_such_line(runner: CliRunner) -> None:
     """Counters of trouble are shown when one of them is not zero."""
     quiet = live_link().model_copy(update={"reconnects_total": 0, "truncated_total": 0, "outside_total": 0})

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
 from fanout.config import LinkConfig
 from fanout.link.audit import RETRY_S, AuditReport
-from fanout.link.events import Applied, AuditEnded, Failed, TearDown
+from fanout.link.events import Applied, AuditEnded, Failed, ResumedAtQos0, TearDown
 from fanout.link.states import LinkState
 from fanout.mqtt.packets import Connack, Pingresp, encode
 from fanout.replica.update import Phase, Stamp
 from fanout.selection import Selector
 from fanout.stamp import encode_stamp
 from tests.link.fake_primary import STAMPING, FakePrimary, Pair, make_config
+from tests.link.fake_server import FakeServer
+from tests.link.harness import config_for, logging_to, running
 
 VALUES = {b"plant/%d" % number: b"old" for number in range(10)}
 
@@ -50,6 +53,77 @@ def test_equal_sets_bring_nothing() -> None:
     assert pair.states() == []
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
     assert not pair.session.life.auditing
+
+
+async def test_a_failed_audit_takes_readiness_only_when_updates_may_have_been_dropped() -> None:
+    """Then until one has come to its end, and one that fails otherwise in between does not end the doubt."""
+    one = FakePrimary(retained=dict(VALUES))
+    async with FakeServer(one) as server, running(config_for(server.port, audit_interval_s=0.0)) as link:
+        await link.wait(lambda: link.status.ready)
+        account = link.link._account
+        endless = AuditEnded(AuditReport(False, failure="no end can be told"))
+        account.take(endless)
+        assert (link.status.ready, link.status.audits.failed_total) == (True, 1)
+        account.take(AuditEnded(AuditReport(False, failure="cut short", loss=True)))
+        account.take(endless)
+        assert not link.status.ready
+        assert link.status.withheld == "updates may be missing since an audit failed: cut short"
+        await link.link.audit()
+        await link.wait(lambda: link.status.ready)
+
+
+def cut_in_its_audit(config: LinkConfig | None = None) -> Pair:
+    """Return a link whose connection was lost in the middle of an audit."""
+    pair = live(config)
+    ask(pair, pump=False)
+    pair.primary.receive(pair.session.take_output())
+    assert pair.primary.subscriptions[b"plant/#"].qos == 0
+    pair.lose()
+    pair.events.clear()
+    return pair
+
+
+@pytest.mark.parametrize(("qos", "told"), [(0, []), (1, [ResumedAtQos0((0,))]), (2, [ResumedAtQos0((0,))])])
+def test_a_session_that_was_left_in_an_audit_tells_it_when_it_is_resumed(qos: int, told: list[object]) -> None:
+    """Its subscription had QoS 0 meanwhile: what was published without RETAIN is gone, and no comparison shows it."""
+    pair = cut_in_its_audit(make_config(Selector("plant/#", qos=qos)))
+    pair.connect(pump=False)
+    pair.lose()  # an attempt that fails changes nothing at the primary
+    pair.connect()
+    assert pair.of(ResumedAtQos0) == told
+    assert pair.is_in(LinkState.LIVE)
+    pair.lose()
+    pair.events.clear()
+    pair.connect()
+    assert pair.of(ResumedAtQos0) == []
+
+
+async def test_what_a_cut_audit_may_have_lost_is_logged_with_its_selector() -> None:
+    """Once, when the session is resumed."""
+    lines: list[dict[str, object]] = []
+    one = FakePrimary(retained=dict(VALUES))
+    async with FakeServer(one) as server, running(config_for(server.port), logger=logging_to(lines)) as link:
+        await link.wait_state(LinkState.LIVE)
+        one.truncate_after = 0
+        audit = asyncio.ensure_future(link.link.audit())
+        await link.wait(lambda: one.subscriptions[b"plant/#"].qos == 0)
+        one.truncate_after = None
+        server.cut()
+        assert (await audit).failure == "the connection was lost"
+        await link.wait(lambda: len(one.connects) == 2 and link.status.state is LinkState.LIVE)
+    told = [line for line in lines if "left in an audit" in str(line["event"])]
+    assert [line["selectors"] for line in told] == [["plant/#"]]
+
+
+def test_a_node_that_stops_in_an_audit_leaves_its_session_at_its_own_qos() -> None:
+    """So that what is published until it is back waits for it."""
+    pair = live()
+    ask(pair, pump=False)
+    pair.primary.receive(pair.session.take_output())
+    pair.session.close(end_session=False, now=pair.now)
+    pair.primary.receive(pair.session.take_output())
+    assert pair.primary.subscriptions[b"plant/#"].qos == 1
+    assert len(pair.primary.disconnects) == 1
 
 
 def test_what_was_missed_is_repaired_and_delivered() -> None:
@@ -252,8 +326,10 @@ def test_an_audit_that_is_cut_short_removes_nothing(packets: int) -> None:
     pair.primary.truncate_after = packets  # SUBACK, nine values, the fence, PINGRESP, the marker
     pair.pump()
     pair.primary.truncate_after = 0
-    pair.wait(5.5)
+    pair.wait(15.5)
     assert report(pair).failure
+    assert report(pair).loss, "what was dropped may have been updates, too"
+    assert pair.session.life.truncated_total == 0, "it counts as an audit that failed"
     assert len(pair.replica) == 10
     assert pair.is_in(LinkState.LIVE)
     assert not pair.of(TearDown)
@@ -265,6 +341,31 @@ def test_an_audit_that_is_cut_short_removes_nothing(packets: int) -> None:
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
 
 
+def test_a_primary_that_pauses_in_an_audit_has_not_cut_it_short() -> None:
+    """A live link takes such a pause for no loss either: the probes in between are answered behind the set."""
+    pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
+    del pair.primary.retained[b"plant/0"]
+    held: list[bytes] = []
+    with pytest.MonkeyPatch.context() as paused:
+        paused.setattr(pair.primary, "receive", held.append)
+        ask(pair)
+        pair.wait(12)
+    pair.primary.receive(b"".join(held))
+    pair.pump()
+    assert report(pair) == AuditReport(False, checked=10, removed=1)
+
+
+def test_a_probe_that_is_answered_in_front_of_the_set_shows_a_cut_at_once() -> None:
+    """What is in between was dropped; there is nothing to be patient for."""
+    pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
+    ask(pair, pump=False)
+    pair.primary.truncate_after = 5
+    pair.pump()
+    pair.primary.truncate_after = None
+    pair.wait(5.1)
+    assert report(pair).loss
+
+
 def test_copies_that_come_after_an_audit_was_given_up_are_not_delivered_again() -> None:
     """A primary that was only paused answers at last; from the PINGRESP behind the copies on, all is live again."""
     pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
@@ -272,7 +373,7 @@ def test_copies_that_come_after_an_audit_was_given_up_are_not_delivered_again() 
     with pytest.MonkeyPatch.context() as paused:
         paused.setattr(pair.primary, "receive", held.append)
         ask(pair)
-        pair.wait(5.1)
+        pair.wait(15.1)
     assert report(pair).failure
     pair.primary.retained[b"plant/1"] = b"missed"
     pair.primary.receive(b"".join(held))
@@ -291,7 +392,7 @@ def test_the_qos_after_an_audit_was_given_up() -> None:
     with pytest.MonkeyPatch.context() as paused:
         paused.setattr(pair.primary, "receive", held.append)
         ask(pair)
-        pair.wait(5.1)
+        pair.wait(15.1)
     assert report(pair).failure
     pair.events.clear()
     request, settling = b"".join(held).split(b"\xc0\x00", 1)

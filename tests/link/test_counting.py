@@ -15,7 +15,7 @@ from fanout.mqtt.packets import Pingresp
 from fanout.selection import Selector
 from tests.link.fake_primary import FakePrimary, Pair, make_config
 from tests.link.fake_server import FakeServer
-from tests.link.harness import config_for, running
+from tests.link.harness import Running, config_for, logging_to, running
 from tests.support.mosquitto import Mosquitto, load_retained
 
 EVERYTHING = Selector("#")
@@ -118,6 +118,57 @@ def test_a_count_that_does_not_agree_proves_nothing(short: int) -> None:
     tick(pair)
     assert evidence(pair) is Evidence.MARKER
     assert pair.primary.asked(b"$SYS/#") == asked
+
+
+def difference_of(link: Running) -> str | None:
+    """Return what the status of a link says of the primary's count."""
+    return link.status.count_difference
+
+
+async def test_a_shortfall_shows_in_the_status_and_once_in_the_log() -> None:
+    """Whatever `min_evidence` is: the node is ready with what proved the set, and says that the primary counts more."""
+    primary = FakePrimary(retained=VALUES | OWN)
+    primary.retained[b"$SYS/broker/version"] = primary.version_text
+    primary.system_topics = False
+    lines: list[dict[str, object]] = []
+    async with FakeServer(primary) as server:
+        config = config_for(server.port, EVERYTHING, audit_interval_s=0.0, heartbeat_s=0.0)
+        async with running(config, logger=logging_to(lines)) as link:
+            await link.wait_state(LinkState.LIVE)
+            assert difference_of(link) is None
+            asked = len(primary.unsubscribes)
+
+            def counted() -> bool:
+                primary.deliver(UPTIME, b"later", retain=True)
+                primary.deliver(FIGURE, b"30", retain=True)
+                server.push()
+                return len(primary.unsubscribes) > asked
+
+            await link.wait(counted)
+            await link.wait(lambda: [line for line in lines if "counts other" in str(line["event"])])
+            assert link.status.ready
+            told = "the primary counts 30, and 24 are here, 4 of its own topics among them"
+            assert difference_of(link) == told
+    assert [line["difference"] for line in lines if "counts other" in str(line["event"])] == [told]
+
+
+def test_an_agreement_leaves_no_difference() -> None:
+    """Nor does a comparison that has not been made in this session, or one that says nothing."""
+    pair = counting()
+    tick(pair, more=1)
+    assert "counts 25" in pair.session.count.difference
+    tick(pair)
+    assert pair.session.count.difference == ""
+    other = Pair(make_config(), FakePrimary(retained=dict(VALUES)))
+    other.go_live()
+    assert other.session.count.difference == ""
+    again = counting()
+    tick(again, more=1)
+    again.lose()
+    again.primary.has_session = False
+    again.connect()
+    again.tear_down()
+    assert again.session.count.difference == ""
 
 
 def test_a_new_topic_of_the_primary_in_the_same_moment_is_waited_out() -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from fanout.link.events import Applied, HeartbeatReturned
+from fanout.link.events import Applied, HeartbeatReturned, SessionSeen
 from fanout.link.keeping import Keeping
-from fanout.link.kept_session import KeptSession
+from fanout.link.kept_session import KeptSession, find_resumption
 from fanout.link.rehearsal import Order
+from fanout.link.states import LinkState
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase
-from tests.link.fake_primary import make_config
+from tests.link.fake_primary import FakePrimary, make_config
+from tests.link.fake_server import FakeServer
+from tests.link.harness import Running, config_for, running
 
 SESSION = KeptSession(
     epoch=7,
@@ -135,14 +138,42 @@ def test_a_session_is_kept_when_it_changes() -> None:
     keeping.keep([applied()], SESSION, now_ns=1)
     keeping.keep([applied()], SESSION, now_ns=2)
     keeping.keep([HeartbeatReturned(5)], SESSION, now_ns=3)
-    keeping.keep((), None, now_ns=4)
+    keeping.keep([SessionSeen()], SESSION, now_ns=5)
+    keeping.keep((), None, now_ns=6)
+    keeping.keep([SessionSeen(), HeartbeatReturned(5)], None, now_ns=7)
     sessions = [session for _, session in disk.puts]
     assert sessions[0] is not None
     assert b'"seen_ns": 1' in sessions[0]
     assert sessions[1] is None
     assert sessions[2] is not None
     assert b'"seen_ns": 3' in sessions[2]
-    assert sessions[3] == b"", "no session any more"
+    assert sessions[3] is not None
+    assert b'"seen_ns": 5' in sessions[3]
+    assert sessions[4:] == [b""], "no session any more"
+
+
+def is_live_with(disk: Disk, link: Running) -> bool:
+    """Commit what waits, and say whether the link is live."""
+    while disk.waiting:
+        disk.commit()
+    return link.status.state is LinkState.LIVE
+
+
+async def test_a_session_that_was_quiet_is_seen_when_its_node_stops() -> None:
+    """Its expiry counts from there for the next process, however long ago it changed."""
+    disk = Disk()
+    primary = FakePrimary(retained={b"plant/a": b"1"})
+    async with FakeServer(primary) as server:
+        config = config_for(server.port, heartbeat_s=0.0)
+        async with running(config, store=disk) as link:
+            await link.wait(lambda: is_live_with(disk, link))
+            changed = find_resumption(disk.puts[-1][1], config, node_id="edge-1")
+            disk.puts.clear()
+    (stopped,) = [find_resumption(data, config, node_id="edge-1") for _, data in disk.puts]
+    assert changed is not None
+    assert stopped is not None
+    assert stopped.seen_ns > changed.seen_ns
+    assert stopped.session == changed.session
 
 
 def test_what_waits_goes_with_its_connection() -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from fanout.errors import SnapshotUnproved
 from fanout.link.audit import AuditReport
-from fanout.link.events import Applied, AuditEnded, SelectorComplete, TearDown
+from fanout.link.events import Applied, AuditEnded, Failed, SelectorComplete, TearDown
 from fanout.link.proof import PROBES_MAX, Evidence
 from fanout.link.rehearsal import SERVER_FENCE, Order
 from fanout.link.states import LinkState
@@ -388,6 +389,95 @@ def test_live_traffic_does_not_keep_a_pass_from_ending() -> None:
     assert pair.session.life.evidence == [Evidence.TWO_PASS]
 
 
+def test_an_old_copy_behind_a_newer_update_is_put_right_soon() -> None:
+    """In a first snapshot the last one wins, and passes compare topics only: an audit follows once the link is live."""
+    one = unfenced(asynchronous=True, burst=1)
+    pair = Pair(make_config(audit_interval_s=0.0), one)
+    pair.connect()
+    while not pair.is_in(S.LIVE):
+        if one.asked(b"plant/#") == 2 and one.retained[b"plant/7"] == b"old":
+            one.publish(b"plant/7", b"new", qos=0)  # in front of the copies of the second pass, which are made already
+            pair.pump()
+        one.release(1000)
+        pair.pump()
+        pair.wait(1)
+    assert pair.session.life.evidence == [Evidence.TWO_PASS]
+    assert pair.values()[b"plant/7"] == b"old"
+    for _ in range(30):
+        one.release(1000)
+        pair.pump()
+        pair.wait(1)
+    assert pair.values() == one.retained
+    (ended,) = pair.of(AuditEnded)
+    assert (ended.report.changed, ended.report.failure) == (1, "")
+
+
+def test_no_audit_follows_a_snapshot_that_came_in_order() -> None:
+    """There an update comes behind the copies, and nothing is in doubt."""
+    pair = Pair(make_config(audit_interval_s=0.0), primary())
+    pair.go_live()
+    pair.wait(600)
+    assert pair.of(AuditEnded) == []
+
+
+def churn(pair: Pair, seconds: int) -> None:
+    """Create a topic every four seconds, so that no pass is ever silent for five, until one ends or is given up."""
+    end = pair.now + seconds
+    while pair.now < end and not pair.of(TearDown) and not pair.of(AuditEnded):
+        pair.wait(4)
+        pair.primary.publish(b"plant/new/%d" % pair.now, b"x", qos=0)
+        pair.pump()
+
+
+def test_topics_that_are_created_all_the_time_do_not_keep_a_pass_for_ever() -> None:
+    """Whether they are copies cannot be told: it is given up, and says what keeps it from ending and what to do."""
+    pair = Pair(primary=unfenced())
+    pair.connect()
+    churn(pair, 300)
+    assert "no end that can be told: new topics, " in pair.reason()
+    failed = pair.of(Failed)[0].error
+    assert isinstance(failed, SnapshotUnproved)
+    assert "live_only = true" in failed.hint
+    assert S.LIVE not in pair.states()
+
+
+@pytest.mark.parametrize(("gone", "kept"), [(0, 0), (1, 1), (16, 16)])
+def test_an_audit_ends_although_topics_are_created_all_the_time(gone: int, kept: int) -> None:
+    """Everything held has come, or what did not is asked for by name: nothing is left to wait for."""
+    pair = Pair(make_config(audit_interval_s=0.0), unfenced())
+    settle(pair)
+    pair.wait(60)
+    pair.events.clear()
+    for number in range(gone):
+        del pair.primary.retained[b"plant/%d" % number]
+    assert not isinstance(pair.session.audit(confirmed=False, now_ns=pair.now_ns, now=pair.now), str)
+    pair.pump()
+    churn(pair, 300)
+    (ended,) = pair.of(AuditEnded)
+    assert not ended.report.failure
+    assert ended.report.kept == kept
+    assert pair.primary.subscriptions[b"plant/#"].qos == 1
+
+
+def test_an_audit_that_lacks_much_while_topics_are_created_is_given_up() -> None:
+    """Nothing tells whether the rest is still to come: it fails with that reason, and the link goes on."""
+    pair = Pair(make_config(audit_interval_s=0.0), unfenced())
+    settle(pair)
+    pair.wait(60)
+    pair.events.clear()
+    for number in range(17):
+        del pair.primary.retained[b"plant/%d" % number]
+    assert not isinstance(pair.session.audit(confirmed=True, now_ns=pair.now_ns, now=pair.now), str)
+    pair.pump()
+    churn(pair, 300)
+    (ended,) = pair.of(AuditEnded)
+    assert "no end that can be told" in ended.report.failure
+    assert not ended.report.loss, "everything was answered: nothing shows that an update was dropped"
+    assert ended.report.removed == 0
+    assert pair.is_in(S.LIVE)
+    assert pair.primary.subscriptions[b"plant/#"].qos == 1
+
+
 # --- quiet ---
 
 
@@ -463,6 +553,19 @@ def test_audits_of_an_unordered_primary_remove_nothing_unasked() -> None:
     pair.wait(12)
     (ended,) = pair.of(AuditEnded)
     assert ended.report == AuditReport(False, checked=40, changed=1, kept=1, seconds=ended.report.seconds)
+
+
+def test_an_audit_follows_a_verification_without_an_order_too() -> None:
+    """An old copy may have come behind a newer update there as well."""
+    pair = Pair(make_config(audit_interval_s=0.0), foreign(asynchronous=True))
+    settle(pair)
+    pair.wait(60)
+    pair.lose()
+    pair.connect()
+    pair.events.clear()
+    pair.wait(60)
+    assert pair.is_in(S.LIVE)
+    assert len(pair.of(AuditEnded)) == 1
 
 
 @pytest.mark.parametrize(("lost", "state"), [(False, S.LIVE), (True, S.TEARING_DOWN)])

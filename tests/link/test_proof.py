@@ -173,3 +173,17 @@ def test_time_in_which_nobody_listened_does_not_count() -> None:
     one.postpone(60.0)
     assert not one.is_truncated(65.9)
     assert one.is_truncated(66.0)
+
+
+def test_who_waits_longer_for_a_silent_primary_asks_it_meanwhile() -> None:
+    """Until the silence is too long, or an answer in front of what is awaited shows that that was dropped."""
+    one = SnapshotProof(1, fence=None, marker=None, now=0.0, quiet_s=5.0, silence_s=15.0)
+    assert one.deadline == 5.0
+    assert one.probe_due(5.0)
+    one.add_probe(2, now=5.0, topics=0)
+    assert not one.is_truncated(14.9)
+    assert one.is_truncated(15.0)
+    one.receive_bytes(7.0)
+    assert one.receive_probe_answer(2, topics=0)
+    assert one.deadline == 7.0
+    assert one.is_truncated(7.0)

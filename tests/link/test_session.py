@@ -16,6 +16,7 @@ from fanout.link.events import (
     HeartbeatReturned,
     QosLowered,
     SelectorComplete,
+    SessionSeen,
     StateEntered,
     TearDown,
 )
@@ -1019,6 +1020,69 @@ def test_an_unfinished_snapshot_is_taken_again_in_the_same_session() -> None:
     assert pair.dispatched()[-1] == (b"plant/0", b"")
     assert len(pair.dispatched()) == 51
     assert pair.session.life.epochs_total == 1
+
+
+def cut_in_its_snapshot(primary: FakePrimary) -> Pair:
+    """Return a link that lost its connection behind twenty packets of its first snapshot."""
+    pair = Pair(primary=primary)
+    pair.connect(pump=False)
+    while b"plant/#" not in (data := pair.session.take_output()):
+        primary.receive(data)
+        pair.feed(primary.take())
+    primary.truncate_after = 20
+    primary.receive(data)
+    pair.feed(primary.take())
+    primary.truncate_after = None
+    pair.lose()
+    assert not all(pair.session.life.evidence)
+    return pair
+
+
+def resume_with_leftovers(pair: Pair) -> None:
+    """Resume the session, in which the primary kept what its former connection did not take: a copy and the fence."""
+    pair.connect(pump=False)
+    pair.primary.receive(pair.session.take_output())
+    pair.primary.deliver(b"plant/0", b"old", retain=True)
+    pair.primary.deliver(SERVER_FENCE, b"mosquitto version 2.0.11", retain=True)
+    pair.feed(pair.primary.take())
+    pair.pump()
+
+
+def test_a_copy_left_over_from_a_snapshot_that_was_cut_is_none_of_the_next_one() -> None:
+    """Its topic was cleared while the link was away, at QoS 0, so that no clear is queued: it is not served."""
+    pair = cut_in_its_snapshot(filled())
+    del pair.primary.retained[b"plant/0"]
+    resume_with_leftovers(pair)
+    assert pair.is_in(S.LIVE)
+    assert pair.values() == pair.primary.retained
+    assert pair.session.life.epochs_total == 1
+
+
+def test_a_fence_left_over_from_a_snapshot_that_was_cut_proves_nothing_of_the_next_one() -> None:
+    """Of that one the end is dropped, with the fence, and PINGRESP and marker come all the same."""
+    pair = cut_in_its_snapshot(filled(lose=lambda number, topic: number > 1 and topic > b"plant/3"))
+    pair.primary.system_topics = False
+    resume_with_leftovers(pair)
+    pair.wait(60)
+    assert S.LIVE not in pair.states()
+    assert "without the fence" in pair.reason()
+
+
+def test_a_session_without_heartbeats_is_seen_with_each_answer_and_at_its_end() -> None:
+    """What is left of it on disk would look older and older otherwise; an attempt to connect shows nothing."""
+    pair = Pair(make_config(heartbeat_s=0.0, keep_alive_s=30), filled())
+    pair.go_live()
+    for _ in range(3):
+        pair.events.clear()
+        pair.wait(30)
+        assert SessionSeen() in pair.events
+    pair.events.clear()
+    pair.lose()
+    assert SessionSeen() in pair.events
+    pair.events.clear()
+    pair.connect(pump=False)
+    pair.lose()
+    assert SessionSeen() not in pair.events
 
 
 def test_a_connection_lost_in_the_rehearsal_rehearses_again() -> None:

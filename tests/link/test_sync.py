@@ -52,6 +52,7 @@ class Case:
             why="",
             quiet_s=5.0,
             asks_manifest=False,
+            is_mosquitto=True,
             compare=compare,
             paced=paced,
             retained_count=lambda: None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fanout.link.proof import Evidence
 from fanout.link.two_pass import Comparison, SilentProof, Verdict
 
@@ -68,6 +70,29 @@ def test_a_process_that_was_stopped_listens_again() -> None:
     assert not has_ended(one)
     one.end_if_due(69.9)
     assert has_ended(one)
+
+
+@pytest.mark.parametrize(("first", "each_s", "told_s"), [(3, 1, 60), (100_000, 10, 120)])
+def test_topics_that_only_trickle_hide_the_end(first: int, each_s: int, told_s: int) -> None:
+    """Some now and then are not the bulk of a set, nor is less than a hundredth of it in twelve quiet times."""
+    one = answered()
+    for second in range(1, told_s + 1):
+        assert not one.trickles
+        one.note_topics(first + second * each_s, float(second))
+        one.end_if_due(float(second))
+    assert one.trickles
+    assert not has_ended(one)
+
+
+@pytest.mark.parametrize(("first", "each_s"), [(0, 20), (100_000, 100)])
+def test_a_large_set_that_comes_slowly_does_not_trickle(first: int, each_s: int) -> None:
+    """A primary may have a limit on its rate."""
+    one = answered()
+    one.note_topics(first, 0.0)
+    for second in range(1, 180):
+        one.note_topics(first + second * each_s, float(second))
+        one.end_if_due(float(second))
+        assert not one.trickles
 
 
 def test_two_passes_must_bring_the_same_topics() -> None:

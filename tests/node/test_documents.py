@@ -341,7 +341,8 @@ def test_workers_are_shown_and_may_be_a_reason() -> None:
 
 def test_status_has_every_part() -> None:
     """Links in detail, server, log and limits."""
-    status = PartsOfNode(dataclasses.replace(LIVE, last_error="lost", last_error_hint="look")).documents.status()
+    changes = {"last_error": "lost", "last_error_hint": "look", "count_difference": "counts 3, and 2 are here"}
+    status = PartsOfNode(dataclasses.replace(LIVE, **changes)).documents.status()  # type: ignore[arg-type]
     assert (status.node, status.role, status.ready, status.reasons) == ("edge-1", "secondary", True, ())
     assert status.listeners == ("mqtt://127.0.0.1:1884",)
     assert status.uptime_seconds == 0
@@ -361,6 +362,7 @@ def test_status_has_every_part() -> None:
         "snapshot_topics",
     ):
         assert getattr(link, name) == getattr(LIVE, name), name
+    assert link.count_difference == "counts 3, and 2 are here"
     assert status.limits == {
         "server.connections_max": 70,
         "server.connections_per_address_max": 8_000,

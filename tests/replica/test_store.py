@@ -235,6 +235,35 @@ def test_an_unchanged_copy_corrects_the_expiry(make: Make, held: int, copy: int,
     assert replica.next_expiry_ns is None
 
 
+def later(seconds: int, topic: bytes, *, left_s: int) -> Update:
+    """Return a copy that comes so much later, with so much left of its expiry."""
+    copy = update(topic, expires_ns=NOW + (seconds + left_s) * SECOND)
+    return (*copy[:5], NOW + seconds * SECOND, *copy[6:])
+
+
+@pytest.mark.parametrize("phase", [Phase.SNAPSHOT, Phase.AUDIT])
+def test_a_primary_that_does_not_count_down_lengthens_nothing(make: Make, phase: Phase) -> None:
+    """Each copy has the whole expiry that was told first: the value goes when that is over, and not a copy later."""
+    replica = make()
+    replica.apply([later(0, b"a", left_s=60)], phase=Phase.LIVE)
+    for seconds in (20, 40):
+        replica.apply([later(seconds, b"a", left_s=60)], phase=phase)
+    assert replica.next_expiry_ns == NOW + 60 * SECOND
+    for seconds in (50, 55):
+        replica.apply([later(seconds, b"a", left_s=70)], phase=phase)
+    assert replica.remove_expired(NOW + 119 * SECOND).updates == [], "another expiry is not the same one told again"
+    assert len(replica.remove_expired(NOW + 120 * SECOND).updates) == 1
+
+
+def test_a_primary_that_counts_down_may_lengthen_by_the_same(make: Make) -> None:
+    """It was published again, with the expiry that it had, and that was missed."""
+    replica = make()
+    replica.apply([later(0, b"a", left_s=60), later(0, b"b", left_s=60)], phase=Phase.LIVE)
+    replica.apply([later(20, b"a", left_s=39), later(20, b"b", left_s=60)], phase=Phase.AUDIT)
+    assert [each[0] for each in replica.remove_expired(NOW + 79 * SECOND).updates] == [b"a"]
+    assert [each[0] for each in replica.remove_expired(NOW + 80 * SECOND).updates] == [b"b"]
+
+
 def test_expired_values_are_removed_as_zero_length_updates(make: Make) -> None:
     """Values whose expiry has passed are removed, with removals to dispatch [MQTT-3.3.2-5]."""
     assert make().next_expiry_ns is None
