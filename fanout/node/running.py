@@ -300,6 +300,10 @@ class Node:
         if self.server is not None and changes.dispatch:
             self.server.dispatch(changes.dispatch)
 
+    def client_count(self) -> int:
+        """Return how many connections of clients there are."""
+        return self.server.connection_count if self.server is not None else 0
+
     async def prepare_tear_down(self, link: str) -> int:
         """Send clients of a link's topics away where that is configured; return how many connections there are."""
         if self.server is None:
@@ -308,7 +312,7 @@ class Node:
         if record.config.disconnect_clients:
             gone = await self.server.send_away(Concerned(record.config.selectors))
             self._logger.warning("clients sent away before a tear-down", link=link, clients=gone)
-        return self.server.connection_count
+        return self.client_count()
 
     def event(
         self,

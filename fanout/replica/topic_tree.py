@@ -22,6 +22,9 @@ __all__ = ["TopicSearch", "TopicTree"]
 _CHUNK_TOPICS = 256
 """A list is split into pieces of this length when it has more than twice as many topics."""
 
+_ABOVE_ALL = b"\xff"
+"""Behind all topics with the same beginning: no UTF-8 has this byte."""
+
 _MERGE_AT = 8
 """From this many new topics for one list, sorting it again is quicker than inserting one by one."""
 
@@ -58,6 +61,10 @@ class TopicSearch:
         if levels[depth] == b"+":
             return self._match_levels(levels, root)
         return self._match_branch(root) if depth else self._match_all()
+
+    def beginning_with(self, root: bytes) -> Iterator[list[bytes]]:
+        """Yield the topics that begin with `root`, in pieces none of which is empty, as `match` does."""
+        return self._pieces(root, root + _ABOVE_ALL)
 
     def _match_name(self, topic: bytes) -> Iterator[list[bytes]]:
         if topic in self:
