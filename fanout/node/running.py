@@ -25,6 +25,7 @@ from fanout.kept.replica import DiscReplica
 from fanout.kept.store import KeptStore, stored_rows
 from fanout.link.kept_session import Resumption
 from fanout.link.link import Link
+from fanout.link.teardown import piece_topics
 from fanout.long_lived import LongLived
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.cautions import find_cautions
@@ -501,7 +502,7 @@ class Node:
             long_lived.note(len(self.store))
             if self.server is not None:  # removals are in no store any more while slow clients are yet to get them
                 long_waiting.note(self.server.conflated_topics_max)
-            self.ingress.remove_expired(now_ns)
+            more = self.ingress.remove_expired(now_ns, piece=piece_topics(self.client_count()))
             self.standing_changed()  # a limit that keeps values out changes it without a word of the link
             if self._log is not None and self.clock.monotonic() >= alive_at:
                 alive_at = self.clock.monotonic() + _ALIVE_S
@@ -509,7 +510,8 @@ class Node:
             if sys_interval_s and self.clock.monotonic() >= sys_at:
                 sys_at = self.clock.monotonic() + sys_interval_s
                 self._tell_sys_topics(now_ns)
-            await asyncio.sleep(_HOUSEKEEPING_S)
+            # While a disk or a worker has too many batches, there is a pause even so.
+            await asyncio.sleep(0 if more and not self._holding else _HOUSEKEEPING_S)
 
     def _tell_sys_topics(self, now_ns: int) -> None:
         assert self.server is not None
