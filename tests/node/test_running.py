@@ -552,7 +552,7 @@ async def test_values_that_expire_together_go_one_piece_after_the_other(
     node = node_of(config(tmp_path))
     count = 2 * TOPICS_MAX + 1
     topics = [b"%d" % number for number in range(count)]
-    values = [(topic, b"x", 0, True, b"", 1, 2, content_digest(topic, b"x"), None) for topic in topics]
+    values: list[Update] = [(topic, b"x", 0, True, b"", 1, 2, content_digest(topic, b"x"), None) for topic in topics]
     node.own.apply(values, phase=Phase.LIVE)
     left: list[int] = []
     await node.start()
