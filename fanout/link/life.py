@@ -468,18 +468,25 @@ class SessionLife:
         Args:
             audit: Told how many; what expires right now is left to that. None for neither.
         """
+        found: list[bytes] = []
         for number, values in enumerate(self._replica.unseen()):
             if number:
                 yield
-            topics = [each[0] for each in values] if audit is None else find_vanished(values, now_ns=self.now_ns)
+            found += [each[0] for each in values] if audit is None else find_vanished(values, now_ns=self.now_ns)
             piece = self._piece_topics()
-            for start in range(0, len(topics), piece):
-                if start:
-                    yield
-                changes = self._replica.sweep(topics[start : start + piece], now_ns=self.now_ns)
-                self._tell_removed(changes)
-                if audit is not None:
-                    audit.note_removed(len(changes.updates))
+            while len(found) >= piece:
+                self._sweep(found[:piece], audit)
+                del found[:piece]
+                yield
+            if len(found) == self._replica.unseen_count:
+                break
+        self._sweep(found, audit)
+
+    def _sweep(self, topics: list[bytes], audit: Audit | None) -> None:
+        changes = self._replica.sweep(topics, now_ns=self.now_ns)
+        self._tell_removed(changes)
+        if audit is not None:
+            audit.note_removed(len(changes.updates))
 
     def _tell_removed(self, changes: Changes) -> None:
         if changes.updates:
