@@ -117,6 +117,11 @@ class Replica:
         """Local topic to its update, of every topic, read only. Not for the hot path: a look may cost a statement."""
         return self.values
 
+    @property
+    def topics_version(self) -> int:
+        """A number that is another one after a topic came or went; of use only where everything is in memory."""
+        return self._tree.version
+
     def pieces(self, piece: int = 5000) -> Iterator[list[Update]]:
         """Yield every value, in pieces; the replica must not change meanwhile."""
         values = iter(self.values.values())
