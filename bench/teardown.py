@@ -1,4 +1,4 @@
-"""A replica removed to many subscribers: what the updates of another link wait for meanwhile; ours only."""
+"""A replica torn down or swept to many subscribers: what updates of another link wait for meanwhile; ours only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RETRY = "retry_min_s = 0.05\nretry_max_s = 0.1\n"
 
 @dataclass(frozen=True, slots=True)
 class TearDownRun:
-    """One tear-down."""
+    """One tear-down, or sweep."""
 
     seconds: float
     """From when the primary is back, without its topics, until the last subscriber was told of the last of them."""
@@ -67,22 +67,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--topics", type=int, default=20_000, help="retained topics that are removed (20000)")
     parser.add_argument("--subscribers", type=int, default=200, help="subscribers that are told of each (200)")
+    parser.add_argument(
+        "--loss",
+        choices=("tear_down", "serve_stale"),
+        default="tear_down",
+        help="on_session_loss of the link; with serve_stale its topics are swept when the new session is proved",
+    )
     parser.add_argument("--stalled", type=int, default=0, help="subscribers more that do not read (0)")
     parser.add_argument("--rate", type=float, default=100, help="updates a second of the other link (100)")
     parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
-    parser.add_argument("--deadline", type=float, default=600, help="seconds that a tear-down may take (600)")
+    parser.add_argument("--deadline", type=float, default=600, help="seconds that a run may take (600)")
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """Tear the replica of one link down, again and again, beside a link with steady traffic."""
+    """Remove the replica of one link, again and again, beside a link with steady traffic."""
     with Stage() as stage:
         runs = alternate(arguments.runs, {OURS: partial(_tear_down, stage, arguments)})
     asked = {OURS: (Ask("highest latency of the other link, ms", medians(runs[OURS]).live_ms_max, at_most=100.0),)}
     title = (
-        f"{arguments.topics:,} topics removed to {arguments.subscribers:,} subscribers, {arguments.stalled:,} more "
-        f"stalled; {arguments.rate:g} updates/s on another link; medians of {arguments.runs} runs"
+        f"{arguments.topics:,} topics removed ({arguments.loss}) to {arguments.subscribers:,} subscribers, "
+        f"{arguments.stalled:,} more stalled; {arguments.rate:g} updates/s on another link; medians of "
+        f"{arguments.runs} runs"
     )
-    case = {"topics": arguments.topics, "subscribers": arguments.subscribers}
+    case = {"loss": arguments.loss, "topics": arguments.topics, "subscribers": arguments.subscribers}
     return Report("teardown", title, tuple(rows(case, runs, labels=LABELS, asked=asked)))
 
 
@@ -91,7 +98,8 @@ def _tear_down(stage: Stage, arguments: argparse.Namespace) -> TearDownRun:
     removal_bytes = packet_bytes(root=_GONE, payload_bytes=0, qos=0, version=_MQTT_5)
     with stage.further_primary("going") as going:
         stage.load_retained(_GONE, topics=topics, payload_bytes=payload_bytes, primary=going)
-        going_link = link(going.port, selector(f"{_GONE}/#", qos=0), name="going", settings=_RETRY)
+        settings = f'{_RETRY}on_session_loss = "{arguments.loss}"\ngrace_s = {arguments.deadline}\n'
+        going_link = link(going.port, selector(f"{_GONE}/#", qos=0), name="going", settings=settings)
         with stage.side(OURS, links=going_link) as side:
             assert isinstance(side.server, Node)
             side.server.wait_ready(deadline_s=arguments.deadline)

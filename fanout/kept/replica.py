@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from fanout.kept.table import KeptTable
-from fanout.replica.store import PassResult, Replica
+from fanout.replica.store import Replica
 from fanout.replica.topic_tree import TopicTree
 from fanout.replica.update import ChangeKind, Changes, Phase, Update
 from fanout.selection import Selector
@@ -27,7 +27,6 @@ _PIECE: Final = 2_000
 """Topics worked on at a time where nobody says how many."""
 _NEWEST: Final = 2_000
 """So many of the topics that a pass brought last are remembered."""
-_WILDCARDS: Final = ("+", "#")
 
 
 class _NoIndex(TopicTree):
@@ -163,12 +162,14 @@ class DiscReplica(Replica):
         self._write()
         return overtakes
 
-    def _remove(self, topics: Iterable[bytes], *, now_ns: int, indexed: bool = True) -> Changes:
+    def _remove(
+        self, topics: Iterable[bytes], *, now_ns: int, indexed: bool = True, unseen_only: bool = False
+    ) -> Changes:
         removals: list[Update] = []
         rest = iter(topics)
         while piece := list(islice(rest, _PIECE)):
             self._look_at(piece)
-            removals += super()._remove(piece, now_ns=now_ns, indexed=indexed).updates
+            removals += super()._remove(piece, now_ns=now_ns, indexed=indexed, unseen_only=unseen_only).updates
             self._write()
         return Changes(removals, bytearray([ChangeKind.REMOVED]) * len(removals), removals, Phase.AUDIT)
 
@@ -248,10 +249,10 @@ class DiscReplica(Replica):
         """When the next value expires, Unix time in nanoseconds; None when none does."""
         return self._next_expiry
 
-    def remove_expired(self, now_ns: int) -> Changes:
-        """Remove values whose Message Expiry Interval has passed, some thousand at most; see `Replica`."""
+    def remove_expired(self, now_ns: int, piece: int = _PIECE) -> Changes:
+        """Remove values whose Message Expiry Interval has passed; see `Replica.remove_expired`."""
         due = self._next_expiry is not None and self._next_expiry <= now_ns
-        return self._remove(self._table.expired(now_ns, _PIECE) if due else (), now_ns=now_ns)
+        return self._remove(self._table.expired(now_ns, piece) if due else (), now_ns=now_ns)
 
     def _expire_later(self, expires_ns: int, topic: bytes) -> None:
         """Do nothing: `_write` finds what expires."""
@@ -308,20 +309,22 @@ class DiscReplica(Replica):
         seen = {topic for topic, flags in self._table.marks(self._pass, newest) if flags & _SEEN}
         return [topic for topic in newest if topic in seen]  # some may be removed since
 
-    def some_unseen(self, count: int) -> list[bytes]:
-        """Return local topics of the selector that the running pass has not brought, so many at most."""
-        if self._seen is None:
-            return []
-        index = self._pass_index
-        root = self._root_of(index)
-        return self._table.unmarked(self._pass, root, count, lambda topic: self._index(topic) == index)
+    @property
+    def changed_count(self) -> int:
+        """See `Replica.changed_count`."""
+        return self._changed_total
 
-    def end_pass(self) -> PassResult:
-        """End the running pass and return what it showed."""
-        unseen = self.some_unseen(self.unseen_count) if self.unseen_count else []
-        changed = self._table.marked(self._pass, _CHANGED) if self._changed_total else []
-        self.drop_pass()
-        return PassResult(tuple(unseen), tuple(changed))
+    def changed(self) -> Iterator[list[Update]]:
+        """See `Replica.changed`."""
+        pieces = self._table.marked_pieces(self._pass, _CHANGED)
+        while self._changed_total and (topics := next(pieces, None)) is not None:
+            yield self._values_of(topics)
+
+    def _unseen_below(self, root: bytes) -> Iterator[list[bytes]]:
+        return self._table.unmarked(self._pass, root)
+
+    def _values_of(self, topics: list[bytes]) -> list[Update]:
+        return self._table.select(topics) if topics else []
 
     def _write_marks(self, seen: set[bytes]) -> None:
         marked: dict[int, list[bytes]] = {}
@@ -337,14 +340,6 @@ class DiscReplica(Replica):
                     self._newest_seen.append(topic)
         for flags, topics in marked.items():
             self._table.mark(self._pass, flags, topics)
-
-    def _root_of(self, index: int) -> bytes:
-        """Return what every local topic of a selector begins with."""
-        if not self.selectors:
-            return b""
-        levels = self.selectors[index].local_filter.split("/")
-        literal = next((at for at, level in enumerate(levels) if level in _WILDCARDS), len(levels))
-        return "/".join(levels[:literal]).encode()
 
 
 class _View(Mapping[bytes, Update]):

@@ -11,7 +11,7 @@ walks: a place is one number, the offset times 2**20 and the length; a Topic Nam
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, Protocol
@@ -60,10 +60,11 @@ _EXPIRY: Final = (
 )
 _TOPICS: Final = "SELECT topic FROM retained WHERE store = ?1 AND topic >= ?2 AND topic < ?3 ORDER BY topic LIMIT ?4"
 _UNMARKED: Final = (
-    "SELECT topic FROM retained WHERE store = ?1 AND topic >= ?2 AND topic < ?3 AND NOT EXISTS"
+    "SELECT topic, NOT EXISTS"
     " (SELECT 1 FROM scratch.mark WHERE pass = ?5 AND mark.topic = retained.topic AND flags & 1)"
-    " ORDER BY topic LIMIT ?4"
+    " FROM retained WHERE store = ?1 AND topic >= ?2 AND topic < ?3 ORDER BY topic LIMIT ?4"
 )
+_MARKED: Final = "SELECT topic, flags FROM scratch.mark WHERE pass = ? AND topic >= ? ORDER BY topic LIMIT ?"
 
 
 class Rows(Protocol):
@@ -244,20 +245,31 @@ class KeptTable(TopicSearch):
             )
             return [row[0] for row in rows]
 
-    def unmarked(self, number: int, root: bytes, count: int, wanted: Callable[[bytes], bool]) -> list[bytes]:
-        """Return topics that begin with `root` and do not have the flag 1 in a pass, so many at most, if wanted."""
-        store = self.store
-        found: list[bytes] = []
-        low, high = root, root + _ABOVE_ALL
-        while len(found) < count:
+    def marked_pieces(self, number: int, flag: int) -> Iterator[list[bytes]]:
+        """Yield the topics whose mark in a pass has a flag, in order; each piece is what some hundred marks have."""
+        low = b""
+        while True:
             with self._rows.reading():
-                rows = self._rows.database.execute(_UNMARKED, (store, low, high, _PIECE_TOPICS, number))
-                piece = [row[0] for row in rows]
-            if not piece:
-                break
-            low = piece[-1] + b"\0"
-            found += filter(wanted, piece)
-        return found[:count]
+                rows = self._rows.database.execute(_MARKED, (number, low, _PIECE_TOPICS)).fetchall()
+            if not rows:
+                return
+            low = rows[-1][0] + b"\0"
+            yield [topic for topic, flags in rows if flags & flag]
+
+    def unmarked(self, number: int, root: bytes) -> Iterator[list[bytes]]:
+        """Yield the topics that begin with `root` and do not have the flag 1 in a pass, in order.
+
+        Each piece is what some hundred topics have of such, which may be nothing.
+        """
+        store = self.store
+        low, high = root, root + _ABOVE_ALL
+        while True:
+            with self._rows.reading():
+                rows = self._rows.database.execute(_UNMARKED, (store, low, high, _PIECE_TOPICS, number)).fetchall()
+            if not rows:
+                return
+            low = rows[-1][0] + b"\0"
+            yield [topic for topic, is_unmarked in rows if is_unmarked]
 
 
 def attach_scratch(database: sqlite3.Connection, path: Path, *, cache_bytes: int) -> None:

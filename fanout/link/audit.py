@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fanout.config import LinkConfig
-from fanout.link.verification import find_losses, find_vanished
-from fanout.replica.store import PassResult
-from fanout.replica.update import Stamp, Update
+from fanout.link.verification import Losses
 
 __all__ = ["RETRY_S", "Audit", "AuditReport", "LiveAudits"]
 
@@ -64,42 +61,28 @@ class Audit:
         self._removed_percent_max = removed_percent_max
         self._started_s = now
 
-    def judge(
-        self,
-        result: PassResult,
-        values: Mapping[bytes, Update],
-        *,
-        topics: int,
-        proves_absence: bool,
-        before: Stamp | None,
-        now_ns: int,
-    ) -> list[bytes]:
-        """Take a proved pass over one selector's set, and return the topics to remove.
+    def judge(self, found: Losses, *, topics: int, proves_absence: bool) -> bool:
+        """Take what a proved pass over one selector's set shows, and return whether to remove what is gone.
 
         Args:
-            result: What the pass showed.
-            values: The replica after it.
-            topics: How many of them the selector has.
+            found: What it shows.
+            topics: How many topics the selector has here.
             proves_absence: Whether the evidence is good enough to remove what did not come.
-            before: Stamp of a control message that came back before the pass; None without stamps.
-            now_ns: Unix time in nanoseconds.
         """
-        vanished = find_vanished(result, values, now_ns=now_ns)
-        allowed = math.ceil(topics * self._removed_percent_max / 100)
-        if not self.report.confirmed and (len(vanished) > allowed or not proves_absence):
-            kept, vanished = len(vanished), []
-        else:
-            kept = 0
-        changed = find_losses(result, values, before=before, now_ns=now_ns).changed
         report = self.report
+        allowed = math.ceil(topics * self._removed_percent_max / 100)
+        removes = report.confirmed or (found.removed <= allowed and proves_absence)
         self.report = replace(
             report,
             checked=report.checked + topics,
-            changed=report.changed + changed,
-            removed=report.removed + len(vanished),
-            kept=report.kept + kept,
+            changed=report.changed + found.changed,
+            kept=report.kept + (0 if removes else found.removed),
         )
-        return vanished
+        return removes
+
+    def note_removed(self, topics: int) -> None:
+        """Note that topics were removed."""
+        self.report = replace(self.report, removed=self.report.removed + topics)
 
     def end(self, *, now: float, failure: str = "", loss: bool = False) -> AuditReport:
         """Return the whole report."""

@@ -147,6 +147,7 @@ class Drive:
         return (
             self._timer is not None
             and not self._session.has_output
+            and not self._session.life.is_sweeping
             and len(events) == 1
             and type(events[0]) is Applied
             and self._replica.next_expiry_ns == self._planned_expiry_ns

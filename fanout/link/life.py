@@ -12,11 +12,11 @@ means tear-down and a new session.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from fanout.config import LinkConfig
 from fanout.errors import FanoutError, LinkLost, PrimaryRefused, ProtocolError, SnapshotUnproved
-from fanout.link.audit import LiveAudits
+from fanout.link.audit import Audit, LiveAudits
 from fanout.link.control import ControlChannel
 from fanout.link.counting import RetainedCount
 from fanout.link.course import Course
@@ -47,9 +47,10 @@ from fanout.link.staleness import Staleness
 from fanout.link.states import LinkState, Trigger, next_state
 from fanout.link.sync import RetainedSync, Step
 from fanout.link.tenure import Tenure
-from fanout.link.verification import find_losses
+from fanout.link.verification import find_losses, find_vanished
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
+from fanout.replica.update import Changes
 
 __all__ = ["SessionLife"]
 
@@ -91,6 +92,7 @@ class SessionLife:
         primary: Primary,
         count: RetainedCount,
         seed: int,
+        piece_topics: Callable[[], int],
     ) -> None:
         """Begin without a session.
 
@@ -103,6 +105,7 @@ class SessionLife:
             primary: What is known of the primary.
             count: The comparison with what it counts.
             seed: Differs between processes, for the time of audits.
+            piece_topics: Says how many topics to remove before other work gets its turn.
         """
         self.state = LinkState.DOWN
         self.epoch = 0
@@ -133,6 +136,9 @@ class SessionLife:
             primary=primary,
             count=count,
         )
+        self._piece_topics = piece_topics
+        self._proved: tuple[RetainedSync, Iterator[None]] | None = None
+        """The pass whose set is proved, with what follows from that, step by step; None for none."""
         self._snapshot_topics = 0
         self._left_below_qos: tuple[int, ...] = ()
         """Positions of selectors whose subscriptions had, or may have had, QoS 0 when the connection was lost."""
@@ -178,6 +184,11 @@ class SessionLife:
     def auditing(self) -> bool:
         """Whether an audit of the live link is under way."""
         return self.audits.current is not None
+
+    @property
+    def is_sweeping(self) -> bool:
+        """Whether what a proved set did not bring is being looked for and removed: `sweep` does the next step."""
+        return self._proved is not None and self._proved[0] is self.stage
 
     @property
     def refused_in_epoch(self) -> int:
@@ -327,13 +338,20 @@ class SessionLife:
             else:
                 self._begin_snapshot()
         elif isinstance(stage, RetainedSync):
-            while self.stage is stage and (step := stage.advance(self.now)) is not None:
+            while self.stage is stage and not self.is_sweeping and (step := stage.advance(self.now)) is not None:
                 if step is Step.PROVED:
-                    self._prove(stage)
+                    self._proved = stage, self._prove(stage)
+                    self.sweep()
                 elif step is Step.DONE:
                     self._finish(stage)
                 elif self.state is LinkState.SNAPSHOT:
                     self._trigger(Trigger.BARRIER)
+
+    def sweep(self) -> None:
+        """Do the next step of what follows from a proved set; to be called while `is_sweeping`, and then `advance`."""
+        assert self._proved is not None
+        if next(self._proved[1], True):
+            self._proved = None
 
     def begin_audit(self, *, confirmed: bool) -> str:
         """Begin an audit, and return why none can begin; empty when one did.
@@ -366,12 +384,10 @@ class SessionLife:
             self.tell(SelectorComplete(index, Evidence.COUNT))
 
     def remove_expired(self) -> None:
-        """Remove the values whose time has passed, unless all are being removed."""
+        """Remove some values whose time has passed, unless all are being removed."""
         expiry_ns = self._replica.next_expiry_ns
         if expiry_ns is not None and expiry_ns <= self.now_ns and self.state is not LinkState.TEARING_DOWN:
-            changes = self._replica.remove_expired(self.now_ns)
-            if changes.updates:
-                self.tell(Applied(changes, b"", self.epoch))
+            self._tell_removed(self._replica.remove_expired(self.now_ns, self._piece_topics()))
 
     # --- epochs and stages ---
 
@@ -406,33 +422,29 @@ class SessionLife:
         self.stage = stage
         stage.begin(self.now)
 
-    def _prove(self, sync: RetainedSync) -> None:
-        """Take a proved set: sweep what it did not bring, or find what was lost."""
-        index, evidence = sync.index, sync.evidence
+    def _prove(self, sync: RetainedSync) -> Iterator[None]:
+        """Take a proved set: find what was lost, or sweep what it did not bring; with a step each, others have a turn.
+
+        Until the last step the pass goes on, so that what comes meanwhile is not swept, and nothing is called proved.
+        """
+        index, evidence, audit = sync.index, sync.evidence, self.audits.current
         assert evidence is not None
         self.remove_expired()
-        result = self._replica.end_pass()
-        if self.state is LinkState.VERIFYING:
-            losses = find_losses(result, self._replica.view, before=self._course.stamp_before, now_ns=self.now_ns)
-            if losses:
+        self._replica.close_pass()
+        sync.settle(self.now)
+        if audit is not None or self.state is LinkState.VERIFYING:
+            losses = yield from find_losses(self._replica, before=self._course.stamp_before, now_ns=self.now_ns)
+            if audit is None and losses:
                 self._end_session(Trigger.LOSS, str(losses), LinkLost(str(losses)))
                 return
+        if audit is None:
+            yield from self._sweep_unseen()
             self.evidence[index] = evidence
-            self._sweep(result.unseen)
-        elif self.audits.current is not None:
-            vanished = self.audits.current.judge(
-                result,
-                self._replica.view,
-                topics=self._replica.count(index),
-                proves_absence=self._primary.order is Order.KNOWN,
-                before=self._course.stamp_before,
-                now_ns=self.now_ns,
-            )
-            self._sweep(vanished)
-        else:
-            self.evidence[index] = evidence
-            self.tell(SelectorComplete(index, evidence))
-            self._sweep(result.unseen)
+            if self.state is not LinkState.VERIFYING:
+                self.tell(SelectorComplete(index, evidence))
+        elif audit.judge(losses, topics=self._replica.count(index), proves_absence=self._primary.order is Order.KNOWN):
+            yield from self._sweep_unseen(audit)
+        self._replica.drop_pass()
         if sync.order is not self._primary.order:
             self._primary.learn(self._primary.fence if sync.order is Order.KNOWN else None, sync.order, sync.why)
         if all(self.evidence):
@@ -473,9 +485,34 @@ class SessionLife:
         self._control.begin_heartbeats(self.now)
         self.tell(AuditEnded(report))
 
-    def _sweep(self, topics: Sequence[bytes]) -> None:
-        if topics:
-            changes = self._replica.sweep(topics, now_ns=self.now_ns)
+    def _sweep_unseen(self, audit: Audit | None = None) -> Iterator[None]:
+        """Remove what the running pass has not brought, a piece with each step.
+
+        Args:
+            audit: Told how many; what expires right now is left to that. None for neither.
+        """
+        found: list[bytes] = []
+        for number, values in enumerate(self._replica.unseen()):
+            if number:
+                yield
+            found += [each[0] for each in values] if audit is None else find_vanished(values, now_ns=self.now_ns)
+            piece = self._piece_topics()
+            while len(found) >= piece:
+                self._sweep(found[:piece], audit)
+                del found[:piece]
+                yield
+            if len(found) == self._replica.unseen_count:
+                break
+        self._sweep(found, audit)
+
+    def _sweep(self, topics: list[bytes], audit: Audit | None) -> None:
+        changes = self._replica.sweep(topics, now_ns=self.now_ns)
+        self._tell_removed(changes)
+        if audit is not None:
+            audit.note_removed(len(changes.updates))
+
+    def _tell_removed(self, changes: Changes) -> None:
+        if changes.updates:
             self.tell(Applied(changes, b"", self.epoch))
 
     def _end_session(self, trigger: Trigger, reason: str, error: FanoutError) -> None:

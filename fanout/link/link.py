@@ -74,7 +74,14 @@ class Link:
         self._clock = clock
         self._logger = logger.bind(link=config.name)
         self._keeping = None if store is None else Keeping(store, config, node_id=node_id)
-        self._session = LinkSession(config, node_id=node_id, replica=replica, nonce=clock.now_ns(), stamps=stamps)
+        self._session = LinkSession(
+            config,
+            node_id=node_id,
+            replica=replica,
+            nonce=clock.now_ns(),
+            stamps=stamps,
+            piece_topics=lambda: piece_topics(sink.client_count()),
+        )
         self.missing = MissingTopics(config.control_topic, node_id=node_id)
         """What it has to announce as missing; who knows what is missing uses it (`fanout.node.missing`)."""
         self._became_live = asyncio.Event()

@@ -6,7 +6,9 @@ from it (`fanout.link.link`).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
@@ -15,8 +17,12 @@ from fanout.errors import FanoutError
 from fanout.link.proof import Evidence
 from fanout.link.session import LinkSession
 from fanout.replica.store import Replica
+from fanout.selection import Selector
 
 __all__ = ["ListComparison"]
+
+_SLICE_TOPICS: Final = 2_000
+"""Topics compared in one turn of the event loop: some milliseconds."""
 
 
 class ListComparison:
@@ -55,7 +61,7 @@ class ListComparison:
         It agreed at the moment it is told; a set that moves meanwhile takes another time. The first list that cannot be
         had ends it.
         """
-        session, values = self._session, self._replica.view
+        session = self._session
         for index, selector in enumerate(self._config.selectors):
             evidence, epoch = session.life.evidence[index], session.life.epoch
             if selector.is_choosy or evidence is None or evidence.is_at_least(Evidence.COUNT):
@@ -68,10 +74,33 @@ class ListComparison:
                 self.why = error.message
                 yield index, False
                 return
-            prefix, control = selector.prefix.encode(), session.control.prefix
-            wanted = {prefix + one for one in topics if selector.matches(one) and not one.startswith(control)}
-            held = self._replica.count(index)
-            agrees = session.life.epoch == epoch and len(wanted) == held and wanted <= values.keys()
-            listed = f"the primary lists {len(wanted)} retained messages for {selector.filter}, {held} are here"
-            self.why = "" if agrees else listed
+            agrees = await self._agrees(selector, topics, index=index) and session.life.epoch == epoch
             yield index, agrees
+
+    async def _agrees(self, selector: Selector, topics: set[bytes], *, index: int) -> bool:
+        """Compare what is listed, some thousand topics with each turn of the event loop, and note why it differs.
+
+        Args:
+            selector: Which selector.
+            topics: What its filter brings at the primary; empty afterwards.
+            index: Position of the selector.
+        """
+        replica, values = self._replica, self._replica.view
+        prefix, control, version = selector.prefix.encode(), self._session.control.prefix, replica.topics_version
+        listed = missing = 0
+        while True:
+            for _ in range(min(_SLICE_TOPICS, len(topics))):
+                topic = topics.pop()  # nothing is left to be freed at once
+                if selector.matches(topic) and not topic.startswith(control):
+                    listed += 1
+                    missing += prefix + topic not in values
+            if not topics:
+                break
+            await asyncio.sleep(0)
+        held = replica.count(index)
+        self.why = ""
+        if missing or listed != held:
+            self.why = f"the primary lists {listed} retained messages for {selector.filter}, {held} are here"
+        elif replica.topics_version != version:
+            self.why = f"topics came or went while {selector.filter} was compared with the primary's list"
+        return not self.why

@@ -8,6 +8,8 @@ waits; `fanout.link.link` gives it the time and does what its events say.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fanout.config import LinkConfig
 from fanout.errors import FanoutError, SnapshotUnproved
 from fanout.link.backlog import Backlog
@@ -25,6 +27,7 @@ from fanout.link.primary import Primary
 from fanout.link.reception import Reception
 from fanout.link.states import LinkState
 from fanout.link.sync import RetainedSync
+from fanout.link.teardown import TOPICS_MAX
 from fanout.mqtt.decoder import Decoder
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
@@ -61,6 +64,7 @@ class LinkSession:
         replica: Replica,
         nonce: int,
         stamps: StampCount | None = None,
+        piece_topics: Callable[[], int] = lambda: TOPICS_MAX,
     ) -> None:
         """Make a machine that is down.
 
@@ -70,6 +74,7 @@ class LinkSession:
             replica: The link's replica; while the machine lives, nobody else changes it.
             nonce: Differs between processes (`ControlChannel`).
             stamps: The node's count, used with `stamp_updates`; None stamps nothing.
+            piece_topics: Says how many topics to remove before other work gets its turn.
         """
         self.control = ControlChannel(
             config.control_topic,
@@ -93,6 +98,7 @@ class LinkSession:
             primary=self.primary,
             count=self.count,
             seed=nonce,
+            piece_topics=piece_topics,
         )
         self._forwards = any(selector.writes == "forward" for selector in config.selectors)
         self._forwarding = Forwarding(self._outgoing)
@@ -240,6 +246,8 @@ class LinkSession:
             return deadline
         if self._held_since is not None:
             return min(deadline, self._held_deadline(now))
+        if life.is_sweeping:
+            return now
         deadline = min(deadline, self._answers_by())
         if life.state in (LinkState.LIVE, LinkState.STALLED) and not life.auditing:
             deadline = min(deadline, self.control.deadline(now))
@@ -370,7 +378,10 @@ class LinkSession:
         else:
             self._keep_alive.tick(now, staged=life.is_staged)
             if life.stage is not None:
-                life.stage.tick(now)
+                if life.is_sweeping:
+                    life.sweep()
+                else:
+                    life.stage.tick(now)
                 life.advance()
         # In an audit the control messages wait behind the retained set, and it has a limit for silence itself.
         if life.state in (LinkState.LIVE, LinkState.STALLED) and not life.auditing:
@@ -379,7 +390,7 @@ class LinkSession:
     def _answers_by(self) -> float:
         """Return until when the primary may take for the next answer, or when it is to be asked."""
         by = self._keep_alive.deadline(staged=self.life.is_staged)
-        return by if self.life.stage is None else min(by, self.life.stage.deadline)
+        return by if self.life.stage is None or self.life.is_sweeping else min(by, self.life.stage.deadline)
 
     def _tick_held(self, now: float) -> None:
         life = self.life

@@ -185,6 +185,9 @@ class LinkSink(Protocol):
     def standing_changed(self) -> None:
         """Note that `withheld` or `paths_above` of a link's status may have changed."""
 
+    def client_count(self) -> int:
+        """Return how many clients may be told of each topic that is removed."""
+
     async def prepare_tear_down(self, link: str) -> int:
         """Make ready for the removal of a replica, and return how many clients may be told of each topic.
 

@@ -149,6 +149,8 @@ class RetainedSync(Stage):
         self._narrowed = False
         """Whether narrower Topic Filters were asked for beside the set under way."""
         self._barrier_told = False
+        self._is_settled = False
+        """Whether the own QoS was asked for of the set under way."""
         self._settling: dict[int, int] = {}
         """Packet Identifier of a SUBSCRIBE at a selector's own QoS to the selector's index."""
         self._settled_by_s = 0.0
@@ -166,8 +168,9 @@ class RetainedSync(Stage):
     def begin_next(self, now: float) -> None:
         """Go on behind a proved set: its subscription gets its own QoS, the next selector follows."""
         self.topics_total += self._replica.count(self.index)
-        self._settle(now)
+        self.settle(now)
         self.index += 1
+        self._is_settled = False
         self._proof = None
         self.evidence = None
         self._comparison = Comparison()
@@ -180,7 +183,14 @@ class RetainedSync(Stage):
         else:
             self._subscribe(now)
 
-    def _settle(self, now: float) -> None:
+    def settle(self, now: float) -> None:
+        """Ask for the own QoS of the subscription whose set is proved; does nothing when that was done.
+
+        What follows from a proof may take a while, before `begin_next`.
+        """
+        if self._is_settled:
+            return
+        self._is_settled = True
         selector = self._selectors[self.index]
         if selector.qos and self._outgoing.version == 5 and not selector.live_only:
             packet_id = self._outgoing.subscribe(
@@ -196,7 +206,7 @@ class RetainedSync(Stage):
     def give_up(self, now: float) -> None:
         """Leave the set under way without its evidence; its subscription gets its own QoS again, with the SUBACK."""
         if self.index < len(self._selectors):
-            self._settle(now)
+            self.settle(now)
         self._intake.settling = dict(self._settling)
 
     def advance(self, now: float) -> Step | None:
@@ -321,7 +331,7 @@ class RetainedSync(Stage):
     @property
     def is_at_qos_0(self) -> bool:
         """Whether the subscription of the set under way has QoS 0, and had the selector's own QoS before."""
-        return self._proof is not None and self._intake.fixed_qos[self.index] not in (None, 0)
+        return self._proof is not None and self.evidence is None and self._intake.fixed_qos[self.index] not in (None, 0)
 
     @property
     def only_trickled(self) -> bool:
@@ -344,7 +354,7 @@ class RetainedSync(Stage):
     @property
     def copies_over(self) -> bool:
         """Whether every copy of the set under way has come, so that what follows is live."""
-        return self._barrier_told and self._replica.unseen_count == 0
+        return self.evidence is not None or (self._barrier_told and self._replica.unseen_count == 0)
 
     def receive_bytes(self, now: float) -> None:
         """Note that the primary sent something."""

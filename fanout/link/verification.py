@@ -5,10 +5,10 @@ Owns this one judgement. It must not know what follows from it (`fanout.link.lif
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
-from fanout.replica.store import PassResult
+from fanout.replica.store import Replica
 from fanout.replica.update import Stamp, Update
 
 __all__ = ["Losses", "find_losses", "find_vanished"]
@@ -33,32 +33,46 @@ class Losses:
         return f"messages were lost: {self.removed} topics vanished and {self.changed} changed without a message"
 
 
-def find_losses(result: PassResult, values: Mapping[bytes, Update], *, before: Stamp | None, now_ns: int) -> Losses:
-    """Judge a pass over a session that should have missed nothing.
+def find_losses(replica: Replica, *, before: Stamp | None, now_ns: int) -> Generator[None, None, Losses]:
+    """Judge the closed pass of a session that should have missed nothing, a piece with each step; return what it shows.
 
     A primary that stamps leaves out the copy of a topic for which a live update waits, so that such a topic
     comes once, as if it had been missed. Then its sequence tells: behind that of the control message which
     came back before the pass, it happened during the pass.
 
     Args:
-        result: What the pass showed.
-        values: The replica after the pass.
+        replica: The replica, whose pass runs until the last step.
         before: Stamp of a control message that came back before the pass; None without stamps.
-        now_ns: Unix time in nanoseconds.
+        now_ns: Unix time in nanoseconds of the first step.
     """
-    removed = len(find_vanished(result, values, now_ns=now_ns))
-    changed = sum(1 for topic in result.changed if not _is_behind(values[topic][8], before))
+    removed = 0
+    for number, values in enumerate(replica.unseen()):
+        if number:
+            yield
+        removed += len(find_vanished(values, now_ns=now_ns))
+    if before is None:
+        return Losses(removed, replica.changed_count)
+    changed = 0
+    for number, values in enumerate(replica.changed()):
+        if number:
+            yield
+        changed += sum(1 for value in values if not _is_behind(value[8], before))
     return Losses(removed, changed)
 
 
-def find_vanished(result: PassResult, values: Mapping[bytes, Update], *, now_ns: int) -> list[bytes]:
-    """Return the topics that the primary does not have any more, without those that expire right now."""
+def find_vanished(unseen: Iterable[Update], *, now_ns: int) -> list[bytes]:
+    """Return the topics that the primary does not have any more, without those that expire right now.
+
+    Args:
+        unseen: Values that the pass did not bring.
+        now_ns: Unix time in nanoseconds.
+    """
     soon_ns = now_ns + _EXPIRY_SLACK_NS
-    return [topic for topic in result.unseen if not 0 < values[topic][6] <= soon_ns]
+    return [value[0] for value in unseen if not 0 < value[6] <= soon_ns]
 
 
-def _is_behind(stamp: Stamp | None, before: Stamp | None) -> bool:
-    if stamp is None or before is None:
+def _is_behind(stamp: Stamp | None, before: Stamp) -> bool:
+    if stamp is None:
         return False
     same_count = (stamp.primary, stamp.epoch) == (before.primary, before.epoch)
     return same_count and stamp.sequence > before.sequence

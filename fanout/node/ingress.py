@@ -126,11 +126,21 @@ class LocalIngress:
                 ]
         return verdicts
 
-    def remove_expired(self, now_ns: int) -> None:
-        """Remove the values of the node's own namespace whose time has passed, and tell subscribers."""
-        changes = self.replica.remove_expired(now_ns)
+    def remove_expired(self, now_ns: int, *, piece: int) -> bool:
+        """Remove values of the node's own namespace whose time has passed, and tell subscribers.
+
+        Args:
+            now_ns: Unix time in nanoseconds.
+            piece: How many at most.
+
+        Returns:
+            Whether there are more.
+        """
+        changes = self.replica.remove_expired(now_ns, piece)
         if changes.updates:
             self._accept(changes, None)
+        expiry_ns = self.replica.next_expiry_ns
+        return expiry_ns is not None and expiry_ns <= now_ns
 
     def _owner(self, topic: bytes) -> tuple[Selector, Forward] | None:
         for selector, forward in self._selectors:

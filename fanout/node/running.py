@@ -25,6 +25,7 @@ from fanout.kept.replica import DiscReplica
 from fanout.kept.store import KeptStore, stored_rows
 from fanout.link.kept_session import Resumption
 from fanout.link.link import Link
+from fanout.link.teardown import piece_topics
 from fanout.long_lived import LongLived
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.cautions import find_cautions
@@ -305,6 +306,10 @@ class Node:
         if self.server is not None and changes.dispatch:
             self.server.dispatch(changes.dispatch)
 
+    def client_count(self) -> int:
+        """Return how many connections of clients there are."""
+        return self.server.connection_count if self.server is not None else 0
+
     async def prepare_tear_down(self, link: str) -> int:
         """Send clients of a link's topics away where that is configured; return how many connections there are."""
         if self.server is None:
@@ -313,7 +318,7 @@ class Node:
         if record.config.disconnect_clients:
             gone = await self.server.send_away(Concerned(record.config.selectors))
             self._logger.warning("clients sent away before a tear-down", link=link, clients=gone)
-        return self.server.connection_count
+        return self.client_count()
 
     def event(
         self,
@@ -524,7 +529,7 @@ class Node:
             long_lived.note(len(self.store))
             if self.server is not None:  # removals are in no store any more while slow clients are yet to get them
                 long_waiting.note(self.server.conflated_topics_max)
-            self.ingress.remove_expired(now_ns)
+            more = self.ingress.remove_expired(now_ns, piece=piece_topics(self.client_count()))
             self.standing_changed()  # a limit that keeps values out changes it without a word of the link
             if self._log is not None and self.clock.monotonic() >= alive_at:
                 alive_at = self.clock.monotonic() + _ALIVE_S
@@ -532,7 +537,8 @@ class Node:
             if sys_interval_s and self.clock.monotonic() >= sys_at:
                 sys_at = self.clock.monotonic() + sys_interval_s
                 self._tell_sys_topics(now_ns)
-            await asyncio.sleep(_HOUSEKEEPING_S)
+            # While a disk or a worker has too many batches, there is a pause even so.
+            await asyncio.sleep(0 if more and not self._holding else _HOUSEKEEPING_S)
 
     def _tell_sys_topics(self, now_ns: int) -> None:
         assert self.server is not None

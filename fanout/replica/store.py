@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from itertools import islice
 
 from fanout.replica.topic_tree import TopicTree
 from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, Update, content_digest
 from fanout.selection import Selector
 
-__all__ = ["PassResult", "Replica"]
+__all__ = ["Replica"]
 
 _DIGEST_MASK = 2**64 - 1
 _ANY_LENGTH = 2**63
 _STALE_EXPIRIES_MAX = 1024
 """How many outdated entries the expiry heap may hold beyond as many as it has valid ones."""
+_CHANGED_PIECE = 512
+_WILDCARDS = ("+", "#")
 _EXPIRY_ROUNDED_NS = 2_000_000_000
 """Within this two expiries may be the same: a primary counts down in whole seconds."""
 
@@ -39,19 +40,6 @@ def _is_later(stamp: Stamp | None, held: Stamp | None) -> bool:
     if stamp is None or held is None:
         return False
     return (stamp.primary, stamp.epoch) == (held.primary, held.epoch) and stamp.sequence > held.sequence
-
-
-@dataclass(frozen=True, slots=True)
-class PassResult:
-    """What one pass over a selector's retained set showed (`Replica.begin_pass`)."""
-
-    unseen: tuple[bytes, ...]
-    """Local topics of the selector that the pass did not bring: the primary has no value for them."""
-    changed: tuple[bytes, ...]
-    """Local topics, with a value, that the pass brought once and that had another one or none: missed before the pass.
-
-    A live update during the pass brings its topic twice: itself, and its copy in the retained set.
-    """
 
 
 class Replica:
@@ -119,6 +107,8 @@ class Replica:
         self._cleared: set[bytes] = set()
         """Topics of the same selector that the running pass brought or cleared, and that have no value any more."""
         self._pass_index = 0
+        self._pass_closed = False
+        """Whether the running pass has brought all copies, and is there only for what it did not bring."""
 
     def __len__(self) -> int:
         """Return the number of topics with a retained value."""
@@ -128,6 +118,11 @@ class Replica:
     def view(self) -> Mapping[bytes, Update]:
         """Local topic to its update, of every topic, read only. Not for the hot path: a look may cost a statement."""
         return self.values
+
+    @property
+    def topics_version(self) -> int:
+        """A number that is another one after a topic came or went; of use only where everything is in memory."""
+        return self._tree.version
 
     def pieces(self, piece: int = 5000) -> Iterator[list[Update]]:
         """Yield every value, in pieces; the replica must not change meanwhile."""
@@ -265,18 +260,22 @@ class Replica:
         """When the next value may expire, Unix time in nanoseconds; None when none does."""
         return self._expiries[0][0] if self._expiring else None
 
-    def remove_expired(self, now_ns: int) -> Changes:
-        """Remove the values whose Message Expiry Interval has passed [MQTT-3.3.2-5].
+    def remove_expired(self, now_ns: int, piece: int = 5000) -> Changes:
+        """Remove values whose Message Expiry Interval has passed [MQTT-3.3.2-5].
 
         Args:
             now_ns: Unix time in nanoseconds.
+            piece: How many at most. While there are more, `next_expiry_ns` is not in the future: the event loop can
+                turn in between.
 
         Returns:
             Their removals, as zero-length updates.
         """
         expired: list[bytes] = []
         heap = self._expiries
-        while heap and heap[0][0] <= now_ns:
+        for _ in range(piece):  # outdated entries count, too: there may be as many
+            if not heap or heap[0][0] > now_ns:
+                break
             entry = heapq.heappop(heap)
             if self._expires(entry):
                 expired.append(entry[1])
@@ -294,6 +293,7 @@ class Replica:
         self._live_first = set()
         self._cleared = set()
         self._pass_index = selector_index
+        self._pass_closed = False
 
     def split_pass(self, updates: Sequence[Update]) -> Iterator[tuple[Phase, list[Update]]]:
         """Split updates, in order, into copies of the running pass and live ones, to be applied one after another.
@@ -306,10 +306,11 @@ class Replica:
         part: list[Update] = []
         part_phase = Phase.LIVE
         fresh: set[bytes] = set()
+        seen = None if self._pass_closed else self._seen
         for update in updates:
             topic = update[0]
             phase = Phase.LIVE
-            if self._seen is not None and update[3] and update[1] and self._index(topic) == self._pass_index:
+            if seen is not None and update[3] and update[1] and self._index(topic) == self._pass_index:
                 if topic in self._live_first:
                     self._live_first.discard(topic)
                     held = self.values.get(topic)
@@ -317,7 +318,7 @@ class Replica:
                         phase = Phase.AUDIT
                     elif not _is_later(update[8], held[8]):
                         continue
-                elif topic not in self._seen and topic not in fresh:
+                elif topic not in seen and topic not in fresh:
                     phase = Phase.AUDIT
                     fresh.add(topic)
                 else:
@@ -372,17 +373,40 @@ class Replica:
 
     def some_unseen(self, count: int) -> list[bytes]:
         """Return local topics of the selector that the running pass has not brought, so many at most."""
-        seen, index = self._seen, self._pass_index
-        if seen is None:
-            return []
-        unseen = (topic for topic in self.values if topic not in seen and self._index(topic) == index)
+        unseen = (value[0] for values in self.unseen() for value in values)
         return list(islice(unseen, count))
 
-    def end_pass(self) -> PassResult:
-        """End the running pass and return what it showed."""
-        unseen, changed = tuple(self.some_unseen(self.unseen_count)) if self.unseen_count else (), self._changed
-        self.drop_pass()
-        return PassResult(unseen, tuple(changed))
+    def close_pass(self) -> None:
+        """Note that the running pass has brought all copies: what comes now is live, and counts as brought.
+
+        So what is removed as `unseen` later, in pieces, is nothing that came meanwhile.
+        """
+        self._pass_closed = True
+
+    def unseen(self) -> Iterator[list[Update]]:
+        """Yield the values of the selector that the running pass has not brought: the primary has none for them.
+
+        They come in pieces, of which some are empty, so that the search takes little time between two of them. The
+        replica may change meanwhile, but for the beginning of another pass.
+        """
+        index = self._pass_index
+        pieces = self._unseen_below(self._root_of(index))
+        while self.unseen_count and (topics := next(pieces, None)) is not None:
+            yield self._values_of([topic for topic in topics if self._index(topic) == index])
+
+    @property
+    def changed_count(self) -> int:
+        """How many values the running pass brought once where another one or none was held: missed before the pass.
+
+        A live update during the pass brings its topic twice: itself, and its copy in the retained set.
+        """
+        return len(self._changed)
+
+    def changed(self) -> Iterator[list[Update]]:
+        """Yield these values, in pieces as `unseen` does."""
+        topics = iter(tuple(self._changed))
+        while piece := list(islice(topics, _CHANGED_PIECE)):
+            yield self._values_of([topic for topic in piece if topic in self._changed])
 
     def drop_pass(self) -> None:
         """End the running pass, if one runs, without asking what it showed."""
@@ -390,9 +414,10 @@ class Replica:
         self._changed = set()
         self._live_first = set()
         self._cleared = set()
+        self._pass_closed = False
 
     def sweep(self, topics: Iterable[bytes], *, now_ns: int) -> Changes:
-        """Remove `topics`, which a complete pass did not bring.
+        """Remove `topics`, but for those that the running pass, if one runs, has brought by now.
 
         Args:
             topics: Local topics; one without a value is passed over.
@@ -401,7 +426,7 @@ class Replica:
         Returns:
             Their removals, as zero-length updates.
         """
-        return self._remove(topics, now_ns=now_ns)
+        return self._remove(topics, now_ns=now_ns, unseen_only=True)
 
     def tear_down(self, piece: int = 5000, *, now_ns: int) -> Iterator[Changes]:
         """Remove everything, a piece with each step, so that the event loop can turn in between.
@@ -458,11 +483,14 @@ class Replica:
             return len(self)
         return self._counts[selector_index]
 
-    def _remove(self, topics: Iterable[bytes], *, now_ns: int, indexed: bool = True) -> Changes:
+    def _remove(
+        self, topics: Iterable[bytes], *, now_ns: int, indexed: bool = True, unseen_only: bool = False
+    ) -> Changes:
         removals: list[Update] = []
+        spared = self._seen if unseen_only and self._seen is not None else ()
         for topic in topics:
             held = self.values.get(topic)
-            if held is None:
+            if held is None or topic in spared:
                 continue
             digest = content_digest(self._topic_at_primary(topic), b"")
             removals.append((topic, b"", held[2], True, b"", now_ns, 0, digest, None))
@@ -490,6 +518,23 @@ class Replica:
             index = self.selector_of.pop(topic)
             self._counts[index] -= 1
             self._digests[index] = (self._digests[index] - held[7]) & _DIGEST_MASK
+
+    def _unseen_below(self, root: bytes) -> Iterator[list[bytes]]:
+        """Yield the topics that begin with `root` and that the running pass has not brought, in pieces."""
+        for topics in self._tree.beginning_with(root):
+            seen = self._seen
+            yield [] if seen is None else [topic for topic in topics if topic not in seen]
+
+    def _values_of(self, topics: list[bytes]) -> list[Update]:
+        return [self.values[topic] for topic in topics]
+
+    def _root_of(self, index: int) -> bytes:
+        """Return what every local topic of a selector begins with."""
+        if not self.selectors:
+            return b""
+        levels = self.selectors[index].local_filter.split("/")
+        literal = next((at for at, level in enumerate(levels) if level in _WILDCARDS), len(levels))
+        return "/".join(levels[:literal]).encode()
 
     def _index(self, topic: bytes) -> int:
         """Return the position of the selector that covers a local topic; -1 when none does."""

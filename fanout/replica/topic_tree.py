@@ -22,6 +22,9 @@ __all__ = ["TopicSearch", "TopicTree"]
 _CHUNK_TOPICS = 256
 """A list is split into pieces of this length when it has more than twice as many topics."""
 
+_ABOVE_ALL = b"\xff"
+"""Behind all topics with the same beginning: no UTF-8 has this byte."""
+
 _MERGE_AT = 8
 """From this many new topics for one list, sorting it again is quicker than inserting one by one."""
 
@@ -58,6 +61,10 @@ class TopicSearch:
         if levels[depth] == b"+":
             return self._match_levels(levels, root)
         return self._match_branch(root) if depth else self._match_all()
+
+    def beginning_with(self, root: bytes) -> Iterator[list[bytes]]:
+        """Yield the topics that begin with `root`, in pieces none of which is empty, as `match` does."""
+        return self._pieces(root, root + _ABOVE_ALL)
 
     def _match_name(self, topic: bytes) -> Iterator[list[bytes]]:
         if topic in self:
@@ -100,15 +107,15 @@ class TopicSearch:
 class TopicTree(TopicSearch):
     """A set of Topic Names that answers which of them a Topic Filter matches."""
 
-    __slots__ = ("_chunks", "_highest", "_version")
+    __slots__ = ("_chunks", "_highest", "version")
 
     def __init__(self) -> None:
         self._chunks: list[list[bytes]] = []
         """Sorted lists; every topic of one is smaller than every topic of the next; none is empty."""
         self._highest: list[bytes] = []
         """For each list an upper bound of its topics that is below the next list."""
-        self._version = 0
-        """Raised by every change, so that a running search knows that its place may have moved."""
+        self.version = 0
+        """Raised by every change, so that a running search knows that its place may have moved; others only read it."""
 
     def __len__(self) -> int:
         """Return the number of topics, in time proportional to their number over some hundred."""
@@ -131,7 +138,7 @@ class TopicTree(TopicSearch):
         """
         if not topics:
             return
-        self._version += 1
+        self.version += 1
         chunks, highest = self._chunks, self._highest
         batch = sorted(topics)
         size = len(batch)
@@ -163,7 +170,7 @@ class TopicTree(TopicSearch):
         place = self._find(topic)
         if place is None:
             return
-        self._version += 1
+        self.version += 1
         at, index = place
         del self._chunks[at][index]
         if not self._chunks[at]:
@@ -179,13 +186,13 @@ class TopicTree(TopicSearch):
             del chunk[keep:]
             if not chunk:
                 del self._chunks[-1], self._highest[-1]
-        self._version += 1
+        self.version += 1
         return taken
 
     def _pieces(self, low: bytes, high: bytes | None) -> Iterator[list[bytes]]:
         """Yield copies of stretches of the topics from `low` on and below `high`; none of them is empty."""
         chunks = self._chunks
-        version = self._version
+        version = self.version
         at = bisect_left(self._highest, low)
         while at < len(chunks):
             chunk = chunks[at]
@@ -195,8 +202,8 @@ class TopicTree(TopicSearch):
                 piece = chunk[start:end]
                 low = piece[-1] + b"\0"  # no topic lies between: U+0000 occurs in none [MQTT-4.7.3-2]
                 yield piece
-            if self._version != version:
-                version = self._version
+            if self.version != version:
+                version = self.version
                 at = bisect_left(self._highest, low)
             elif end < len(chunk):
                 return

@@ -25,6 +25,7 @@ from fanout.server.handshake import Terms
 from fanout.server.registry import SessionRegistry
 from fanout.server.sessions import Session
 from fanout.server.timer import Timer
+from fanout.server.wire import Message
 
 if TYPE_CHECKING:
     from fanout.server.connection import ClientConnection
@@ -33,6 +34,8 @@ __all__ = ["SessionLives"]
 
 _CHECKED_MAX: Final = 256
 """Sessions and subscriptions that are checked again in one turn of the event loop."""
+_FREED_MAX: Final = 5_000
+"""Messages that are freed in one turn of the event loop: some milliseconds."""
 
 
 class SessionLives:
@@ -123,6 +126,7 @@ class SessionLives:
         session.disconnect()
         if self.stopping:
             return
+        self._free(session.sending.conflation.take_remains())
         if session.expiry_s == 0:
             self._end_session(session)
             return
@@ -206,6 +210,19 @@ class SessionLives:
         return ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference=reference)
 
     # Its own.
+
+    def _free(self, remains: list[dict[bytes, Message]]) -> None:
+        """Let go of what waited for a client that is gone, some thousand messages with each turn of the event loop."""
+        left = _FREED_MAX
+        while remains:
+            messages = remains[-1]
+            for _ in range(min(left, len(messages))):
+                messages.popitem()
+                left -= 1
+            if messages:
+                asyncio.get_running_loop().call_soon(self._free, remains)
+                return
+            remains.pop()
 
     def _expel(self, session: Session, access: Access) -> None:
         self._logger.warning("client_expelled", client_id=session.client_id, user=access.identity.user)

@@ -92,8 +92,7 @@ class Channel(asyncio.BufferedProtocol):
         try:
             self._on_messages(messages)
         except Exception as error:
-            self.crash = error
-            self._transport.abort()
+            self.fail(error)
 
     def pause_writing(self) -> None:
         """Note that too much is unsent."""
@@ -140,6 +139,11 @@ class Channel(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close when everything is sent."""
         self._transport.close()
+
+    def fail(self, error: Exception) -> None:
+        """Note a bug of who takes the messages, and close at once."""
+        self.crash = error
+        self._transport.abort()
 
     def abort(self) -> None:
         """Close at once."""

@@ -27,6 +27,7 @@ from fanout.server.collaborators import Clock
 from fanout.server.counters import DropReason
 from fanout.server.handshake import random_client_id
 from fanout.server.server import Server
+from fanout.workers.backlog import Backlog, removals_per_turn
 from fanout.workers.channel import Channel, open_channel
 from fanout.workers.doorman import WorkerDoorman
 from fanout.workers.messages import (
@@ -93,6 +94,7 @@ class _Life:
         self._reload: AccessConfig | None = None
         self._send_away: deque[SendAway] = deque()
         self._stop: Stop | None = None
+        self._backlog = Backlog()
         self._replica = Replica()  # the hub's limits hold for what it feeds
         self._server: Server | None = None
         self._logger: FilteringBoundLogger = structlog.get_logger("fanout.worker")
@@ -223,20 +225,20 @@ class _Life:
     # What comes from the hub.
 
     def _receive(self, messages: list[Message]) -> None:
-        """Take what one read brought; batches that follow each other become one."""
-        gathered: list[Update] = []
-        unheld: set[bytes] = set()
-        for message in messages:
-            if isinstance(message, Batch) and message.origin is None:
-                gathered += message.updates
-                unheld.update(message.unheld)
-                continue
-            if gathered:
-                self._apply(gathered, unheld, None)
-                gathered, unheld = [], set()
+        """Take what one read brought, or as much of it as goes in one turn; nothing more is read before the rest."""
+        self._backlog.add(messages)
+        clients = 0 if self._server is None else self._server.connection_count
+        for message in self._backlog.take(removals=removals_per_turn(clients)):
             self._act(message)
-        if gathered:
-            self._apply(gathered, unheld, None)
+        self.channel.read(not self._backlog)
+        if self._backlog:
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        try:
+            self._receive([])
+        except Exception as error:
+            self.channel.fail(error)
 
     def _act(self, message: Message) -> None:
         match message:

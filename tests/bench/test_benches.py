@@ -121,12 +121,13 @@ def test_slow_subscribers_are_left_out_of_the_count(tmp_path: Path) -> None:
     assert memory["at_most"] == 3 * 9
 
 
-def test_teardown_tells_everybody_and_times_another_link(tmp_path: Path) -> None:
+@pytest.mark.parametrize("loss", ["tear_down", "serve_stale"])
+def test_teardown_tells_everybody_and_times_another_link(tmp_path: Path, loss: str) -> None:
     """Every subscriber is told of every removal, beside a stalled one, while updates of another link are timed."""
-    options = ["--topics", "600", "--subscribers", "4", "--stalled", "1", "--rate", "200"]
+    options = ["--topics", "600", "--subscribers", "4", "--stalled", "1", "--rate", "200", "--loss", loss]
     (result,) = measure(tmp_path, "teardown", *options)
 
-    assert (result["server"], result["topics"], result["subscribers"]) == ("ours", 600, 4)
+    assert (result["server"], result["loss"], result["topics"], result["subscribers"]) == ("ours", loss, 600, 4)
     assert result["runs"][0]["delivered"] == 2400
     assert result["removals/s"] == pytest.approx(2400 / result["all told after s"])
     assert 0 < result["p50 ms"] <= result["p99 ms"] <= result["max ms"]

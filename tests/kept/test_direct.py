@@ -20,6 +20,7 @@ from fanout.kept.replica import DiscReplica
 from fanout.replica.update import Phase
 from tests.kept.pieces import contents, opened, value
 from tests.kept.replicas import direct_store
+from tests.replica.passes import end_pass
 from tests.support.waiting import wait_until
 
 
@@ -160,7 +161,7 @@ async def test_marks_of_passes_that_are_over_go(tmp_path: Path, monkeypatch: pyt
             replica.begin_pass()
             replica.apply(values, phase=Phase.AUDIT)
             assert replica.seen_count == 35
-            assert replica.end_pass().unseen == ()
+            assert end_pass(replica).unseen == ()
 
         def marks() -> int:
             return int(kept.database.execute("SELECT count(*) FROM scratch.mark").fetchone()[0])

@@ -19,6 +19,7 @@ from fanout.replica.update import Changes, Phase, Stamp, Update, content_digest
 from fanout.selection import Selector
 from tests.kept.pieces import contents, value
 from tests.kept.replicas import direct_store
+from tests.replica.passes import end_pass
 
 NOW = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000
@@ -76,7 +77,7 @@ def take(replica: Replica, step: tuple[Any, ...]) -> Any:
             seen = [topic for topic in replica.view if SELECTORS[index].matches(topic)] if some else []
             return replica.begin_pass(index, seen=sorted(seen)[:2])
         case ("end",):
-            result = replica.end_pass()
+            result = end_pass(replica)
             return sorted(result.unseen), sorted(result.changed)
         case ("drop",):
             return replica.drop_pass()

@@ -10,6 +10,7 @@ from fanout.config import Address, LinkConfig
 from fanout.link.events import Applied, Event, Failed, StateEntered, TearDown
 from fanout.link.session import LinkSession
 from fanout.link.states import LinkState
+from fanout.link.teardown import TOPICS_MAX
 from fanout.manifest import ASK_FOR_MANIFEST, MANIFEST_TOPIC, Manifest, ManifestSum
 from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRun
 from fanout.mqtt.packets import (
@@ -322,12 +323,21 @@ class Pair:
         *,
         topics_max: int | None = None,
         stamps: StampCount | None = None,
+        replica: Replica | None = None,
+        piece_topics: int = TOPICS_MAX,
     ) -> None:
         """Join a machine that is down with a primary."""
         self.config = config or make_config()
         self.primary = primary or FakePrimary(version=self.config.version)
-        self.replica = Replica(selectors=self.config.selectors, topics_max=topics_max)
-        self.session = LinkSession(self.config, node_id="edge-1", replica=self.replica, nonce=7, stamps=stamps)
+        self.replica = replica or Replica(selectors=self.config.selectors, topics_max=topics_max)
+        self.session = LinkSession(
+            self.config,
+            node_id="edge-1",
+            replica=self.replica,
+            nonce=7,
+            stamps=stamps,
+            piece_topics=lambda: piece_topics,
+        )
         self.now = 1000.0
         self.events: list[Event] = []
         self.held: list[bytes] | None = None
@@ -440,7 +450,7 @@ class Pair:
 
     def values(self) -> dict[bytes, bytes]:
         """Return the replica's values."""
-        return {topic: update[1] for topic, update in self.replica.values.items()}
+        return {topic: update[1] for topic, update in self.replica.view.items()}
 
     def dispatched(self) -> list[tuple[bytes, bytes]]:
         """Return topic and payload of everything to dispatch."""

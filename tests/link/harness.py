@@ -62,6 +62,10 @@ class RecordingSink:
         """Remember a batch for local clients."""
         self.steps.append(("dispatch", changes))
 
+    def client_count(self) -> int:
+        """Claim to have `clients`."""
+        return self.clients
+
     async def prepare_tear_down(self, link: str) -> int:
         """Remember that a tear-down is about to begin, and claim to have `clients`."""
         self.events.append({"name": "prepare_tear_down"})

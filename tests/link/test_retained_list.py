@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
-from collections.abc import AsyncIterator
+import dataclasses
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,15 @@ from fastapi.responses import JSONResponse
 from fanout.api.http_server import HttpServer
 from fanout.errors import FanoutError
 from fanout.link import retained_list
+from fanout.link.list_comparison import ListComparison
 from fanout.link.proof import Evidence
 from fanout.link.retained_list import RetainedList
 from fanout.link.states import LinkState
 from fanout.mqtt.topics import matches
 from fanout.selection import Selector
-from tests.link.fake_primary import FakePrimary
+from tests.link.fake_primary import FakePrimary, Pair, make_config
 from tests.link.fake_server import FakeServer
-from tests.link.harness import Running, config_for, running
+from tests.link.harness import Running, config_for, running, silent_logger
 
 PATH = "/api/v5/mqtt/retainer/messages"
 VALUES = {b"plant/%d" % number: b"x" for number in range(25)}
@@ -146,6 +149,62 @@ async def test_a_primary_without_order_is_ready_by_its_list() -> None:
         await link.wait(ready)
         assert link.status.evidence is Evidence.COUNT
         assert [event["evidence"] for event in link.sink.named("complete")] == ["two-pass", "count"]
+
+
+async def compared(pair: Pair, listed: set[bytes], meanwhile: Callable[[], object]) -> tuple[bool, str, int]:
+    """Compare a live pair with a list; return whether it agrees, why not, and how many turns others had."""
+
+    class Given(RetainedList):
+        async def topics(self, topic_filter: str) -> set[bytes]:
+            return set(listed)
+
+    comparison = ListComparison(
+        dataclasses.replace(pair.config, count_url="http://127.0.0.1/"),
+        session=pair.session,
+        replica=pair.replica,
+        logger=silent_logger(),
+    )
+    comparison._listed = Given("", key_file=None, timeout_s=1)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+            if turns == 2:
+                meanwhile()
+
+    task = asyncio.create_task(others())
+    try:
+        ((_, agrees),) = [each async for each in comparison.compare()]
+    finally:
+        task.cancel()
+    return agrees, comparison.why, turns
+
+
+async def test_a_long_list_is_compared_in_slices() -> None:
+    """Others have their turn in between; a topic that comes or goes then needs another comparison, a value does not."""
+    topics = {b"plant/%d" % number: b"x" for number in range(10_000)}
+    pair = Pair(make_config(heartbeat_s=0.0), FakePrimary(retained=dict(topics)))
+    pair.go_live()
+
+    def publish(topic: bytes, payload: bytes) -> None:
+        pair.primary.publish(topic, payload)
+        pair.pump()
+
+    agrees, why, turns = await compared(pair, set(topics), lambda: publish(b"plant/1", b"y"))
+    assert (agrees, why) == (True, "")
+    assert turns >= 3
+
+    def swap() -> None:
+        publish(b"plant/new", b"z")
+        publish(b"plant/new", b"")
+
+    agrees, why, _ = await compared(pair, set(topics), swap)
+    assert (agrees, why) == (False, "topics came or went while plant/# was compared with the primary's list")
+    agrees, why, _ = await compared(pair, {*topics, b"plant/more"}, lambda: None)
+    assert (agrees, why) == (False, "the primary lists 10001 retained messages for plant/#, 10000 are here")
 
 
 async def test_a_list_with_more_defeats_the_rung() -> None:

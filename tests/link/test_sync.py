@@ -18,6 +18,7 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update, content_digest
 from fanout.selection import Selector
 from tests.link.fake_primary import make_config
+from tests.replica.passes import end_pass
 
 FENCE = b"$SYS/broker/version"
 TWO = (Selector("plant/#"), Selector("office/#", qos=2))
@@ -292,15 +293,15 @@ def test_a_comparing_pass_notes_what_comes() -> None:
     comparing = Case(compare=True)
     comparing.sync.begin(0.0)
     comparing.hold(b"plant/1")
-    assert comparing.replica.end_pass().changed == (b"plant/1",)
+    assert end_pass(comparing.replica).changed == (b"plant/1",)
     first = Case()
     first.sync.begin(0.0)
     first.hold(b"plant/1")
-    assert first.replica.end_pass().changed == ()
+    assert end_pass(first.replica).changed == ()
     again = Case()
     again.hold(b"plant/1")
     again.sync.begin(0.0)
-    assert again.replica.end_pass().unseen == (b"plant/1",)
+    assert end_pass(again.replica).unseen == (b"plant/1",)
 
 
 def test_copies_are_over_when_every_topic_came_and_the_barrier_too() -> None:

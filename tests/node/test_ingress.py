@@ -305,16 +305,26 @@ def test_expired_values_are_removed_and_told(accepted: Accepted) -> None:
     """A value whose Message Expiry Interval has passed becomes a removal that no client published."""
     hub = ingress(accepted)
     hub.publish("client", [row(b"a", retain=True, expiry_s=1), row(b"b", retain=True)], NOW_NS)
-    hub.remove_expired(NOW_NS + 999_999_999)
+    assert not hub.remove_expired(NOW_NS + 999_999_999, piece=10)
     assert len(accepted.batches) == 1
-    hub.remove_expired(NOW_NS + 1_000_000_000)
+    assert not hub.remove_expired(NOW_NS + 1_000_000_000, piece=10)
     changes, client_id = accepted.batches[-1]
     assert client_id is None
     assert [(update[0], update[1], update[3]) for update in changes.updates] == [(b"a", b"", True)]
     assert list(changes.kinds) == [ChangeKind.REMOVED]
     assert set(hub.replica.values) == {b"b"}
-    hub.remove_expired(NOW_NS + 2_000_000_000)
+    assert not hub.remove_expired(NOW_NS + 2_000_000_000, piece=10)
     assert len(accepted.batches) == 2
+
+
+def test_values_that_expire_together_go_in_pieces(accepted: Accepted) -> None:
+    """Each removes some, and says whether there are more."""
+    hub = ingress(accepted)
+    hub.publish("client", [row(b"%d" % number, retain=True, expiry_s=1) for number in range(7)], NOW_NS)
+    accepted.batches.clear()
+    due_ns = NOW_NS + 1_000_000_000
+    assert [hub.remove_expired(due_ns, piece=3) for _ in range(3)] == [True, True, False]
+    assert [len(changes.updates) for changes, _ in accepted.batches] == [3, 3, 1]
 
 
 async def test_retained_messages_are_acknowledged_when_they_are_on_disk(accepted: Accepted) -> None:

@@ -38,6 +38,7 @@ from fanout.config import (
 from fanout.errors import ConfigError, ListenError, LogError
 from fanout.link.states import LinkState
 from fanout.link.status import LinkSink, LinkStatus
+from fanout.link.teardown import TOPICS_MAX
 from fanout.mqtt.packets import Ack, PacketType, Publish
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node import running
@@ -543,6 +544,28 @@ async def test_expired_values_are_removed(node: Node, monkeypatch: pytest.Monkey
         payloads = [(await client.receive()).payload for _ in range(2)]  # type: ignore[union-attr]  # PUBLISHs
     assert payloads == [b"v", b""]
     assert len(node.own) == 0
+
+
+async def test_values_that_expire_together_go_one_piece_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each in a turn of the event loop of its own, without the pause of housekeeping in between."""
+    monkeypatch.setattr(running, "_HOUSEKEEPING_S", 3600.0)
+    node = node_of(config(tmp_path))
+    count = 2 * TOPICS_MAX + 1
+    topics = [b"%d" % number for number in range(count)]
+    values: list[Update] = [(topic, b"x", 0, True, b"", 1, 2, content_digest(topic, b"x"), None) for topic in topics]
+    node.own.apply(values, phase=Phase.LIVE)
+    left: list[int] = []
+    await node.start()
+    try:
+        async with asyncio.timeout(30):
+            while len(node.own):
+                left.append(len(node.own))
+                await asyncio.sleep(0)
+    finally:
+        await node.stop()
+    assert {count - TOPICS_MAX, 1} <= set(left)
 
 
 # Signals, and parts that fail.

@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fanout.mqtt.topics import matches
-from fanout.replica.store import PassResult, Replica
+from fanout.replica.store import Replica
 from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_digest
 from fanout.selection import Selector
 from tests.kept.replicas import Make, disc_replicas
+from tests.replica.passes import PassResult, end_pass
 
 NOW = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000
@@ -388,7 +389,7 @@ def test_a_pass_finds_what_is_missing(make: Make) -> None:
     assert replica.unseen_count == 3
     replica.apply([update(b"a"), update(b"b")], phase=Phase.AUDIT)
     assert replica.unseen_count == 1
-    result = replica.end_pass()
+    result = end_pass(replica)
     assert result.unseen == (b"c",)
     assert result.changed == ()
     assert replica.unseen_count == 0
@@ -404,7 +405,7 @@ def test_a_pass_finds_what_changed_and_what_is_new(make: Make) -> None:
     replica.apply([update(b"a"), update(b"b")], phase=Phase.SNAPSHOT)
     replica.begin_pass()
     replica.apply([update(b"a", b"2"), update(b"b"), update(b"c")], phase=Phase.AUDIT)
-    result = replica.end_pass()
+    result = end_pass(replica)
     assert result.unseen == ()
     assert sorted(result.changed) == [b"a", b"c"]
     assert replica.view[b"a"][1] == b"2"
@@ -420,7 +421,7 @@ def test_a_live_update_during_a_pass_is_no_loss(make: Make) -> None:
     copies = [update(b"before", b"2"), update(b"after"), update(b"live", b"2"), update(b"created", b"2")]
     replica.apply(copies, phase=Phase.AUDIT)
     replica.apply([update(b"after", b"2")], phase=Phase.AUDIT)  # live, not told from a copy
-    result = replica.end_pass()
+    result = end_pass(replica)
     assert result.unseen == ()
     assert result.changed == ()
 
@@ -435,7 +436,7 @@ def test_removals_during_a_pass_are_no_loss(make: Make) -> None:
     replica.apply([update(b"a", b""), update(b"a", b""), update(b"d", b"1", retain=False)], phase=Phase.LIVE)
     replica.remove_expired(NOW + SECOND)
     assert replica.unseen_count == 0
-    result = replica.end_pass()
+    result = end_pass(replica)
     assert result.unseen == ()
     assert result.changed == ()
 
@@ -446,7 +447,7 @@ def test_a_value_that_expires_during_a_pass_is_none_that_it_shows(make: Make) ->
     replica.begin_pass()
     replica.apply([update(b"a", expires_ns=NOW + SECOND), update(b"b")], phase=Phase.AUDIT)
     replica.remove_expired(NOW + SECOND)
-    assert replica.end_pass() == PassResult(unseen=(), changed=(b"b",))
+    assert end_pass(replica) == PassResult(unseen=(), changed=(b"b",))
 
 
 def test_a_pass_looks_at_its_own_selector_only(make: Make) -> None:
@@ -456,7 +457,7 @@ def test_a_pass_looks_at_its_own_selector_only(make: Make) -> None:
     replica.begin_pass(1)
     replica.apply([update(b"plant/9/a")], phase=Phase.AUDIT)
     assert replica.unseen_count == 1
-    assert replica.end_pass().unseen == (b"site/plant/1/b",)
+    assert end_pass(replica).unseen == (b"site/plant/1/b",)
 
 
 def test_what_is_older_than_a_pass_is_not_of_it_and_may_be_overtaken(make: Make) -> None:
@@ -472,7 +473,7 @@ def test_what_is_older_than_a_pass_is_not_of_it_and_may_be_overtaken(make: Make)
     assert [replica.overtakes(each) for each in older] == [True, True, False, True, False]
     assert replica.unseen_count == 1
     assert replica.overtakes(update(b"a", b"2"))  # the very value: it was not missed
-    assert replica.end_pass() == PassResult(unseen=(b"c",), changed=())
+    assert end_pass(replica) == PassResult(unseen=(b"c",), changed=())
     assert not replica.overtakes(update(b"a"))
 
 
@@ -483,14 +484,14 @@ def test_a_dropped_pass_shows_nothing(make: Make) -> None:
     replica.begin_pass()
     replica.drop_pass()
     assert replica.unseen_count == 0
-    assert replica.end_pass().unseen == ()
+    assert end_pass(replica).unseen == ()
 
 
 def test_ending_without_a_pass_shows_nothing(make: Make) -> None:
     """Without a running pass there is nothing to report."""
     replica = make()
     replica.apply([update(b"a")], phase=Phase.LIVE)
-    assert replica.end_pass().unseen == ()
+    assert end_pass(replica).unseen == ()
 
 
 # --- tear-down ---

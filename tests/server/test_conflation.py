@@ -150,8 +150,11 @@ def test_clearing_tells_how_many_waited() -> None:
     put(conflation, message(b"a", b"a1"))
     conflation.seal(0)
     put(conflation, message(b"b", b"b1"))
+    assert conflation.take_remains() == []
     assert conflation.clear() == 2
     assert not conflation
+    assert sorted(topic for each in conflation.take_remains() for topic in each) == [b"a", b"b"]
+    assert conflation.take_remains() == []
 
 
 def do(conflation: Conflation, step: int, batch: dict[bytes, Message], one: Message, position: int) -> object:

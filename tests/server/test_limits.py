@@ -461,6 +461,26 @@ async def test_filter_levels_max(start_node: StartNode, version: int) -> None:
     assert (reached(node, Limit.FILTER_LEVELS), reached(node, Limit.SUBSCRIPTIONS)) == (1, 0)
 
 
+async def test_what_waited_for_a_client_that_is_gone_is_freed_in_pieces(start_node: StartNode) -> None:
+    """Some thousand messages with each turn of the event loop, however many they are."""
+    node = await start_node()
+    async with await RawClient.connect(node.port) as client:
+        await client.subscribe(b"t")
+        (session,) = node.server.lives.connection_of
+        waiting = {b"%d" % number: (update(b"%d" % number, b"x"), 0, False, ()) for number in range(12_000)}
+        session.sending.conflation.put(waiting, count=len(waiting))
+        held = session.sending.conflation._open
+        assert len(held) == 12_000
+        node.server.lives.connection_of[session].disconnect(ReasonCode.QUOTA_EXCEEDED)
+        left = [len(held)]
+        async with asyncio.timeout(30):
+            while left[-1]:
+                await asyncio.sleep(0)
+                left.append(len(held))
+    assert {7_000, 2_000} <= set(left)
+    assert node.server.stats().sessions == 0
+
+
 @pytest.mark.parametrize("version", [5, 4])
 @pytest.mark.parametrize("settings", [{"queue_messages_max": 3}, {"queue_bytes_max": 1024}])
 async def test_queue_of_a_session_is_bounded(start_node: StartNode, settings: dict[str, int], version: int) -> None:
