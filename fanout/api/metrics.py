@@ -252,6 +252,7 @@ METRICS = (
     MetricSpec("fanout_retained_committed_total", "counter", "Updates committed to the file of retained values."),
     MetricSpec("fanout_retained_transactions_total", "counter", "Transactions that committed retained values."),
     MetricSpec("fanout_retained_waiting_rows", "gauge", "Updates not committed to the file of retained values yet."),
+    MetricSpec("fanout_retained_waiting_bytes", "gauge", "Bytes of payloads and properties that wait with them."),
     MetricSpec("fanout_retained_alarm", "gauge", "1 while retained values cannot be written, else 0."),
 )
 """Every metric of a node, beside those of the process (`process_...`) that prometheus-client adds."""
@@ -369,6 +370,7 @@ def _retained_samples(retained: RetainedStatus) -> Iterator[Sample]:
     yield "fanout_retained_committed_total", (), retained.committed_total
     yield "fanout_retained_transactions_total", (), retained.transactions_total
     yield "fanout_retained_waiting_rows", (), retained.waiting_rows
+    yield "fanout_retained_waiting_bytes", (), retained.waiting_bytes
     yield "fanout_retained_alarm", (), retained.alarm is not None
 
 

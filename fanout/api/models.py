@@ -376,6 +376,7 @@ class RetainedStatus(_Document):
     committed_total: NonNegativeInt = Field(description="Updates committed.")
     transactions_total: NonNegativeInt = Field(description="Transactions that they took.")
     waiting_rows: NonNegativeInt = Field(description="Updates not committed yet, which are not acknowledged either.")
+    waiting_bytes: NonNegativeInt = Field(description="Bytes of their payloads and properties; 0 with disc_only.")
 
 
 class NodeStatus(_Document):

@@ -196,7 +196,7 @@ class Node:
         self.spawn("housekeeping", self._keep_house)
         if self.http is not None:
             self.spawn("http", self.http.wait_failed)
-        if isinstance(self.kept, DirectStore):
+        if self.kept is not None:
             self.spawn("retained values", self.kept.wait_failed)
         if self.pool is not None:
             self.spawn("workers", self.pool.wait_failed)

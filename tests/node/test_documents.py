@@ -429,7 +429,9 @@ def test_retained_values_on_disk_are_shown() -> None:
     """Where the file is, what waits for it, and the limit on payloads; no alarm is null."""
     node = PartsOfNode()
     assert node.documents.status().retained is None
-    stats = KeptStats(Path("lib/r"), file_bytes=5, committed_total=4, transactions_total=3, waiting=2, alarm="")
+    stats = KeptStats(
+        Path("lib/r"), file_bytes=5, committed_total=4, transactions_total=3, waiting=2, waiting_bytes=6, alarm=""
+    )
     node.kept = SimpleNamespace(stats=lambda: stats)
     node.config = dataclasses.replace(CONFIG, retained=RetainedConfig(storage="disc", max_payload=9))
     status = node.documents.status()
@@ -441,6 +443,7 @@ def test_retained_values_on_disk_are_shown() -> None:
         "committed_total": 4,
         "transactions_total": 3,
         "waiting_rows": 2,
+        "waiting_bytes": 6,
     }
     assert status.limits["retained.max_payload"] == 9
     node.kept = SimpleNamespace(stats=lambda: dataclasses.replace(stats, alarm="full"))

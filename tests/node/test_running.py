@@ -35,7 +35,8 @@ from fanout.config import (
     ServerConfig,
     load_config,
 )
-from fanout.errors import ConfigError, ListenError, LogError
+from fanout.errors import ConfigError, ListenError, LogError, StoreError
+from fanout.kept.file import KeptFile
 from fanout.link.states import LinkState
 from fanout.link.status import LinkSink, LinkStatus
 from fanout.mqtt.packets import Ack, PacketType, Publish
@@ -525,6 +526,31 @@ async def test_a_publisher_that_waits_no_more_leaves_the_others_their_answers(tm
         first.cancel()
         async with asyncio.timeout(10):
             assert await second is ReasonCode.SUCCESS
+    finally:
+        await node.stop()
+
+
+async def test_a_writer_of_retained_values_that_ends_ends_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing would be acknowledged any more, and nobody would see it."""
+
+    def failing(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    settings = dataclasses.replace(
+        config(tmp_path),
+        node=IdentityConfig(id="edge-1", drain_s=0.0, data_directory=tmp_path),
+        retained=RetainedConfig(storage="disc"),
+    )
+    node = node_of(settings)
+    await node.start()
+    try:
+        monkeypatch.setattr(KeptFile, "commit", failing)
+        node.ingress.publish("c", [(b"own/1", b"v", 3, 1, b"", None)], NOW_NS)
+        error = await asyncio.wait_for(node.wait_failed(), 30)
+        assert isinstance(error, StoreError)
+        assert "ended" in error.message
     finally:
         await node.stop()
 
