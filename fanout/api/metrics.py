@@ -144,6 +144,7 @@ METRICS = (
     MetricSpec("fanout_server_subscriptions", "gauge", "Subscriptions of all sessions."),
     MetricSpec("fanout_server_audiences", "gauge", "Groups of sessions with identical subscriptions."),
     MetricSpec("fanout_server_retained_topics", "gauge", "Topics with a retained value that a client can read."),
+    MetricSpec("fanout_server_own_complete", "gauge", "0 while a limit keeps out retained messages published here."),
     MetricSpec("fanout_server_deliveries_total", "counter", "PUBLISH packets handed to clients."),
     MetricSpec("fanout_server_sent_bytes_total", "counter", "Bytes written to clients."),
     MetricSpec("fanout_server_received_total", "counter", "PUBLISH packets received from clients."),
@@ -344,7 +345,7 @@ def _server_samples(server: ServerStatus) -> Iterator[Sample]:
         if isinstance(value, dict):
             for label, count in value.items():
                 yield f"fanout_server_{name}", (label,), count
-        else:
+        elif not isinstance(value, tuple):
             yield f"fanout_server_{name}", (), value
 
 

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Final
 
 from fanout.kept.table import KeptTable
+from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import PassResult, Replica
 from fanout.replica.topic_tree import TopicTree
 from fanout.replica.update import ChangeKind, Changes, Phase, Update
@@ -57,6 +58,7 @@ class DiscReplica(Replica):
         topics_max: int | None = None,
         bytes_max: int | None = None,
         payload_max: int | None = None,
+        limit_keys: LimitKeys = LIMIT_KEYS,
     ) -> None:
         """Make an empty replica; `load` gives it what the store has.
 
@@ -66,8 +68,15 @@ class DiscReplica(Replica):
             topics_max: See there.
             bytes_max: See there.
             payload_max: See there.
+            limit_keys: See there.
         """
-        super().__init__(selectors=selectors, topics_max=topics_max, bytes_max=bytes_max, payload_max=payload_max)
+        super().__init__(
+            selectors=selectors,
+            topics_max=topics_max,
+            bytes_max=bytes_max,
+            payload_max=payload_max,
+            limit_keys=limit_keys,
+        )
         self._table = table
         self._tree = _NoIndex()
         self._before: dict[bytes, Update | None] = {}
@@ -109,17 +118,23 @@ class DiscReplica(Replica):
             self._elsewhere += len(self.values)
             self.values.clear()
             self.selector_of.clear()
-        self.refused_total = 0
+        self._forget_refused()
         return dropped
 
     def forget(self) -> None:
         """Count from nothing again: the file is another one, and empty."""
         self.values.clear()
         self.selector_of.clear()
-        self.payload_bytes = self.topic_bytes = self.refused_total = self._elsewhere = self._digest = 0
+        self.payload_bytes = self.topic_bytes = self._elsewhere = self._digest = 0
+        self._forget_refused()
         self._counts = [0] * len(self._counts)
         self._digests = [0] * len(self._digests)
         self._next_expiry = None
+
+    def _forget_refused(self) -> None:
+        self.refused_total = 0
+        self.refused_by = dict.fromkeys(self.refused_by, 0)
+        self.refused.clear()
 
     # --- what others ask ---
 
@@ -316,6 +331,7 @@ class DiscReplica(Replica):
         """End the running pass and return what it showed."""
         unseen = self.some_unseen(self.unseen_count) if self.unseen_count else []
         changed = self._table.marked(self._pass, _CHANGED) if self._changed_total else []
+        self.refused.end_pass(self._pass_index)
         self.drop_pass()
         return PassResult(tuple(unseen), tuple(changed))
 

@@ -50,7 +50,7 @@ class Drive:
             keeping: Where they outlive the process; None for nowhere.
             clock: The time.
             on_event: Told of every event that is no batch, in its place among them.
-            on_full: Told, again and again, while a limit of the replica keeps values of the epoch out.
+            on_full: Told, again and again, while a limit of the replica keeps values out.
             on_crash: Told of a bug, here or in the sink, when something was to be done that nobody awaits.
         """
         self._link = link
@@ -110,7 +110,7 @@ class Drive:
                     self._sink.dispatch(changes)
             else:
                 self._on_event(event)
-        if self._session.life.refused_in_epoch:
+        if self._replica.refused:
             self._on_full()
 
     def write_and_plan(self) -> None:

@@ -129,7 +129,6 @@ class SessionLife:
             count=count,
         )
         self._snapshot_topics = 0
-        self._refused_before = 0
         self._events: list[Event] = []
 
     def at(self, now_ns: int, now: float) -> None:
@@ -146,17 +145,15 @@ class SessionLife:
         events, self._events = self._events, []
         return events
 
-    def restore(self, *, epoch: int, evidence: Iterable[Evidence | None], refused: int) -> None:
+    def restore(self, *, epoch: int, evidence: Iterable[Evidence | None]) -> None:
         """Go on with the epoch of an earlier process, whose values the replica has.
 
         Args:
             epoch: See the class.
             evidence: See the class.
-            refused: Retained values of it that a limit kept out.
         """
         self.epoch = epoch
         self.evidence = list(evidence)
-        self._refused_before = self._replica.refused_total - refused
 
     # --- what is known of it ---
 
@@ -171,11 +168,6 @@ class SessionLife:
     def auditing(self) -> bool:
         """Whether an audit of the live link is under way."""
         return self.audits.current is not None
-
-    @property
-    def refused_in_epoch(self) -> int:
-        """Retained values of this epoch that a limit of the replica kept out."""
-        return self._replica.refused_total - self._refused_before
 
     @property
     def is_staged(self) -> bool:
@@ -368,7 +360,7 @@ class SessionLife:
         self._count.begin_epoch()
         self._reception.begin_session()
         self.give_up(self._outgoing.begin_session())
-        self._refused_before = self._replica.refused_total
+        self._replica.refused.clear()
         self.tenure.begin()
 
     def _begin_snapshot(self) -> None:

@@ -58,7 +58,7 @@ def reason_against(status: LinkStatus) -> str | None:
             return f"stale ({status.stale_reason}), {state}{error}"
         return f"{state}, waits for {waits_for}{error}"
     if not all(selector.complete for selector in status.selectors):
-        return "incomplete: a limit kept values out"
+        return f"incomplete: a limit kept values out ({', '.join(status.short_by)})"
     if status.withheld is not None:
         return f"live, but {status.withheld}"
     return None

@@ -36,6 +36,7 @@ from fanout.node.missing import missing_filter
 from fanout.node.replication_log import describe, log_loaded, make_log
 from fanout.node.store import JoinedStore
 from fanout.node.sys_topics import SysTopics
+from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes
 from fanout.replog.columns import LogSource
@@ -108,6 +109,7 @@ class Node:
             OWN_STORE,
             topics_max=server_config.retained_topics_max if server_config else 0,
             bytes_max=server_config.retained_bytes_max if server_config else 0,
+            limit_keys=LimitKeys("retained_topics_max", "retained_bytes_max"),
         )
         self._sys = SysTopics()
         self.store = JoinedStore(
@@ -373,9 +375,19 @@ class Node:
         )
 
     def _make_replica(
-        self, store: str, *, selectors: Sequence[Selector] = (), topics_max: int | None, bytes_max: int | None
+        self,
+        store: str,
+        *,
+        selectors: Sequence[Selector] = (),
+        topics_max: int,
+        bytes_max: int,
+        limit_keys: LimitKeys = LIMIT_KEYS,
     ) -> Replica:
-        payload_max = self.config.retained.max_payload or None
+        retained = self.config.retained
+        payload_max = retained.max_payload or None
+        if 0 < retained.max_messages < topics_max:
+            topics_max = retained.max_messages
+            limit_keys = dataclasses.replace(limit_keys, topics="retained.max_messages")
         if isinstance(self.kept, DirectStore):
             return DiscReplica(
                 self.kept.table(store),
@@ -383,8 +395,15 @@ class Node:
                 topics_max=topics_max,
                 bytes_max=bytes_max,
                 payload_max=payload_max,
+                limit_keys=limit_keys,
             )
-        return Replica(selectors=selectors, topics_max=topics_max, bytes_max=bytes_max, payload_max=payload_max)
+        return Replica(
+            selectors=selectors,
+            topics_max=topics_max,
+            bytes_max=bytes_max,
+            payload_max=payload_max,
+            limit_keys=limit_keys,
+        )
 
     def _load_kept(self) -> None:
         """Give the replicas what an earlier process left, and the links its sessions."""

@@ -10,7 +10,7 @@ import asyncio
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -91,7 +91,7 @@ class _Life:
         self._reload: AccessConfig | None = None
         self._send_away: deque[SendAway] = deque()
         self._stop: Stop | None = None
-        self._replica = Replica()  # the hub's limits hold for what it feeds
+        self._replica = Replica()  # what the hub does not hold comes without RETAIN
         self._server: Server | None = None
         self._logger: FilteringBoundLogger = structlog.get_logger("fanout.worker")
         self._ingress = RemoteIngress(
@@ -223,23 +223,21 @@ class _Life:
     def _receive(self, messages: list[Message]) -> None:
         """Take what one read brought; batches that follow each other become one."""
         gathered: list[Update] = []
-        unheld: set[bytes] = set()
         for message in messages:
             if isinstance(message, Batch) and message.origin is None:
                 gathered += message.updates
-                unheld.update(message.unheld)
                 continue
             if gathered:
-                self._apply(gathered, unheld, None)
-                gathered, unheld = [], set()
+                self._apply(gathered, None)
+                gathered = []
             self._act(message)
         if gathered:
-            self._apply(gathered, unheld, None)
+            self._apply(gathered, None)
 
     def _act(self, message: Message) -> None:
         match message:
-            case Batch(updates, origin, unheld):
-                self._apply(updates, unheld, origin)
+            case Batch(updates, origin):
+                self._apply(updates, origin)
                 return
             case Verdicts():
                 self._ingress.answer(message)
@@ -261,9 +259,7 @@ class _Life:
                 raise AssertionError(f"{type(message).__name__} is not for a worker")
         self._attention.set()
 
-    def _apply(self, updates: list[Update], unheld: Collection[bytes], origin: str | None) -> None:
+    def _apply(self, updates: list[Update], origin: str | None) -> None:
         self._replica.apply(updates, phase=Phase.LIVE)
-        if unheld:
-            self._replica.sweep(unheld, now_ns=self._clock.now_ns())
         if self._complete and self._server is not None:  # before that there are no clients
             self._server.dispatch(updates, origin=origin)

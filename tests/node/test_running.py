@@ -114,6 +114,7 @@ class LinkStandIn:
             overtaken_total=0,
             truncated_total=0,
             refused_total=0,
+            short_by=(),
             payload_bytes=0,
             reconnects_total=0,
             snapshot_seconds=None,
