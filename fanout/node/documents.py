@@ -163,7 +163,7 @@ class NodeDocuments:
 
     def _verdict(self) -> Verdict:
         pool = self._node.pool
-        unserved = pool.reasons() if pool is not None else ()
+        unserved = (self._node.opening,) if self._node.opening else pool.reasons() if pool is not None else ()
         return judge(self._node.drain.phase, (link.status() for link in self._node.links), unserved=unserved)
 
     @staticmethod

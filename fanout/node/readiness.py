@@ -76,7 +76,7 @@ def judge(phase: NodePhase, links: Iterable[LinkStatus], *, unserved: tuple[str,
     Args:
         phase: Where the node is in its life.
         links: Its links.
-        unserved: Why its workers cannot serve clients; empty when they can.
+        unserved: Why clients cannot be served by it, or by its workers; empty when they can.
     """
     own = () if phase is NodePhase.SERVING else (f"the node is {phase.value}",)
     reasons = (*own, *link_reasons(links), *unserved)
