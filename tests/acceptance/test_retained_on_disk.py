@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_updates, selector, watched
 from tests.support.raw_client import RawClient
 from tests.support.raw_reader import RawReader
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, wait_until_blocking
 
 pytestmark = pytest.mark.mosquitto
 
@@ -299,6 +300,35 @@ async def test_values_published_here_survive_a_kill(nodes: Nodes, workers: int, 
     rows = read_updates(node.log_directory)
     last = [row for row in rows if row["node_epoch"] == rows[-1]["node_epoch"]]
     assert {row["topic"] for row in last} == set(expected), "reports see what the last process holds"
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_killed_while_clients_publish_nothing_acknowledged_is_lost(nodes: Nodes, qos: int, disc: str) -> None:
+    """Killed in the middle of a stream: each topic has what was acknowledged last for it, or what came behind it."""
+    node = nodes.primary(settings=disc)
+    await begin_patiently(node)
+    count, topics = 6000, 500
+
+    def stream() -> dict[str, int]:
+        acknowledged = itertools.count(1)
+
+        def note(*_: object) -> None:
+            if next(acknowledged) == 1000:
+                node.kill()
+
+        with publisher(node.port) as client:
+            client.on_publish = note
+            handles = [client.publish(f"own/{number % topics}", b"%d" % number, qos, True) for number in range(count)]
+            wait_until_blocking(lambda: not client.is_connected(), what="the end of the connection")
+            newest = {number % topics: number for number, handle in enumerate(handles) if handle.is_published()}
+            assert 500 <= sum(handle.is_published() for handle in handles) < count
+        return {f"own/{topic}": number for topic, number in newest.items()}
+
+    acknowledged = await asyncio.to_thread(stream)
+    await begin_patiently(node)
+    found = await asyncio.to_thread(retained, node.port, "own/#")
+    assert {topic for topic, number in acknowledged.items() if int(found.get(topic, b"-1")) < number} == set()
+    assert all(int(payload) < count for payload in found.values())
 
 
 async def test_values_published_here_expire_while_the_node_is_down(nodes: Nodes) -> None:
