@@ -277,7 +277,7 @@ class DiscReplica(Replica):
         """Begin to note which topics of one selector arrive; see `Replica.begin_pass`."""
         topics = list(seen)  # before the marks of the pass before are gone
         self.drop_pass()
-        super().begin_pass(selector_index)
+        super().begin_pass(selector_index, seen=() if seen == () else iter(()))
         self._pass = self._table.begin_pass()
         for start in range(0, len(topics), _PIECE):
             self._table.mark(self._pass, _SEEN, topics[start : start + _PIECE])
@@ -331,7 +331,8 @@ class DiscReplica(Replica):
         """End the running pass and return what it showed."""
         unseen = self.some_unseen(self.unseen_count) if self.unseen_count else []
         changed = self._table.marked(self._pass, _CHANGED) if self._changed_total else []
-        self.refused.end_pass(self._pass_index)
+        if self._seen is not None:
+            self.refused.end_pass(self._pass_index)
         self.drop_pass()
         return PassResult(tuple(unseen), tuple(changed))
 

@@ -58,6 +58,8 @@ class RefusedTopics:
         self._beyond: dict[int, tuple[int, str]] = {}
         """For each selector with topics beyond the bound the pass in which one came last, and its limit."""
         self._pass_number = 0
+        self._settles = False
+        """Whether what the newest pass did not bring is gone once it is complete."""
 
     def __bool__(self) -> bool:
         """Say whether there may be any; their time may have passed."""
@@ -100,9 +102,14 @@ class RefusedTopics:
         """Note that a topic has a value that is held, or none."""
         self._topics.pop(topic, None)
 
-    def begin_pass(self) -> None:
-        """Note that a pass over a selector's retained set begins."""
+    def begin_pass(self, *, goes_on: bool) -> None:
+        """Note that a pass over a selector's retained set begins.
+
+        Args:
+            goes_on: Whether it goes on with what earlier ones brought; then what they refused is not known to be gone.
+        """
         self._pass_number += 1
+        self._settles = not goes_on
 
     def end_pass(self, index: int) -> None:
         """Forget what the newest pass, which was complete, did not bring.
@@ -110,6 +117,8 @@ class RefusedTopics:
         Args:
             index: Position of the selector that it was over.
         """
+        if not self._settles:
+            return
         number = self._pass_number
         gone = [topic for topic, one in self._topics.items() if one.selector == index and one.pass_number < number]
         for topic in gone:

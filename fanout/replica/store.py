@@ -335,7 +335,7 @@ class Replica:
         self._live_first = set()
         self._cleared = set()
         self._pass_index = selector_index
-        self.refused.begin_pass()
+        self.refused.begin_pass(goes_on=seen != ())
 
     def split_pass(self, updates: Sequence[Update]) -> Iterator[tuple[Phase, list[Update]]]:
         """Split updates, in order, into copies of the running pass and live ones, to be applied one after another.
@@ -422,7 +422,8 @@ class Replica:
 
     def end_pass(self) -> PassResult:
         """End the running pass, which was complete, and return what it showed."""
-        self.refused.end_pass(self._pass_index)
+        if self._seen is not None:
+            self.refused.end_pass(self._pass_index)
         unseen, changed = tuple(self.some_unseen(self.unseen_count)) if self.unseen_count else (), self._changed
         self.drop_pass()
         return PassResult(unseen, tuple(changed))

@@ -113,6 +113,16 @@ def test_a_pass_that_is_given_up_settles_nothing(make: Make) -> None:
     assert replica.refused.limits(NOW) == ("retained.max_payload",)
 
 
+def test_a_pass_that_goes_on_with_another_settles_nothing(make: Make) -> None:
+    """What the one before refused may be there still; nor does one that never began."""
+    replica = make(payload_max=4)
+    live(replica, value(b"a", LARGE), value(b"b"))
+    replica.begin_pass(seen=iter([b"b"]))
+    assert replica.end_pass().unseen == ()
+    replica.end_pass()
+    assert replica.refused.limits(NOW) == ("retained.max_payload",)
+
+
 def test_what_fits_when_a_pass_brings_it_was_not_missed(make: Make) -> None:
     """A copy of what was delivered and kept out is no sign of loss; another value is."""
     replica = make(topics_max=1)
