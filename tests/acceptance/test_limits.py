@@ -13,6 +13,7 @@ from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
 from tests.support.raw_client import RawClient
 from tests.support.raw_reader import read_retained
+from tests.support.waiting import wait_until_blocking
 
 MAX_PAYLOAD = "[retained]\nmax_payload = 4\n"
 
@@ -149,7 +150,7 @@ def test_below_a_limit_no_node_holds_what_the_one_above_does_not(nodes: Nodes, l
         for node in (hub, a, b) if limited == "hub" else (a, b):
             assert read_retained(node.port, "plant/#") == held
         if limited == "a":
-            assert (a.ready, b.ready) == (False, False)
+            wait_until_blocking(lambda: not (a.ready or b.ready), what="the node below hearing of it")
             publish_all(client, [("plant/2", b""), ("plant/3", b"")])
         for node in (a, b):
             node.wait_until_ready()
