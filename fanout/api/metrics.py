@@ -167,6 +167,7 @@ METRICS = (
     MetricSpec("fanout_server_subscriptions", "gauge", "Subscriptions of all sessions."),
     MetricSpec("fanout_server_audiences", "gauge", "Groups of sessions with identical subscriptions."),
     MetricSpec("fanout_server_retained_topics", "gauge", "Topics with a retained value that a client can read."),
+    MetricSpec("fanout_server_own_complete", "gauge", "0 while a limit keeps out retained messages published here."),
     MetricSpec("fanout_server_deliveries_total", "counter", "PUBLISH packets handed to clients."),
     MetricSpec("fanout_server_sent_bytes_total", "counter", "Bytes written to clients."),
     MetricSpec("fanout_server_received_total", "counter", "PUBLISH packets received from clients."),
@@ -275,6 +276,7 @@ METRICS = (
     MetricSpec("fanout_retained_committed_total", "counter", "Updates committed to the file of retained values."),
     MetricSpec("fanout_retained_transactions_total", "counter", "Transactions that committed retained values."),
     MetricSpec("fanout_retained_waiting_rows", "gauge", "Updates not committed to the file of retained values yet."),
+    MetricSpec("fanout_retained_waiting_bytes", "gauge", "Bytes of payloads and properties that wait with them."),
     MetricSpec("fanout_retained_alarm", "gauge", "1 while retained values cannot be written, else 0."),
 )
 """Every metric of a node, beside those of the process (`process_...`) that prometheus-client adds."""
@@ -371,7 +373,7 @@ def _server_samples(server: ServerStatus) -> Iterator[Sample]:
         if isinstance(value, dict):
             for label, count in value.items():
                 yield f"fanout_server_{name}", (label,), count
-        else:
+        elif not isinstance(value, tuple):
             yield f"fanout_server_{name}", (), value
 
 
@@ -397,6 +399,7 @@ def _retained_samples(retained: RetainedStatus) -> Iterator[Sample]:
     yield "fanout_retained_committed_total", (), retained.committed_total
     yield "fanout_retained_transactions_total", (), retained.transactions_total
     yield "fanout_retained_waiting_rows", (), retained.waiting_rows
+    yield "fanout_retained_waiting_bytes", (), retained.waiting_bytes
     yield "fanout_retained_alarm", (), retained.alarm is not None
 
 

@@ -209,6 +209,9 @@ class LinkDetail(LinkReadiness):
     )
     payload_bytes: NonNegativeInt = Field(description="Payload bytes held by the replica.")
     refused_total: NonNegativeInt = Field(description="Retained values not stored because of a limit of the replica.")
+    short_by: tuple[str, ...] = Field(
+        default=(), description="Keys of the limits that keep the newest value of a topic out now."
+    )
     received_total: NonNegativeInt = Field(description="PUBLISH packets received from the primary.")
     outside_total: NonNegativeInt = Field(description="Of these, messages dropped because no selector covers them.")
     overtaken_total: NonNegativeInt = Field(
@@ -259,6 +262,12 @@ class ServerStatus(_Document):
     subscriptions: NonNegativeInt = Field(description="Subscriptions of all sessions now.")
     audiences: NonNegativeInt = Field(description="Groups of sessions with identical subscriptions now.")
     retained_topics: NonNegativeInt = Field(description="Topics with a retained value that a client can read now.")
+    own_complete: bool = Field(
+        default=True, description="Whether the newest retained message of each topic published here is held."
+    )
+    own_short_by: tuple[str, ...] = Field(
+        default=(), description="Keys of the limits that keep such messages out now; they were delivered all the same."
+    )
     deliveries_total: NonNegativeInt = Field(description="PUBLISH packets handed to clients.")
     sent_bytes_total: NonNegativeInt = Field(description="Bytes written to clients.")
     received_total: NonNegativeInt = Field(description="PUBLISH packets received from clients.")
@@ -389,6 +398,7 @@ class RetainedStatus(_Document):
     committed_total: NonNegativeInt = Field(description="Updates committed.")
     transactions_total: NonNegativeInt = Field(description="Transactions that they took.")
     waiting_rows: NonNegativeInt = Field(description="Updates not committed yet, which are not acknowledged either.")
+    waiting_bytes: NonNegativeInt = Field(description="Bytes of their payloads and properties; 0 with disc_only.")
 
 
 class NodeStatus(_Document):

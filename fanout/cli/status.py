@@ -174,6 +174,8 @@ def _server_facts(server: ServerStatus) -> Iterator[tuple[str, str]]:
     yield "clients", f"{as_count(server.connections)} connected, {counted(server.sessions, 'session')}"
     yield "", f"{counted(server.subscriptions, 'subscription')} in {counted(server.audiences, 'audience')}"
     yield "retained", counted(server.retained_topics, "topic")
+    if not server.own_complete:
+        yield "", f"own topics incomplete: over {' and '.join(server.own_short_by)}"
     yield "delivered", f"{counted(server.deliveries_total, 'message')}, {as_bytes(server.sent_bytes_total)}"
     yield "received", counted(server.received_total, "message")
     yield "queued", f"{counted(server.queued_messages, 'message')}, {as_bytes(server.queued_bytes)}"

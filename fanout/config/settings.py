@@ -36,6 +36,7 @@ from fanout.config.values import (
     HttpAddress,
     ListenAddresses,
     ListenerAddress,
+    MessageCount,
     Name,
     NetworkAddress,
     Origin,
@@ -299,6 +300,9 @@ class RetainedConfig:
     """Used with a file and `interval` only: how long a written value may wait before it is forced to the disk."""
     cache_bytes: ByteCount = 256 * MIB
     """Used with `disc_only` only: how much of the file is in memory."""
+    max_messages: MessageCount = 0
+    """Retained values in each store: of each link, and of this node's own topics; more are delivered only, and counted;
+    0: no limit but those of the stores."""
     max_payload: PayloadBytes = 0
     """Bytes of the largest payload that is retained; larger ones are delivered only, and counted; 0: no limit."""
     expiry_s: Uint32 = 0

@@ -77,10 +77,6 @@ _CHOICE_HINTS = {"link.version": "Use 5 (MQTT 5) or 4 (MQTT 3.1.1), without quot
 _UNITS = {"_s": "seconds", "_days": "days", "_bytes": "bytes", "bytes_max": "bytes", "max_payload": "bytes"}
 """How the names of keys end whose values have a unit, which is not written behind the number."""
 _REFUSED_KEYS = {
-    "max_messages": (
-        "the number of retained values is limited for each store",
-        "Use topics_max of [[link]], and retained_topics_max of [server] for this node's own topics.",
-    ),
     "password": ("the password itself must not be in this file", "Use password_file or password_env."),
     "role": (
         "the file does not decide the role",

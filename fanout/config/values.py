@@ -36,6 +36,7 @@ __all__ = [
     "HttpAddress",
     "ListenAddresses",
     "ListenerAddress",
+    "MessageCount",
     "Name",
     "Network",
     "NetworkAddress",
@@ -272,6 +273,7 @@ ByteCount: TypeAlias = Annotated[int, Strict(), Field(ge=KIB, le=1024 * GIB)]
 ByteCountOrZero: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=1024 * 1024 * GIB)]
 # A Remaining Length of four bytes and the fixed header in front of it (MQTT 5, section 1.5.5).
 PacketBytes: TypeAlias = Annotated[int, Strict(), Field(ge=KIB, le=268_435_460)]
+MessageCount: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=1_000_000_000)]
 PayloadBytes: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=268_435_455)]
 DaysOrZero: TypeAlias = Annotated[float, Strict(), Field(ge=0, le=36_500, allow_inf_nan=False)]
 Seconds: TypeAlias = Annotated[float, Strict(), Field(ge=0.01, le=_DAY_S, allow_inf_nan=False)]

@@ -270,6 +270,7 @@ class DirectStore:
             committed_total=self._rows_total,
             transactions_total=self._transactions,
             waiting=self._rows,
+            waiting_bytes=0,
             alarm="the thread that writes the file ended unexpectedly" if stopped else alarm,
         )
 
@@ -394,7 +395,7 @@ class DirectStore:
                 if self._held or self._checkpoint_due.is_set():
                     self._checkpoint_due.clear()
                     self._checkpoint(database)
-        except (sqlite3.Error, OSError) as error:
+        except Exception as error:  # a bug too: nothing would be forced to the disk any more, and nobody told
             self._call_on_loop(self._fail, error)
         finally:
             database.close()

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CACHE_BYTES", "FORMAT", "FileDamagedError", "KeptFile", "Sync", "Writes", "translated"]
 
-FORMAT: Final = 1
-"""Version of the format; stands in the file as SQLite's `user_version`."""
+FORMAT: Final = 2
+"""Version of the format; stands in the file as SQLite's `user_version`.
+
+1 had no values with more than 65,535 bytes of properties, and is 2 otherwise: it becomes 2 when it is opened.
+"""
 
 Sync: TypeAlias = Literal["off", "interval", "always"]
 """When a committed transaction is forced to the disk, beyond which a loss of power may take it back.
@@ -47,6 +50,8 @@ _APPLICATION: Final = 0x66616E6F  # "fano"
 _CHECKPOINT_PAGES: Final = 8_000
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _ROWS_READ: Final = 4_096
+_STATEMENT_BYTES: Final = 64 * 1024 * 1024
+"""After so many bytes a statement ends: SQLite takes no parameter of 1,000,000,000, and it is in memory twice."""
 _SCHEMA: Final = (
     "CREATE TABLE store (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, session BLOB)",
     "CREATE TABLE retained (store INTEGER NOT NULL, topic BLOB NOT NULL, value BLOB NOT NULL,"
@@ -236,6 +241,8 @@ class KeptFile:
             database.execute("COMMIT")
         elif application != _APPLICATION:
             raise FileDamagedError("it was not made by fanout")
+        elif found == 1:
+            database.execute(f"PRAGMA user_version = {FORMAT}")
         elif found != FORMAT:
             raise StoreError(
                 f"the file of retained values {self.path} has format {found}, and this fanout reads {FORMAT}",
@@ -264,15 +271,24 @@ class KeptFile:
                 removed.append(topic)
                 removed_places.append(f"[{removed_at},{length}]")
                 removed_at += length
-                continue
-            value = encode_value(update)
-            pieces += (topic, value)
-            places.append(f"[{at},{length},{at + length},{len(value)}]")
-            at += length + len(value)
+            else:
+                value = encode_value(update)
+                pieces += (topic, value)
+                places.append(f"[{at},{length},{at + length},{len(value)}]")
+                at += length + len(value)
+            if at > _STATEMENT_BYTES or removed_at > _STATEMENT_BYTES:
+                self._execute(_PUT, store, pieces, places)
+                self._execute(_REMOVE, store, removed, removed_places)
+                at = removed_at = 1
+        self._execute(_PUT, store, pieces, places)
+        self._execute(_REMOVE, store, removed, removed_places)
+
+    def _execute(self, statement: str, store: int, pieces: list[bytes], places: list[str]) -> None:
+        """Execute a statement for what was collected, if anything, and forget that."""
         if pieces:
-            self.database.execute(_PUT, (store, b"".join(pieces), f"[{','.join(places)}]"))
-        if removed:
-            self.database.execute(_REMOVE, (store, b"".join(removed), f"[{','.join(removed_places)}]"))
+            self.database.execute(statement, (store, b"".join(pieces), f"[{','.join(places)}]"))
+            pieces.clear()
+            places.clear()
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Final
 
 from fanout.kept.table import KeptTable
+from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
 from fanout.replica.topic_tree import TopicTree
 from fanout.replica.update import ChangeKind, Changes, Phase, Update
@@ -56,6 +57,7 @@ class DiscReplica(Replica):
         topics_max: int | None = None,
         bytes_max: int | None = None,
         payload_max: int | None = None,
+        limit_keys: LimitKeys = LIMIT_KEYS,
     ) -> None:
         """Make an empty replica; `load` gives it what the store has.
 
@@ -65,8 +67,15 @@ class DiscReplica(Replica):
             topics_max: See there.
             bytes_max: See there.
             payload_max: See there.
+            limit_keys: See there.
         """
-        super().__init__(selectors=selectors, topics_max=topics_max, bytes_max=bytes_max, payload_max=payload_max)
+        super().__init__(
+            selectors=selectors,
+            topics_max=topics_max,
+            bytes_max=bytes_max,
+            payload_max=payload_max,
+            limit_keys=limit_keys,
+        )
         self._table = table
         self._tree = _NoIndex()
         self._before: dict[bytes, Update | None] = {}
@@ -108,17 +117,23 @@ class DiscReplica(Replica):
             self._elsewhere += len(self.values)
             self.values.clear()
             self.selector_of.clear()
-        self.refused_total = 0
+        self._forget_refused()
         return dropped
 
     def forget(self) -> None:
         """Count from nothing again: the file is another one, and empty."""
         self.values.clear()
         self.selector_of.clear()
-        self.payload_bytes = self.topic_bytes = self.refused_total = self._elsewhere = self._digest = 0
+        self.payload_bytes = self.topic_bytes = self._elsewhere = self._digest = 0
+        self._forget_refused()
         self._counts = [0] * len(self._counts)
         self._digests = [0] * len(self._digests)
         self._next_expiry = None
+
+    def _forget_refused(self) -> None:
+        self.refused_total = 0
+        self.refused_by = dict.fromkeys(self.refused_by, 0)
+        self.refused.clear()
 
     # --- what others ask ---
 
@@ -267,7 +282,7 @@ class DiscReplica(Replica):
         """Begin to note which topics of one selector arrive; see `Replica.begin_pass`."""
         topics = list(seen)  # before the marks of the pass before are gone
         self.drop_pass()
-        super().begin_pass(selector_index)
+        super().begin_pass(selector_index, seen=() if seen == () else iter(()))
         self._pass = self._table.begin_pass()
         for start in range(0, len(topics), _PIECE):
             self._table.mark(self._pass, _SEEN, topics[start : start + _PIECE])

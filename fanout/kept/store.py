@@ -13,33 +13,44 @@ once too much waits `hold` is told: nothing is acknowledged that is not committe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from fanout.errors import StoreError
 from fanout.kept.file import FileDamagedError, KeptFile, Sync
 from fanout.replica.update import ChangeKind, Changes, Update
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
-__all__ = ["ROWS_HIGH", "ROWS_LOW", "KeptStats", "KeptStore", "stored_rows"]
+__all__ = ["BYTES_HIGH", "BYTES_LOW", "ROWS_HIGH", "ROWS_LOW", "KeptStats", "KeptStore", "stored_rows"]
 
 ROWS_HIGH: Final = 1_000_000
 """Updates that may wait for the disk before `hold` is told."""
 ROWS_LOW: Final = 200_000
 """Updates below which it is told again."""
+BYTES_HIGH: Final = 256 * 1024 * 1024
+"""Bytes of payloads and properties of which the same holds as of `ROWS_HIGH`."""
+BYTES_LOW: Final = 64 * 1024 * 1024
+"""Bytes below which `hold` is told again."""
 _ROWS_AT_ONCE: Final = 20_000
 """After so many updates a transaction ends, so that who waits for the first of them does not wait for all."""
+_BYTES_AT_ONCE: Final = 64 * 1024 * 1024
+"""After so many bytes a transaction ends, so that neither memory nor the write-ahead log grows with what waits."""
 _RETRY_S: Final = 1.0
 _STORES: Final = frozenset({int(ChangeKind.NEW), int(ChangeKind.REPLACED)})
 _REMOVES: Final = frozenset({int(ChangeKind.REMOVED), int(ChangeKind.REFUSED)})
 _UNTOUCHED: Final = bytes({int(ChangeKind.MESSAGE), int(ChangeKind.UNCHANGED)})
+_PAYLOAD: Final = itemgetter(1)
+_PROPERTIES: Final = itemgetter(4)
 
 Done = Callable[[], None]
 
@@ -58,6 +69,8 @@ class KeptStats:
     """Transactions they took."""
     waiting: int
     """Updates handed over and not committed."""
+    waiting_bytes: int
+    """Bytes of payloads and properties handed over and not committed."""
     alarm: str
     """Why nothing can be written now; empty when it can."""
 
@@ -70,6 +83,7 @@ class _Unit:
     changes: Sequence[Changes]
     session: bytes | None
     rows: int
+    size: int
     done: Done | None
 
 
@@ -112,15 +126,19 @@ class KeptStore:
         self._woken = False
         self._closing = threading.Event()
         self._close_by = 0.0  # monotonic time of the machine; meaningful once `_closing` is set
-        self._put_rows = 0  # counted by the event loop
-        self._done_rows = 0  # counted by the thread
+        self._put_rows = self._put_bytes = 0  # counted by the event loop
+        self._done_rows = self._done_bytes = 0  # counted by the thread
         self._transactions = 0
         self._held = False
         self._alarm = ""
+        self._failed = asyncio.Event()
+        self._failure: Exception | None = None
+        """Why the thread ended before its time."""
         # The transaction under way, which is tried again until it succeeds.
         self._values: dict[str, dict[bytes, Update | None]] = {}
         self._sessions: dict[str, bytes | None] = {}
         self._rows = 0
+        self._bytes = 0
         self._units = 0
         self._done: list[Done] = []
         self._unforced = False
@@ -189,12 +207,14 @@ class KeptStore:
         rows = sum(map(stored_rows, changes))
         if not rows and session is None and done is None:
             return
+        size = sum(map(_size, changes))
         self._put_rows += rows
-        self._queue.append(_Unit(store, changes, session, rows, done))
+        self._put_bytes += size
+        self._queue.append(_Unit(store, changes, session, rows, size, done))
         if not self._woken:
             self._woken = True
             self._wake.set()
-        if not self._held and self.waiting > ROWS_HIGH:
+        if not self._held and (self.waiting > ROWS_HIGH or self.waiting_bytes > BYTES_HIGH):
             self._held = True
             self._hold(True)
 
@@ -203,16 +223,33 @@ class KeptStore:
         """How many updates are not committed yet."""
         return self._put_rows - self._done_rows
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of payloads and properties that wait with them."""
+        return self._put_bytes - self._done_bytes
+
+    async def wait_failed(self) -> None:
+        """Wait until the writer ends before `close`, which only a bug makes it do: nothing is acknowledged any more.
+
+        Raises:
+            StoreError: It did.
+        """
+        await self._failed.wait()
+        raise StoreError(
+            f"the thread that writes retained values to {self.path} ended: {self._failure!r}",
+            hint="This is a bug: report it with the log. What was acknowledged is in the file",
+        ) from self._failure
+
     def stats(self) -> KeptStats:
         """Return the figures of this moment."""
-        stopped = self._loop is not None and not self._thread.is_alive() and not self._closing.is_set()
         return KeptStats(
             path=self.path,
             file_bytes=self._file.size_bytes if self._file is not None else 0,
             committed_total=self._done_rows,
             transactions_total=self._transactions,
             waiting=self.waiting,
-            alarm="the writer ended unexpectedly" if stopped else self._alarm,
+            waiting_bytes=self.waiting_bytes,
+            alarm="the writer ended unexpectedly" if self._failure is not None else self._alarm,
         )
 
     def close(self, *, timeout_s: float) -> bool:
@@ -240,13 +277,24 @@ class KeptStore:
         """Tell on the event loop that a transaction is committed."""
         for each in done:
             each()
-        if self._held and self.waiting < ROWS_LOW:
+        if self._held and self.waiting < ROWS_LOW and self.waiting_bytes < BYTES_LOW:
             self._held = False
             self._hold(False)
 
     # From here on: the writer's thread.
 
     def _run(self) -> None:
+        try:
+            self._write_all()
+        except Exception as error:  # whatever it is: nobody else would see it, and the node would wait for ever
+            self._failure = error
+            if self._loop is not None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(self._failed.set)
+        finally:
+            self._opened.close()
+
+    def _write_all(self) -> None:
         closing = False
         while not (closing and self._is_over()):
             if not self._queue and not self._units:
@@ -259,14 +307,13 @@ class KeptStore:
             force = self._unforced and (closing or time.monotonic() >= self._force_at)
             if (self._units or force) and not self._commit(force=force):
                 self._closing.wait(_RETRY_S)
-        self._opened.close()
 
     def _is_over(self) -> bool:
         return (not self._queue and not self._units) or time.monotonic() >= self._close_by
 
     def _take(self) -> None:
         """Add what waits to the transaction under way."""
-        while self._queue and (self._rows < _ROWS_AT_ONCE or self._alarm):
+        while self._queue and self._rows < _ROWS_AT_ONCE and self._bytes < _BYTES_AT_ONCE:
             unit = self._queue.popleft()
             values = self._values.setdefault(unit.store, {})
             for changes in unit.changes:
@@ -276,6 +323,7 @@ class KeptStore:
             if unit.done is not None:
                 self._done.append(unit.done)
             self._rows += unit.rows
+            self._bytes += unit.size
             self._units += 1
 
     def _commit(self, *, force: bool) -> bool:
@@ -296,9 +344,10 @@ class KeptStore:
         else:
             self._unforced = False
         self._done_rows += self._rows
+        self._done_bytes += self._bytes
         self._transactions += 1
         done, self._done = self._done, []
-        self._values, self._sessions, self._rows, self._units = {}, {}, 0, 0
+        self._values, self._sessions, self._rows, self._bytes, self._units = {}, {}, 0, 0, 0
         if (done or self._held) and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._tell, done)
         return True
@@ -308,6 +357,12 @@ def stored_rows(changes: Changes) -> int:
     """Return how many of a batch's updates are to be written."""
     kinds = changes.kinds
     return len(kinds.translate(None, _UNTOUCHED))
+
+
+def _size(changes: Changes) -> int:
+    """Return the bytes that a batch keeps in memory, its messages' too, but for topics."""
+    updates = changes.updates
+    return sum(map(len, map(_PAYLOAD, updates))) + sum(map(len, map(_PROPERTIES, updates)))
 
 
 def _merge(values: dict[bytes, Update | None], changes: Changes) -> None:

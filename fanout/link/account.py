@@ -88,8 +88,8 @@ class Account:
         self._last_error: FanoutError | None = None
         self._control_refusal = ""
         """Why heartbeats do not come back, as it was logged; empty when they do."""
-        self._refusals_told = 0
-        """Epoch in which it was told that the replica is full."""
+        self._refusals_told: set[tuple[int, str]] = set()
+        """Of the epoch: limits of which it was told that they keep values out."""
 
     def status(self, *, primary: Address, missing: MissingTopics) -> LinkStatus:
         """Return how the link is at the moment.
@@ -101,13 +101,15 @@ class Account:
         session, replica = self._session, self._replica
         life, inbox, content = session.life, session.inbox, session.reception.content
         now = self._clock.monotonic()
+        short_by = replica.refused.limits(self._clock.now_ns())
+        error = _shortage(short_by) if short_by and self.state is LinkState.LIVE else self._last_error
         selectors = tuple(
             SelectorStatus(
                 filter=selector.filter,
                 topics=replica.count(index),
                 digest=replica.digest(index),
                 evidence=evidence,
-                complete=evidence is not None and not life.refused_in_epoch,
+                complete=evidence is not None and not short_by,
                 unfit=dict(content.unfit[index]) if content is not None else {},
             )
             for index, (selector, evidence) in enumerate(zip(self._config.selectors, life.evidence, strict=True))
@@ -122,8 +124,8 @@ class Account:
             topics=len(replica),
             selectors=selectors,
             evidence=_weakest(life.evidence) if all(each.complete for each in selectors) else None,
-            last_error=None if self._last_error is None else self._last_error.message,
-            last_error_hint=None if self._last_error is None else self._last_error.hint or None,
+            last_error=None if error is None else error.message,
+            last_error_hint=None if error is None else error.hint or None,
             lag_ns=session.control.lag_ns(now),
             items_behind=session.backlog.items(now, newest=session.reception.newest_stamp),
             round_trip_ns=session.control.round_trip_ns(),
@@ -134,6 +136,7 @@ class Account:
             overtaken_total=session.reception.overtaken_total,
             truncated_total=life.truncated_total,
             refused_total=replica.refused_total,
+            short_by=short_by,
             payload_bytes=replica.payload_bytes,
             reconnects_total=max(0, inbox.connections_total - 1),
             snapshot_seconds=life.snapshot_seconds,
@@ -207,15 +210,17 @@ class Account:
                 self._logger.warning("session lost, serving stale values", reason=reason, grace_s=self._config.grace_s)
 
     def note_refusals(self) -> None:
-        """Tell, once in an epoch, that a limit of the replica keeps values out."""
-        life = self._session.life
-        if life.refused_in_epoch and self._refusals_told != life.epoch:
-            self._refusals_told = life.epoch
-            self._last_error = FanoutError(
-                "the replica is full: retained values are delivered but not held",
-                hint="Raise topics_max or bytes_max of the link",
-            )
-            self._logger.error("replica is full", topics=len(self._replica))
+        """Tell, once in an epoch of each, that a limit of the replica keeps values out."""
+        epoch = self._session.life.epoch
+        for limit in self._replica.refused.limits(self._clock.now_ns()):
+            if (epoch, limit) not in self._refusals_told:
+                self._refusals_told = {told for told in self._refusals_told if told[0] == epoch} | {(epoch, limit)}
+                self._logger.error(
+                    "a limit keeps retained values out",
+                    limit=limit,
+                    topics=len(self._replica),
+                    hint=_shortage((limit,)).hint,
+                )
 
     def note_torn_down(self, reason: str, *, topics: int) -> None:
         """Tell that the replica was removed.
@@ -337,6 +342,15 @@ class Account:
             detail=detail,
             epoch=self._session.life.epoch,
         )
+
+
+def _shortage(limits: tuple[str, ...]) -> FanoutError:
+    """Return what the status says of limits that keep values out."""
+    keys = " and ".join(limits)
+    return FanoutError(
+        f"over {keys}: retained values are delivered but not held",
+        hint=f"Raise {keys}; or it ends by itself when their topics are cleared, expire, or get values that fit",
+    )
 
 
 def _weakest(evidence: list[Evidence | None]) -> Evidence | None:

@@ -127,10 +127,14 @@ def kinds_of(payload: bytes, properties: bytes) -> frozenset[ContentKind]:
 
 def _is_json(payload: bytes) -> bool:
     try:
-        json.loads(payload)
+        json.loads(payload, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON (RFC 8259, section 6)")
 
 
 def _removal(update: Update, selector: Selector) -> Update:

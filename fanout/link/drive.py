@@ -50,7 +50,7 @@ class Drive:
             keeping: Where they outlive the process; None for nowhere.
             clock: The time.
             on_event: Told of every event that is no batch, in its place among them.
-            on_full: Told, again and again, while a limit of the replica keeps values of the epoch out.
+            on_full: Told whenever a limit of the replica has kept values out.
             on_crash: Told of a bug, here or in the sink, when something was to be done that nobody awaits.
         """
         self._link = link
@@ -65,6 +65,8 @@ class Drive:
         self._connection: LinkConnection | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
+        self._refused_told = 0
+        """Of the replica's `refused_total`: how much was told."""
         self._planned_expiry_ns: int | None = None
         """The replica's next expiry when the timer was last planned."""
 
@@ -110,7 +112,8 @@ class Drive:
                     self._sink.dispatch(changes)
             else:
                 self._on_event(event)
-        if self._session.life.refused_in_epoch:
+        if self._replica.refused_total != self._refused_told:
+            self._refused_told = self._replica.refused_total
             self._on_full()
 
     def write_and_plan(self) -> None:

@@ -38,8 +38,6 @@ class KeptSession:
     """Why it is not known to, in words; empty when it is."""
     control_permitted: bool | None
     """Whether control messages come back."""
-    refused: int
-    """Retained values of this epoch that a limit kept out."""
     session_expiry_s: int
     """How long the primary keeps the session without a connection."""
     unreleased: frozenset[int] = frozenset()
@@ -84,7 +82,6 @@ def encode_session(session: KeptSession, config: LinkConfig, *, node_id: str, se
         "order": session.order.value,
         "why_unordered": session.why_unordered,
         "control_permitted": session.control_permitted,
-        "refused": session.refused,
         "session_expiry_s": session.session_expiry_s,
         "unreleased": sorted(session.unreleased),
         "unfinished": sorted(session.unfinished),
@@ -131,7 +128,6 @@ def _find(document: dict[str, Any], config: LinkConfig, *, node_id: str) -> Resu
         order=Order(document["order"]),
         why_unordered=document["why_unordered"],
         control_permitted=document["control_permitted"],
-        refused=document["refused"],
         session_expiry_s=document["session_expiry_s"],
         unreleased=frozenset(document["unreleased"]),
         unfinished=frozenset(document["unfinished"]),

@@ -142,7 +142,6 @@ class SessionLife:
         self._snapshot_topics = 0
         self._left_below_qos: tuple[int, ...] = ()
         """Positions of selectors whose subscriptions had, or may have had, QoS 0 when the connection was lost."""
-        self._refused_before = 0
         self._events: list[Event] = []
 
     def at(self, now_ns: int, now: float) -> None:
@@ -159,17 +158,15 @@ class SessionLife:
         events, self._events = self._events, []
         return events
 
-    def restore(self, *, epoch: int, evidence: Iterable[Evidence | None], refused: int) -> None:
+    def restore(self, *, epoch: int, evidence: Iterable[Evidence | None]) -> None:
         """Go on with the epoch of an earlier process, whose values the replica has.
 
         Args:
             epoch: See the class.
             evidence: See the class.
-            refused: Retained values of it that a limit kept out.
         """
         self.epoch = epoch
         self.evidence = list(evidence)
-        self._refused_before = self._replica.refused_total - refused
 
     # --- what is known of it ---
 
@@ -189,11 +186,6 @@ class SessionLife:
     def is_sweeping(self) -> bool:
         """Whether what a proved set did not bring is being looked for and removed: `sweep` does the next step."""
         return self._proved is not None and self._proved[0] is self.stage
-
-    @property
-    def refused_in_epoch(self) -> int:
-        """Retained values of this epoch that a limit of the replica kept out."""
-        return self._replica.refused_total - self._refused_before
 
     @property
     def is_staged(self) -> bool:
@@ -405,7 +397,7 @@ class SessionLife:
         self._count.begin_epoch()
         self._reception.begin_session()
         self.give_up(self._outgoing.begin_session())
-        self._refused_before = self._replica.refused_total
+        self._replica.refused.clear()
         self._left_below_qos = ()
         self.tenure.begin()
 

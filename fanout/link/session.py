@@ -137,7 +137,7 @@ class LinkSession:
             now: Monotonic seconds.
         """
         kept = resumption.session
-        self.life.restore(epoch=kept.epoch, evidence=kept.evidence, refused=kept.refused)
+        self.life.restore(epoch=kept.epoch, evidence=kept.evidence)
         self.life.tenure.restore(resumption, now_ns=now_ns, now=now)
         self.primary.learn(kept.fence, kept.order, kept.why_unordered)
         self.primary.is_mosquitto = kept.is_mosquitto
@@ -157,7 +157,6 @@ class LinkSession:
             order=self.primary.order,
             why_unordered=self.primary.why_unordered,
             control_permitted=self.control.permitted,
-            refused=life.refused_in_epoch,
             session_expiry_s=life.tenure.expiry_s,
             unreleased=self.reception.unreleased,
             unfinished=self._outgoing.unfinished if self._forwards else frozenset(),

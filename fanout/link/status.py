@@ -111,6 +111,8 @@ class LinkStatus:
     """Snapshots and verifications given up because the retained set did not come whole."""
     refused_total: int
     """Retained values that a limit of the replica kept out."""
+    short_by: tuple[str, ...]
+    """Keys of the limits that keep out the newest value of a topic now; empty when the replica lacks nothing."""
     payload_bytes: int
     """Payload bytes held by the replica."""
     reconnects_total: int

@@ -165,7 +165,7 @@ class NodeDocuments:
 
     def _verdict(self) -> Verdict:
         pool = self._node.pool
-        unserved = pool.reasons() if pool is not None else ()
+        unserved = (self._node.opening,) if self._node.opening else pool.reasons() if pool is not None else ()
         return judge(self._node.drain.phase, (link.status() for link in self._node.links), unserved=unserved)
 
     @staticmethod
@@ -189,6 +189,7 @@ class NodeDocuments:
             stale_left_seconds=status.stale_left_s,
             payload_bytes=status.payload_bytes,
             refused_total=status.refused_total,
+            short_by=status.short_by,
             received_total=status.received_total,
             outside_total=status.outside_total,
             overtaken_total=status.overtaken_total,
@@ -217,8 +218,12 @@ class NodeDocuments:
         if server is None:
             return None
         figures = dataclasses.asdict(server.stats())
-        figures["limits_reached_total"] |= self._node.ingress.limits_reached
-        return ServerStatus(**figures, retained_topics=len(self._node.store))
+        own = self._node.own
+        figures["limits_reached_total"] |= own.refused_by
+        short_by = own.refused.limits(self._node.clock.now_ns())
+        return ServerStatus(
+            **figures, retained_topics=len(self._node.store), own_complete=not short_by, own_short_by=short_by
+        )
 
     def _access(self) -> AccessStatus | None:
         gate, pool = self._node.gate, self._node.pool
@@ -278,6 +283,8 @@ class NodeDocuments:
             limits["access.password_queue_max"] = config.access.password_queue_max
             if config.access.http is not None:
                 limits["access.http.queue_max"] = config.access.http.queue_max
+        if config.retained.max_messages:
+            limits["retained.max_messages"] = config.retained.max_messages
         if config.retained.max_payload:
             limits["retained.max_payload"] = config.retained.max_payload
         if config.log is not None:

@@ -13,7 +13,7 @@ from typing import Protocol
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
-from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, Update, content_digest
+from fanout.replica.update import Changes, Phase, Stamp, Update, content_digest
 from fanout.selection import Selector
 from fanout.server.collaborators import PublishVerdict
 from fanout.server.receiving import Verdict
@@ -21,7 +21,6 @@ from fanout.stamp import STAMP_HEAD, StampCount, split_stamp
 
 __all__ = ["Forward", "LocalIngress"]
 
-_MAX_PAYLOAD = "retained.max_payload"
 _SYS = b"$SYS"
 _LEVEL_ENDS = (b"", b"/")
 
@@ -38,8 +37,6 @@ class LocalIngress:
 
     Attributes:
         replica: The retained values of the topics that clients publish at this node.
-        limits_reached: How many retained messages a limit of the replica kept out, by its key in `[server]`; those over
-            `max_payload` of `[retained]` were delivered all the same.
     """
 
     def __init__(
@@ -65,7 +62,6 @@ class LocalIngress:
             expiry_s: When a retained value expires whose publisher did not say, in seconds; 0: never.
         """
         self.replica = replica
-        self.limits_reached = {"retained_topics_max": 0, "retained_bytes_max": 0, _MAX_PAYLOAD: 0}
         self._stamps = stamps
         self._selectors = tuple(selectors)
         self._control_prefixes = tuple(control_prefixes)
@@ -78,7 +74,6 @@ class LocalIngress:
         updates: list[Update] = []
         success = ReasonCode.SUCCESS
         guarded = bool(self._selectors)
-        space: _Space | None = None
         own_expires_ns = now_ns + self._expiry_ns if self._expiry_ns else 0
         stamps = self._stamps
         node_id, epoch, sequence, origin_us = stamps.node, stamps.epoch, stamps.sequence, now_ns // 1000
@@ -87,12 +82,6 @@ class LocalIngress:
             if (topic[:4] == _SYS and topic[4:5] in _LEVEL_ENDS) or (guarded and self._owner(topic) is not None):
                 verdicts.append(self._of_replica(row))
                 continue
-            if flags & 1:
-                space = space or _Space(self.replica, rows)
-                if space.is_short and (reached := space.take(topic, payload)):
-                    self.limits_reached[reached] += 1
-                    verdicts.append(ReasonCode.QUOTA_EXCEEDED)
-                    continue
             stamp = None
             if properties and properties.find(STAMP_HEAD) >= 0:  # half the time of `in`
                 properties, stamp = split_stamp(properties)
@@ -116,7 +105,6 @@ class LocalIngress:
         stamps.sequence = sequence
         if updates:
             changes = self.replica.apply(updates, phase=Phase.LIVE)
-            self.limits_reached[_MAX_PAYLOAD] += changes.kinds.count(ChangeKind.REFUSED)  # the others are refused above
             committed = self._accept(changes, client_id)
             if committed is not None:
                 # At QoS 0 too, where nobody is told: publishers of a worker wait when too much is not answered.
@@ -155,40 +143,3 @@ class LocalIngress:
             return ReasonCode.NOT_AUTHORIZED
         selector, forward = owner
         return forward(row, prefix=selector.prefix.encode())
-
-
-class _Space:
-    """What is left in a replica for the retained messages of a run.
-
-    The replica itself would deliver what it has no room for and not keep it, and forget the value before it: right for
-    what a primary has accepted already, wrong for what can still be refused.
-    """
-
-    def __init__(self, replica: Replica, rows: list[PublishRow]) -> None:
-        topics_max, bytes_max = replica.topics_max, replica.bytes_max
-        self._replica = replica
-        self._topics_left = len(rows) if topics_max is None else topics_max - len(replica)
-        used = replica.payload_bytes + replica.topic_bytes
-        self._bytes_left = None if bytes_max is None else bytes_max - used
-        self._set: dict[bytes, int] = {}  # what this run has set: topic to bytes of its payload, 0 for removed
-        self.is_short = self._topics_left < len(rows) or (
-            self._bytes_left is not None and self._bytes_left < sum(len(row[0]) + len(row[1]) for row in rows)
-        )
-        """Whether it may not do; else `take` need not be called."""
-
-    def take(self, topic: bytes, payload: bytes) -> str:
-        """Take what a retained message needs; return the key of the limit that has no room for it, else nothing."""
-        held = self._replica.view.get(topic)
-        before = self._set.get(topic, len(held[1]) if held is not None else 0)
-        after = len(payload)
-        topics = (after > 0) - (before > 0)
-        grown = after - before + topics * len(topic)
-        if topics > self._topics_left and topics > 0:
-            return "retained_topics_max"
-        if self._bytes_left is not None:
-            if grown > self._bytes_left and grown > 0:
-                return "retained_bytes_max"
-            self._bytes_left -= grown
-        self._topics_left -= topics
-        self._set[topic] = after
-        return ""

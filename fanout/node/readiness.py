@@ -58,7 +58,7 @@ def reason_against(status: LinkStatus) -> str | None:
             return f"stale ({status.stale_reason}), {state}{error}"
         return f"{state}, waits for {waits_for}{error}"
     if not all(selector.complete for selector in status.selectors):
-        return "incomplete: a limit kept values out"
+        return f"incomplete: a limit kept values out ({', '.join(status.short_by)})"
     if status.withheld is not None:
         return f"live, but {status.withheld}"
     return None
@@ -76,7 +76,7 @@ def judge(phase: NodePhase, links: Iterable[LinkStatus], *, unserved: tuple[str,
     Args:
         phase: Where the node is in its life.
         links: Its links.
-        unserved: Why its workers cannot serve clients; empty when they can.
+        unserved: Why clients cannot be served by it, or by its workers; empty when they can.
     """
     own = () if phase is NodePhase.SERVING else (f"the node is {phase.value}",)
     reasons = (*own, *link_reasons(links), *unserved)

@@ -37,6 +37,7 @@ from fanout.node.missing import MissingAnnouncer
 from fanout.node.replication_log import describe, log_loaded, make_log
 from fanout.node.store import JoinedStore
 from fanout.node.sys_topics import SysTopics
+from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes
 from fanout.replog.columns import LogSource
@@ -109,6 +110,7 @@ class Node:
             OWN_STORE,
             topics_max=server_config.retained_topics_max if server_config else 0,
             bytes_max=server_config.retained_bytes_max if server_config else 0,
+            limit_keys=LimitKeys("retained_topics_max", "retained_bytes_max"),
         )
         self._sys = SysTopics()
         self.store = JoinedStore(
@@ -153,6 +155,8 @@ class Node:
         agent = config.http.agent_listen if config.http else None
         self.agent = AgentListener(self.documents.agent_line, host=agent.host, port=agent.port) if agent else None
         """Answers load balancers of the kind HAProxy; None when the configuration has no such port."""
+        self.opening = "the node is starting"
+        """What the node does before it serves anybody; empty once it does."""
         self.drain = Drain(seconds=config.node.drain_s if self.server is not None else 0.0, logger=self._logger)
         """Whether the node serves, and how it ends."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -168,37 +172,39 @@ class Node:
         return self._log
 
     async def start(self) -> None:
-        """Start every part: retained values on disk, log, clients' listeners, HTTP interface, links.
+        """Start every part: HTTP interface, retained values on disk, log, clients' listeners, links.
+
+        The HTTP interface is first: what is on disk may take a minute, in which the process is alive and not ready.
 
         Raises:
             ListenError: An address cannot be bound.
             LogError: The replication log cannot be opened.
             StoreError: The file of retained values cannot be opened.
         """
-        if self.kept is not None:
-            await asyncio.to_thread(self._load_kept)
-        if self._log is not None:
-            await asyncio.to_thread(self._log.open)
-            self._log.event("start", detail=describe(self.config))
-            if self._own_source is not None:
-                await log_loaded(self._log, self.own, source=self._own_source)
+        if self.http is not None:
+            await self.http.start()
+        try:
+            await self._open_files()
+        except BaseException:
+            if self.http is not None:
+                await self.http.stop()
+            raise
         try:
             if self.kept is not None:
                 self.kept.start()
             self.standing_changed()
             if self.server is not None:
                 await self.server.start()
-            if self.http is not None:
-                await self.http.start()
             if self.agent is not None:
                 await self.agent.start()
         except BaseException:
             await self.stop()
             raise
+        self.opening = ""
         self.spawn("housekeeping", self._keep_house)
         if self.http is not None:
             self.spawn("http", self.http.wait_failed)
-        if isinstance(self.kept, DirectStore):
+        if self.kept is not None:
             self.spawn("retained values", self.kept.wait_failed)
         if self.pool is not None:
             self.spawn("workers", self.pool.wait_failed)
@@ -217,6 +223,17 @@ class Node:
             self._logger.warning(
                 "configuration needs a look", key=caution.key, problem=caution.problem, hint=caution.hint
             )
+
+    async def _open_files(self) -> None:
+        if self.kept is not None:
+            self.opening = "the node is loading retained values from disk"
+            await asyncio.to_thread(self._load_kept)
+        self.opening = "the node is starting"
+        if self._log is not None:
+            await asyncio.to_thread(self._log.open)
+            self._log.event("start", detail=describe(self.config))
+            if self._own_source is not None:
+                await log_loaded(self._log, self.own, source=self._own_source)
 
     async def stop(self) -> None:
         """Stop every part: clients leave first, while everything still works; the replication log is last.
@@ -385,9 +402,19 @@ class Node:
         )
 
     def _make_replica(
-        self, store: str, *, selectors: Sequence[Selector] = (), topics_max: int | None, bytes_max: int | None
+        self,
+        store: str,
+        *,
+        selectors: Sequence[Selector] = (),
+        topics_max: int,
+        bytes_max: int,
+        limit_keys: LimitKeys = LIMIT_KEYS,
     ) -> Replica:
-        payload_max = self.config.retained.max_payload or None
+        retained = self.config.retained
+        payload_max = retained.max_payload or None
+        if 0 < retained.max_messages < topics_max:
+            topics_max = retained.max_messages
+            limit_keys = dataclasses.replace(limit_keys, topics="retained.max_messages")
         if isinstance(self.kept, DirectStore):
             return DiscReplica(
                 self.kept.table(store),
@@ -395,8 +422,15 @@ class Node:
                 topics_max=topics_max,
                 bytes_max=bytes_max,
                 payload_max=payload_max,
+                limit_keys=limit_keys,
             )
-        return Replica(selectors=selectors, topics_max=topics_max, bytes_max=bytes_max, payload_max=payload_max)
+        return Replica(
+            selectors=selectors,
+            topics_max=topics_max,
+            bytes_max=bytes_max,
+            payload_max=payload_max,
+            limit_keys=limit_keys,
+        )
 
     def _load_kept(self) -> None:
         """Give the replicas what an earlier process left, and the links its sessions."""

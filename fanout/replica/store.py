@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 
+from fanout.replica.refused import LIMIT_KEYS, LimitKeys, RefusedTopics
 from fanout.replica.topic_tree import TopicTree
 from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, Update, content_digest
 from fanout.selection import Selector
@@ -56,6 +57,8 @@ class Replica:
         topic_bytes: Sum of the topic lengths of all values; together with the payloads it is at most
         `bytes_max`.
         refused_total: Retained values that a limit kept out, since the replica was made.
+        refused_by: The same by the key of the limit.
+        refused: Topics that a limit keeps out at the moment.
     """
 
     def __init__(
@@ -65,15 +68,18 @@ class Replica:
         topics_max: int | None = None,
         bytes_max: int | None = None,
         payload_max: int | None = None,
+        limit_keys: LimitKeys = LIMIT_KEYS,
     ) -> None:
         """Make an empty replica.
 
         Args:
             selectors: The link's selectors, which must not overlap; empty for a node's own namespace.
-            topics_max: Most topics; None for no limit. A further one is delivered, not stored, and counted.
+            topics_max: Most topics; None for no limit. A further one is delivered as a message without RETAIN, not
+                stored, and counted.
             bytes_max: Most bytes of topics and payloads; None for no limit.
             payload_max: Bytes of the largest payload that is stored; None for no limit. A larger one is treated as
                 one for which there is no room.
+            limit_keys: Where these limits come from, for those who tell of them.
         """
         self.selectors = tuple(selectors)
         self.topics_max = topics_max
@@ -83,7 +89,10 @@ class Replica:
         self.selector_of: dict[bytes, int] = {}
         self.payload_bytes = 0
         self.topic_bytes = 0
+        self.limit_keys = limit_keys
         self.refused_total = 0
+        self.refused_by = dict.fromkeys(limit_keys.all(), 0)
+        self.refused = RefusedTopics()
         self._elsewhere = 0
         """How many topics have a value that is not in `values`."""
         self._tree = TopicTree()
@@ -159,6 +168,7 @@ class Replica:
         payload_bytes = self.payload_bytes
         topic_bytes = self.topic_bytes
         digest_change = 0
+        refusals: list[tuple[str, bool]] = []  # of each refused one, in order: its limit, and whether it had a value
         for update in updates:
             topic, payload, _, retain, properties, _, expires_ns, digest, _ = update
             if not retain:
@@ -174,7 +184,8 @@ class Replica:
                     or (bytes_max is not None and payload_bytes + topic_bytes + len(payload) + len(topic) > bytes_max)
                     or len(payload) > payload_max
                 ):
-                    self.refused_total += 1
+                    full = topics_max is not None and len(values) >= topics_max
+                    refusals.append((self._limit(payload, full=full), False))
                     mark(_REFUSED)
                     continue
                 values[topic] = update
@@ -220,7 +231,7 @@ class Replica:
             topic_bytes -= len(topic)
             self._drop(topic, held)
             if payload:
-                self.refused_total += 1
+                refusals.append((self._limit(payload, full=False), True))
                 mark(_REFUSED)
             else:
                 mark(_REMOVED)
@@ -233,9 +244,47 @@ class Replica:
         if self._seen is not None and of_pass:
             self._note_pass(updates, kinds, copies=copies)
         dispatch = updates
-        if copies and _UNCHANGED in kinds:
+        if refusals or self.refused:
+            dispatch = self._note_refusals(updates, kinds, refusals, copies=copies)
+        elif copies and _UNCHANGED in kinds:
             dispatch = [update for update, kind in zip(updates, kinds, strict=True) if kind != _UNCHANGED]
         return Changes(updates, kinds, dispatch, phase)
+
+    def _limit(self, payload: bytes, *, full: bool) -> str:
+        """Return which limit has no room for a payload; `full`: there is none for its topic."""
+        keys = self.limit_keys
+        if self.payload_max is not None and len(payload) > self.payload_max:
+            return keys.payload
+        return keys.topics if full else keys.size
+
+    def _note_refusals(
+        self, updates: list[Update], kinds: bytearray, refusals: list[tuple[str, bool]], *, copies: bool
+    ) -> list[Update]:
+        """Note what a limit keeps out, and what not any more; return what is to be dispatched.
+
+        What is not held is delivered as a message that is not retained, so that no node below holds what this one does
+        not; the value that it would have replaced is removed there too. A copy of what was delivered already is not
+        delivered again.
+        """
+        dispatch: list[Update] = []
+        refused = self.refused
+        rest = iter(refusals)
+        for update, kind in zip(updates, kinds, strict=True):
+            if kind == _REFUSED:
+                limit, had_value = next(rest)
+                self.refused_total += 1
+                self.refused_by[limit] += 1
+                if had_value:
+                    dispatch.append(self._removal(update[0], qos=update[2], now_ns=update[5]))
+                if not (copies and refused.knows(update)):
+                    dispatch.append((*update[:3], False, *update[4:]))
+                refused.add(update, limit=limit, index=self._index(update[0]))
+                continue
+            if update[3]:
+                refused.discard(update[0])
+            if not (copies and kind == _UNCHANGED):
+                dispatch.append(update)
+        return dispatch
 
     def _correct_expiry(self, held: Update, copy: Update) -> None:
         """Let a value go when its newest copy says, unless that is the same but for what whole seconds round away.
@@ -294,6 +343,7 @@ class Replica:
         self._cleared = set()
         self._pass_index = selector_index
         self._pass_closed = False
+        self.refused.begin_pass(goes_on=seen != ())
 
     def split_pass(self, updates: Sequence[Update]) -> Iterator[tuple[Phase, list[Update]]]:
         """Split updates, in order, into copies of the running pass and live ones, to be applied one after another.
@@ -382,6 +432,8 @@ class Replica:
         So what is removed as `unseen` later, in pieces, is nothing that came meanwhile.
         """
         self._pass_closed = True
+        if self._seen is not None:
+            self.refused.end_pass(self._pass_index)
 
     def unseen(self) -> Iterator[list[Update]]:
         """Yield the values of the selector that the running pass has not brought: the primary has none for them.
@@ -492,14 +544,16 @@ class Replica:
             held = self.values.get(topic)
             if held is None or topic in spared:
                 continue
-            digest = content_digest(self._topic_at_primary(topic), b"")
-            removals.append((topic, b"", held[2], True, b"", now_ns, 0, digest, None))
+            removals.append(self._removal(topic, qos=held[2], now_ns=now_ns))
             self.payload_bytes -= len(held[1])
             self.topic_bytes -= len(topic)
             self._digest = (self._digest - held[7]) & _DIGEST_MASK
             self._drop(topic, held, indexed=indexed)
         # Not live: no message of a publisher caused it, and reports count live updates as such.
         return Changes(removals, bytearray([_REMOVED]) * len(removals), removals, Phase.AUDIT)
+
+    def _removal(self, topic: bytes, *, qos: int, now_ns: int) -> Update:
+        return (topic, b"", qos, True, b"", now_ns, 0, content_digest(self._topic_at_primary(topic), b""), None)
 
     def _drop(self, topic: bytes, held: Update, *, indexed: bool = True) -> None:
         """Take a value out of everything but the digest and the byte counts, which callers sum up."""
@@ -590,5 +644,5 @@ class Replica:
                 seen.add(topic)
                 if not copies:
                     self._live_first.add(topic)
-                elif kind != _UNCHANGED:
+                elif kind != _UNCHANGED and not self.refused.knows(update):  # that was not missed, and fits now
                     changed.add(topic)

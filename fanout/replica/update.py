@@ -82,7 +82,7 @@ class ChangeKind(enum.IntEnum):
     UNCHANGED = 5
     """A snapshot or audit copy of the value already held: neither stored nor delivered again."""
     REFUSED = 6
-    """Over a limit of the replica: delivered, not stored, counted."""
+    """Over a limit of the replica: delivered without RETAIN, not stored, counted; a value held before is removed."""
 
 
 @dataclass(slots=True)
@@ -94,6 +94,6 @@ class Changes:
     kinds: bytearray
     """One `ChangeKind` for each of `updates`."""
     dispatch: list[Update]
-    """Those to deliver to subscribers, in order; the same list object as `updates` when all are."""
+    """Those to deliver to subscribers, in order; the same list object as `updates` when all are, as they are."""
     phase: Phase
     """Why the batch arrived."""

@@ -55,19 +55,17 @@ class Backlog:
         """
         taken: list[Message] = []
         updates: list[Update] = []
-        unheld: dict[bytes, None] = {}
         while self._messages and removals > 0:
             message = self._messages.popleft()
             if isinstance(message, Batch):
                 removals -= sum(1 for update in message.updates if update[3] and not update[1])
                 if message.origin is None:
                     updates += message.updates
-                    unheld.update(dict.fromkeys(message.unheld))
                     continue
             if updates:
-                taken.append(Batch(updates, None, tuple(unheld)))
-                updates, unheld = [], {}
+                taken.append(Batch(updates, None))
+                updates = []
             taken.append(message)
         if updates:
-            taken.append(Batch(updates, None, tuple(unheld)))
+            taken.append(Batch(updates, None))
         return taken

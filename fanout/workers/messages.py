@@ -61,8 +61,6 @@ class Batch:
     """In order."""
     origin: str | None = None
     """Client Identifier of the client that published all of them; None when they came from elsewhere."""
-    unheld: tuple[bytes, ...] = ()
-    """Topics whose value the hub does not hold although it was set, for a limit has no room for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,6 @@ class WorkerPool:
         self._arrivals: list[tuple[socket.socket, socket.socket]] = []
         self._workers: list[WorkerProcess] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._refused_before = 0
         self._is_held = False
 
     async def start(self) -> None:
@@ -173,7 +172,7 @@ class WorkerPool:
         """
         if not self._workers:
             return  # each of them begins with what the replicas hold
-        self._send(encode(Batch(updates, origin, self._unheld(updates))))
+        self._send(encode(Batch(updates, origin)))
 
     async def send_away(self, concerns: Concerned) -> int:
         """Disconnect clients that have a subscription of a kind, as a server does; return how many."""
@@ -207,15 +206,6 @@ class WorkerPool:
     def _send(self, data: bytes) -> None:
         for worker in self._workers:
             worker.write(data)
-
-    def _unheld(self, updates: list[Update]) -> tuple[bytes, ...]:
-        """Return the topics of a batch whose values were set and are not held: a limit has no room for them."""
-        refused = sum(replica.refused_total for replica in self._replicas)
-        if refused == self._refused_before:
-            return ()
-        self._refused_before = refused
-        topics = {topic for topic, payload, _, retain, *_ in updates if retain and payload}
-        return tuple(topic for topic in topics if not any(topic in replica.values for replica in self._replicas))
 
     def _publish(self, message: Published, reply: Callable[[Message], None]) -> None:
         """Let the node decide on what a worker's client published, and tell the worker."""

@@ -10,7 +10,7 @@ import asyncio
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -95,7 +95,7 @@ class _Life:
         self._send_away: deque[SendAway] = deque()
         self._stop: Stop | None = None
         self._backlog = Backlog()
-        self._replica = Replica()  # the hub's limits hold for what it feeds
+        self._replica = Replica()  # what the hub does not hold comes without RETAIN
         self._server: Server | None = None
         self._logger: FilteringBoundLogger = structlog.get_logger("fanout.worker")
         self._ingress = RemoteIngress(
@@ -242,8 +242,8 @@ class _Life:
 
     def _act(self, message: Message) -> None:
         match message:
-            case Batch(updates, origin, unheld):
-                self._apply(updates, unheld, origin)
+            case Batch(updates, origin):
+                self._apply(updates, origin)
                 return
             case Verdicts():
                 self._ingress.answer(message)
@@ -269,9 +269,7 @@ class _Life:
                 raise AssertionError(f"{type(message).__name__} is not for a worker")
         self._attention.set()
 
-    def _apply(self, updates: list[Update], unheld: Collection[bytes], origin: str | None) -> None:
+    def _apply(self, updates: list[Update], origin: str | None) -> None:
         self._replica.apply(updates, phase=Phase.LIVE)
-        if unheld:
-            self._replica.sweep(unheld, now_ns=self._clock.now_ns())
         if self._complete and self._server is not None:  # before that there are no clients
             self._server.dispatch(updates, origin=origin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -12,6 +13,9 @@ from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
 from tests.support.raw_client import RawClient
 from tests.support.raw_reader import read_retained
+from tests.support.waiting import wait_until_blocking
+
+MAX_PAYLOAD = "[retained]\nmax_payload = 4\n"
 
 
 def samples(node: LiveNode, name: str) -> dict[str, float]:
@@ -23,41 +27,41 @@ def samples(node: LiveNode, name: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "payload"), [("retained_topics_max", 2, b"x"), ("retained_bytes_max", 1024, b"x" * 400)]
+    ("settings", "key", "payload"),
+    [
+        ("retained_topics_max = 2\n", "retained_topics_max", b"x"),
+        ("retained_bytes_max = 1024\n", "retained_bytes_max", b"x" * 400),
+        ("[retained]\nmax_messages = 2\n", "retained.max_messages", b"x"),
+    ],
 )
-async def test_retained_messages_are_bounded(nodes: Nodes, key: str, value: int, payload: bytes) -> None:
-    """T15: one too many is refused with 0x97 (MQTT 3.1.1: closed); what was accepted stays, and can be replaced."""
-    hub = await nodes.primary(settings=f"{key} = {value}\nsys_interval_s = 0\n").begin()
+async def test_own_messages_over_a_limit_are_delivered_and_not_retained(
+    nodes: Nodes, settings: str, key: str, payload: bytes
+) -> None:
+    """T15: one too many is acknowledged and delivered, not retained, counted, and the status says so while it lasts."""
+    hub = await nodes.primary(settings=f"sys_interval_s = 0\n{settings}").begin()
     async with (
         await RawClient.connect(hub.port, "watcher") as watcher,
         await RawClient.connect(hub.port, "five") as five,
         await RawClient.connect(hub.port, "three", version=4) as three,
     ):
         await watcher.subscribe(b"r/#")
-        for qos, ack in ((1, PacketType.PUBACK), (2, PacketType.PUBREC)):
-            packet_id = five.publish(b"r/%d" % qos, payload, qos=qos, retain=True)
-            await five.expect_ack(ack, packet_id)
-            packet_id = five.publish(b"r/new/%d" % qos, payload, qos=qos, retain=True)
-            if qos == 2:
-                await five.expect_ack(ack, packet_id, ReasonCode.QUOTA_EXCEEDED)
-            else:
-                await five.expect_ack(ack, packet_id)
-                packet_id = five.publish(b"r/new/%d" % qos, b"", qos=qos, retain=True)
-                await five.expect_ack(ack, packet_id)
-        five.publish(b"r/new", payload, retain=True)  # nobody can be told
-        packet_id = five.publish(b"r/1", b"new" + payload[3:], qos=1, retain=True)
-        await five.expect_ack(PacketType.PUBACK, packet_id)
-        three.publish(b"r/new/3", payload, qos=1, retain=True)
-        await three.expect_end()
+        await five.expect_ack(PacketType.PUBACK, five.publish(b"r/1", payload, qos=1, retain=True))
+        await five.expect_ack(PacketType.PUBREC, five.publish(b"r/2", payload, qos=2, retain=True))
+        assert hub.document("/v1/status")["server"]["own_complete"]
+        await five.expect_ack(PacketType.PUBACK, five.publish(b"r/3", payload, qos=1, retain=True))
+        await three.expect_ack(PacketType.PUBACK, three.publish(b"r/4", payload, qos=1, retain=True))
+        await five.expect_ack(PacketType.PUBACK, five.publish(b"r/1", b"new" + payload[3:], qos=1, retain=True))
         topics = [message.topic for message in await watcher.messages_until_ping()]
-        assert topics == [b"r/1", b"r/new/1", b"r/new/1", b"r/2", b"r/1"]
-        async with await RawClient.connect(hub.port, "late") as late:
-            await late.subscribe(b"r/#")
-            kept = {message.topic: message.payload for message in await late.messages_until_ping()}
-        assert kept == {b"r/1": b"new" + payload[3:], b"r/2": payload}
-    assert samples(hub, "fanout_server_limits_reached_total")[key] == 3
-    assert samples(hub, "fanout_limit")[f"server.{key}"] == value
-    assert samples(hub, "fanout_server_dropped_total")["refused"] == 3
+        assert topics == [b"r/1", b"r/2", b"r/3", b"r/4", b"r/1"]
+        assert read_retained(hub.port, "r/#") == {"r/1": b"new" + payload[3:], "r/2": payload}
+        server = hub.document("/v1/status")["server"]
+        assert (server["own_complete"], server["own_short_by"]) == (False, [key])
+        assert samples(hub, "fanout_server_limits_reached_total")[key] == 2
+        assert samples(hub, "fanout_limit")[key if "." in key else f"server.{key}"] == (1024 if "bytes" in key else 2)
+        for topic in (b"r/3", b"r/4"):
+            await five.expect_ack(PacketType.PUBACK, five.publish(topic, b"", qos=1, retain=True))
+        assert hub.document("/v1/status")["server"]["own_complete"]
+    assert hub.ready, "a client cannot make it leave its pool"
 
 
 @pytest.mark.mosquitto
@@ -82,7 +86,80 @@ def test_value_over_a_limit_of_a_link_is_delivered_not_held(
     assert samples(node, "fanout_link_refused_total") == {"primary": 1}
     code, readiness = node.probe()
     assert code == 503
-    assert "a limit kept values out" in readiness["reasons"][0]
+    key = limit.partition(" ")[0]
+    assert f"a limit kept values out ({key})" in readiness["reasons"][0]
+    assert (status["short_by"], status["hint"].partition(";")[0]) == ([key], f"Raise {key}")
+    with publisher(mosquitto.port) as client:
+        publish_all(client, [("plant/3", b"")])
+    node.wait_until_ready()
+    assert node.link_status()["short_by"] == []
+
+
+@pytest.mark.mosquitto
+@pytest.mark.parametrize("smaller", [b"1234", b""])
+def test_a_large_value_takes_a_node_out_only_while_it_stands(
+    mosquitto: Mosquitto, nodes: Nodes, smaller: bytes
+) -> None:
+    """T15: a value over `retained.max_payload` that is replaced by a small one, or cleared: the node is ready again."""
+    node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=QUICK), settings=MAX_PAYLOAD)
+    with publisher(mosquitto.port) as client:
+        publish_all(client, [("plant/1", b"1")])
+        node.started()
+        epoch = node.link_status()["epoch"]
+        with subscriber(node.port, "plant/#", qos=1) as live:
+            publish_all(client, [("plant/1", b"12345")])
+            live.wait_for("plant/1", b"12345")
+            assert live.payloads("plant/1") == [b"1", b"", b"12345"], "what is not true any more is removed first"
+        code, readiness = node.probe()
+        assert code == 503
+        assert "retained.max_payload" in readiness["reasons"][0]
+        assert "retained.max_payload" in node.link_status()["hint"]
+        publish_all(client, [("plant/1", smaller)])
+        node.wait_until_ready()
+    status = node.link_status()
+    assert (status["epoch"], status["refused_total"]) == (epoch, 1)
+    assert read_retained(node.port) == ({"plant/1": smaller} if smaller else {})
+
+
+@pytest.mark.parametrize("limited", ["hub", "a"])
+def test_below_a_limit_no_node_holds_what_the_one_above_does_not(nodes: Nodes, limited: str) -> None:
+    """T15: in a chain every node has what its primary has, whoever joined when; an audit finds nothing to repair."""
+    settings = QUICK + "heartbeat_s = 0.3\n"
+    hub = nodes.primary(settings=MAX_PAYLOAD if limited == "hub" else "")
+    a = nodes.secondary(
+        link(hub.port, selector("plant/#"), settings=settings),
+        name="a",
+        settings=MAX_PAYLOAD if limited == "a" else "",
+    )
+    b = nodes.secondary(link(a.port, selector("plant/#"), settings=settings), name="b")
+    for node in (hub, a, b):
+        node.started()
+    with publisher(hub.port) as client, subscriber(b.port, "plant/#", qos=1) as live:
+        publish_all(client, [("plant/1", b"1"), ("plant/2", b"1")])
+        publish_all(client, [("plant/2", b"12345"), ("plant/3", b"12345"), ("plant/end", b"1")])
+        live.wait_for("plant/end")
+        assert [(one.topic, one.payload) for one in live.messages] == [
+            ("plant/1", b"1"),
+            ("plant/2", b"1"),
+            ("plant/2", b""),
+            ("plant/2", b"12345"),
+            ("plant/3", b"12345"),
+            ("plant/end", b"1"),
+        ]
+        held = {"plant/1": b"1", "plant/end": b"1"}
+        for node in (hub, a, b) if limited == "hub" else (a, b):
+            assert read_retained(node.port, "plant/#") == held
+        if limited == "a":
+            wait_until_blocking(lambda: not (a.ready or b.ready), what="the node below hearing of it")
+            publish_all(client, [("plant/2", b""), ("plant/3", b"")])
+        for node in (a, b):
+            node.wait_until_ready()
+            epoch = node.link_status()["epoch"]
+            answer = httpx.post(f"{node.url}/v1/links/primary/audit", trust_env=False).raise_for_status().json()
+            assert (answer["failure"], answer["changed_topics"], answer["removed_topics"]) == (None, 0, 0)
+            assert node.link_status()["epoch"] == epoch
+        late = nodes.secondary(link(hub.port, selector("plant/#"), settings=settings), name="late").started()
+        assert read_retained(late.port, "plant/#") == held
 
 
 async def test_limits_show_in_the_metrics(nodes: Nodes) -> None:

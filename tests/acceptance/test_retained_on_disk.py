@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -11,12 +13,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from fanout.mqtt.packets import Ack, PacketType
 from fanout.mqtt.publish import encode_publish
 from fanout.mqtt.reason_codes import ReasonCode
 from tests.support.clients import publish_properties, subscriber
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_updates, selector, watched
-from tests.support.raw_client import RawClient
+from tests.support.raw_client import RawClient, ServerClosed
 from tests.support.raw_reader import RawReader
 from tests.support.waiting import wait_until
 
@@ -299,6 +302,40 @@ async def test_values_published_here_survive_a_kill(nodes: Nodes, workers: int, 
     rows = read_updates(node.log_directory)
     last = [row for row in rows if row["node_epoch"] == rows[-1]["node_epoch"]]
     assert {row["topic"] for row in last} == set(expected), "reports see what the last process holds"
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_killed_while_clients_publish_nothing_acknowledged_is_lost(nodes: Nodes, qos: int, disc: str) -> None:
+    """Killed in the middle of a stream: each topic has what was acknowledged last for it, or what came behind it."""
+    node = nodes.primary(settings=disc)
+    await begin_patiently(node)
+    acknowledged: set[int] = set()
+    numbers = itertools.count(1)  # which are the Packet Identifiers too
+    async with await RawClient.connect(node.port, "stream") as client:
+        for burst in range(3):
+            for number in itertools.islice(numbers, 900):
+                packet_id = client.publish(
+                    b"own/%d" % (number % 600), (b"%d" % number).ljust(4000), qos=qos, retain=True
+                )
+                assert packet_id == number
+            answers = 900 * qos  # at QoS 2 PUBREC and PUBCOMP
+            with contextlib.suppress(ServerClosed, ConnectionError):
+                while answers:
+                    packet = await client.receive()
+                    assert isinstance(packet, Ack)
+                    assert packet.reason_code < 0x80
+                    answers -= 1
+                    if packet.type is not PacketType.PUBCOMP:
+                        acknowledged.add(packet.packet_id)
+                    if packet.type is PacketType.PUBREC:
+                        client.send(Ack(PacketType.PUBREL, packet.packet_id))
+                    if burst == 2 and len(acknowledged) == 1801 and node.process is not None:
+                        node.process.send_signal(signal.SIGKILL)  # in the middle of a burst
+    await kill(node)
+    assert len(acknowledged) >= 1801
+    await begin_patiently(node)
+    found = {topic: int(payload) for topic, payload in (await asyncio.to_thread(retained, node.port, "own/#")).items()}
+    assert [number for number in acknowledged if found.get(f"own/{number % 600}", 0) < number] == []
 
 
 async def test_values_published_here_expire_while_the_node_is_down(nodes: Nodes) -> None:

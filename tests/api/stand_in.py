@@ -187,6 +187,7 @@ class StandInNode:
             committed_total=500,
             transactions_total=20,
             waiting_rows=7,
+            waiting_bytes=70,
         )
         self.error: Exception | None = None
         self.draining = False

@@ -226,10 +226,10 @@ def test_every_key_without_a_default_has_a_hint() -> None:
             "Use password_file or password_env.",
         ),
         (
-            "[server]\n[retained]\nmax_messages = 5",
-            "retained.max_messages",
-            "the number of retained values is limited for each store",
-            "Use topics_max of [[link]], and retained_topics_max of [server] for this node's own topics.",
+            "[server]\nmax_messages = 5",
+            "server.max_messages",
+            "[server] has no such key",
+            "It is a key of [retained]; write it there.",
         ),
         (
             "[server]\n[retained]\nstorage = 'tape'",

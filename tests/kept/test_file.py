@@ -13,6 +13,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from fanout.errors import StoreError
+from fanout.kept import file as module
 from fanout.kept.file import FORMAT, FileDamagedError, KeptFile, Sync
 from tests.kept.pieces import contents, opened, value
 
@@ -103,6 +104,42 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=f"has format {FORMAT + 1}"):
         opened(tmp_path / "r")
     assert (tmp_path / "r").exists()
+
+
+def test_a_file_of_the_first_format_is_read_and_becomes_one_of_this(tmp_path: Path) -> None:
+    """Its values are there, as that version wrote them; that version does not read it any more."""
+    opened(tmp_path / "r").close()
+    database = sqlite3.connect(tmp_path / "r")
+    topic, payload, qos, _, properties, received_ns, expires_ns, digest, _ = value(b"t", b"old")
+    head = struct.pack("<BQQQHB", qos, received_ns, expires_ns, digest, len(properties), 0)
+    database.execute("INSERT INTO store (name) VALUES ('a')")
+    database.execute("INSERT INTO retained VALUES (1, ?, ?)", (topic, head + properties + payload))
+    database.execute("PRAGMA user_version = 1")
+    database.commit()
+    database.close()
+    file = opened(tmp_path / "r")
+    assert list(file.read("a")) == [[value(b"t", b"old")]]
+    assert file.database.execute("PRAGMA user_version").fetchone() == (FORMAT,)
+    file.close()
+
+
+def test_long_properties_and_large_values_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Properties beyond 65,535 bytes are kept; what is more than one statement may have is written with several."""
+    monkeypatch.setattr(module, "_STATEMENT_BYTES", 100_000)
+    file = opened(tmp_path / "r")
+    long = {b"p/%d" % n: (b"p/%d" % n, b"1", 1, True, bytes(90_018), 1, 0, n, None) for n in range(4)}
+    many = {b"v/%03d" % n: value(b"v/%03d" % n, bytes(9_000)) for n in range(50)}
+    statements: list[str] = []
+    file.database.set_trace_callback(statements.append)
+    file.commit({"a": {**long, **many}}, {}, force=False)
+    assert sum("INSERT INTO retained" in each for each in statements) == 7
+    statements.clear()
+    monkeypatch.setattr(module, "_STATEMENT_BYTES", 40)
+    file.commit({"a": dict.fromkeys(many)}, {}, force=False)
+    assert sum("DELETE FROM retained" in each for each in statements) > 1
+    file.database.set_trace_callback(None)
+    assert {update[0]: update for piece in file.read("a") for update in piece} == long
+    file.close()
 
 
 def test_a_database_of_somebody_else_is_no_file_of_ours(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from tests.replica.passes import end_pass
 NOW = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000
 SELECTORS = (Selector("plant/+/a"), Selector("plant/#", exclude=("plant/+/a",)))
-TOPICS = st.sampled_from([b"plant/1/a", b"plant/2/a", b"plant/1/b", b"plant", b"plant/1/b/c", b"plant//a"])
+NAMES = (b"plant/1/a", b"plant/2/a", b"plant/1/b", b"plant", b"plant/1/b/c", b"plant//a")
+TOPICS = st.sampled_from(NAMES)
 STAMPS = st.none() | st.builds(Stamp, st.just("node"), st.just(7), st.integers(1, 3), st.just(1))
 UPDATES = st.builds(
     lambda topic, payload, retain, properties, expires_ns, stamp: (
@@ -98,6 +99,7 @@ def shown(replica: Replica) -> dict[str, Any]:
         "count": [len(replica), replica.count(), replica.count(0), replica.count(1)],
         "digest": [replica.digest(), replica.digest(0), replica.digest(1)],
         "bytes": (replica.payload_bytes, replica.topic_bytes, replica.refused_total),
+        "refused": (replica.refused.limits(NOW), [replica.refused.knows(value(topic, b"4444")) for topic in NAMES]),
         "pass": (replica.seen_count, replica.unseen_count, set(replica.seen_topics)),
         "unseen": sorted(replica.some_unseen(9)),
         "newest": set(replica.newest_seen(9)),
@@ -126,7 +128,7 @@ def shared(tmp_path: Path) -> Iterator[DirectStore]:
 )
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_it_does_what_the_replica_in_memory_does(
-    shared: DirectStore, steps: list[tuple[Any, ...]], limits: dict[str, int]
+    shared: DirectStore, steps: list[tuple[Any, ...]], limits: dict[str, Any]
 ) -> None:
     """Whatever happens, both tell the same and show the same; what a next process counts is the same too."""
     memory = Replica(selectors=SELECTORS, **limits)
@@ -141,6 +143,7 @@ def test_it_does_what_the_replica_in_memory_does(
     assert again.load(lambda _: True) == 0
     memory.drop_pass()
     memory.refused_total = 0
+    memory.refused.clear()
     assert shown(again) == shown(memory)
     assert again.next_expiry_ns == disc.next_expiry_ns
 

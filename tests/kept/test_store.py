@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fanout.errors import StoreError
 from fanout.kept import store as module
 from fanout.kept.file import KeptFile, Sync
 from fanout.kept.store import KeptStore, stored_rows
@@ -152,6 +153,66 @@ async def test_a_disk_that_fails_until_the_end_is_told(tmp_path: Path, monkeypat
     async with started(tmp_path / "r") as kept:
         kept.put("a", [changes_of(Replica(), value(b"1"))])
         assert not await asyncio.to_thread(kept.close, timeout_s=0.05)
+
+
+async def test_transactions_are_cut_by_bytes_also_after_an_outage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much waited for the disk, and however large the payloads: no transaction has much more than its bound."""
+    monkeypatch.setattr(module, "_RETRY_S", 0.01)
+    monkeypatch.setattr(module, "_BYTES_AT_ONCE", 100_000)
+    monkeypatch.setattr(module, "BYTES_HIGH", 300_000)
+    monkeypatch.setattr(module, "BYTES_LOW", 100_000)
+    sizes: list[int] = []
+    broken = True
+    commit = KeptFile.commit
+
+    def watched(self: KeptFile, writes: Any, sessions: Any, *, force: bool) -> None:
+        sizes.append(sum(len(update[1]) for values in writes.values() for update in values.values()))
+        if broken:
+            raise sqlite3.OperationalError("disk I/O error")
+        commit(self, writes, sessions, force=force)
+
+    monkeypatch.setattr(KeptFile, "commit", watched)
+    replica = Replica()
+    held: list[bool] = []
+    async with started(tmp_path / "r", held=held) as kept:
+        for number in range(50):
+            kept.put("a", [changes_of(replica, value(b"%d" % number, bytes(10_000)))])
+        assert held == [True], "by bytes, long before there are so many updates"
+        assert kept.stats().waiting_bytes == 500_000
+        await wait_until(lambda: len(sizes) > 2, what="the failing transactions")
+        broken = False
+        await wait_until(lambda: held == [True, False], what="the end of the hold")
+        await committed(kept)
+        assert kept.stats().waiting_bytes == 0
+    assert max(sizes) <= 110_000
+    assert len(read(tmp_path / "r")) == 50
+
+
+async def test_a_writer_that_ends_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends it: who waits for its failure is told, and the alarm stands."""
+
+    def failing(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(KeptFile, "commit", failing)
+    async with started(tmp_path / "r") as kept:
+        kept.put("a", [changes_of(Replica(), value(b"1"))])
+        with pytest.raises(StoreError, match="ended: RuntimeError") as told:
+            await asyncio.wait_for(kept.wait_failed(), 30)
+        assert "bug" in told.value.hint
+        assert kept.stats().alarm == "the writer ended unexpectedly"
+        assert not await asyncio.to_thread(kept.close, timeout_s=1)
+
+
+async def test_values_with_long_properties_are_committed(tmp_path: Path) -> None:
+    """User Properties may have more than 65,535 bytes."""
+    long = (b"t", b"1", 1, True, bytes(90_018), 1, 0, 7, None)
+    async with started(tmp_path / "r") as kept:
+        kept.put("a", [changes_of(Replica(), long)])
+        await committed(kept)
+    assert read(tmp_path / "r") == {b"t": b"1"}
 
 
 @pytest.mark.parametrize(("sync", "forced"), [("interval", True), ("off", False)])

@@ -33,6 +33,8 @@ def properties(**values: Any) -> bytes:
         (b"21.5 C", {}, TEXT),
         ("grün".encode(), {}, TEXT),
         (b"\xff\x00", {}, BINARY),
+        (b"NaN", {}, TEXT),
+        (b'{"a": [-Infinity]}', {}, TEXT),
         (b"[" * 100_000, {}, TEXT),  # deeper than any parser goes
         (b"no json", {"content_type": "application/json"}, JSON),
         (b"\xff", {"content_type": "Application/Problem+JSON; charset=utf-8"}, JSON),

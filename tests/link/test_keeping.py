@@ -23,7 +23,6 @@ SESSION = KeptSession(
     order=Order.NONE,
     why_unordered="",
     control_permitted=None,
-    refused=0,
     session_expiry_s=300,
 )
 

@@ -28,7 +28,6 @@ SESSION = KeptSession(
     order=Order.LIKELY,
     why_unordered="nothing shows it",
     control_permitted=True,
-    refused=3,
     session_expiry_s=300,
     unreleased=frozenset({5, 9}),
     unfinished=frozenset({11}),
@@ -114,7 +113,7 @@ def next_process(pair: Pair, config: LinkConfig | None = None, *, away_s: float 
     """Return a machine with what the one of `pair` left on disk, at the same primary."""
     session = pair.session.kept()
     data = b"" if session is None else encode_session(session, pair.config, node_id="edge-1", seen_ns=pair.now_ns)
-    again = Pair(config or pair.config, pair.primary)
+    again = Pair(config or pair.config, pair.primary, topics_max=pair.replica.topics_max)
     again.now = pair.now + away_s
     resumption = find_resumption(data, again.config, node_id="edge-1")
     if resumption is not None:
@@ -284,10 +283,14 @@ def test_a_qos_2_message_to_the_primary_is_released_and_not_sent_again() -> None
     assert kept_session.unfinished == frozenset()
 
 
-def test_what_a_limit_kept_out_stays_incomplete() -> None:
-    """Completeness does not come back by a restart."""
+def test_what_a_limit_kept_out_is_found_again() -> None:
+    """Completeness does not come back by a restart: the comparison before the link is live brings it again."""
     pair = Pair(None, FakePrimary(retained={b"plant/a": b"1", b"plant/b": b"2"}), topics_max=1)
     pair.go_live()
-    assert pair.session.life.refused_in_epoch == 1
+    assert pair.replica.refused.limits(pair.now_ns) == ("topics_max",)
     again = next_process(pair)
-    assert again.session.life.refused_in_epoch == 1
+    again.connect()
+    again.pump()
+    assert again.states()[-1] is LinkState.LIVE
+    assert again.session.life.epoch == pair.session.life.epoch
+    assert again.replica.refused.limits(again.now_ns) == ("topics_max",)

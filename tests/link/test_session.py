@@ -493,7 +493,8 @@ def test_values_over_a_limit_are_counted_in_the_epoch() -> None:
     """What a limit keeps out is known for the epoch."""
     pair = Pair(primary=filled(), topics_max=10)
     pair.go_live()
-    assert pair.session.life.refused_in_epoch == 40
+    assert pair.replica.refused_total == 40
+    assert pair.replica.refused.limits(pair.now_ns) == ("topics_max",)
 
 
 def test_unknown_acknowledgements_are_ignored() -> None:

@@ -238,9 +238,13 @@ async def test_values_above_the_limit_leave_the_link_incomplete(mosquitto: Mosqu
         assert status.evidence is None
         assert status.refused_total == 20
         assert status.last_error is not None
-        assert "full" in status.last_error
+        assert "over topics_max" in status.last_error
         assert status.last_error_hint is not None
-        assert "topics_max" in status.last_error_hint
+        assert "Raise topics_max" in status.last_error_hint
+        assert status.short_by == ("topics_max",)
+        await load(mosquitto, dict.fromkeys(sensor_values(30), b""))
+        await link.wait(lambda: link.status.selectors[0].complete)
+        assert link.status.last_error is None
 
 
 async def test_live_updates_during_the_snapshot_are_not_lost(mosquitto: Mosquitto) -> None:

@@ -56,7 +56,6 @@ def kept(*surplus: str) -> Resumption:
         order=Order.NONE,
         why_unordered="",
         control_permitted=True,
-        refused=0,
         session_expiry_s=60,
         surplus=frozenset(surplus),
     )

@@ -68,6 +68,7 @@ LIVE = LinkStatus(
     overtaken_total=6,
     truncated_total=2,
     refused_total=0,
+    short_by=(),
     payload_bytes=99,
     reconnects_total=4,
     snapshot_seconds=0.25,
@@ -160,7 +161,11 @@ class PartsOfNode(SimpleNamespace):
             pool=None,
             server=SimpleNamespace(stats=lambda: SERVER_STATS, addresses=["mqtt://127.0.0.1:1884"]),
             store=[b"a", b"b"],
-            ingress=SimpleNamespace(limits_reached={"retained_topics_max": 3}),
+            opening="",
+            own=SimpleNamespace(
+                refused_by={"retained_topics_max": 3},
+                refused=SimpleNamespace(limits=lambda now_ns: ("retained_topics_max",) if now_ns == NOW_NS else ()),
+            ),
             log=SimpleNamespace(stats=lambda: LOG_STATS),
             kept=None,
             drain=SimpleNamespace(phase=NodePhase.SERVING),
@@ -210,9 +215,8 @@ def test_error_of_the_past_is_no_reason() -> None:
 def test_values_refused_by_a_limit_are_a_reason() -> None:
     """A replica that a limit kept values out of does not hold everything."""
     incomplete = dataclasses.replace(PLANT, complete=False)
-    assert reasons(dataclasses.replace(LIVE, selectors=(incomplete,), refused_total=3)) == (
-        "link plant is incomplete: a limit kept values out",
-    )
+    status = dataclasses.replace(LIVE, selectors=(incomplete,), refused_total=3, short_by=("bytes_max", "topics_max"))
+    assert reasons(status) == ("link plant is incomplete: a limit kept values out (bytes_max, topics_max)",)
 
 
 def test_what_withholds_readiness_is_a_reason() -> None:
@@ -393,6 +397,8 @@ def test_figures_of_the_server_are_all_there() -> None:
     assert server.model_dump() == dataclasses.asdict(SERVER_STATS) | {
         "retained_topics": 2,
         "limits_reached_total": {"sessions_max": 19, "retained_topics_max": 3},
+        "own_complete": False,
+        "own_short_by": ("retained_topics_max",),
     }
 
 
@@ -434,7 +440,9 @@ def test_retained_values_on_disk_are_shown() -> None:
     """Where the file is, what waits for it, and the limit on payloads; no alarm is null."""
     node = PartsOfNode()
     assert node.documents.status().retained is None
-    stats = KeptStats(Path("lib/r"), file_bytes=5, committed_total=4, transactions_total=3, waiting=2, alarm="")
+    stats = KeptStats(
+        Path("lib/r"), file_bytes=5, committed_total=4, transactions_total=3, waiting=2, waiting_bytes=6, alarm=""
+    )
     node.kept = SimpleNamespace(stats=lambda: stats)
     node.config = dataclasses.replace(CONFIG, retained=RetainedConfig(storage="disc", max_payload=9))
     status = node.documents.status()
@@ -446,6 +454,7 @@ def test_retained_values_on_disk_are_shown() -> None:
         "committed_total": 4,
         "transactions_total": 3,
         "waiting_rows": 2,
+        "waiting_bytes": 6,
     }
     assert status.limits["retained.max_payload"] == 9
     node.kept = SimpleNamespace(stats=lambda: dataclasses.replace(stats, alarm="full"))

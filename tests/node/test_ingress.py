@@ -18,7 +18,7 @@ from fanout.stamp import StampCount, encode_stamp
 
 NOW_NS = 1_700_000_000_123_456_789
 NODE_EPOCH = 1_699_999_999_000_000
-SUCCESS, NOT_AUTHORIZED, QUOTA = ReasonCode.SUCCESS, ReasonCode.NOT_AUTHORIZED, ReasonCode.QUOTA_EXCEEDED
+SUCCESS, NOT_AUTHORIZED = ReasonCode.SUCCESS, ReasonCode.NOT_AUTHORIZED
 
 
 def row(
@@ -259,8 +259,8 @@ def test_forwarding_may_fail_at_once(accepted: Accepted) -> None:
     assert hub.publish("client", [row(b"set/1")], NOW_NS) == [ReasonCode.SERVER_UNAVAILABLE]
 
 
-def test_retained_message_over_topics_max_is_refused(accepted: Accepted) -> None:
-    """One topic too many gets 0x97 and is neither kept nor delivered; what was accepted stays, and can be replaced."""
+def test_retained_message_over_topics_max_is_delivered(accepted: Accepted) -> None:
+    """T15: one topic too many is delivered without RETAIN and not kept, and counted; the others can be replaced."""
     hub = ingress(accepted, topics_max=2)
     hub.publish("client", [row(b"a", retain=True)], NOW_NS)
     run = [
@@ -272,33 +272,40 @@ def test_retained_message_over_topics_max_is_refused(accepted: Accepted) -> None
         row(b"d", retain=True),
         row(b"b", retain=True),  # one too many by now
     ]
-    assert hub.publish("client", run, NOW_NS) == [SUCCESS, QUOTA, SUCCESS, SUCCESS, SUCCESS, SUCCESS, QUOTA]
+    assert hub.publish("client", run, NOW_NS) == [SUCCESS] * 7
     assert {topic: update[1] for topic, update in hub.replica.values.items()} == {b"a": b"w", b"d": b"v"}
-    assert accepted.topics == [b"a", b"b", b"c", b"a", b"b", b"d"]
-    assert [stamp.sequence for stamp in accepted.stamps if stamp] == [1, 2, 3, 4, 5, 6]
-    assert hub.limits_reached["retained_topics_max"] == 2
-    assert sum(hub.limits_reached.values()) == 2
-    assert hub.replica.refused_total == 0
+    dispatched = [(update[0], update[3]) for changes, _ in accepted.batches for update in changes.dispatch]
+    assert dispatched == [
+        (b"a", True),
+        (b"b", True),
+        (b"c", False),
+        (b"c", False),
+        (b"a", True),
+        (b"b", True),
+        (b"d", True),
+        (b"b", False),
+    ]
+    assert [stamp.sequence for stamp in accepted.stamps if stamp] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert hub.replica.refused_by == {"topics_max": 2, "bytes_max": 0, "retained.max_payload": 0}
+    assert hub.replica.refused.limits(NOW_NS) == ("topics_max",)
 
 
-def test_retained_message_over_bytes_max_is_refused(accepted: Accepted) -> None:
-    """A value that would grow beyond the limit gets 0x97, and the one before it stays."""
+def test_retained_message_over_bytes_max_is_delivered(accepted: Accepted) -> None:
+    """A value that would grow beyond the limit is delivered, and the one before it, not true any more, removed."""
     hub = ingress(accepted, bytes_max=20)
     assert hub.publish("client", [row(b"a", b"x" * 9, retain=True)], NOW_NS) == [SUCCESS]
-    run = [
-        row(b"b", b"y" * 9, retain=True),  # just fits
-        row(b"a", b"x" * 10, retain=True),
-        row(b"c", b"", retain=True),  # removes nothing, needs nothing
-        row(b"a", b"z", retain=True),  # makes room
-        row(b"c", b"x" * 8, retain=True),
-        row(b"c", b"x" * 7, retain=True),
+    run = [row(b"b", b"y" * 9, retain=True), row(b"a", b"x" * 10, retain=True)]  # the first just fits
+    assert hub.publish("client", run, NOW_NS) == [SUCCESS] * 2
+    assert {topic: update[1] for topic, update in hub.replica.values.items()} == {b"b": b"y" * 9}
+    assert [update[:4] for update in accepted.batches[1][0].dispatch] == [
+        (b"b", b"y" * 9, 0, True),
+        (b"a", b"", 0, True),
+        (b"a", b"x" * 10, 0, False),
     ]
-    assert hub.publish("client", run, NOW_NS) == [SUCCESS, QUOTA, SUCCESS, SUCCESS, QUOTA, SUCCESS]
-    values = {topic: update[1] for topic, update in hub.replica.values.items()}
-    assert values == {b"a": b"z", b"b": b"y" * 9, b"c": b"x" * 7}
-    assert hub.limits_reached["retained_bytes_max"] == 2
-    assert sum(hub.limits_reached.values()) == 2
-    assert hub.replica.refused_total == 0
+    assert hub.replica.refused.limits(NOW_NS) == ("bytes_max",)
+    hub.publish("client", [row(b"a", b"z", retain=True)], NOW_NS)
+    assert hub.replica.refused.limits(NOW_NS) == ()
+    assert hub.replica.refused_by["bytes_max"] == 1
 
 
 def test_expired_values_are_removed_and_told(accepted: Accepted) -> None:

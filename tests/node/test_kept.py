@@ -38,7 +38,6 @@ def leave(path: Path, *, own: dict[bytes, Update | None] | None = None) -> None:
         order=Order.KNOWN,
         why_unordered="",
         control_permitted=True,
-        refused=0,
         session_expiry_s=300,
     )
     values: dict[bytes, Update | None] = {b"plant/%d" % n: value(b"plant/%d" % n) for n in range(2)}

@@ -61,8 +61,10 @@ def test_stale_link_says_so_whatever_it_does() -> None:
 def test_links_that_hold_everything_have_no_reason() -> None:
     """Live, and every selector complete; a limit that kept values out is a reason."""
     assert reason_against(LIVE) is None
-    incomplete = dataclasses.replace(LIVE, selectors=(PLANT, dataclasses.replace(PLANT, complete=False)))
-    assert reason_against(incomplete) == "incomplete: a limit kept values out"
+    incomplete = dataclasses.replace(
+        LIVE, selectors=(PLANT, dataclasses.replace(PLANT, complete=False)), short_by=("topics_max",)
+    )
+    assert reason_against(incomplete) == "incomplete: a limit kept values out (topics_max)"
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ import json
 import os
 import signal
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import httpx
 import pytest
@@ -35,7 +36,8 @@ from fanout.config import (
     ServerConfig,
     load_config,
 )
-from fanout.errors import ConfigError, ListenError, LogError
+from fanout.errors import ConfigError, ListenError, LogError, StoreError
+from fanout.kept.file import KeptFile
 from fanout.link.states import LinkState
 from fanout.link.status import LinkSink, LinkStatus
 from fanout.link.teardown import TOPICS_MAX
@@ -116,6 +118,7 @@ class LinkStandIn:
             overtaken_total=0,
             truncated_total=0,
             refused_total=0,
+            short_by=(),
             payload_bytes=0,
             reconnects_total=0,
             snapshot_seconds=None,
@@ -271,12 +274,12 @@ class Recorder:
 
 
 async def test_parts_start_and_stop_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Log, clients, HTTP, links; and back: not ready first, then clients, links, HTTP, the log last."""
+    """HTTP, log, clients, links; and back: not ready first, then clients, links, HTTP, the log last."""
     recorder = Recorder(monkeypatch)
     recorder.node = node = node_of(config(tmp_path))
     await node.start()
     await link_of(node).runs.wait()
-    assert recorder.calls == ["log opens", "log has start", "server starts", "http starts", "link runs"]
+    assert recorder.calls == ["http starts", "log opens", "log has start", "server starts", "link runs"]
     recorder.calls.clear()
     await node.stop()
     assert recorder.calls == ["server stops", "link ends", "http stops", "log has stop", "log closes"]
@@ -339,7 +342,8 @@ async def test_failing_listener_cleans_up(tmp_path: Path, other_listener: int, t
         await node.start()
     assert not link_of(node).runs.is_set()
     assert is_free(free_port)
-    assert [event["event"] for event in read_events(tmp_path / "log")] == ["start", "stop"]
+    logged = [event["event"] for event in read_events(tmp_path / "log")]
+    assert logged == ([] if taken == "http_port" else ["start", "stop"])
     again = node_of(config(tmp_path))
     await again.start()  # the log's lock is free, and the last run counts as ended in good order
     await again.stop()
@@ -353,6 +357,60 @@ async def test_log_in_use_prevents_the_start(node: Node, tmp_path: Path) -> None
         await second.start()
     assert second.server is not None
     assert second.server.addresses == []
+    assert is_free(http_port_of(second))
+
+
+@pytest.mark.parametrize("storage", ["disc", "disc_only"])
+async def test_a_node_that_loads_is_alive_and_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, storage: Literal["disc", "disc_only"]
+) -> None:
+    """Loading millions of values takes a minute: `/livez` answers meanwhile, and `/readyz` says what is done."""
+    settings = dataclasses.replace(
+        config(tmp_path, links=0),
+        node=IdentityConfig(id="hub", drain_s=0.0, data_directory=tmp_path),
+        retained=RetainedConfig(storage=storage),
+    )
+    go_on = threading.Event()
+    load = Node._load_kept
+
+    def slow(node: Node) -> None:
+        assert go_on.wait(60)
+        load(node)
+
+    monkeypatch.setattr(Node, "_load_kept", slow)
+    node = node_of(settings, role="primary")
+    starting = asyncio.create_task(node.start())
+    await wait_until(lambda: node.http is not None and node.http.port)
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{http_port_of(node)}", trust_env=False, timeout=30
+    ) as http:
+        assert (await http.get("/livez")).status_code == 200
+        answer = await http.get("/readyz")
+        assert (answer.status_code, answer.json()["reasons"]) == (
+            503,
+            ["the node is loading retained values from disk"],
+        )
+        for path in ("/v1/status", "/v1/lag", "/metrics"):
+            assert (await http.get(path)).status_code == 200
+        assert not starting.done()
+        go_on.set()
+        await starting
+        assert (await http.get("/readyz")).status_code == 200
+    await node.stop()
+
+
+async def test_a_file_that_cannot_be_loaded_prevents_the_start(tmp_path: Path) -> None:
+    """The HTTP interface, which was first, is closed again."""
+    (tmp_path / "retained-edge-1.sqlite").mkdir()
+    settings = dataclasses.replace(
+        config(tmp_path),
+        node=IdentityConfig(id="edge-1", drain_s=0.0, data_directory=tmp_path),
+        retained=RetainedConfig(storage="disc"),
+    )
+    node = node_of(settings)
+    with pytest.raises(StoreError):
+        await node.start()
+    assert is_free(http_port_of(node))
 
 
 async def test_log_that_cannot_be_sealed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -528,6 +586,31 @@ async def test_a_publisher_that_waits_no_more_leaves_the_others_their_answers(tm
         first.cancel()
         async with asyncio.timeout(10):
             assert await second is ReasonCode.SUCCESS
+    finally:
+        await node.stop()
+
+
+async def test_a_writer_of_retained_values_that_ends_ends_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing would be acknowledged any more, and nobody would see it."""
+
+    def failing(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    settings = dataclasses.replace(
+        config(tmp_path),
+        node=IdentityConfig(id="edge-1", drain_s=0.0, data_directory=tmp_path),
+        retained=RetainedConfig(storage="disc"),
+    )
+    node = node_of(settings)
+    await node.start()
+    try:
+        monkeypatch.setattr(KeptFile, "commit", failing)
+        node.ingress.publish("c", [(b"own/1", b"v", 3, 1, b"", None)], NOW_NS)
+        error = await asyncio.wait_for(node.wait_failed(), 30)
+        assert isinstance(error, StoreError)
+        assert "ended" in error.message
     finally:
         await node.stop()
 

@@ -205,9 +205,9 @@ def replay(log: NodeLog, link: str, topic_filter: str | None = None) -> dict[str
     for row in sorted((r for r in rows + torn if r["node_epoch"] == last), key=lambda r: int(r["log_pos"])):
         if "event" in row:
             state.clear()
-        elif row["change"] in (1, 2, 3, 5):
+        elif row["change"] in (1, 2, 3, 5, 6):
             changed_us = micros(row["origin"] or row["applied"])
-            state[row["topic"]] = (None if row["change"] == 3 else row["digest"], changed_us)
+            state[row["topic"]] = (None if row["change"] in (3, 6) else row["digest"], changed_us)
     return state
 
 

@@ -24,10 +24,10 @@ def taken(*messages: Message, removals: int = 100) -> list[list[Message]]:
 
 def test_batches_that_follow_each_other_become_one() -> None:
     """Not across another message, nor with one that a client published: that is not sent to its publisher."""
-    first, second = Batch([update(1)], None, (b"a/1",)), Batch([update(2)], None, (b"a/2",))
+    first, second = Batch([update(1)]), Batch([update(2)])
     own = Batch([update(3)], "client")
     assert taken(first, second, own, first, Complete(), second) == [
-        [Batch([update(1), update(2)], None, (b"a/1", b"a/2")), own, first, Complete(), second]
+        [Batch([update(1), update(2)]), own, first, Complete(), second]
     ]
 
 

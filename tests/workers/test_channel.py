@@ -53,7 +53,7 @@ async def test_messages_arrive_as_they_were_sent(ends: tuple[End, End]) -> None:
     one, other = ends
     sent: list[Message] = [
         Batch([update(1)]),
-        Batch([update(number, 100_000) for number in range(50)], "c", (b"a/3",)),
+        Batch([update(number, 100_000) for number in range(50)], "c"),
         Complete(),
     ]
     for message in sent:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from fanout.reports.schemas import CHANGE_NEW, CHANGE_REMOVED, CHANGE_REPLACED, CHANGE_UNCHANGED
+from fanout.reports.schemas import CHANGE_NEW, CHANGE_REFUSED, CHANGE_REMOVED, CHANGE_REPLACED, CHANGE_UNCHANGED
 from fanout.reports.scope import Scope
 from fanout.reports.survey import Survey
 from fanout.reports.transforms.rows import explode_targets, small_frame
@@ -50,8 +50,8 @@ def floors_frame(spark: SparkSession, *, survey: Survey, scope: Scope) -> DataFr
 
 
 def standing_rows(updates: DataFrame, *, floors: DataFrame) -> DataFrame:
-    """Return the rows that say what is retained: stored or removed, and not torn down since."""
-    stored = sf.col("change").isin(CHANGE_NEW, CHANGE_REPLACED, CHANGE_REMOVED, CHANGE_UNCHANGED)
+    """Return the rows that say what is retained: stored, removed or kept out by a limit, and not torn down since."""
+    stored = sf.col("change").isin(CHANGE_NEW, CHANGE_REPLACED, CHANGE_REMOVED, CHANGE_UNCHANGED, CHANGE_REFUSED)
     return (
         updates.where(stored)
         .join(sf.broadcast(floors), on=["node", "link"], how="inner")
@@ -63,11 +63,11 @@ def final_state(rows: DataFrame, *, by: tuple[str, ...]) -> DataFrame:
     """Return the last value of each topic in one log.
 
     Returns:
-        The columns of `by`; topic; digest (null when removed); changed_us, when the value was stamped, or
+        The columns of `by`; topic; digest (null when removed, or kept out); changed_us, when the value was stamped, or
         without a stamp applied; stamp_epoch and sequence (0 without a stamp); sure, whether no later row of
         the topic can be lost.
     """
-    value = sf.when(sf.col("change") != CHANGE_REMOVED, sf.col("digest"))
+    value = sf.when(~sf.col("change").isin(CHANGE_REMOVED, CHANGE_REFUSED), sf.col("digest"))
     changed_us = sf.unix_micros(sf.coalesce("origin", "applied"))
     nothing = sf.lit(0).cast("long")
     return rows.groupBy(*by, "topic").agg(

@@ -1,0 +1,132 @@
+"""Topics whose newest value a limit of the replica keeps out: what the replica lacks at the moment (core).
+
+Owns which topics these are, by which limit, and when each of them is out of the count again: with a value that fits,
+its removal, its expiry, or a complete pass that did not bring it. It must not know values, nor what a limit is.
+
+It is bounded. Beyond the bound only the limit is noted, for the selector, until a complete pass stays within the bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from fanout.replica.update import Update
+
+__all__ = ["LIMIT_KEYS", "REFUSED_TOPICS_MAX", "LimitKeys", "RefusedTopics"]
+
+REFUSED_TOPICS_MAX: Final = 1024
+"""Topics that are known by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitKeys:
+    """The keys of the configuration that the limits of a replica come from."""
+
+    topics: str = "topics_max"
+    """Of the number of topics."""
+    size: str = "bytes_max"
+    """Of the bytes of topics and payloads."""
+    payload: str = "retained.max_payload"
+    """Of the bytes of one payload."""
+
+    def all(self) -> tuple[str, str, str]:
+        """Return every key."""
+        return self.topics, self.size, self.payload
+
+
+LIMIT_KEYS: Final = LimitKeys()
+"""Those of a link."""
+
+
+class _Refused(NamedTuple):
+    limit: str
+    digest: int
+    expires_ns: int
+    selector: int
+    """Position of its selector."""
+    pass_number: int
+    """The newest pass that had begun when it came."""
+
+
+class RefusedTopics:
+    """The topics of one replica that a limit keeps out."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._topics: dict[bytes, _Refused] = {}
+        self._beyond: dict[int, tuple[int, str]] = {}
+        """For each selector with topics beyond the bound the pass in which one came last, and its limit."""
+        self._pass_number = 0
+        self._settles = False
+        """Whether what the newest pass did not bring is gone once it is complete."""
+
+    def __bool__(self) -> bool:
+        """Say whether there may be any; their time may have passed."""
+        return bool(self._topics or self._beyond)
+
+    def limits(self, now_ns: int) -> tuple[str, ...]:
+        """Return the keys of the limits that keep something out now, sorted; empty when nothing is kept out.
+
+        Args:
+            now_ns: Unix time in nanoseconds; what has expired by then is out of the count.
+        """
+        if not self:
+            return ()
+        gone = [topic for topic, one in list(self._topics.items()) if one.expires_ns and one.expires_ns <= now_ns]
+        for topic in gone:
+            del self._topics[topic]
+        limits = {one.limit for one in self._topics.values()} | {limit for _, limit in self._beyond.values()}
+        return tuple(sorted(limits))
+
+    def knows(self, update: Update) -> bool:
+        """Say whether this very content is what a limit keeps out of its topic."""
+        one = self._topics.get(update[0])
+        return one is not None and one.digest == update[7]
+
+    def add(self, update: Update, *, limit: str, index: int) -> None:
+        """Note that a limit keeps an update out.
+
+        Args:
+            update: The update.
+            limit: The key of the limit.
+            index: Position of the topic's selector.
+        """
+        topic = update[0]
+        if topic in self._topics or len(self._topics) < REFUSED_TOPICS_MAX:
+            self._topics[topic] = _Refused(limit, update[7], update[6], index, self._pass_number)
+        else:
+            self._beyond[index] = (self._pass_number, limit)
+
+    def discard(self, topic: bytes) -> None:
+        """Note that a topic has a value that is held, or none."""
+        self._topics.pop(topic, None)
+
+    def begin_pass(self, *, goes_on: bool) -> None:
+        """Note that a pass over a selector's retained set begins.
+
+        Args:
+            goes_on: Whether it goes on with what earlier ones brought; then what they refused is not known to be gone.
+        """
+        self._pass_number += 1
+        self._settles = not goes_on
+
+    def end_pass(self, index: int) -> None:
+        """Forget what the newest pass, which was complete, did not bring.
+
+        Args:
+            index: Position of the selector that it was over.
+        """
+        if not self._settles:
+            return
+        number = self._pass_number
+        gone = [topic for topic, one in self._topics.items() if one.selector == index and one.pass_number < number]
+        for topic in gone:
+            del self._topics[topic]
+        if index in self._beyond and self._beyond[index][0] < number:
+            del self._beyond[index]
+
+    def clear(self) -> None:
+        """Forget all: the replica begins anew."""
+        self._topics.clear()
+        self._beyond.clear()

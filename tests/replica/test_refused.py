@@ -1,0 +1,165 @@
+"""What a limit keeps out of a replica: when a topic is out of the count again, and what is told to whom below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fanout.replica import refused as module
+from fanout.replica.refused import LimitKeys
+from fanout.replica.store import Replica
+from fanout.replica.update import Changes, Phase, Update, content_digest
+from fanout.selection import Selector
+from tests.kept.replicas import Make, disc_replicas
+from tests.replica.passes import end_pass
+
+NOW = 1_700_000_000_000_000_000
+LARGE = b"12345"
+
+
+@pytest.fixture(params=["memory", "disc"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    """Return what makes an empty replica, in memory or in a file."""
+    if request.param == "memory":
+        yield Replica
+        return
+    with disc_replicas(tmp_path / "retained.sqlite") as makes:
+        yield makes
+
+
+def value(topic: bytes, payload: bytes = b"1", *, expires_ns: int = 0) -> Update:
+    """Return a retained update."""
+    return (topic, payload, 1, True, b"", NOW, expires_ns, content_digest(topic, payload), None)
+
+
+def dispatched(changes: Changes) -> list[tuple[bytes, bytes, bool]]:
+    """Return topic, payload and RETAIN of what is delivered."""
+    return [(update[0], update[1], update[3]) for update in changes.dispatch]
+
+
+def live(replica: Replica, *updates: Update) -> list[tuple[bytes, bytes, bool]]:
+    """Apply live updates, and return what is delivered."""
+    return dispatched(replica.apply(list(updates), phase=Phase.LIVE))
+
+
+def test_what_is_not_held_is_delivered_without_retain(make: Make) -> None:
+    """A node below must not hold what this one does not, nor the value that is not held any more."""
+    replica = make(payload_max=4)
+    found = live(replica, value(b"a"), value(b"a", LARGE), value(b"a", LARGE), value(b"b", LARGE), value(b"b"))
+    assert found == [
+        (b"a", b"1", True),
+        (b"a", b"", True),
+        (b"a", LARGE, False),
+        (b"a", LARGE, False),
+        (b"b", LARGE, False),
+        (b"b", b"1", True),
+    ]
+    assert set(replica.view) == {b"b"}
+
+
+@pytest.mark.parametrize("way_out", ["value", "removal", "expiry"])
+def test_a_topic_is_out_of_the_count_again(make: Make, way_out: str) -> None:
+    """With a value that fits, its removal or its expiry; until then its limit is named."""
+    replica = make(payload_max=4, limit_keys=LimitKeys(payload="own.key"))
+    live(replica, value(b"a", LARGE, expires_ns=NOW + 5 if way_out == "expiry" else 0))
+    assert replica.refused.limits(NOW) == ("own.key",)
+    match way_out:
+        case "value":
+            live(replica, value(b"a"))
+        case "removal":
+            live(replica, value(b"a", b""))
+    assert replica.refused.limits(NOW + 5) == ()
+    assert (replica.refused_total, replica.refused_by["own.key"]) == (1, 1)
+
+
+def test_each_limit_is_named(make: Make) -> None:
+    """A payload that never fits is not put down to the number of topics."""
+    replica = make(payload_max=4, topics_max=2, bytes_max=20)
+    live(replica, value(b"a"), value(b"b"), value(b"c"), value(b"d", LARGE))
+    assert replica.refused.limits(NOW) == ("retained.max_payload", "topics_max")
+    live(replica, value(b"c", b""), value(b"d", b""), value(b"a" * 18, b""))
+    assert replica.refused.limits(NOW) == ()
+    replica = make(bytes_max=3)
+    live(replica, value(b"a", b"12"), value(b"b"))
+    assert replica.refused.limits(NOW) == ("bytes_max",)
+
+
+def test_a_complete_pass_settles_what_it_did_not_bring(make: Make) -> None:
+    """The primary has no such value any more; topics of other selectors are not of this pass."""
+    replica = make(payload_max=4, selectors=(Selector("a/#"), Selector("b/#")))
+    live(replica, value(b"a/1", LARGE), value(b"a/2", LARGE), value(b"b/1", LARGE))
+    replica.begin_pass(0)
+    changes = replica.apply([value(b"a/2", LARGE)], phase=Phase.AUDIT)
+    assert dispatched(changes) == [], "it was delivered when it came"
+    assert replica.apply([value(b"a/2", LARGE + b"6")], phase=Phase.AUDIT).dispatch, "this one was not"
+    end_pass(replica)
+    assert not replica.refused.knows(value(b"a/1", LARGE))
+    assert replica.refused.knows(value(b"a/2", LARGE + b"6"))
+    assert replica.refused.knows(value(b"b/1", LARGE))
+    for index in (0, 1):
+        assert replica.refused.limits(NOW) == ("retained.max_payload",)
+        replica.begin_pass(index)
+        end_pass(replica)
+    assert replica.refused.limits(NOW) == ()
+
+
+def test_a_pass_that_is_given_up_settles_nothing(make: Make) -> None:
+    """Only a complete one shows what the primary lacks."""
+    replica = make(payload_max=4)
+    live(replica, value(b"a", LARGE))
+    replica.begin_pass()
+    replica.drop_pass()
+    assert replica.refused.limits(NOW) == ("retained.max_payload",)
+
+
+def test_a_pass_that_goes_on_with_another_settles_nothing(make: Make) -> None:
+    """What the one before refused may be there still; nor does one that never began."""
+    replica = make(payload_max=4)
+    live(replica, value(b"a", LARGE), value(b"b"))
+    replica.begin_pass(seen=iter([b"b"]))
+    assert end_pass(replica).unseen == ()
+    end_pass(replica)
+    assert replica.refused.limits(NOW) == ("retained.max_payload",)
+
+
+def test_what_fits_when_a_pass_brings_it_was_not_missed(make: Make) -> None:
+    """A copy of what was delivered and kept out is no sign of loss; another value is."""
+    replica = make(topics_max=1)
+    live(replica, value(b"a"), value(b"b"), value(b"a", b""))
+    replica.begin_pass()
+    replica.apply([value(b"b")], phase=Phase.AUDIT)
+    assert end_pass(replica).changed == ()
+    assert set(replica.view) == {b"b"}
+    live(replica, value(b"a"), value(b"b", b""))
+    replica.begin_pass()
+    replica.apply([value(b"a", b"2")], phase=Phase.AUDIT)
+    assert end_pass(replica).changed == (b"a",)
+
+
+def test_very_many_topics_are_bounded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the bound it ends with a complete pass that stays within it, and not with the topics that are known."""
+    monkeypatch.setattr(module, "REFUSED_TOPICS_MAX", 2)
+    replica = make(payload_max=4)
+    topics = [b"%d" % number for number in range(3)]
+    live(replica, *(value(topic, LARGE) for topic in topics))
+    live(replica, *(value(topic) for topic in topics))
+    assert replica.refused.limits(NOW) == ("retained.max_payload",), "a third topic is not known by name"
+    replica.begin_pass()
+    replica.apply([value(topic, LARGE) for topic in topics], phase=Phase.AUDIT)
+    end_pass(replica)
+    assert replica.refused.limits(NOW) == ("retained.max_payload",)
+    replica.begin_pass()
+    replica.apply([value(b"0", LARGE)], phase=Phase.AUDIT)
+    end_pass(replica)
+    live(replica, value(b"0"))
+    assert replica.refused.limits(NOW) == ()
+
+
+def test_a_replica_that_begins_anew_lacks_nothing(make: Make) -> None:
+    """As a link does with each epoch."""
+    replica = make(payload_max=4)
+    live(replica, value(b"a", LARGE))
+    replica.refused.clear()
+    assert replica.refused.limits(NOW) == ()
