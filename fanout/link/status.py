@@ -108,7 +108,7 @@ class LinkStatus:
     refused_total: int
     """Retained values that a limit of the replica kept out."""
     payload_bytes: int
-    """Payload bytes held by the replica."""
+    """Bytes of payloads and properties held by the replica."""
     reconnects_total: int
     """Network Connections that were accepted (CONNACK) after the first one."""
     snapshot_seconds: float | None

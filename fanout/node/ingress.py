@@ -87,15 +87,15 @@ class LocalIngress:
             if (topic[:4] == _SYS and topic[4:5] in _LEVEL_ENDS) or (guarded and self._owner(topic) is not None):
                 verdicts.append(self._of_replica(row))
                 continue
-            if flags & 1:
-                space = space or _Space(self.replica, rows)
-                if space.is_short and (reached := space.take(topic, payload)):
-                    self.limits_reached[reached] += 1
-                    verdicts.append(ReasonCode.QUOTA_EXCEEDED)
-                    continue
             stamp = None
             if properties and properties.find(STAMP_HEAD) >= 0:  # half the time of `in`
                 properties, stamp = split_stamp(properties)
+            if flags & 1:
+                space = space or _Space(self.replica, rows)
+                if space.is_short and (reached := space.take(topic, payload, properties)):
+                    self.limits_reached[reached] += 1
+                    verdicts.append(ReasonCode.QUOTA_EXCEEDED)
+                    continue
             if stamp is None or stamp.primary == node_id:  # as `StampCount.complete` does
                 sequence += 1
                 stamp = Stamp(node_id, epoch, sequence, origin_us)
@@ -160,17 +160,18 @@ class _Space:
         self._topics_left = len(rows) if topics_max is None else topics_max - len(replica)
         used = replica.payload_bytes + replica.topic_bytes
         self._bytes_left = None if bytes_max is None else bytes_max - used
-        self._set: dict[bytes, int] = {}  # what this run has set: topic to bytes of its payload, 0 for removed
+        self._set: dict[bytes, int] = {}  # what this run has set: topic to bytes of its value, 0 for removed
         self.is_short = self._topics_left < len(rows) or (
-            self._bytes_left is not None and self._bytes_left < sum(len(row[0]) + len(row[1]) for row in rows)
+            self._bytes_left is not None
+            and self._bytes_left < sum([len(row[0]) + len(row[1]) + len(row[4]) for row in rows])
         )
         """Whether it may not do; else `take` need not be called."""
 
-    def take(self, topic: bytes, payload: bytes) -> str:
+    def take(self, topic: bytes, payload: bytes, properties: bytes) -> str:
         """Take what a retained message needs; return the key of the limit that has no room for it, else nothing."""
         held = self._replica.view.get(topic)
-        before = self._set.get(topic, len(held[1]) if held is not None else 0)
-        after = len(payload)
+        before = self._set.get(topic, len(held[1]) + len(held[4]) if held is not None else 0)
+        after = len(payload) + len(properties) if payload else 0
         topics = (after > 0) - (before > 0)
         grown = after - before + topics * len(topic)
         if topics > self._topics_left and topics > 0:

@@ -64,9 +64,8 @@ class Replica:
             for what must not be missed.
         selector_of: Local topic to the position of its selector, for every topic of `values`; empty with
             fewer than two selectors. Others may only read it.
-        payload_bytes: Sum of the payload lengths of all values.
-        topic_bytes: Sum of the topic lengths of all values; together with the payloads it is at most
-        `bytes_max`.
+        payload_bytes: Sum of the lengths of the payloads and properties of all values.
+        topic_bytes: Sum of the topic lengths of all values; together with the former it is at most `bytes_max`.
         refused_total: Retained values that a limit kept out, since the replica was made.
     """
 
@@ -83,7 +82,7 @@ class Replica:
         Args:
             selectors: The link's selectors, which must not overlap; empty for a node's own namespace.
             topics_max: Most topics; None for no limit. A further one is delivered, not stored, and counted.
-            bytes_max: Most bytes of topics and payloads; None for no limit.
+            bytes_max: Most bytes of topics, payloads and properties; None for no limit.
             payload_max: Bytes of the largest payload that is stored; None for no limit. A larger one is treated as
                 one for which there is no room.
         """
@@ -172,17 +171,19 @@ class Replica:
                 if not payload:
                     mark(_MESSAGE)
                     continue
+                length = len(payload)
+                size = length + len(properties) if properties else length
                 if (
                     (topics_max is not None and len(values) >= topics_max)
-                    or (bytes_max is not None and payload_bytes + topic_bytes + len(payload) + len(topic) > bytes_max)
-                    or len(payload) > payload_max
+                    or (bytes_max is not None and payload_bytes + topic_bytes + size + len(topic) > bytes_max)
+                    or length > payload_max
                 ):
                     self.refused_total += 1
                     mark(_REFUSED)
                     continue
                 values[topic] = update
                 added.append(topic)
-                payload_bytes += len(payload)
+                payload_bytes += size
                 topic_bytes += len(topic)
                 digest_change += digest
                 if several:
@@ -199,9 +200,14 @@ class Replica:
                 if expires_ns != held[6]:
                     self._correct_expiry(held, expires_ns)
                 continue
-            grown = payload_bytes - len(held[1]) + len(payload)
-            if 0 < len(payload) <= payload_max and (
-                bytes_max is None or grown + topic_bytes <= bytes_max or len(payload) <= len(held[1])
+            size = length = len(payload)
+            held_size = len(held[1])
+            if properties or held[4]:
+                size += len(properties)
+                held_size += len(held[4])
+            grown = payload_bytes - held_size + size
+            if 0 < length <= payload_max and (
+                bytes_max is None or grown + topic_bytes <= bytes_max or size <= held_size
             ):
                 values[topic] = update
                 payload_bytes = grown
@@ -219,7 +225,7 @@ class Replica:
                 self._tree.add_new(added)
                 added = []
             digest_change -= held[7]
-            payload_bytes -= len(held[1])
+            payload_bytes -= held_size
             topic_bytes -= len(topic)
             self._drop(topic, held)
             if payload:
@@ -454,7 +460,7 @@ class Replica:
                 continue
             digest = content_digest(self._topic_at_primary(topic), b"")
             removals.append((topic, b"", held[2], True, b"", now_ns, 0, digest, None))
-            self.payload_bytes -= len(held[1])
+            self.payload_bytes -= len(held[1]) + len(held[4])
             self.topic_bytes -= len(topic)
             self._digest = (self._digest - held[7]) & _DIGEST_MASK
             self._drop(topic, held, indexed=indexed)
