@@ -258,7 +258,10 @@ class KeptStore:
             self._take()
             force = self._unforced and (closing or time.monotonic() >= self._force_at)
             if (self._units or force) and not self._commit(force=force):
-                self._closing.wait(_RETRY_S)
+                if closing:
+                    time.sleep(max(0.0, min(_RETRY_S, self._close_by - time.monotonic())))
+                else:
+                    self._closing.wait(_RETRY_S)
         self._opened.close()
 
     def _is_over(self) -> bool:
