@@ -10,7 +10,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import httpx
 import pytest
@@ -350,6 +350,20 @@ async def test_log_in_use_prevents_the_start(node: Node, tmp_path: Path) -> None
         await second.start()
     assert second.server is not None
     assert second.server.addresses == []
+
+
+@pytest.mark.parametrize("storage", ["disc", "disc_only"])
+async def test_log_in_use_leaves_the_retained_values_to_the_next_start(
+    node: Node, tmp_path: Path, storage: Literal["disc", "disc_only"]
+) -> None:
+    """Their file and its lock are given up with the start that failed."""
+    identity = IdentityConfig(id="edge-1", data_directory=tmp_path / "data")
+    settings = dataclasses.replace(config(tmp_path), node=identity, retained=RetainedConfig(storage=storage))
+    with pytest.raises(LogError):
+        await node_of(settings).start()
+    again = node_of(dataclasses.replace(settings, log=LogConfig(directory=tmp_path / "other")))
+    await again.start()
+    await again.stop()
 
 
 async def test_log_that_cannot_be_sealed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
