@@ -137,10 +137,6 @@ class Channel(asyncio.BufferedProtocol):
             else:
                 self._transport.pause_reading()
 
-    def close(self) -> None:
-        """Close when everything is sent."""
-        self._transport.close()
-
     def abort(self) -> None:
         """Close at once."""
         self._transport.abort()
