@@ -78,7 +78,7 @@ METRICS = (
         ("link",),
     ),
     MetricSpec("fanout_link_topics", "gauge", "Retained topics held by the link's replica.", ("link",)),
-    MetricSpec("fanout_link_payload_bytes", "gauge", "Payload bytes held by the link's replica.", ("link",)),
+    MetricSpec("fanout_link_payload_bytes", "gauge", "Bytes of payloads and properties held for the link.", ("link",)),
     MetricSpec("fanout_link_received_total", "counter", "PUBLISH packets received from the primary.", ("link",)),
     MetricSpec("fanout_link_outside_total", "counter", "Messages dropped because no selector covers them.", ("link",)),
     MetricSpec(

@@ -207,7 +207,7 @@ class LinkDetail(LinkReadiness):
     stale_left_seconds: NonNegativeFloat | None = Field(
         default=None, description="How long the replica of a lost session is served at most; null while it is not."
     )
-    payload_bytes: NonNegativeInt = Field(description="Payload bytes held by the replica.")
+    payload_bytes: NonNegativeInt = Field(description="Bytes of payloads and properties held by the replica.")
     refused_total: NonNegativeInt = Field(description="Retained values not stored because of a limit of the replica.")
     short_by: tuple[str, ...] = Field(
         default=(), description="Keys of the limits that keep the newest value of a topic out now."

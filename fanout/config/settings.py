@@ -222,7 +222,7 @@ class ServerConfig:
     retained_topics_max: Count = 1_000_000
     """Retained values of this node's own topics, those that clients publish here (a primary)."""
     retained_bytes_max: ByteCount = GIB
-    """Bytes of the topics and payloads of these retained values."""
+    """Bytes of the topics, payloads and properties of these retained values."""
     listener_tables: Annotated[tuple[ListenerConfig, ...], Field(alias="listener")] = ()
     """Tables `[[server.listener]]`: further listeners."""
 
@@ -425,7 +425,7 @@ class LinkConfig:
     topics_max: Count = 5_000_000
     """Retained values held for the link; more are delivered but not held, and counted."""
     bytes_max: ByteCount = 4 * GIB
-    """Bytes of the topics and payloads of these retained values."""
+    """Bytes of the topics, payloads and properties of these retained values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -306,7 +306,10 @@ class KeptStore:
             self._take()
             force = self._unforced and (closing or time.monotonic() >= self._force_at)
             if (self._units or force) and not self._commit(force=force):
-                self._closing.wait(_RETRY_S)
+                if closing:
+                    time.sleep(max(0.0, min(_RETRY_S, self._close_by - time.monotonic())))
+                else:
+                    self._closing.wait(_RETRY_S)
 
     def _is_over(self) -> bool:
         return (not self._queue and not self._units) or time.monotonic() >= self._close_by

@@ -114,7 +114,7 @@ class LinkStatus:
     short_by: tuple[str, ...]
     """Keys of the limits that keep out the newest value of a topic now; empty when the replica lacks nothing."""
     payload_bytes: int
-    """Payload bytes held by the replica."""
+    """Bytes of payloads and properties held by the replica."""
     reconnects_total: int
     """Network Connections that were accepted (CONNACK) after the first one."""
     snapshot_seconds: float | None

@@ -230,7 +230,12 @@ class Node:
             await asyncio.to_thread(self._load_kept)
         self.opening = "the node is starting"
         if self._log is not None:
-            await asyncio.to_thread(self._log.open)
+            try:
+                await asyncio.to_thread(self._log.open)
+            except BaseException:
+                if self.kept is not None:  # its file and lock are open; `stop` needs a log that is
+                    await asyncio.to_thread(self.kept.close, timeout_s=_KEPT_CLOSE_S)
+                raise
             self._log.event("start", detail=describe(self.config))
             if self._own_source is not None:
                 await log_loaded(self._log, self.own, source=self._own_source)

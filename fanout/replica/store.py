@@ -53,9 +53,8 @@ class Replica:
             for what must not be missed.
         selector_of: Local topic to the position of its selector, for every topic of `values`; empty with
             fewer than two selectors. Others may only read it.
-        payload_bytes: Sum of the payload lengths of all values.
-        topic_bytes: Sum of the topic lengths of all values; together with the payloads it is at most
-        `bytes_max`.
+        payload_bytes: Sum of the lengths of the payloads and properties of all values.
+        topic_bytes: Sum of the topic lengths of all values; together with the former it is at most `bytes_max`.
         refused_total: Retained values that a limit kept out, since the replica was made.
         refused_by: The same by the key of the limit.
         refused: Topics that a limit keeps out at the moment.
@@ -76,7 +75,7 @@ class Replica:
             selectors: The link's selectors, which must not overlap; empty for a node's own namespace.
             topics_max: Most topics; None for no limit. A further one is delivered as a message without RETAIN, not
                 stored, and counted.
-            bytes_max: Most bytes of topics and payloads; None for no limit.
+            bytes_max: Most bytes of topics, payloads and properties; None for no limit.
             payload_max: Bytes of the largest payload that is stored; None for no limit. A larger one is treated as
                 one for which there is no room.
             limit_keys: Where these limits come from, for those who tell of them.
@@ -179,10 +178,12 @@ class Replica:
                 if not payload:
                     mark(_MESSAGE)
                     continue
+                length = len(payload)
+                size = length + len(properties) if properties else length
                 if (
                     (topics_max is not None and len(values) >= topics_max)
-                    or (bytes_max is not None and payload_bytes + topic_bytes + len(payload) + len(topic) > bytes_max)
-                    or len(payload) > payload_max
+                    or (bytes_max is not None and payload_bytes + topic_bytes + size + len(topic) > bytes_max)
+                    or length > payload_max
                 ):
                     full = topics_max is not None and len(values) >= topics_max
                     refusals.append((self._limit(payload, full=full), False))
@@ -190,7 +191,7 @@ class Replica:
                     continue
                 values[topic] = update
                 added.append(topic)
-                payload_bytes += len(payload)
+                payload_bytes += size
                 topic_bytes += len(topic)
                 digest_change += digest
                 if several:
@@ -207,9 +208,14 @@ class Replica:
                 if expires_ns != held[6]:
                     self._correct_expiry(held, update)
                 continue
-            grown = payload_bytes - len(held[1]) + len(payload)
-            if 0 < len(payload) <= payload_max and (
-                bytes_max is None or grown + topic_bytes <= bytes_max or len(payload) <= len(held[1])
+            size = length = len(payload)
+            held_size = len(held[1])
+            if properties or held[4]:
+                size += len(properties)
+                held_size += len(held[4])
+            grown = payload_bytes - held_size + size
+            if 0 < length <= payload_max and (
+                bytes_max is None or grown + topic_bytes <= bytes_max or size <= held_size
             ):
                 values[topic] = update
                 payload_bytes = grown
@@ -227,7 +233,7 @@ class Replica:
                 self._tree.add_new(added)
                 added = []
             digest_change -= held[7]
-            payload_bytes -= len(held[1])
+            payload_bytes -= held_size
             topic_bytes -= len(topic)
             self._drop(topic, held)
             if payload:
@@ -545,7 +551,7 @@ class Replica:
             if held is None or topic in spared:
                 continue
             removals.append(self._removal(topic, qos=held[2], now_ns=now_ns))
-            self.payload_bytes -= len(held[1])
+            self.payload_bytes -= len(held[1]) + len(held[4])
             self.topic_bytes -= len(topic)
             self._digest = (self._digest - held[7]) & _DIGEST_MASK
             self._drop(topic, held, indexed=indexed)

@@ -123,6 +123,11 @@ class Archive:
         self._thread.join(timeout_s)
         self._give_up.set()
 
+    @property
+    def ended(self) -> bool:
+        """Whether the thread has ended though nobody closed it, which only a bug makes it do."""
+        return self._thread.ident is not None and not self._thread.is_alive() and not self._closing.is_set()
+
     def stats(self) -> ArchiveStats:
         """Return the figures of this moment."""
         oldest_ns = self._oldest_ns
@@ -140,6 +145,18 @@ class Archive:
     # From here on: the thread.
 
     def _run(self) -> None:
+        while not self._give_up.is_set():
+            try:
+                self._tend()
+                return
+            except Exception as error:
+                # A disk that fails, or a bug. It begins anew, with what it knows: rows are logged, files not tended.
+                self._alarms.begin("archive", f"sealed files are not tended: {error!r}")
+            if self._closing.wait(self._settings.retry_max_s):
+                return
+
+    def _tend(self) -> None:
+        """Tend the files until closed, after a look at what is there."""
         for path in self._found():
             self._note(path)
         self._removed = read_removed(self._record.parent)
@@ -158,6 +175,7 @@ class Archive:
                 self._wake.wait(_IDLE_S)
                 self._wake.clear()
             self._look_at_age()
+            self._alarms.end("archive")
 
     def _found(self) -> list[Path]:
         """Return the node's sealed files, oldest first."""
@@ -173,7 +191,10 @@ class Archive:
             stat = path.stat()
         except OSError:  # removed meanwhile, by somebody else
             return
-        begin = datetime.fromisoformat(place[1]).replace(hour=int(place[2]), tzinfo=UTC)
+        try:
+            begin = datetime.fromisoformat(place[1]).replace(hour=int(place[2]), tzinfo=UTC)
+        except ValueError:  # no directory of the log's: no such day, or hour
+            return
         self._kept[path] = _Kept(
             stat.st_size,
             end_ns=int(begin.timestamp()) * 1_000_000_000 + _HOUR_NS,

@@ -25,7 +25,7 @@ from fanout.replog.columns import EventRow, LogSource, UpdateRows
 __all__ = ["Backlog", "Batch", "Loss"]
 
 _ROW_BYTES = 200
-"""What a queued update is charged besides its payload: its tuple, topic and numbers."""
+"""What a queued update is charged besides its payload and properties: its tuple, topic and numbers."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class Backlog:
         self.rows = 0
         """Updates that were put and are not `done`."""
         self.bytes = 0
-        """What they are charged; payloads are measured by a sample."""
+        """What they are charged; payloads and properties are measured by a sample."""
         self.events = 0
         """Events that were put and are not `done`."""
         self.dropping = False
@@ -270,15 +270,15 @@ class Backlog:
 def _charge(updates: list[Update], count: int) -> int:
     """Return about how many bytes a batch holds.
 
-    The payloads are measured by a sample of 8 to 15: all of them would cost 50 ns per update on the event
-        loop.
+    Payloads and properties are measured by a sample of 8 to 15: all of them would cost 50 ns per update on the event
+    loop.
     """
     stride = count // 8
     sample = updates[count % stride :: stride] if stride else updates
-    payload_bytes = 0
+    sample_bytes = 0
     for update in sample:
-        payload_bytes += len(update[1])
-    return count * _ROW_BYTES + payload_bytes * count // len(sample)
+        sample_bytes += len(update[1]) + len(update[4])
+    return count * _ROW_BYTES + sample_bytes * count // len(sample)
 
 
 def _split(rows: UpdateRows, count: int) -> tuple[UpdateRows, UpdateRows]:

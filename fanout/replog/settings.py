@@ -51,7 +51,7 @@ class LogSettings:
     queue_rows_max: int = 1_000_000
     """Updates that may wait to be written."""
     queue_bytes_max: int = 512 * 1024 * 1024
-    """Bytes that those may have, about: 200 for each, and their payloads by a sample."""
+    """Bytes that those may have, about: 200 for each, and their payloads and properties by a sample."""
     queue_events_max: int = 10_000
     """Events that may wait to be written."""
     frame_rows: int = 8192

@@ -351,11 +351,17 @@ class LogWriter:
             recovered_segments=self._recovered[0],
             recovered_rows=self._recovered[1],
             recovered_torn_bytes=self._recovered[2],
-            alarm="the writer ended unexpectedly"
-            if self._accepting and not self._thread.is_alive()
-            else self._alarms.text,
+            alarm=self._alarm,
             archive=None if self._archive is None else self._archive.stats(),
         )
+
+    @property
+    def _alarm(self) -> str:
+        if self._accepting and not self._thread.is_alive():
+            return "the writer ended unexpectedly"
+        if self._archive is not None and self._archive.ended:
+            return "the thread that ships and removes sealed files ended unexpectedly"
+        return self._alarms.text
 
     def _not_open(self) -> LogError:
         return LogError("the replication log is not open", hint="Append only between open and close")

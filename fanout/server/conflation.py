@@ -137,7 +137,7 @@ class Conflation:
             newest: Whether a newer message for its topic goes in the place of one; so a topic that changes all the
                 time has its turn too. Not when something is queued, which may be for that topic and older.
             messages_max: How many at most; above 0.
-            bytes_max: After how many bytes of payloads to stop.
+            bytes_max: After how many bytes of payloads and properties to stop.
         """
         part = self._sealed[0]
         if newest:
@@ -149,7 +149,8 @@ class Conflation:
         for topic, message in islice(part.messages, messages_max):
             message = newer.pop(topic, message)
             taken.append(message)
-            size += len(message[0][1])
+            update = message[0]
+            size += len(update[1]) + len(update[4])
             if size >= bytes_max:
                 break
         self._counters.conflated += newer_before - len(newer)

@@ -116,7 +116,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.receive(self._server.read_buffer[:nbytes])
 
     def receive(self, data: bytes | memoryview) -> None:
-        """Take a piece of the stream of packets."""
+        """Take a piece of the stream of packets; a transport may still have one when the end has begun."""
+        if self.is_closing():
+            return
         self._last_received_s = self._server.clock.monotonic()
         self._server.counters.received_bytes += len(data)
         if self._held and self._decoder.fault is not None:

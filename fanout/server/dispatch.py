@@ -37,7 +37,7 @@ SLICE_BYTES: Final = 256 * 1024
 batch does not pile up in the transport, where each member has its own copy, but waits in the queue, which
 members share."""
 
-_UPDATE_BYTES = 32  # what an update counts towards a slice beside its payload
+_UPDATE_BYTES = 32  # what an update counts towards a slice beside its payload and properties
 
 
 class Collected:
@@ -142,6 +142,8 @@ class Dispatcher:
             for group in groups:
                 self._give_to_group(group, update, alone)
             weight += len(payload) + _UPDATE_BYTES
+            if properties:
+                weight += len(properties)
             if weight > SLICE_BYTES:
                 handed += self._flush(touched, alone, now_ns, origin if apart is not None else None)
                 touched, alone, weight = [], {}, 0

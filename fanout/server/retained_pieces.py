@@ -18,7 +18,8 @@ from fanout.server.wire import WireVariant
 __all__ = ["RetainedPieces"]
 
 PIECE_BYTES_MAX: Final = 256 * 1024
-"""Payload bytes of a piece that is encoded as a whole; of a larger one a session gets as much as its turn allows."""
+"""Bytes of payloads and properties of a piece that is encoded as a whole; of a larger one a session gets as much as its
+turn allows."""
 KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 """About how much memory the pieces take, of all deliveries together; beyond it the oldest go."""
 
@@ -60,7 +61,7 @@ class RetainedPieces:
         kept = self._pieces.get(key)
         if kept is not None and kept[0] == values:  # compares identities: 10 ns a value
             return kept[1]
-        size = sum(len(value[1]) for value in values)
+        size = sum(len(value[1]) + len(value[4]) for value in values)
         if size > PIECE_BYTES_MAX or wire.packet_bytes_max or any(value[6] for value in values):
             return None
         # RETAIN 1 [MQTT-3.3.1-8]

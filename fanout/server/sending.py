@@ -317,7 +317,7 @@ class Sending:
         for index, value in enumerate(values):
             if not piece.has_room():
                 return values[index:]
-            piece.spend(1, len(value[1]))
+            piece.spend(1, len(value[1]) + len(value[4]))
             if self._waits(value) or 0 < value[6] <= piece.now_ns:  # [MQTT-3.3.2-5]
                 continue
             message = delivery.message(value)
@@ -374,7 +374,7 @@ class Sending:
                 newest=not self.queue, messages_max=piece.messages_left, bytes_max=piece.bytes_left
             )
             self._flight.encode_newest(messages, piece)
-            piece.spend(len(messages), sum([len(message[0][1]) for message in messages]))
+            piece.spend(len(messages), sum([len(message[0][1]) + len(message[0][4]) for message in messages]))
 
     def _take_queued(self, piece: Piece, *, until: int | None = None) -> None:
         queue = self.queue

@@ -129,7 +129,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop
         self._listeners = Listeners()
         self._publishers_held = False
-        self._waiting_publishers: list[ClientConnection] = []
+        self._waiting_publishers: dict[ClientConnection, None] = {}
         self._all_gone = asyncio.Event()
         self.lives = SessionLives(
             config,
@@ -343,6 +343,7 @@ class Server:
     def forget(self, connection: ClientConnection) -> None:
         """Note that a connection is gone."""
         del self._connections[connection]
+        self._waiting_publishers.pop(connection, None)
         self._places.give_back(connection.place)
         if not self._connections:
             self._all_gone.set()
@@ -385,7 +386,7 @@ class Server:
         """Let clients that publish wait, each from its next messages on, until called with False."""
         self._publishers_held = held
         if not held:
-            waiting, self._waiting_publishers = self._waiting_publishers, []
+            waiting, self._waiting_publishers = self._waiting_publishers, {}
             for connection in waiting:
                 connection.release()
 
@@ -393,7 +394,7 @@ class Server:
         """Let a client that has published wait, when all are to."""
         if self._publishers_held and not connection.is_held:
             connection.hold()
-            self._waiting_publishers.append(connection)
+            self._waiting_publishers[connection] = None
 
     # Its own.
 

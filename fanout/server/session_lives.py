@@ -8,6 +8,7 @@ must not know listeners, nor how packets come.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,7 @@ from fanout.server.handshake import Terms
 from fanout.server.registry import SessionRegistry
 from fanout.server.sessions import Session
 from fanout.server.timer import Timer
+from fanout.server.wills import Will
 from fanout.server.wire import Message
 
 if TYPE_CHECKING:
@@ -80,6 +82,9 @@ class SessionLives:
         self._clock = clock
         self._counters = counters
         self._logger = logger
+        self._ending_overflowed = False
+        self._late_wills: deque[tuple[Session, Will]] = deque()
+        """Will Messages of sessions that overflowed, which wait until no other session has."""
 
     def let_in(self, connection: ClientConnection, terms: Terms, access: Access | None) -> None:
         """Let a client in on its terms: resume or take over its session, or begin one; or refuse it after all."""
@@ -139,19 +144,23 @@ class SessionLives:
             session.will_deadline = self._timer.after(session.will.delay_s, lambda: self._publish_will(session))
 
     def end_overflowed(self) -> None:
-        """End the sessions for which more waits than may."""
-        while self._registry.overflowed:
-            session, _ = self._registry.overflowed.popitem()
-            queue = session.sending.queue
-            self._counters.sessions_overflowed += 1
-            self._logger.warning(
-                "session_queue_overflowed",
-                client_id=session.client_id,
-                connected=session in self.connection_of,
-                messages=queue.messages,
-                bytes=queue.bytes,
-            )
-            self._end_client(session, ReasonCode.QUOTA_EXCEEDED)
+        """End the sessions for which more waits than may.
+
+        What their ends set off (Will Messages, what a shared subscription leaves) may make others overflow, of which
+        this is told again: then the loop that is under way ends them. A call for each would be within the one before,
+        and the members of an audience overflow all at once. Will Messages come last: nobody who must end gets them.
+        """
+        if self._ending_overflowed:
+            return
+        self._ending_overflowed = True
+        try:
+            while self._registry.overflowed or self._late_wills:
+                if self._registry.overflowed:
+                    self._end_overflowed(self._registry.overflowed.popitem()[0])
+                else:
+                    self._send_will(*self._late_wills.popleft())
+        finally:
+            self._ending_overflowed = False
 
     async def check_again(self) -> None:
         """Let what the gate decides now hold for all sessions: called when its configuration was replaced.
@@ -224,6 +233,18 @@ class SessionLives:
                 return
             remains.pop()
 
+    def _end_overflowed(self, session: Session) -> None:
+        queue = session.sending.queue
+        self._counters.sessions_overflowed += 1
+        self._logger.warning(
+            "session_queue_overflowed",
+            client_id=session.client_id,
+            connected=session in self.connection_of,
+            messages=queue.messages,
+            bytes=queue.bytes,
+        )
+        self._end_client(session, ReasonCode.QUOTA_EXCEEDED)
+
     def _expel(self, session: Session, access: Access) -> None:
         self._logger.warning("client_expelled", client_id=session.client_id, user=access.identity.user)
         self._end_client(session, ReasonCode.NOT_AUTHORIZED)
@@ -259,6 +280,12 @@ class SessionLives:
         will, session.will = session.will, None
         if will is None:
             return
+        if self._ending_overflowed:
+            self._late_wills.append((session, will))
+        else:
+            self._send_will(session, will)
+
+    def _send_will(self, session: Session, will: Will) -> None:
         self._counters.wills += 1
         (verdict,) = self._admission.publish(session, [will.row])
         if isinstance(verdict, int) and verdict.is_failure:

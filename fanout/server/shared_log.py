@@ -84,11 +84,6 @@ class SharedLog:
         self._bytes_max = bytes_max
         self._trim_at = _TRIM_ENTRIES_MIN
 
-    @property
-    def kept(self) -> int:
-        """How many messages are kept."""
-        return sum(len(messages) for _, messages, _ in self._entries)
-
     def begin_behind(self, packet_id: int) -> None:
         """Set the next identifier to that behind `packet_id`, or behind none at 0; only without followers."""
         assert not self.followers

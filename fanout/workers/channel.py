@@ -136,10 +136,6 @@ class Channel(asyncio.BufferedProtocol):
             else:
                 self._transport.pause_reading()
 
-    def close(self) -> None:
-        """Close when everything is sent."""
-        self._transport.close()
-
     def fail(self, error: Exception) -> None:
         """Note a bug of who takes the messages, and close at once."""
         self.crash = error

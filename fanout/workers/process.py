@@ -25,6 +25,7 @@ from fanout.concerned import Concerned
 from fanout.config import NodeConfig
 from fanout.link.backoff import Backoff
 from fanout.replica.store import Replica
+from fanout.replica.update import Update
 from fanout.server.counters import ServerStats
 from fanout.workers.channel import Channel, open_channel
 from fanout.workers.figures import add_up, totals_of
@@ -48,6 +49,8 @@ __all__ = ["WorkerProcess", "WorkerState"]
 
 _PIECE: Final = 1_000
 """Values sent in one step: about a millisecond."""
+_PIECE_BYTES: Final = 1024 * 1024
+"""Bytes of values behind which a step ends, however few they are: what is encoded at once is held several times."""
 _RESTART_MIN_S: Final = 0.1
 _RESTART_MAX_S: Final = 10.0
 _SETTLED_S: Final = 30.0
@@ -283,10 +286,11 @@ class WorkerProcess:
                 self._process, self.pid, self._channel = process, process.pid, channel
                 self._gone.clear()
                 self._silent_ticks = 0
+                channel.read(self._reads)  # publishers may be held just now
                 channel.send(SetUp(self.config, self.number, self._sockets, self._arrivals, self._others))
                 feeding = asyncio.create_task(self._feed(channel), name=f"feed-{self.number + 1}")
                 near.close()
-                code = await process.wait()
+                code = await self._wait_ended(process, feeding)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LAST_WORDS_S):
                         await closed.wait()
@@ -294,12 +298,26 @@ class WorkerProcess:
                     raise channel.crash
                 return code
             finally:
-                if process.returncode is None:
+                killed = process.returncode is None
+                if killed:
                     _kill(process)
                 if feeding is not None:
                     feeding.cancel()
                     channel.abort()
                 self._forget()
+                if killed:
+                    await process.wait()
+
+    async def _wait_ended(self, process: asyncio.subprocess.Process, feeding: asyncio.Task[None]) -> int:
+        """Wait until the process has ended, and return its exit code; raise what ended the feeding before."""
+        ended = asyncio.create_task(process.wait(), name=f"worker-{self.number + 1}-end")
+        try:
+            await asyncio.wait({ended, feeding}, return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                feeding.result()
+            return await ended
+        finally:
+            ended.cancel()
 
     def _forget(self) -> None:
         self._channel = self._process = self.pid = None
@@ -317,9 +335,18 @@ class WorkerProcess:
         """Send all values that there are."""
         for replica in self._replicas:
             topics = list(replica.values)
-            for start in range(0, len(topics), _PIECE):
-                held = replica.values
-                piece = [held[topic] for topic in topics[start : start + _PIECE] if topic in held]
+            start = 0
+            while start < len(topics):
+                piece: list[Update] = []
+                size = 0
+                for topic in topics[start : start + _PIECE]:
+                    start += 1
+                    value = replica.values.get(topic)
+                    if value is not None:
+                        piece.append(value)
+                        size += len(topic) + len(value[1]) + len(value[4])
+                        if size >= _PIECE_BYTES:
+                            break
                 if piece:
                     channel.send(Batch(piece))
                 await channel.wait_almost_sent()

@@ -14,7 +14,8 @@ from fanout.server.connection import LINGER_S
 
 __all__ = ["Relay", "begin_relay"]
 
-_READ_BYTES: Final = 256 * 1024
+_BUFFER: Final = memoryview(bytearray(256 * 1024))
+"""What every relay of the process reads into: what was read is copied before the next read, of whichever."""
 
 
 class Relay(asyncio.BufferedProtocol):
@@ -23,7 +24,6 @@ class Relay(asyncio.BufferedProtocol):
     other: Relay
 
     def __init__(self) -> None:
-        self._buffer = memoryview(bytearray(_READ_BYTES))
         self._transport: asyncio.Transport | None = None
         self._closed = asyncio.Event()
 
@@ -39,12 +39,12 @@ class Relay(asyncio.BufferedProtocol):
         self.other.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Give the buffer to read into."""
-        return self._buffer
+        """Give the buffer to read into, which all relays share."""
+        return _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what was read."""
-        self.receive(bytes(self._buffer[:nbytes]))
+        self.receive(bytes(_BUFFER[:nbytes]))
 
     def receive(self, data: bytes) -> None:
         """Pass on what was read."""

@@ -215,6 +215,26 @@ async def test_values_with_long_properties_are_committed(tmp_path: Path) -> None
     assert read(tmp_path / "r") == {b"t": b"1"}
 
 
+async def test_a_disk_that_fails_is_not_tried_without_a_pause_while_closing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread would take a whole core otherwise, until the time is over."""
+    monkeypatch.setattr(module, "_RETRY_S", 0.1)
+    tries = 0
+
+    def failing(*_: object, **__: object) -> None:
+        nonlocal tries
+        tries += 1
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(KeptFile, "commit", failing)
+    async with started(tmp_path / "r") as kept:
+        kept.put("a", [changes_of(Replica(), value(b"1"))])
+        await wait_until(lambda: tries)
+        assert not await asyncio.to_thread(kept.close, timeout_s=0.5)
+    assert tries < 12
+
+
 @pytest.mark.parametrize(("sync", "forced"), [("interval", True), ("off", False)])
 async def test_what_is_committed_is_forced_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Sync, forced: bool

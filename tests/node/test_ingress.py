@@ -308,6 +308,22 @@ def test_retained_message_over_bytes_max_is_delivered(accepted: Accepted) -> Non
     assert hub.replica.refused_by["bytes_max"] == 1
 
 
+def test_properties_of_retained_messages_count_towards_bytes_max(accepted: Accepted) -> None:
+    """As payloads do; the stamp that a publisher put on its message is not kept with them, and does not count."""
+    hub = ingress(accepted, bytes_max=20)
+    stamp = encode_stamp(Stamp("line-3", 1_600_000_000_000_000, 9, 1_600_000_000_000_001))
+    run = [
+        row(b"a", b"x", retain=True, properties=b"p" * 8 + stamp),
+        row(b"b", b"x", retain=True, properties=b"p" * 9),
+        row(b"b", b"x", retain=True, properties=b"p" * 8),  # just fits
+        row(b"a", b"x", retain=True, properties=b"p" * 9),
+        row(b"c", b"x", retain=True, properties=b"p" * 8 + stamp),
+    ]
+    assert hub.publish("client", run, NOW_NS) == [SUCCESS] * len(run)
+    assert {topic: len(update[4]) for topic, update in hub.replica.values.items()} == {b"b": 8, b"c": 8}
+    assert hub.replica.refused_by["bytes_max"] == 2
+
+
 def test_expired_values_are_removed_and_told(accepted: Accepted) -> None:
     """A value whose Message Expiry Interval has passed becomes a removal that no client published."""
     hub = ingress(accepted)

@@ -413,6 +413,20 @@ async def test_a_file_that_cannot_be_loaded_prevents_the_start(tmp_path: Path) -
     assert is_free(http_port_of(node))
 
 
+@pytest.mark.parametrize("storage", ["disc", "disc_only"])
+async def test_log_in_use_leaves_the_retained_values_to_the_next_start(
+    node: Node, tmp_path: Path, storage: Literal["disc", "disc_only"]
+) -> None:
+    """Their file and its lock are given up with the start that failed."""
+    identity = IdentityConfig(id="edge-1", data_directory=tmp_path / "data")
+    settings = dataclasses.replace(config(tmp_path), node=identity, retained=RetainedConfig(storage=storage))
+    with pytest.raises(LogError):
+        await node_of(settings).start()
+    again = node_of(dataclasses.replace(settings, log=LogConfig(directory=tmp_path / "other")))
+    await again.start()
+    await again.stop()
+
+
 async def test_log_that_cannot_be_sealed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node ends all the same: the next start seals what is left."""
     node = node_of(config(tmp_path))

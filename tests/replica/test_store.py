@@ -189,6 +189,27 @@ def test_payload_above_the_limit_is_refused(make: Make) -> None:
     assert replica.payload_bytes == 3
 
 
+def test_properties_count_towards_the_limit(make: Make) -> None:
+    """A short payload with long properties needs room for both, as a new value and in place of another."""
+    replica = make(bytes_max=20)
+    batch = [
+        update(b"a", b"1", properties=b"12345"),
+        update(b"b", b"1", properties=b"12345678901"),
+        update(b"c", b"1"),
+    ]
+    assert kinds(replica.apply(batch, phase=Phase.LIVE)) == [
+        ChangeKind.NEW,
+        ChangeKind.NEW,
+        ChangeKind.REFUSED,
+    ]
+    assert (replica.payload_bytes, replica.topic_bytes) == (18, 2)
+    grown, shrunk = update(b"a", b"1", properties=b"123456"), update(b"b", b"1", properties=b"1")
+    assert kinds(replica.apply([grown, shrunk], phase=Phase.LIVE)) == [ChangeKind.REFUSED, ChangeKind.REPLACED]
+    assert (replica.payload_bytes, replica.topic_bytes) == (2, 1)
+    replica.sweep([b"b"], now_ns=NOW)
+    assert (replica.payload_bytes, replica.topic_bytes) == (0, 0)
+
+
 def test_a_replacement_that_does_not_fit_drops_the_old_value(make: Make) -> None:
     """A value that the primary has replaced is not served any longer, even if the new one does not fit."""
     replica = make(bytes_max=12)
@@ -538,45 +559,50 @@ STEPS = st.lists(
         st.sampled_from([b"", b"1", b"22", b"333"]),
         st.booleans(),
         st.sampled_from([0, NOW + SECOND, NOW + 2 * SECOND]),
+        st.sampled_from([b"", b"p", b"pp"]),
     ),
     max_size=30,
 )
 
 
-def same(held: tuple[bytes, int], copy: tuple[bytes, int]) -> bool:
+def same(held: tuple[bytes, int, bytes], copy: tuple[bytes, int, bytes]) -> bool:
     """Say whether a copy is what is held, but for what whole seconds round away from its expiry."""
-    return held == copy or (held[0] == copy[0] and 0 not in (held[1], copy[1]) and abs(held[1] - copy[1]) <= 2 * SECOND)
+    rounded = 0 not in (held[1], copy[1]) and abs(held[1] - copy[1]) <= 2 * SECOND
+    return (held[0], held[2]) == (copy[0], copy[2]) and (held[1] == copy[1] or rounded)
 
 
 @given(st.lists(st.tuples(st.sampled_from(list(Phase)), STEPS), max_size=6))
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_replica_agrees_with_a_plain_dictionary(
     make: Make,
-    batches: list[tuple[Phase, list[tuple[bytes, bytes, bool, int]]]],
+    batches: list[tuple[Phase, list[tuple[bytes, bytes, bool, int, bytes]]]],
 ) -> None:
     """Values, counts, digests, bytes, expiry and search agree with a dictionary changed step by step."""
     selectors = (Selector("plant/+/a"), Selector("plant/#", exclude=("plant/+/a",)))
     replica = make(selectors=selectors)
-    model: dict[bytes, tuple[bytes, int]] = {}
+    model: dict[bytes, tuple[bytes, int, bytes]] = {}
     for number, (phase, steps) in enumerate(batches):
         replica.apply(
-            [update(topic, payload, retain=retain, expires_ns=at) for topic, payload, retain, at in steps],
+            [
+                update(topic, payload, retain=retain, expires_ns=at, properties=properties)
+                for topic, payload, retain, at, properties in steps
+            ],
             phase=phase,
         )
-        for topic, payload, retain, at in steps:
+        for topic, payload, retain, at, properties in steps:
             if not retain:
                 continue
             if not payload:
                 model.pop(topic, None)
-            elif phase is Phase.LIVE or topic not in model or not same(model[topic], (payload, at)):
-                model[topic] = (payload, at)
+            elif phase is Phase.LIVE or topic not in model or not same(model[topic], (payload, at, properties)):
+                model[topic] = (payload, at, properties)
         if number % 2:
             replica.remove_expired(NOW + SECOND)
             model = {topic: each for topic, each in model.items() if each[1] != NOW + SECOND}
-        values = {topic: payload for topic, (payload, _) in model.items()}
+        values = {topic: payload for topic, (payload, *_) in model.items()}
         assert {topic: each[1] for topic, each in replica.view.items()} == values
         assert replica.digest() == digest_of(values)
-        assert replica.payload_bytes == sum(map(len, values.values()))
+        assert replica.payload_bytes == sum(len(payload) + len(properties) for payload, _, properties in model.values())
         assert replica.topic_bytes == sum(map(len, values))
         for index, selector in enumerate(selectors):
             own = {topic: payload for topic, payload in values.items() if selector.matches(topic)}

@@ -227,6 +227,54 @@ def test_files_that_are_gone_or_cannot_be_read_do_not_hold_up_the_others(
     assert reads == 3
 
 
+def test_what_is_no_directory_of_the_log_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    """A day or an hour that there is not: its files are left alone."""
+    for hour in ("date=2026-13-01/hour=22", "date=2023-11-14/hour=99"):
+        sealed(tmp_path, 1, hour=hour)
+    sealed(tmp_path, 2)
+    (tmp_path / "store").mkdir()
+    with tended(tmp_path, ship_to=(tmp_path / "store").as_uri()) as archive:
+        archive.wait_shipped(1)
+        assert archive.alarms.text == ""
+
+
+def test_a_disk_that_cannot_be_read_is_an_alarm_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is shipped or removed meanwhile; afterwards all is."""
+    sealed(tmp_path, 1)
+    found = Archive._found
+
+    def failing(self: Archive) -> list[Path]:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Archive, "_found", failing)
+    (tmp_path / "store").mkdir()
+    with tended(tmp_path, ship_to=(tmp_path / "store").as_uri()) as archive:
+        wait_until_blocking(lambda: "sealed files are not tended: OSError(5" in archive.alarms.text, 30)
+        assert not archive.archive.ended
+        monkeypatch.setattr(Archive, "_found", found)
+        archive.wait_shipped(1)
+        wait_until_blocking(lambda: not archive.alarms.text, 30)
+    assert not archive.archive.ended
+
+
+def test_a_thread_that_ended_is_an_alarm_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ended it: nobody would ship or remove anything any more."""
+    monkeypatch.setattr(Archive, "_tend", lambda self: None)
+    writer = LogWriter(
+        tmp_path / "log",
+        node="edge-1",
+        role="tap",
+        node_epoch=EPOCH,
+        clock=ManualClock(),
+        settings=LogSettings(archive=ArchiveSettings(ship_to=(tmp_path / "store").as_uri())),
+    )
+    writer.open()
+    wait_until_blocking(lambda: "the thread that ships and removes sealed files" in writer.stats().alarm, 30)
+    assert writer.close(timeout_s=30)
+
+
 def test_closing_does_not_wait_for_a_store_that_fails(tmp_path: Path) -> None:
     """What is not shipped waits for the next start."""
     path = sealed(tmp_path, 1)

@@ -214,9 +214,10 @@ def test_what_is_abandoned_is_counted() -> None:
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 16, 1000])
 def test_the_charge_of_equal_payloads_is_exact(count: int) -> None:
-    """A sample measures equal payloads exactly, whatever the size of the batch."""
+    """A sample measures equal payloads, and their properties, exactly, whatever the size of the batch."""
     queue = backlog(rows_max=10**6)
-    queue.put(make_changes([make_update(b"a", b"x" * 30)] * count), source=PLANT, link_epoch=7, flags=None)
+    update = (*make_update(b"a", b"x" * 20)[:4], b"p" * 10, *make_update(b"a", b"")[5:])
+    queue.put(make_changes([update] * count), source=PLANT, link_epoch=7, flags=None)
     assert queue.bytes == count * 230
 
 

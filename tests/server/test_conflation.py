@@ -14,9 +14,9 @@ from fanout.server.wire import Message
 from tests.server.node_in_memory import update
 
 
-def message(topic: bytes, payload: bytes, *, identifiers: tuple[int, ...] = ()) -> Message:
+def message(topic: bytes, payload: bytes, *, identifiers: tuple[int, ...] = (), properties: bytes = b"") -> Message:
     """Make a message."""
-    return (update(topic, payload), 0, False, identifiers)
+    return (update(topic, payload, properties=properties), 0, False, identifiers)
 
 
 def put(conflation: Conflation, *messages: Message) -> None:
@@ -103,17 +103,17 @@ def test_each_part_has_its_turn_in_the_queue() -> None:
 
 
 def test_what_is_taken_at_once_is_bounded() -> None:
-    """By messages, by the bytes of their payloads, and by the part: what was queued between two parts comes between."""
+    """By messages, by the bytes of payloads and properties, and by the part: what was queued between comes between."""
     counters = Counters()
     conflation = Conflation(counters=counters)
-    put(conflation, *(message(b"%d" % number, b"%04d" % number) for number in range(8)))
+    put(conflation, *(message(b"%d" % number, b"%04d" % number, properties=b"pppp") for number in range(8)))
     conflation.seal(3)
     put(conflation, message(b"8", b"0008"))
     conflation.seal(5)
     put(conflation, message(b"1", b"new1"), message(b"9", b"new9"))
     assert take(conflation, messages_max=3) == [b"0000", b"new1", b"0002"]
     assert counters.conflated == 1
-    assert take(conflation, messages_max=9, bytes_max=5) == [b"0003", b"0004"]
+    assert take(conflation, messages_max=9, bytes_max=9) == [b"0003", b"0004"]
     assert (conflation.sealed, conflation.turn) == (4, 3)
     assert take(conflation, messages_max=9) == [b"0005", b"0006", b"0007"]
     assert (conflation.sealed, conflation.turn) == (1, 5)

@@ -231,4 +231,4 @@ def test_clients_receive_what_a_plain_model_says(
         assert client.received == client.expected
     for client in clients:
         assert client.session.audience is not None
-        assert client.session.audience.log.kept == 0
+        assert client.session.audience.log.bytes == 0

@@ -77,6 +77,8 @@ def test_memory_of_pieces_is_bounded() -> None:
     assert 5_000 < pieces.bytes <= 10_000
     assert batch(pieces, all_values[-1]) is made[-1]
     assert batch(pieces, all_values[0]) is not made[0]
+    assert batch(pieces, [update(b"t", b"v", properties=b"p" * 5_000)]) is not None  # twice its size is too much
+    assert pieces.bytes == 0
 
 
 def test_what_cannot_be_shared_is_not() -> None:
@@ -85,3 +87,4 @@ def test_what_cannot_be_shared_is_not() -> None:
     assert batch(pieces, [update(b"t", b"v", expires_ns=5)]) is None
     assert batch(pieces, values(), wire=WireVariant(5, packet_bytes_max=100)) is None
     assert batch(pieces, values(2, payload=b"x" * PIECE_BYTES_MAX)) is None
+    assert batch(pieces, [update(b"t", b"v", properties=b"p" * (PIECE_BYTES_MAX + 1))]) is None

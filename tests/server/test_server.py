@@ -22,6 +22,7 @@ from fanout.mqtt.packets import (
     Subscribe,
     Subscription,
     Will,
+    encode,
 )
 from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
@@ -812,3 +813,28 @@ async def test_publishers_wait_while_they_are_held(node: NodeInMemory) -> None:
         writer.publish(b"a", b"3", qos=1)
         assert (await reader.expect(Publish)).payload == b"3"
     node.server.hold_publishers(False)  # the client is gone
+
+
+async def test_a_publisher_that_is_taken_over_while_it_waits_is_forgotten(node: NodeInMemory) -> None:
+    """What it had sent is not kept until publishers are let go on, however often its client comes again."""
+    node.server.hold_publishers(True)
+    first = await RawClient.connect(node.port, "w")
+    await first.expect_ack(PacketType.PUBACK, first.publish(b"a", b"0", qos=1), ReasonCode.NO_MATCHING_SUBSCRIBERS)
+    (connection,) = node.server.connections
+    assert connection.is_held
+    async with first, await RawClient.connect(node.port, "w"):
+        await first.expect_end(ReasonCode.SESSION_TAKEN_OVER)
+        await wait_until(lambda: connection not in node.server.connections)
+        assert not node.server._waiting_publishers
+    node.server.hold_publishers(False)
+
+
+async def test_what_comes_behind_the_end_is_ignored(node: NodeInMemory) -> None:
+    """A transport may still have a piece when the connection is being closed: no defect, and no packet is taken."""
+    async with await RawClient.connect(node.port, "c") as client:
+        (connection,) = node.server.connections
+        received = node.server.stats().received_bytes_total
+        connection.disconnect(ReasonCode.ADMINISTRATIVE_ACTION)
+        connection.receive(encode(Pingreq(), version=5))
+        await client.expect_end(ReasonCode.ADMINISTRATIVE_ACTION)
+    assert node.server.stats().received_bytes_total == received

@@ -85,9 +85,9 @@ async def test_both_ends_are_told_of_the_end(ends: tuple[End, End]) -> None:
     """What is sent after it goes nowhere."""
     one, other = ends
     one.channel.send(Complete())
-    one.channel.close()
+    await wait_until(lambda: other.messages == [Complete()])
+    one.channel.abort()
     await wait_until(lambda: one.closed == other.closed == 1)
-    assert other.messages == [Complete()]
     other.channel.send(Complete())
     await other.channel.wait_almost_sent()
 

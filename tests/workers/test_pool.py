@@ -21,6 +21,7 @@ from fanout.errors import ListenError
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
+from fanout.replica.update import Phase, Update
 from fanout.server.collaborators import PublishVerdict
 from fanout.workers.pool import WorkerPool
 from fanout.workers.process import WorkerState
@@ -45,13 +46,13 @@ class NoIngress:
         return [ReasonCode.NOT_AUTHORIZED] * len(rows)
 
 
-def make_pool(logger: NoLogger, *, listen: tuple[Address, ...] = LISTEN) -> WorkerPool:
+def make_pool(logger: NoLogger, *, listen: tuple[Address, ...] = LISTEN, replica: Replica | None = None) -> WorkerPool:
     """Make a pool of two workers."""
     bound: FilteringBoundLogger = logger
     return WorkerPool(
         NodeConfig(node=IdentityConfig(id="n"), server=ServerConfig(listen=listen, workers=2)),
         ingress=NoIngress(),
-        replicas=[Replica()],
+        replicas=[replica or Replica()],
         subscribed=lambda topic_filters: None,
         hold=lambda held: None,
         logger=bound,
@@ -136,22 +137,115 @@ async def test_nothing_is_started_while_the_pool_stops(monkeypatch: pytest.Monke
     assert starts.read_bytes() == begun
 
 
+def pretend(monkeypatch: pytest.MonkeyPatch, directory: Path, code: str) -> None:
+    """Let the processes of workers run a program, which has its end of the channel as `hub`."""
+    program, worker = directory / "python", directory / "worker.py"
+    worker.write_text(f"import socket, sys\nhub = socket.socket(fileno=int(sys.argv[-1]))\n{code}\n")
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {worker} "$@"\n')
+    program.chmod(0o700)
+    monkeypatch.setattr("sys.executable", str(program))
+
+
+READ_ALL = "while hub.recv(65536): pass"
+TELL_SERVING = """
+from fanout.workers.channel import encode
+from fanout.workers.messages import Serving
+hub.sendall(encode(Serving()))
+"""
+
+
+def values_of(count: int, *, payload: bytes = b"", properties: bytes = b"") -> Replica:
+    """Return a replica with values."""
+    replica = Replica()
+    values: list[Update] = [
+        (b"a/%d" % n, b"%d" % n + payload, 0, True, b"%d" % n + properties, 0, 0, n, None) for n in range(count)
+    ]
+    replica.apply(values, phase=Phase.LIVE)
+    return replica
+
+
+@pytest.mark.parametrize(("payload", "properties"), [(b"x" * 300_000, b""), (b"x", b"p" * 300_000)])
+async def test_large_values_go_to_a_worker_in_small_pieces(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, payload: bytes, properties: bytes
+) -> None:
+    """What is encoded at once is bounded in bytes; all of them arrive."""
+    lengths = tmp_path / "lengths"
+    pretend(
+        monkeypatch,
+        tmp_path,
+        f"""
+stream = hub.makefile("rb")
+with open({str(lengths)!r}, "a", buffering=1) as file:
+    while head := stream.read(4):
+        length = int.from_bytes(head, "big")
+        stream.read(length)
+        print(length, file=file)
+""",
+    )
+    pool = make_pool(NoLogger(), replica=values_of(20, payload=payload, properties=properties))
+    await pool.start()
+    try:
+        await wait_until(lambda: lengths.exists() and sum(map(int, lengths.read_text().split())) > 2 * 20 * 300_000, 60)
+        assert max(map(int, lengths.read_text().split())) < 1_500_000
+    finally:
+        for worker in pool.workers:
+            assert worker.pid is not None
+            os.kill(worker.pid, signal.SIGKILL)
+        await pool.stop(deadline_s=0.1)
+
+
+async def test_values_that_cannot_be_sent_end_the_pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A defect is told; the worker would wait for the rest of its values for ever."""
+    pretend(monkeypatch, tmp_path, READ_ALL)
+
+    def failing(updates: list[Update]) -> None:
+        raise OverflowError("too large")
+
+    monkeypatch.setattr("fanout.workers.process.Batch", failing)
+    pool = make_pool(NoLogger(), replica=values_of(1))
+    await pool.start()
+    try:
+        async with asyncio.timeout(60):
+            with pytest.raises(OverflowError, match="too large"):
+                await pool.wait_failed()
+        await wait_until(lambda: all(worker.pid is None for worker in pool.workers))
+        await asyncio.gather(*pool._tasks[:2], return_exceptions=True)  # their processes are gone then
+    finally:
+        await pool.stop(deadline_s=0.1)
+
+
+async def test_a_worker_that_starts_while_publishers_are_held_is_not_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What its clients publish waits as that of the others does."""
+    said = tmp_path / "said"
+    pretend(monkeypatch, tmp_path, f"{TELL_SERVING}\nopen({str(said)!r} + sys.argv[-1], 'w')\n{READ_ALL}")
+    pool = make_pool(NoLogger())
+    await pool.start()
+    try:
+        for worker in pool.workers:
+            worker.read(False)
+        await wait_until(
+            lambda: len(list(tmp_path.glob("said*"))) == 2 and all(worker.pid for worker in pool.workers), 60
+        )
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert [worker.state for worker in pool.workers] == [WorkerState.STARTING] * 2
+        for worker in pool.workers:
+            worker.read(True)
+        await wait_until(lambda: all(worker.state is WorkerState.SERVING for worker in pool.workers), 60)
+    finally:
+        for worker in pool.workers:
+            assert worker.pid is not None
+            os.kill(worker.pid, signal.SIGKILL)
+        await pool.stop(deadline_s=0.1)
+
+
 async def test_a_worker_that_hangs_does_not_hold_up_a_tear_down(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It is counted; the tear-down goes on, with what the others say. That somebody is subscribed there may be."""
-    program, worker = tmp_path / "python", tmp_path / "worker.py"
-    worker.write_text(
-        "import socket, sys\n"
-        "from fanout.workers.channel import encode\n"
-        "from fanout.workers.messages import Serving\n"
-        "hub = socket.socket(fileno=int(sys.argv[-1]))\n"
-        "hub.sendall(encode(Serving()))\n"
-        "while hub.recv(65536): pass\n"
-    )
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} {worker} "$@"\n')
-    program.chmod(0o700)
-    monkeypatch.setattr("sys.executable", str(program))
+    pretend(monkeypatch, tmp_path, f"{TELL_SERVING}\n{READ_ALL}")
     monkeypatch.setattr("fanout.workers.process._SEND_AWAY_S", 0.05)
     monkeypatch.setattr("fanout.workers.process._SUBSCRIBED_S", 0.05)
     logger = NoLogger()
