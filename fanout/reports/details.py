@@ -90,7 +90,8 @@ def parse_gap_detail(detail: str, *, node: str, link: str, node_epoch: int, at_u
             node=node,
             link=link,
             lost_epoch=int(document["node_epoch"]),
-            first_us=None if first_us is None else int(first_us),
+            # No row is older than the process that logged it.
+            first_us=int(document["node_epoch"] if first_us is None else first_us),
             last_us=at_us if last_us is None else int(last_us),
             last_pos=0 if last_pos is None else int(last_pos),
             lost_positions=0 if document["rows"] is None else int(document["rows"]) + int(document["events"]),

@@ -90,7 +90,7 @@ def make_section_report(
             )
             basis: tuple[str, ...] = (basis_statement(scope.reference),)
         else:
-            scope = decide_scope(survey, requested=parameters.reference, settle_us=settle_us)
+            scope = _scope(survey, parameters)
             basis = basis_statements(scope)
         common |= {
             "reference": _describe_reference(scope, ()),
@@ -137,7 +137,7 @@ def make_completeness_report(
     out = ParquetTables(spark, parquet)
     with spark_errors():
         tables, survey, progress = _look(spark, files, progress=progress)
-        scope = decide_scope(survey, requested=parameters.reference, settle_us=round(parameters.settle_s * 1_000_000))
+        scope = _scope(survey, parameters)
         comparison = Comparison(spark, tables, survey=survey, scope=scope, parameters=parameters, parquet=out)
         progress("updates by identity")
         stamped, prefixes, missing = comparison.stamped()
@@ -179,6 +179,15 @@ def _look(spark: SparkSession, files: LogFiles, *, progress: Progress) -> tuple[
         raise ReportError("the logs hold no row", hint="Give the directories that nodes wrote their logs to")
     rows = sum(each.rows for each in survey.updates)
     return tables, survey, lambda stage: progress(f"{stage}, {rows:,} rows")
+
+
+def _scope(survey: Survey, parameters: Parameters) -> Scope:
+    return decide_scope(
+        survey,
+        requested=parameters.reference,
+        settle_us=round(parameters.settle_s * 1_000_000),
+        behind_max_us=round(parameters.behind_max_s * 1_000_000),
+    )
 
 
 def _target_report(

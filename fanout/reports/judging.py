@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fanout.reports.document import TargetReport, Verdict
+from fanout.reports.figures import percent
 
 __all__ = ["judge", "shares"]
 
@@ -52,9 +53,12 @@ def shares(target: TargetReport) -> list[tuple[float, str]]:
     found: list[tuple[float, str]] = []
     if target.stamped is not None and target.stamped.complete_percent_at_least is not None:
         found.append((target.stamped.complete_percent_at_least, "the updates"))
-    if target.unstamped is not None and target.unstamped.complete_percent_at_most is not None:
+    if (bounds := target.unstamped) is not None:
         # Without stamps the bound can show a loss, but no share can be proved.
-        found.append((target.unstamped.complete_percent_at_most, "the updates (at most)"))
+        seen = bounds.reference_updates
+        share = percent(seen - bounds.missing_at_least, seen + bounds.unknown)
+        if share is not None:
+            found.append((share, "the updates (at most)"))
     if target.final.equal_percent_at_least is not None:
         found.append((target.final.equal_percent_at_least, "the final values"))
     return found

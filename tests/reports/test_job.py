@@ -148,6 +148,40 @@ def test_a_secondary_that_was_cut_off_lacks_exactly_what_was_published_meanwhile
     assert len(plans) > 20
 
 
+def test_what_a_log_is_too_short_for_is_not_lost_and_not_complete(spark: SparkSession, tmp_path: Path) -> None:
+    """After a log that is late updates are pending; after one whose node may be dead they are unknown, and fail."""
+    hub, late, _ = primary_and_secondaries()
+    link = {"name": "up", "primary": ["mqtt://hub:1883"], "selectors": [selector("plant/#")]}
+    dead = NodeLog("dead")
+    dead.start(at(0), link)
+    dead.ready(at(1), "up", "plant/#")
+    for row in hub.updates:
+        dead.apply(row, link="up", selector="plant/#")
+    late.events.pop()  # the stop
+    late.event("heartbeat", at(61))
+    for number in range(8):
+        hub.publish(at(100 + 10 * number), 201 + number, "plant/1", str(number))
+    hub.event("heartbeat", at(180))
+    report = completeness(spark, tmp_path, [hub, late, dead], fail_under_percent=99, behind_max_s=120, depth=1)
+    figures = {target.node: target.stamped for target in report.targets}
+    assert figures["whole"] is not None
+    assert figures["dead"] is not None
+    assert (figures["whole"].expected, figures["whole"].missing, figures["whole"].unknown) == (180, 0, 0)
+    assert (figures["whole"].pending, figures["whole"].complete_percent) == (8, 100)
+    assert (figures["dead"].expected, figures["dead"].missing, figures["dead"].unknown) == (208, 0, 8)
+    assert figures["dead"].complete_percent is None
+    finals = {target.node: target.final for target in report.targets}
+    assert (finals["whole"].equal, finals["whole"].pending, finals["whole"].unknown) == (6, 1, 0)
+    assert (finals["dead"].equal, finals["dead"].pending, finals["dead"].unknown) == (7, 0, 1)
+    assert report.verdict is not None
+    assert not report.verdict.passed
+    assert "dead/up" in report.verdict.because
+    assert [notice.partition(";")[0].partition(": ")[2] for notice in report.notices if "its log ends" in notice] == [
+        "its log ends 158.1 s before the reference's without a stop: whether it got what came later is unknown.",
+        "its log ends 119.0 s before the reference's without a stop",
+    ]
+
+
 def test_what_publishers_stamped_is_counted_once_and_by_the_clock_of_the_primary(
     spark: SparkSession, tmp_path: Path
 ) -> None:
