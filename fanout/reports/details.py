@@ -39,6 +39,8 @@ class GapRecord:
     """The last position that may be missing; 0 when it is not known, as after a crash."""
     lost_positions: int
     """How many positions are known to be missing; 0 after a crash."""
+    first_pos: int = 0
+    """The first position that may be missing; 0 when it is not known."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -95,6 +97,7 @@ def parse_gap_detail(detail: str, *, node: str, link: str, node_epoch: int, at_u
             last_us=at_us if last_us is None else int(last_us),
             last_pos=0 if last_pos is None else int(last_pos),
             lost_positions=0 if document["rows"] is None else int(document["rows"]) + int(document["events"]),
+            first_pos=int(document["first_log_pos"] or 0),
         )
     except (ValueError, TypeError, KeyError):
         return GapRecord(node, link, node_epoch, None, at_us, 2**62, 0)

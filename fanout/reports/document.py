@@ -162,6 +162,9 @@ class PrefixFigures(Value):
     missing: int
     unknown: int
     complete_percent_at_least: float | None
+    """Null, too, where the reference's log does not show every update."""
+    complete_percent_at_most: float | None = None
+    """Of what the reference saw, with the unknown counted as there."""
 
 
 class MissingUpdate(Value):

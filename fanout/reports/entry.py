@@ -107,7 +107,9 @@ def run_completeness(
         ReportError: No Java, no usable logs or no reference, or a file cannot be written.
     """
     if settle_s < 0 or depth < 0 or (behind_max_s is not None and behind_max_s < 0):
-        raise ReportError("the settle horizon and the depth cannot be negative", hint="Give 0 or a positive number")
+        raise ReportError(
+            "settle horizon, depth and how late a log may be cannot be negative", hint="Give 0 or a positive number"
+        )
     _check_places(json_path, html_path)
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
     tell = progress or _tell_nobody

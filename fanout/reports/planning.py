@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from fanout.errors import ReportError
+from fanout.reports.figures import time_of
 from fanout.reports.pairing import ObservedLink, choose_reference, make_groups, names, pair_link
 from fanout.reports.scope import NEVER_US, Group, Reference, Scope, Source, Target
 from fanout.reports.survey import NodeConfig, Survey
@@ -140,7 +141,7 @@ def _targets(
         settled_us -= behind_us
     from_us = NEVER_US
     if held is not None:
-        from_us = held[0] - offset_us
+        from_us = max(held[0], survey.begins_us(link.node) or held[0]) - offset_us
         if group.basis == "unstamped":
             from_us = max(from_us, group.from_us)
     known = {selection.filter for selection in link.config.selections} | {""}
@@ -236,8 +237,13 @@ def _file_notices(survey: Survey, reference: Reference) -> Iterator[str]:
             )
         if lost := survey.unexplained_rows(node):
             yield (
-                f"{node}: {lost} rows inside {log} are not there and no gap event says why; they count as "
-                f"never written."
+                f"{node}: {lost} rows inside {log} are not there and no gap event says why: what it lacks of that time "
+                f"is unknown, not missing."
+            )
+        if (begins_us := survey.begins_us(node)) is not None:
+            yield (
+                f"{node}: the beginning of {log} is not there any more; it is covered from {time_of(begins_us):%F %T} "
+                f"UTC on, and values that are older are unknown."
             )
         if gaps := sum(gap.node == node for gap in survey.gaps):
             yield (
@@ -283,4 +289,7 @@ def _stamp_notices(
             if source.group == group.id
         )
         if unstamped:
-            yield (f"{reference.name}: {unstamped} of its rows carry no stamp; they count for the final values only.")
+            yield (
+                f"{reference.name}: {unstamped} of its rows carry no stamp, so nothing tells whether a node got them: "
+                f"they count against its share, and for the final values."
+            )

@@ -64,14 +64,26 @@ class Span(NamedTuple):
 
 
 class Oracle:
-    """The completeness of nodes relative to a primary that stamps."""
+    """The completeness of nodes relative to a node that stamps, or to a tap.
 
-    def __init__(self, hub: NodeLog, nodes: Iterable[NodeLog], *, settle_us: int, behind_max_us: int = 0) -> None:
+    Args:
+        hub: The reference.
+        nodes: The nodes.
+        link: The link by which the reference got the updates; "" for what was published at it.
+        settle_us: The settle horizon.
+        behind_max_us: By how much a log may be late.
+    """
+
+    def __init__(
+        self, hub: NodeLog, nodes: Iterable[NodeLog], *, link: str = "", settle_us: int, behind_max_us: int = 0
+    ) -> None:
         self.hub = hub
+        self.link = link
         self.nodes = list(nodes)
         self.settle_us = settle_us
         self.behind_max_us = max(behind_max_us, settle_us, 1_000_000)
-        self.end_us = end_of(hub)
+        # A tap has another clock than the updates.
+        self.end_us = end_of(hub) if hub.role != "tap" else max(micros(row["origin"]) for row in hub.updates)
         self.published: dict[Identity, Row] = {
             identity(row): row for row in hub.updates if row["phase"] == 0 and row["sequence"] is not None
         }
@@ -171,8 +183,22 @@ class Oracle:
         counts["refused"] = sum(row["change"] == 6 for row in live)
         counts["unreferenced"] = sum(
             update not in self.published or not selected(selector, self.published[update]["topic"])
-            for update in applied
+            for update in {identity(row) for row in live if self.hub.role != "tap" or self._seen_by_tap(row)}
         )
+        counts["unseen"] = max(0, self._absent() - counts["unreferenced"])
+
+    def _seen_by_tap(self, row: Row) -> bool:
+        """Return whether an update was stamped between the first and the last that a tap logged."""
+        first_us = min(micros(one["origin"]) for one in self.published.values())
+        return first_us <= micros(row["origin"]) <= self.end_us
+
+    def _absent(self) -> int:
+        """Return how many sequences lie between the first and the last of each epoch, and are not there."""
+        absent = 0
+        for epoch in {epoch for _, epoch, _ in self.published}:
+            sequences = {sequence for _, other, sequence in self.published if other == epoch}
+            absent += max(sequences) - min(sequences) + 1 - len(sequences)
+        return absent
 
     def _held(self, node: NodeLog, link: Row) -> tuple[int, int] | None:
         times = []
@@ -188,7 +214,7 @@ class Oracle:
         return max(times)
 
     def _finals(self, node: NodeLog, link: Row, selector: Row, expected: Expected) -> None:
-        wanted = {t: v for t, v in replay(self.hub, "").items() if selected(selector, t)}
+        wanted = {t: v for t, v in replay(self.hub, self.link).items() if selected(selector, t)}
         held = replay(node, link["name"], selector["filter"])
         _, _, settled_us, silent_us, _ = self.span(node, link)
         for topic in wanted.keys() | held.keys():

@@ -9,7 +9,7 @@ import pytest
 from fanout.errors import ReportError
 from fanout.reports.planning import basis_statements, decide_scope
 from fanout.reports.scope import NEVER_US, Scope
-from tests.reports.logs import SECOND, T0, NodeLog, Row, at, selector, stamp
+from tests.reports.logs import SECOND, T0, NodeLog, Row, at, selector, stamp, when
 from tests.reports.surveys import survey_of
 
 LINK: Row = {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("a/#"), selector("b/#")]}
@@ -79,8 +79,9 @@ def test_publishers_clocks_do_not_move_the_spans(publisher_s: int, own_too: bool
 def test_a_link_covers_from_the_proof_of_its_last_selector() -> None:
     """As long as one selector is not complete, rows of the others may still be copies."""
     edge = edge_log()
-    edge.events = [row for row in edge.events if row["selector"] != "b/#"]
-    edge.event("complete", at(9), link="up", selector="b/#")
+    for row in edge.events:
+        if row["selector"] == "b/#":
+            row["at"] = when(at(9))
     scope = scope_of(hub_log(), edge)
     assert {target.covered_from_us for target in scope.targets} == {at(9) - 1000}
 
@@ -92,7 +93,9 @@ def test_a_link_that_never_held_everything_covers_nothing() -> None:
     scope = scope_of(hub_log(), edge)
     assert {(t.held_from_us, t.covered_from_us) for t in scope.targets} == {(None, NEVER_US)}
     edge = edge_log()
-    edge.events = [row for row in edge.events if row["event"] != "complete"]
+    for row in edge.events:
+        if row["event"] == "complete":
+            row["event"] = "heartbeat"
     scope = scope_of(hub_log(), edge)
     assert {t.covered_from_us for t in scope.targets} == {at(6)}
     assert any("no proof of completeness" in notice for notice in scope.notices)
@@ -132,6 +135,27 @@ def test_gaps_are_moved_to_the_primary_clock_and_widened_by_the_horizon() -> Non
     expected = ((at(-3) - 1000, at(21) - 1000), (at(15) - 1000, at(18) - 1000))
     assert {t.gaps_us for t in scope.targets} == {expected}
     assert any("edge reported 3 gaps in its log" in notice for notice in scope.notices)
+
+
+def test_rows_that_are_not_there_make_a_gap_and_a_removed_beginning_a_later_span() -> None:
+    """A lost file leaves what it held unknown; a log whose oldest files were removed is covered from what is left."""
+    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
+    hub.start(at(0))
+    edge.start(at(0), LINK)
+    edge.ready(at(1), "up", "a/#", "b/#")
+    for number in range(600):
+        edge.apply(hub.publish(at(2 + number), number + 1, "a/t", "x"), link="up", selector="a/#")
+    kept = edge.updates
+    edge.updates = [row for row in kept if not 200 <= row["log_pos"] <= 250]
+    scope = scope_of(hub, edge, settle_s=2)
+    ((after_us, until_us),) = {gap for target in scope.targets for gap in target.gaps_us}
+    assert after_us < at(2 + 193) < until_us < at(2 + 260)
+    assert any("edge: 51 rows inside its log are not there" in n and "unknown, not missing" in n for n in scope.notices)
+    edge.updates = [row for row in kept if row["log_pos"] > 300]
+    scope = scope_of(hub, edge, settle_s=2)
+    assert {target.gaps_us for target in scope.targets} == {()}
+    assert {at(290) < target.covered_from_us < at(330) for target in scope.targets} == {True}
+    assert any("edge: the beginning of its log is not there any more" in notice for notice in scope.notices)
 
 
 def test_without_stamps_spans_are_by_the_tap_and_common_to_both() -> None:
