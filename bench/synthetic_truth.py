@@ -47,7 +47,13 @@ class _Target:
         end_us = max(row.at_ns // 1000 for _, row in hub.events)
         self.from_us = held - self.offset
         self.until_us = end_us if log.stopped_us is None else min(end_us, log.stopped_us - self.offset)
-        self.settled_us = self.until_us - settle_us
+        ends_us = max(
+            *(int(rows.applied.max()) for rows in log.rows if len(rows.at)),
+            *(row.at_ns // 1000 for _, row in log.events),
+        )
+        # A log that ends without a stop is taken to be late: what came later is not judged.
+        judged_us = self.until_us if log.stopped_us is not None else min(self.until_us, ends_us - self.offset)
+        self.settled_us = judged_us - settle_us
         size = len(published)
         self.applied, self.copied, self.folded = (np.zeros(size, bool) for _ in range(3))
         self.live_rows = self.stale = self.refused = 0
@@ -99,6 +105,8 @@ class _Target:
             "complete_percent": None if unknown else 100 * (settled - missing) / settled,
             "complete_percent_at_least": 100 * (settled - missing - unknown) / settled,
             "complete_percent_at_most": 100 * (settled - missing) / settled,
+            "unseen": 0,
+            "unidentified": 0,
         }
 
     def finals(self, wanted: tuple[Ints, Ints]) -> dict[str, Any]:

@@ -88,6 +88,15 @@ def completeness(
     *,
     reference: Reference = None,
     settle: Settle = _SETTLE_S,
+    behind_max: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="How long before the reference's, without a stop, a log may end: later updates are pending, "
+            "beyond it unknown. Default: 120 where only sealed files are read, else as --settle.",
+        ),
+    ] = None,
     depth: Annotated[
         int,
         typer.Option(min=0, metavar="LEVELS", help="Also list shares by topic prefixes of so many levels."),
@@ -113,6 +122,7 @@ def completeness(
         run_completeness,
         reference=reference,
         settle_s=settle,
+        behind_max_s=behind_max,
         depth=depth,
         master=master,
         fail_under=fail_under,
@@ -378,6 +388,8 @@ def _staged(log_dirs: list[str], *, master: str, progress: Callable[[str], None]
             updates=[*without_compacted(staged.updates, compacted.values()), *others.updates],
             events=[*without_compacted(staged.events, compacted.values()), *others.events],
             directories=log_dirs,
+            # What is shipped, copied or compacted is; where a node writes, its open segments are staged too.
+            sealed_only=len(local) < len(log_dirs) or not all((place / "open").is_dir() for place in local),
         )
 
 

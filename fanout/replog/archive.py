@@ -109,7 +109,7 @@ class Archive:
 
     def add(self, files: Iterable[Path]) -> None:
         """Tend these files, too; they are sealed."""
-        for path in files:
+        for path in sorted(files, key=_order):
             self._added.put(path)
         self._wake.set()
 
@@ -181,7 +181,7 @@ class Archive:
         """Return the node's sealed files, oldest first."""
         tables = [table_directory(self._directory, table) / self._node for table in TABLES]
         found = [path for table in tables for path in table.glob("date=*/hour=*/*.parquet")]
-        return sorted(found, key=lambda path: (path.parts[-3:], path.parts))
+        return sorted(found, key=_order)
 
     def _note(self, path: Path) -> None:
         place = _PLACE.fullmatch("/".join(path.parts[-3:]))
@@ -335,6 +335,11 @@ def read_removed(place: Path) -> dict[int, int]:
         return {int(run): int(number) for run, number in json.loads((place / _RECORD).read_bytes()).items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
+
+
+def _order(path: Path) -> tuple[tuple[str, ...], bool]:
+    """Return what sorts files by age, of one segment the updates first: without them its events tell of no update."""
+    return path.parts[-3:], path.parts[-5] == "events"
 
 
 def _first_line(error: Exception) -> str:

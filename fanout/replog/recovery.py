@@ -51,25 +51,40 @@ def left_over_segments(directory: Path) -> Iterator[LeftOver]:
         )
 
 
-def crash_loss(last_run: LastRun | None, left_over: list[LeftOver], *, now_ns: int) -> Loss | None:
+def crash_loss(
+    last_run: LastRun | None, left_over: list[LeftOver], *, sealed: tuple[int, int] | None, now_ns: int
+) -> Loss | None:
     """Return what the last run may have lost at its end, or None when it stopped in good order.
 
     Rows that were appended and not yet written when a process is killed leave no trace, so their number is
     unknown; the answer says between which position and times they would be.
+
+    Args:
+        last_run: What the lock says of it.
+        left_over: What it did not seal.
+        sealed: The last position and time of what it did seal; None when that is nothing.
+        now_ns: The time of this start.
     """
     if last_run is None or last_run.clean:
         return None
-    known = [one for one in left_over if one.node_epoch == last_run.node_epoch and one.last_ns is not None]
-    newest = known[-1] if known else None
+    # Nothing of a run is older than its epoch. Between two segments it has sealed rows alone.
+    ends = [(0, last_run.node_epoch * 1000)]
+    ends += [] if sealed is None else [sealed]
+    ends += [
+        (one.segment.last_log_pos, one.last_ns)
+        for one in left_over
+        if one.node_epoch == last_run.node_epoch and one.last_ns is not None
+    ]
+    last_log_pos, last_ns = max(ends)
     return Loss(
         reason="crash",
         link="",
         link_epoch=last_run.node_epoch,
         node_epoch=last_run.node_epoch,
         rows=None,
-        first_log_pos=newest.segment.last_log_pos + 1 if newest else None,
+        first_log_pos=last_log_pos + 1,
         last_log_pos=None,
-        first_ns=newest.last_ns if newest else None,
+        first_ns=last_ns,
         last_ns=now_ns,
     )
 

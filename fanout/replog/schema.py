@@ -102,7 +102,8 @@ where nobody can know:
     node_epoch     the epoch whose rows were lost
     first_log_pos, last_log_pos   the positions among which rows were lost
     first_us, last_us             the time of the first and of the last row lost, Unix time in microseconds;
-                                  after a crash the time of the last row recovered, and of the next start
+                                  after a crash the time of the last row that is there (of the start without any),
+                                  and of the next start
 """
 
 FLAG_DUP = 1

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
@@ -32,6 +32,8 @@ __all__ = [
     "TABLES",
     "Sealed",
     "convert",
+    "last_row",
+    "last_sealed",
     "node_of",
     "open_directory",
     "seal",
@@ -40,6 +42,8 @@ __all__ = [
 ]
 
 TABLES = {"updates": UPDATES, "events": EVENTS}
+
+_TIMES = {"updates": "applied", "events": "at"}
 
 _ROW_GROUP_ROWS = 262_144
 """Rows in a row group, and rows held in memory while sealing (about 100 bytes each)."""
@@ -84,6 +88,41 @@ def sealed_path(directory: Path, table: str, identity: SegmentIdentity) -> Path:
 def node_of(name: str) -> str:
     """Return the node of a directory named `node=...`."""
     return unquote(name.removeprefix("node="))
+
+
+def last_row(files: Iterable[Path]) -> tuple[int, int] | None:
+    """Return the highest position in sealed files and the newest time, Unix time in nanoseconds; None without rows.
+
+    Raises:
+        OSError: A file cannot be read.
+        pyarrow.ArrowException: A file is damaged.
+    """
+    positions: list[int] = []
+    times_us: list[int] = []
+    for path in files:
+        metadata = pq.read_metadata(path)
+        names = metadata.schema.names
+        time = next(column for column in _TIMES.values() if column in names)
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            # Any: the stubs allow for files without statistics, which are not made here.
+            pos: Any = group.column(names.index("log_pos")).statistics
+            at: Any = group.column(names.index(time)).statistics
+            positions.append(pos.max_raw)
+            times_us.append(at.max_raw)
+    return (max(positions), max(times_us) * 1000) if positions else None
+
+
+def last_sealed(directory: Path, *, node: str, node_epoch: int) -> tuple[int, int] | None:
+    """Return the `last_row` of the newest sealed files of a run; None when it has none that can be read."""
+    found: dict[int, list[Path]] = {}
+    for table in TABLES:
+        place = table_directory(directory, table) / f"node={quote(node, safe='')}"
+        for path in place.glob(f"date=*/hour=*/{node_epoch}-*.parquet"):
+            found.setdefault(int(path.stem.partition("-")[2]), []).append(path)
+    try:
+        return last_row(found[max(found)]) if found else None
+    except (OSError, pa.ArrowException):
+        return None
 
 
 def seal(segment: Path, *, directory: Path) -> Sealed:

@@ -12,6 +12,7 @@ figures, and when the disk is back a gap event says what is missing.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ from fanout.replog.node_lock import NodeLock
 from fanout.replog.recovery import crash_loss, left_over_segments
 from fanout.replog.schema import event_names
 from fanout.replog.sealer import ClosedSegment, Sealer
-from fanout.replog.sealing import Sealed, open_directory
+from fanout.replog.sealing import Sealed, last_row, last_sealed, open_directory
 from fanout.replog.segment_log import SegmentLog
 from fanout.replog.segments import encode_rows
 from fanout.replog.settings import LogClock, LogSettings, LogStats
@@ -177,7 +178,13 @@ class LogWriter:
             sum(one.segment.update_rows for one in left_over),
             sum(one.torn_bytes for one in left_over),
         )
-        loss = crash_loss(self._lock.last_run, left_over, now_ns=self._clock.now_ns())
+        last_run = self._lock.last_run
+        loss = crash_loss(
+            last_run,
+            left_over,
+            sealed=last_sealed(self._directory, node=self._node, node_epoch=last_run.node_epoch) if last_run else None,
+            now_ns=self._clock.now_ns(),
+        )
         if loss is not None:
             self._backlog.lose(loss)
         self._sealer.start()
@@ -432,15 +439,21 @@ class LogWriter:
         rows = segment.update_rows - sealed.update_rows
         events = segment.event_rows - sealed.event_rows
         if rows or events:
+            node_epoch = sealed.identity.node_epoch if sealed.identity else self._node_epoch
+            last = None
+            with contextlib.suppress(OSError, pa.ArrowException):
+                last = last_row(sealed.files)
             self._backlog.lose(
                 Loss(
                     "disk",
                     link="",
                     link_epoch=self._node_epoch,
-                    node_epoch=sealed.identity.node_epoch if sealed.identity else self._node_epoch,
+                    node_epoch=node_epoch,
                     rows=rows,
                     events=events,
                     first_log_pos=sealed.last_log_pos + 1,
                     last_log_pos=segment.last_log_pos,
+                    first_ns=node_epoch * 1000 if last is None else last[1],
+                    last_ns=self._clock.now_ns(),
                 )
             )

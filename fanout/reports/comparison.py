@@ -29,7 +29,7 @@ from fanout.reports.figures import (
 from fanout.reports.parquet import ParquetTables
 from fanout.reports.reading import Tables, collect_rows
 from fanout.reports.schemas import PHASE_LIVE
-from fanout.reports.scope import Scope, Target
+from fanout.reports.scope import Group, Scope, Target
 from fanout.reports.survey import Survey
 from fanout.reports.transforms import holes, multisets, prefixes, rows, state, words
 
@@ -83,9 +83,13 @@ class Comparison:
         )
 
     def stamped(
-        self,
+        self, sequences: tuple[ReferenceSequences, ...]
     ) -> tuple[dict[int, StampedFigures], Listed[PrefixFigures] | None, Listed[MissingUpdate] | None]:
-        """Return the figures by identity of each target, and the lists of prefixes and missing updates."""
+        """Return the figures by identity of each target, and the lists of prefixes and missing updates.
+
+        Args:
+            sequences: `reference_sequences`.
+        """
         targets = self._scope.targets_of("stamped")
         if not targets:
             return {}, None, None
@@ -117,8 +121,16 @@ class Comparison:
             if absent is not None:
                 absent.unpersist()
             merged.unpersist()
+        lacking = {group.id: self._absent(group, sequences) for group in self._scope.groups}
+        unidentified = self._count_unidentified(targets)
         figures = {
-            target.id: _stamped_figures(counts.get(target.id, {}), superseded.get(target.id, 0)) for target in targets
+            target.id: _stamped_figures(
+                counts.get(target.id, {}),
+                superseded.get(target.id, 0),
+                absent=lacking[target.group],
+                unidentified=unidentified.get(target.id, 0),
+            )
+            for target in targets
         }
         return figures, by_prefix, Listed[MissingUpdate](total=total, listed=listed)
 
@@ -184,6 +196,46 @@ class Comparison:
         total = sum(figure.different + figure.absent + figure.extra for figure in figures.values())
         return figures, Listed[DifferingTopic](total=total, listed=listed)
 
+    def _absent(self, group: Group, sequences: tuple[ReferenceSequences, ...]) -> int | None:
+        """Return how many updates the reference's log lacks, at most; None when nobody can know."""
+        if group.exact:
+            return 0
+        reference = self._scope.reference
+        gaps = [
+            gap
+            for source in self._scope.sources
+            if source.group == group.id
+            for gap in self._survey.gaps_of(source.node, link=source.link)
+        ]
+        # Those of publishers show in no count, and neither does what a crash took from the end of one.
+        countable = reference.stamps and group.stamped_by == reference.nodes
+        if not countable or not all(gap.lost_positions for gap in gaps):
+            return None
+        lost = sum(gap.lost_positions for gap in set(gaps))
+        return max(lost, sum(one.absent for one in sequences))
+
+    def _count_unidentified(self, targets: tuple[Target, ...]) -> dict[int, int]:
+        """Return, by target, the updates of the reference without a stamp; of several sources that with most counts."""
+        mixed = {
+            source.group
+            for source in self._scope.sources
+            if self._survey.live_rows(source.node, link=source.link, stamped=False)
+        }
+        of_mixed = [target for target in targets if target.group in mixed]
+        if not of_mixed:
+            return {}
+        found = rows.explode_targets(
+            self._sources.where(sf.col("sequence").isNull() & rows.is_live()), scope=self._scope, targets=of_mixed
+        )
+        by_source = (
+            self._with_spans(found)
+            .where(words.is_expected())
+            .groupBy("target", "node", "link")
+            .agg(sf.count(sf.lit(1)).alias("updates"))
+        )
+        most = by_source.groupBy("target").agg(sf.max("updates").alias("updates"))
+        return {row["target"]: row["updates"] for row in collect_rows(most)}
+
     def _count_superseded(self, absent: DataFrame) -> dict[int, int]:
         found = absent.groupBy("target").agg(sf.count_if(sf.col("known") & sf.col("superseded")).alias("superseded"))
         return {row["target"]: row["superseded"] for row in collect_rows(found)}
@@ -220,7 +272,12 @@ class Comparison:
                 expected=row["expected"],
                 missing=row["missing"],
                 unknown=row["unknown"],
-                complete_percent_at_least=percent(row["expected"] - row["missing"] - row["unknown"], row["expected"]),
+                complete_percent_at_least=(
+                    percent(row["expected"] - row["missing"] - row["unknown"], row["expected"])
+                    if self._shows_all(self._scope.targets[row["target"]])
+                    else None
+                ),
+                complete_percent_at_most=percent(row["expected"] - row["missing"], row["expected"]),
             )
             for row in found
         )
@@ -240,23 +297,48 @@ class Comparison:
         target = self._scope.targets[target_id]
         return {"node": target.node, "link": target.link, "filter": target.selection.filter}
 
+    def _shows_all(self, target: Target) -> bool:
+        """Return whether the reference's log shows, with its identity, every update that the target had to get."""
+        return self._scope.groups[target.group].exact and not any(
+            self._survey.live_rows(source.node, link=source.link, stamped=False)
+            for source in self._scope.sources
+            if source.group == target.group
+        )
+
     def _extra_is_known(self, target: Target) -> bool:
         return self._scope.reference.kind != "union" and not self._scope.groups[target.group].gap
 
 
-def _stamped_figures(counts: dict[str, Any], superseded: int) -> StampedFigures:
+def _stamped_figures(
+    counts: dict[str, Any], superseded: int, *, absent: int | None, unidentified: int
+) -> StampedFigures:
+    """Return the figures of one target.
+
+    Args:
+        counts: Of `words.count_words`.
+        superseded: Of the missing.
+        absent: How many updates the reference's log lacks; None when nobody can know.
+        unidentified: How many that the target selects carry no stamp.
+    """
     names = (
         *("expected", "applied", "reobtained", "conflated", "missing", "unknown", "pending"),
         *("pending_applied", "duplicated", "stale", "refused", "unreferenced"),
     )
     values: dict[str, int] = {name: counts.get(name, 0) for name in names}
     expected, missing, unknown = values["expected"], values["missing"], values["unknown"]
+    there = expected - missing
+    doubtful = (absent or 0) + unidentified
+    # What the node logged and the reference did not is not lost.
+    unseen = None if absent is None else max(0, absent - values["unreferenced"])
+    whole = expected + unidentified + (unseen or 0)
     return StampedFigures(
         **values,
         superseded=superseded,
-        complete_percent=None if unknown else percent(expected - missing, expected),
-        complete_percent_at_least=percent(expected - missing - unknown, expected),
-        complete_percent_at_most=percent(expected - missing, expected),
+        complete_percent=None if unknown or doubtful or absent is None else percent(there, expected),
+        complete_percent_at_least=None if absent is None else percent(there - unknown, whole),
+        complete_percent_at_most=percent(there + doubtful, expected + doubtful),
+        unseen=unseen,
+        unidentified=unidentified,
     )
 
 

@@ -39,6 +39,8 @@ class GapRecord:
     """The last position that may be missing; 0 when it is not known, as after a crash."""
     lost_positions: int
     """How many positions are known to be missing; 0 after a crash."""
+    first_pos: int = 0
+    """The first position that may be missing; 0 when it is not known."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -90,10 +92,12 @@ def parse_gap_detail(detail: str, *, node: str, link: str, node_epoch: int, at_u
             node=node,
             link=link,
             lost_epoch=int(document["node_epoch"]),
-            first_us=None if first_us is None else int(first_us),
+            # No row is older than the process that logged it.
+            first_us=int(document["node_epoch"] if first_us is None else first_us),
             last_us=at_us if last_us is None else int(last_us),
             last_pos=0 if last_pos is None else int(last_pos),
             lost_positions=0 if document["rows"] is None else int(document["rows"]) + int(document["events"]),
+            first_pos=int(document["first_log_pos"] or 0),
         )
     except (ValueError, TypeError, KeyError):
         return GapRecord(node, link, node_epoch, None, at_us, 2**62, 0)

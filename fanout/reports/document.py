@@ -58,6 +58,8 @@ class Parameters(Value):
     fail_under_percent: float | None
     list_limit: int
     """The most entries of a list; the total stands beside."""
+    behind_max_s: float = 0
+    """How long before the reference's a log may end, without a stop, and what came later be pending, not unknown."""
 
 
 class Inputs(Value):
@@ -160,6 +162,9 @@ class PrefixFigures(Value):
     missing: int
     unknown: int
     complete_percent_at_least: float | None
+    """Null, too, where the reference's log does not show every update."""
+    complete_percent_at_most: float | None = None
+    """Of what the reference saw, with the unknown counted as there."""
 
 
 class MissingUpdate(Value):

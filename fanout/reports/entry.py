@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fanout.reports.document import Report, ReportName
 
 __all__ = [
+    "BEHIND_MAX_S",
     "LIST_LIMIT",
     "SETTLE_S",
     "ReportResult",
@@ -36,6 +37,9 @@ __all__ = [
 
 SETTLE_S: Final = 30.0
 """The settle horizon that is used when none is given."""
+
+BEHIND_MAX_S: Final = 120.0
+"""How long before the reference's a log of sealed files alone may end: a segment lasts 60 s, shipping takes a while."""
 
 LIST_LIMIT: Final = 50
 """The most entries of a list in a report."""
@@ -68,6 +72,7 @@ def run_completeness(
     *,
     reference: str | None = None,
     settle_s: float = SETTLE_S,
+    behind_max_s: float | None = None,
     depth: int = 0,
     master: str = LOCAL_MASTER,
     fail_under: float | None = None,
@@ -86,6 +91,8 @@ def run_completeness(
         settle_s: The settle horizon in seconds: updates younger than this at the end of the reference's log
             are
             pending, neither applied nor missing.
+        behind_max_s: How long before the reference's, without a stop, a node's log may end and what came later be
+            pending; beyond, that is unknown. None means 120 s where the input has sealed files only, else settle_s.
         depth: How many topic levels make a prefix of the table by prefix; 0 for no such table.
         master: The Spark master's URL.
         fail_under: In per cent; the result has not passed when any selector has a lower share.
@@ -99,8 +106,10 @@ def run_completeness(
         ExtraMissing: pyspark is not installed.
         ReportError: No Java, no usable logs or no reference, or a file cannot be written.
     """
-    if settle_s < 0 or depth < 0:
-        raise ReportError("the settle horizon and the depth cannot be negative", hint="Give 0 or a positive number")
+    if settle_s < 0 or depth < 0 or (behind_max_s is not None and behind_max_s < 0):
+        raise ReportError(
+            "settle horizon, depth and how late a log may be cannot be negative", hint="Give 0 or a positive number"
+        )
     _check_places(json_path, html_path)
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
     tell = progress or _tell_nobody
@@ -115,6 +124,7 @@ def run_completeness(
             depth=depth,
             fail_under_percent=fail_under,
             list_limit=LIST_LIMIT,
+            behind_max_s=_behind_max_s(files, settle_s=settle_s, asked_s=behind_max_s),
         )
         report = make_completeness_report(spark, files, parameters=parameters, parquet=parquet, progress=tell)
     return _finish(report, json_path=json_path, html_path=html_path, console=console)
@@ -200,7 +210,12 @@ def run_section(
         from fanout.reports.job import make_section_report
 
         parameters = Parameters(
-            reference=reference, settle_s=settle_s, depth=depth, fail_under_percent=None, list_limit=LIST_LIMIT
+            reference=reference,
+            settle_s=settle_s,
+            depth=depth,
+            fail_under_percent=None,
+            list_limit=LIST_LIMIT,
+            behind_max_s=_behind_max_s(files, settle_s=settle_s, asked_s=None),
         )
         report = make_section_report(spark, files, name=name, parameters=parameters, parquet=parquet, progress=tell)
     return _finish(report, json_path=json_path, html_path=html_path, console=console)
@@ -277,6 +292,13 @@ def run_settings(files: LogFiles, master: str) -> dict[str, str]:
     """Return the settings of a run that follow from how much there is to read."""
     small = master.startswith("local[") and files.bytes_at_most(_SMALL_RUN_BYTES)
     return dict(SMALL_RUN_SETTINGS) if small else {}
+
+
+def _behind_max_s(files: LogFiles, *, settle_s: float, asked_s: float | None) -> float:
+    """Return how long before the reference's a log may end: as asked for, else by what the files can hold."""
+    if asked_s is not None:
+        return asked_s
+    return max(settle_s, BEHIND_MAX_S) if files.sealed_only else settle_s
 
 
 def _finish(report: Report, *, json_path: Path | None, html_path: Path | None, console: Console | None) -> ReportResult:

@@ -89,9 +89,18 @@ class StampedFigures(Value):
     unreferenced: int
     """Updates that the node logged and the reference's log lacks."""
     complete_percent: float | None
-    """(expected - missing) / expected; null when part of it is unknown or nothing was expected."""
+    """(expected - missing) / expected; null when part of it is unknown, the reference's log does not show every update,
+    or nothing was expected."""
     complete_percent_at_least: float | None
+    """The same with all that is unknown, not seen or without a stamp counted as missing; null when `unseen` is."""
     complete_percent_at_most: float | None
+    """The same with that counted as there; where `unseen` is null, of what the reference saw."""
+    unseen: int | None = 0
+    """Updates that the reference's log lacks, and this node's too: of any topic, so perhaps of this selector. Null when
+    nobody can count them: the reference did not stamp them, or crashed."""
+    unidentified: int = 0
+    """Updates of the reference in the covered span, settled, that carry no stamp: in no other figure, since nothing
+    tells whether the node got them."""
 
 
 class UnstampedFigures(Value):

@@ -33,7 +33,7 @@ from fanout.reports.judging import judge
 from fanout.reports.log_files import LogFiles
 from fanout.reports.parquet import ParquetTables
 from fanout.reports.planning import basis_statements, decide_scope
-from fanout.reports.reading import Tables, read_tables, spark_errors, take_survey
+from fanout.reports.reading import Tables, read_tables, spark_errors, take_survey, with_holes
 from fanout.reports.scope import Scope, Target
 from fanout.reports.sections import describe_inputs, describe_lag, describe_logs, describe_ready
 from fanout.reports.survey import Survey
@@ -90,7 +90,7 @@ def make_section_report(
             )
             basis: tuple[str, ...] = (basis_statement(scope.reference),)
         else:
-            scope = decide_scope(survey, requested=parameters.reference, settle_us=settle_us)
+            scope = _scope(survey, parameters)
             basis = basis_statements(scope)
         common |= {
             "reference": _describe_reference(scope, ()),
@@ -137,10 +137,11 @@ def make_completeness_report(
     out = ParquetTables(spark, parquet)
     with spark_errors():
         tables, survey, progress = _look(spark, files, progress=progress)
-        scope = decide_scope(survey, requested=parameters.reference, settle_us=round(parameters.settle_s * 1_000_000))
+        scope = _scope(survey, parameters)
         comparison = Comparison(spark, tables, survey=survey, scope=scope, parameters=parameters, parquet=out)
         progress("updates by identity")
-        stamped, prefixes, missing = comparison.stamped()
+        sequences = comparison.reference_sequences()
+        stamped, prefixes, missing = comparison.stamped(sequences)
         progress("updates by value")
         unstamped, repeated = comparison.unstamped()
         progress("final values")
@@ -155,7 +156,7 @@ def make_completeness_report(
             parameters=parameters,
             inputs=describe_inputs(files, survey=survey),
             logs=describe_logs(survey),
-            reference=_describe_reference(scope, comparison.reference_sequences()),
+            reference=_describe_reference(scope, sequences),
             basis=basis_statements(scope),
             window=_describe_window(survey, scope),
             notices=scope.notices,
@@ -174,11 +175,20 @@ def _look(spark: SparkSession, files: LogFiles, *, progress: Progress) -> tuple[
     """Return the tables, what they hold, and what tells of each further stage with the number of rows."""
     progress("first look at the logs")
     tables = read_tables(spark, files)
-    survey = take_survey(tables)
+    survey = with_holes(take_survey(tables), tables=tables)
     if not survey.roles:
         raise ReportError("the logs hold no row", hint="Give the directories that nodes wrote their logs to")
     rows = sum(each.rows for each in survey.updates)
     return tables, survey, lambda stage: progress(f"{stage}, {rows:,} rows")
+
+
+def _scope(survey: Survey, parameters: Parameters) -> Scope:
+    return decide_scope(
+        survey,
+        requested=parameters.reference,
+        settle_us=round(parameters.settle_s * 1_000_000),
+        behind_max_us=round(parameters.behind_max_s * 1_000_000),
+    )
 
 
 def _target_report(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fanout.reports.document import TargetReport, Verdict
+from fanout.reports.figures import percent
 
 __all__ = ["judge", "shares"]
 
@@ -12,8 +13,8 @@ __all__ = ["judge", "shares"]
 def judge(targets: Sequence[TargetReport], *, fail_under_percent: float | None) -> Verdict | None:
     """Return whether every selector's shares of updates and of final values reach a threshold.
 
-    What is unknown counts against a share, since nothing proves it. A selector that never held everything
-    fails.
+    What is unknown counts against a share, since nothing proves it, and so does what the reference's log is known to
+    lack, or has without a stamp. A selector that never held everything fails.
 
     Args:
         targets: The selectors.
@@ -37,6 +38,8 @@ def judge(targets: Sequence[TargetReport], *, fail_under_percent: float | None) 
     because = f"lowest: {lowest[1]}"
     if any(target.basis == "unstamped" for target in targets):
         because += " (without stamps a loss of updates can be shown, completeness cannot)"
+    if any(target.stamped is not None and target.stamped.unseen is None for target in targets):
+        because += " (the reference need not have seen every update: more may be missing)"
     return Verdict(
         fail_under_percent=fail_under_percent,
         lowest_percent=lowest[0],
@@ -50,11 +53,19 @@ def shares(target: TargetReport) -> list[tuple[float, str]]:
     if target.complete_at is None:
         return [(0.0, "never complete: the updates")]
     found: list[tuple[float, str]] = []
-    if target.stamped is not None and target.stamped.complete_percent_at_least is not None:
-        found.append((target.stamped.complete_percent_at_least, "the updates"))
-    if target.unstamped is not None and target.unstamped.complete_percent_at_most is not None:
+    if (exactly := target.stamped) is not None:
+        seen = exactly.expected - exactly.missing - exactly.unknown
+        share, what = exactly.complete_percent_at_least, "the updates"
+        if exactly.unseen is None:
+            share, what = percent(seen, exactly.expected + exactly.unidentified), "the updates that the reference saw"
+        if share is not None:
+            found.append((share, what))
+    if (bounds := target.unstamped) is not None:
         # Without stamps the bound can show a loss, but no share can be proved.
-        found.append((target.unstamped.complete_percent_at_most, "the updates (at most)"))
+        seen = bounds.reference_updates
+        share = percent(seen - bounds.missing_at_least, seen + bounds.unknown)
+        if share is not None:
+            found.append((share, "the updates (at most)"))
     if target.final.equal_percent_at_least is not None:
         found.append((target.final.equal_percent_at_least, "the final values"))
     return found

@@ -23,6 +23,8 @@ class LogFiles:
     events: tuple[str, ...]
     directories: tuple[str, ...]
     """What the report names as its input: the log directories as the user gave them."""
+    sealed_only: bool = True
+    """Whether what nodes have not sealed yet is missing of any of them."""
 
     @classmethod
     def of_files(
@@ -31,6 +33,7 @@ class LogFiles:
         updates: Sequence[Path | str],
         events: Sequence[Path | str],
         directories: Sequence[Path | str],
+        sealed_only: bool = True,
     ) -> LogFiles:
         """Return the input for files that were staged from log directories.
 
@@ -38,8 +41,9 @@ class LogFiles:
             updates: Parquet files of the table `updates`.
             events: Parquet files of the table `events`.
             directories: The log directories that they were staged from.
+            sealed_only: Whether one of these is a copy, without the segments that nodes have not sealed yet.
         """
-        return cls(_texts(updates), _texts(events), _texts(directories))
+        return cls(_texts(updates), _texts(events), _texts(directories), sealed_only)
 
     @classmethod
     def in_directories(cls, directories: Sequence[Path | str]) -> LogFiles:

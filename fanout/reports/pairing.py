@@ -191,7 +191,7 @@ def _published(survey: Survey, node: str) -> tuple[list[Group], list[Source]]:
     group = Group(
         id=0,
         basis="unstamped" if unstamped else "stamped",
-        exact=not (unstamped or gap or survey.absent_rows(node)),
+        exact=not (unstamped or gap),
         stamped_by=tuple(sorted(stamps)),
         from_us=-NEVER_US,
         end_us=survey.log_span_us(node)[1],
@@ -211,7 +211,7 @@ def _handed_on(survey: Survey, links: Sequence[ObservedLink]) -> tuple[list[Grou
         id=0,
         basis="stamped",
         # What publishers stamped themselves is exact too, but nothing shows what of that the node never got.
-        exact=stamps == {node} and not (gap or survey.absent_rows(node)),
+        exact=stamps == {node} and not gap,
         stamped_by=tuple(sorted(stamps)),
         from_us=-NEVER_US,
         end_us=survey.log_span_us(node)[1],
@@ -228,6 +228,8 @@ def _observed(survey: Survey, part: list[ObservedLink], *, group: int, union: bo
         from_us, end_us = min(first for first, _ in origins), max(last for _, last in origins)
     else:
         from_us = min((time for time, _ in held), default=NEVER_US)
+        # One log whose beginning is there says enough.
+        from_us = max(from_us, min(survey.begins_us(link.node) or from_us for link in part))
         end_us = max(survey.log_span_us(link.node)[1] for link in part)
     selections = {selection for link in part for selection in link.config.selections}
     return Group(

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from fanout.errors import ReportError
+from fanout.reports.figures import time_of
 from fanout.reports.pairing import ObservedLink, choose_reference, make_groups, names, pair_link
 from fanout.reports.scope import NEVER_US, Group, Reference, Scope, Source, Target
 from fanout.reports.survey import NodeConfig, Survey
@@ -21,7 +22,7 @@ _LOG_END_TOLERANCE_US: Final = 1_000_000
 """Nodes flush and beat at different moments, so the ends of logs copied together differ by this much."""
 
 
-def decide_scope(survey: Survey, *, requested: str | None, settle_us: int) -> Scope:
+def decide_scope(survey: Survey, *, requested: str | None, settle_us: int, behind_max_us: int = 0) -> Scope:
     """Return what a completeness report compares with what.
 
     Args:
@@ -29,6 +30,8 @@ def decide_scope(survey: Survey, *, requested: str | None, settle_us: int) -> Sc
         requested: The node to take as the reference; None takes the only primary, else the only first-tier node, else
             the only tap, else the union of the secondaries.
         settle_us: The settle horizon: updates younger than this at the end are pending.
+        behind_max_us: How long before the reference's a log may end, without a stop, and count as late only; never
+            less than the settle horizon.
 
     Raises:
         ReportError: The reference is not in the logs or cannot be chosen, there is nothing to compare with
@@ -52,7 +55,15 @@ def decide_scope(survey: Survey, *, requested: str | None, settle_us: int) -> Sc
         if group is not None:
             delays = _delays_at_reference(survey, reference=reference, group=group, sources=sources)
             targets.extend(
-                _targets(link, group=group, delays=delays, settle_us=settle_us, first_id=len(targets), notices=notices)
+                _targets(
+                    link,
+                    group=group,
+                    delays=delays,
+                    settle_us=settle_us,
+                    behind_max_us=max(behind_max_us, settle_us, _LOG_END_TOLERANCE_US),
+                    first_id=len(targets),
+                    notices=notices,
+                )
             )
     if not targets:
         raise ReportError(
@@ -62,7 +73,7 @@ def decide_scope(survey: Survey, *, requested: str | None, settle_us: int) -> Sc
     log_notices = [
         *_file_notices(survey, reference),
         *_config_notices(survey, configs),
-        *_end_notices(survey, reference=reference, groups=groups, settle_us=settle_us),
+        *_end_notices(targets, settle_us=settle_us),
         *_stamp_notices(survey, reference=reference, groups=groups, sources=sources),
     ]
     return Scope(reference, settle_us, tuple(groups), tuple(sources), tuple(targets), (*log_notices, *notices))
@@ -101,6 +112,7 @@ def _targets(
     group: Group,
     delays: Mapping[str, int],
     settle_us: int,
+    behind_max_us: int,
     first_id: int,
     notices: list[str],
 ) -> list[Target]:
@@ -116,9 +128,20 @@ def _targets(
     offset_us = _clock_offset_us(link, delays=delays, link_epoch=None if held is None else held[1])
     stopped_us = survey.stopped_us(link.node)
     until_us = group.end_us if stopped_us is None else min(group.end_us, stopped_us - offset_us)
+    settled_us = until_us - settle_us
+    gaps_us = _gaps_us(link, offset_us=offset_us, settle_us=settle_us)
+    ends_us = survey.log_span_us(link.node)[1] - offset_us
+    # Without a stop the node may have gone on where its log ends, in what is not sealed or shipped yet; or it is dead.
+    behind_us = max(0, until_us - ends_us) if stopped_us is None else 0
+    silent_after_us = NEVER_US
+    if behind_us > behind_max_us:
+        silent_after_us = ends_us - settle_us
+        gaps_us = (*gaps_us, (silent_after_us, NEVER_US))
+    else:
+        settled_us -= behind_us
     from_us = NEVER_US
     if held is not None:
-        from_us = held[0] - offset_us
+        from_us = max(held[0], survey.begins_us(link.node) or held[0]) - offset_us
         if group.basis == "unstamped":
             from_us = max(from_us, group.from_us)
     known = {selection.filter for selection in link.config.selections} | {""}
@@ -135,8 +158,10 @@ def _targets(
             held_from_us=None if held is None else held[0],
             covered_from_us=from_us,
             covered_until_us=until_us,
-            settled_until_us=until_us - settle_us,
-            gaps_us=_gaps_us(link, offset_us=offset_us, settle_us=settle_us),
+            settled_until_us=settled_us,
+            gaps_us=gaps_us,
+            behind_us=behind_us,
+            silent_after_us=silent_after_us,
         )
         for index, selection in enumerate(link.config.selections)
     ]
@@ -212,8 +237,13 @@ def _file_notices(survey: Survey, reference: Reference) -> Iterator[str]:
             )
         if lost := survey.unexplained_rows(node):
             yield (
-                f"{node}: {lost} rows inside {log} are not there and no gap event says why; they count as "
-                f"never written."
+                f"{node}: {lost} rows inside {log} are not there and no gap event says why: what it lacks of that time "
+                f"is unknown, not missing."
+            )
+        if (begins_us := survey.begins_us(node)) is not None:
+            yield (
+                f"{node}: the beginning of {log} is not there any more; it is covered from {time_of(begins_us):%F %T} "
+                f"UTC on, and values that are older are unknown."
             )
         if gaps := sum(gap.node == node for gap in survey.gaps):
             yield (
@@ -234,19 +264,17 @@ def _config_notices(survey: Survey, configs: dict[str, NodeConfig]) -> Iterator[
             yield f"{node} was configured differently before: only its latest configuration counts."
 
 
-def _end_notices(survey: Survey, *, reference: Reference, groups: list[Group], settle_us: int) -> Iterator[str]:
-    end_us = min(group.end_us for group in groups)
-    for node in survey.roles:
-        behind_us = end_us - survey.log_span_us(node)[1]
-        if (
-            node not in reference.nodes
-            and behind_us > max(settle_us, _LOG_END_TOLERANCE_US)
-            and survey.stopped_us(node) is None
-        ):
-            yield (
-                f"{node}: its log ends {behind_us / 1e6:.1f} s before the reference's without a stop; what "
-                f"came later counts as missing."
-            )
+def _end_notices(targets: list[Target], *, settle_us: int) -> Iterator[str]:
+    behind: dict[str, Target] = {}
+    for target in targets:
+        if target.node not in behind or target.behind_us > behind[target.node].behind_us:
+            behind[target.node] = target
+    for node, target in behind.items():
+        ends = f"{node}: its log ends {target.behind_us / 1e6:.1f} s before the reference's without a stop"
+        if target.silent_after_us < NEVER_US:
+            yield f"{ends}: whether it got what came later is unknown."
+        elif target.behind_us > max(settle_us, _LOG_END_TOLERANCE_US):
+            yield f"{ends}; what came later is pending."
 
 
 def _stamp_notices(
@@ -261,4 +289,7 @@ def _stamp_notices(
             if source.group == group.id
         )
         if unstamped:
-            yield (f"{reference.name}: {unstamped} of its rows carry no stamp; they count for the final values only.")
+            yield (
+                f"{reference.name}: {unstamped} of its rows carry no stamp, so nothing tells whether a node got them: "
+                f"they count against its share, and for the final values."
+            )

@@ -9,7 +9,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -22,12 +22,23 @@ from pyspark.sql.types import StructType
 from fanout.errors import ReportError
 from fanout.reports.details import parse_gap_detail
 from fanout.reports.log_files import LogFiles
+from fanout.reports.lost_positions import PositionBlock, block_bits, find_holes
 from fanout.reports.schemas import EVENTS, UPDATES
 from fanout.reports.survey import CompleteSummary, EventSummary, StartRecord, Survey, UpdateSummary
-from fanout.reports.transforms import first_look
+from fanout.reports.transforms import first_look, positions
 from fanout.reports.transforms.rows import small_frame
 
-__all__ = ["ROWS_MAX", "Tables", "collect_rows", "read_tables", "said_of", "spark_errors", "take_survey", "uri_errors"]
+__all__ = [
+    "ROWS_MAX",
+    "Tables",
+    "collect_rows",
+    "read_tables",
+    "said_of",
+    "spark_errors",
+    "take_survey",
+    "uri_errors",
+    "with_holes",
+]
 
 _FILE: Final = re.compile(r"(?:reading file|footer for file:?|Could not read file:?) (?:file:/*(?=/))?(\S+?\.parquet)")
 _AROUND: Final = re.compile(r"^(?:[\w.$]+(?:Exception|Error): )+|\[[A-Z0-9_.]+\] | SQLSTATE: \w+$")
@@ -95,6 +106,21 @@ def take_survey(tables: Tables) -> Survey:
             if row["event"] == "gap"
         ),
     )
+
+
+def with_holes(survey: Survey, *, tables: Tables) -> Survey:
+    """Return a survey with the rows that are absent without a word, which takes another look only when there are any.
+
+    Raises:
+        ReportError: There are more than can be taken in.
+    """
+    if not (torn := [node for node in survey.roles if survey.unexplained_rows(node)]):
+        return survey
+    bits = block_bits(survey)
+    since = {node: first for node, first in survey.first_updates.items() if node in torn}
+    counted = collect_rows(positions.count_blocks(tables.updates, events=tables.events, since=since, bits=bits))
+    holes, begins = find_holes(survey, blocks=[PositionBlock(**row) for row in counted], bits=bits)
+    return replace(survey, holes=holes, begins=begins)
 
 
 def collect_rows(frame: DataFrame) -> list[dict[str, Any]]:

@@ -93,6 +93,12 @@ class Target:
     """Updates after this are too young to be judged."""
     gaps_us: tuple[tuple[int, int], ...]
     """Spans (after, until) in which the node's log may lack rows: what it lacks of them is unknown."""
+    behind_us: int = 0
+    """By how much the node's log ends before `covered_until_us`, without a stop that would say why; 0 when it does not.
+
+    What came later may be in a part of the log that is not here yet: it is pending, or in a gap without end."""
+    silent_after_us: int = NEVER_US
+    """When that is too much for a log that is only late: updates after this, which the node has not, are unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,11 @@ class Survey:
     completes: tuple[CompleteSummary, ...]
     starts: tuple[StartRecord, ...]
     gaps: tuple[GapRecord, ...]
+    """What gap events tell of."""
+    holes: tuple[GapRecord, ...] = ()
+    """Rows that were logged, and are not there though no gap event says why."""
+    begins: tuple[GapRecord, ...] = ()
+    """Those of them with which a log begins."""
     roles: dict[str, str] = field(init=False)
     """The role of each node, by its latest process, in the order of the nodes' names."""
     _by_node: dict[str, list[UpdateSummary | EventSummary]] = field(init=False)
@@ -146,10 +151,31 @@ class Survey:
         """
         absent: list[int] = []
         for epoch in self.epochs(node):
-            rows = [row for row in self._by_node[node] if row.node_epoch == epoch]
-            span = max(row.last_pos for row in rows) - min(row.first_pos for row in rows) + 1
-            absent.append(span - sum(row.rows for row in rows))
+            first_pos, last_pos = self.positions(node, node_epoch=epoch)
+            rows = sum(row.rows for row in self._by_node[node] if row.node_epoch == epoch)
+            absent.append(last_pos - first_pos + 1 - rows)
         return min(absent) if min(absent) < 0 else sum(absent)
+
+    def positions(self, node: str, *, node_epoch: int) -> tuple[int, int]:
+        """Return between which positions the rows of a process should be.
+
+        What lies before all that is there of the first process is not given; later ones begin at 1.
+        """
+        rows = [row for row in self._by_node[node] if row.node_epoch == node_epoch]
+        first = min(row.first_pos for row in rows) if node_epoch == self.epochs(node)[0] else 1
+        return first, max(row.last_pos for row in rows)
+
+    @property
+    def first_updates(self) -> dict[str, tuple[int, int]]:
+        """By node the (node epoch, position) of its first row of `updates`; beyond all when it has none."""
+        found = dict.fromkeys(self.roles, (2**62, 0))
+        for row in self.updates:
+            found[row.node] = min(found[row.node], (row.node_epoch, row.first_pos))
+        return found
+
+    def begins_us(self, node: str) -> int | None:
+        """Return when what is left of a log without its beginning begins, by its clock; None for a whole log."""
+        return max((hole.last_us for hole in self.begins if hole.node == node), default=None)
 
     def stopped_us(self, node: str) -> int | None:
         """Return when a node's last process stopped in good order, or None when it did not."""
@@ -160,18 +186,19 @@ class Survey:
         )
 
     def gaps_of(self, node: str, *, link: str) -> list[GapRecord]:
-        """Return the gaps in which rows of a link may be missing."""
-        return [gap for gap in self.gaps if gap.node == node and gap.link in ("", link)]
+        """Return the gaps in which rows of a link may be missing, told of or not; the beginning of a log is none."""
+        return [gap for gap in (*self.gaps, *self.holes) if gap.node == node and gap.link in ("", link)]
 
     def unexplained_rows(self, node: str) -> int:
         """Return how many rows inside a node's log are absent without a gap event that accounts for them."""
-        explained = sum(gap.lost_positions for gap in self.gaps if gap.node == node)
+        explained = sum(gap.lost_positions for gap in (*self.gaps, *self.begins) if gap.node == node)
         return max(0, self.absent_rows(node) - explained)
 
     def gap_pos(self, node: str, *, link: str) -> int:
         """Return the last position in a node's last process at which a row of a link may be missing, or 0."""
         last = self.epochs(node)[-1]
-        return max((g.last_pos for g in self.gaps_of(node, link=link) if g.lost_epoch == last), default=0)
+        gaps = [*self.gaps_of(node, link=link), *(hole for hole in self.begins if hole.node == node)]
+        return max((gap.last_pos for gap in gaps if gap.lost_epoch == last), default=0)
 
     def tear_downs(self, node: str, *, link: str) -> int:
         """Return how many times a link's replica was removed."""

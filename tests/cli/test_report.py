@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -91,13 +92,14 @@ def test_completeness_stages_the_logs_and_passes_every_option(
     arguments = [
         *("--reference", "hub", "--settle", "2.5", "--depth", "2", "--master", "local[1]"),
         *("--fail-under", "99.5", "--json", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html")),
-        *("--parquet", "s3a://bucket/tables"),
+        *("--parquet", "s3a://bucket/tables", "--behind-max", "7"),
     ]
     answer = runner.invoke(app, ["report", "completeness", str(log), *arguments])
     assert answer.exit_code == 0, answer.output
     assert job.options == {
         "reference": "hub",
         "settle_s": 2.5,
+        "behind_max_s": 7,
         "depth": 2,
         "master": "local[1]",
         "fail_under": 99.5,
@@ -117,6 +119,7 @@ def test_defaults_are_those_of_the_job(runner: CliRunner, job: StandInJob, log: 
     assert job.options == {
         "reference": None,
         "settle_s": entry.SETTLE_S,
+        "behind_max_s": None,
         "depth": 0,
         "master": LOCAL_MASTER,
         "fail_under": None,
@@ -196,6 +199,18 @@ def ship(log: Path, uri: str) -> int:
     for name in names:
         ObjectStore(uri).put(name, (log / name).read_bytes())
     return len(names)
+
+
+def test_whether_open_segments_are_there_is_told(runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path) -> None:
+    """Where a node writes, its log ends now; of a copy of its sealed files nobody knows."""
+    shutil.copytree(log, copy := tmp_path / "copy")
+    shutil.rmtree(copy / "open")
+    found = []
+    for places in ([log], [copy], [log, copy], [log, "s3a://bucket/logs"]):
+        runner.invoke(app, ["report", "completeness", *map(str, places)])
+        assert job.logs is not None
+        found.append(job.logs.sealed_only)
+    assert found == [False, True, True, True]
 
 
 def test_what_nodes_shipped_is_fetched(runner: CliRunner, job: StandInJob, log: Path, s3: LocalS3) -> None:

@@ -170,6 +170,19 @@ def test_the_oldest_files_are_removed_when_they_are_too_many_bytes(tmp_path: Pat
         assert archive.stats.kept_bytes == 240
 
 
+def test_of_a_segment_the_updates_are_removed_first(tmp_path: Path) -> None:
+    """Events alone are the beginning of a log that reports take for removed; updates alone would be one with a hole."""
+    files = [sealed(tmp_path, 2, table=table) for table in ("events", "updates")]
+    with tended(tmp_path, keep_bytes_max=15) as archive:
+        wait_until_blocking(lambda: archive.stats.removed_files_total == 1, 30)
+        assert [path.exists() for path in files] == [True, False]
+        archive.archive.add([sealed(tmp_path, 3, table=table) for table in ("events", "updates")])
+        wait_until_blocking(lambda: archive.stats.removed_files_total == 3, 30)
+        assert [path.exists() for path in files] == [False, False]
+        assert archive.stats.kept_files == 1
+        assert (tmp_path / "v1" / "events" / "node=edge-1" / HOUR / f"{EPOCH}-000003.parquet").exists()
+
+
 def test_the_beginning_of_a_run_goes_last(tmp_path: Path) -> None:
     """Its `start` event says what the links of all later rows are, so it stays as long as there are such."""
     begin, events, updates = (

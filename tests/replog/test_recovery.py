@@ -47,24 +47,28 @@ def test_the_newest_row_may_be_an_event(tmp_path: Path) -> None:
 @pytest.mark.parametrize("last_run", [None, LastRun(EPOCH, 1, clean=True)])
 def test_a_good_end_loses_nothing(last_run: LastRun | None) -> None:
     """Neither a first start nor one after a stop in good order has anything to tell."""
-    assert crash_loss(last_run, [], now_ns=NOW_NS) is None
+    assert crash_loss(last_run, [], sealed=None, now_ns=NOW_NS) is None
 
 
 def test_a_crash_may_have_lost_what_came_after_the_last_row(tmp_path: Path) -> None:
     """The number is unknown; the positions and times begin behind the last row that was recovered."""
     write(tmp_path, close=False)
     left_over = list(left_over_segments(tmp_path))
-    loss = crash_loss(LastRun(EPOCH, 1, clean=False), left_over, now_ns=NOW_NS + 5)
+    loss = crash_loss(LastRun(EPOCH, 1, clean=False), left_over, sealed=(99, NOW_NS + 9), now_ns=NOW_NS + 5)
     assert loss is not None
     assert (loss.reason, loss.rows, loss.node_epoch) == ("crash", None, EPOCH)
     assert (loss.first_log_pos, loss.last_log_pos) == (371, None)
     assert (loss.first_ns, loss.last_ns) == (NOW_NS, NOW_NS + 5)
 
 
-def test_a_crash_without_left_over_rows_tells_that_it_happened(tmp_path: Path) -> None:
-    """Segments of other epochs say nothing about the one that crashed."""
+def test_a_crash_between_two_segments_lost_what_came_after_the_sealed_rows(tmp_path: Path) -> None:
+    """Segments of other epochs say nothing about the one that crashed; without any row it lost all since its start."""
     write(tmp_path, close=False)
     left_over = list(left_over_segments(tmp_path))
-    loss = crash_loss(LastRun(EPOCH + 1, 1, clean=False), left_over, now_ns=NOW_NS)
+    last_run = LastRun(EPOCH + 1, 1, clean=False)
+    loss = crash_loss(last_run, left_over, sealed=(400, NOW_NS - 7), now_ns=NOW_NS)
     assert loss is not None
-    assert (loss.first_log_pos, loss.first_ns, loss.last_ns) == (None, None, NOW_NS)
+    assert (loss.first_log_pos, loss.first_ns, loss.last_ns) == (401, NOW_NS - 7, NOW_NS)
+    loss = crash_loss(last_run, left_over, sealed=None, now_ns=NOW_NS)
+    assert loss is not None
+    assert (loss.first_log_pos, loss.first_ns) == (1, (EPOCH + 1) * 1000)

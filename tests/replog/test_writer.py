@@ -30,6 +30,7 @@ from fanout.replog.segments import SegmentFile
 from fanout.replog.writer import LogSettings, LogWriter
 from tests.replog.rows import (
     EPOCH,
+    NOW_NS,
     ManualClock,
     PlainSelector,
     make_changes,
@@ -368,6 +369,7 @@ def test_rows_that_a_disk_swallowed_are_told(tmp_path: Path, monkeypatch: pytest
     assert [(gap["reason"], gap["rows"], gap["first_log_pos"], gap["last_log_pos"]) for gap in gaps] == [
         ("disk", 4, 1, 4)
     ]
+    assert (gaps[0]["first_us"], gaps[0]["last_us"]) == (EPOCH, NOW_NS // 1000)
 
 
 def test_closing_with_a_dead_disk_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -502,9 +504,35 @@ def test_kill_loses_only_what_was_not_written_yet(tmp_path: Path) -> None:
     assert [row["digest"] for row in rows] == [signed(update[7]) for update in make_updates(len(rows))]
     [gap] = gap_details(tmp_path)
     assert (gap["reason"], gap["rows"], gap["node_epoch"]) == ("crash", None, EPOCH)
-    assert gap["first_log_pos"] in (None, len(rows) + 1)
+    assert gap["first_log_pos"] == len(rows) + 1
     [check] = inspection.verify(tmp_path)
     assert check.sound
+
+
+def test_a_kill_between_two_segments_tells_since_when_rows_may_lack(tmp_path: Path) -> None:
+    """When all that was written is sealed, the gap begins at the last sealed row, not at the beginning of time."""
+    child = run_child(
+        """
+        writer = open_writer(segment_bytes_max=1)
+        source = writer.source(link="plant")
+        for start in (0, 50):
+            writer.append(make_changes(make_updates(50, start=start)), source=source, link_epoch=7)
+            assert writer.flush()
+        while writer.stats().sealed_segments_total < 2 or writer.stats().unsealed_segments:
+            time.sleep(0.01)
+        print("sealed", flush=True)
+        time.sleep(60)
+        """,
+        str(tmp_path),
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "sealed\n"
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    make_writer(tmp_path, epoch=EPOCH + 1).close()
+    newest = max(row["applied"] for row in sealed_rows(tmp_path, "updates")).timestamp()
+    [gap] = gap_details(tmp_path)
+    assert (gap["reason"], gap["first_log_pos"], gap["first_us"]) == ("crash", 101, round(newest * 1_000_000))
 
 
 def test_a_full_disk_stops_neither_the_node_nor_the_log(tmp_path: Path) -> None:

@@ -66,20 +66,24 @@ HOSTILE = "a/</script><script>alert(1)</script>&\"'\x1b[31m\u202e\u2028http://ev
 """A topic that anybody may publish."""
 
 
-def stamped(*, expected: int = 100, missing: int = 0, unknown: int = 0, **others: int) -> StampedFigures:
+def stamped(
+    *, expected: int = 100, missing: int = 0, unknown: int = 0, unseen: int | None = 0, **others: int
+) -> StampedFigures:
     """Return figures in which the rest was applied."""
     names = ("reobtained", "conflated", "superseded", "pending", "pending_applied")
     counts = dict.fromkeys((*names, "duplicated", "stale", "refused", "unreferenced"), 0) | others
-    at_least = percent(expected - missing - unknown, expected)
+    whole = expected + (unseen or 0) + counts.setdefault("unidentified", 0)
+    at_least = percent(expected - missing - unknown, whole)
     return StampedFigures(
         expected=expected,
         applied=expected - missing - unknown - counts["reobtained"] - counts["conflated"],
         missing=missing,
         unknown=unknown,
         **counts,
-        complete_percent=None if unknown else at_least,
-        complete_percent_at_least=at_least,
-        complete_percent_at_most=percent(expected - missing, expected),
+        unseen=unseen,
+        complete_percent=at_least if not unknown and expected == whole and unseen == 0 else None,
+        complete_percent_at_least=None if unseen is None else at_least,
+        complete_percent_at_most=percent(whole - missing, whole),
     )
 
 

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from tests.reports.logs import NodeLog, Row
 
@@ -50,15 +51,39 @@ class Expected:
     missing: set[Identity] = field(default_factory=set)
 
 
-class Oracle:
-    """The completeness of nodes relative to a primary that stamps."""
+class Span(NamedTuple):
+    """When a link had to apply what was published."""
 
-    def __init__(self, hub: NodeLog, nodes: Iterable[NodeLog], *, settle_us: int) -> None:
+    from_us: int
+    until_us: int
+    settled_us: int
+    """Until when it is judged."""
+    silent_us: int
+    """After this the node's log says nothing, and is not only late."""
+    gaps: list[tuple[int, int]]
+
+
+class Oracle:
+    """The completeness of nodes relative to a node that stamps, or to a tap.
+
+    Args:
+        hub: The reference.
+        nodes: The nodes.
+        link: The link by which the reference got the updates; "" for what was published at it.
+        settle_us: The settle horizon.
+        behind_max_us: By how much a log may be late.
+    """
+
+    def __init__(
+        self, hub: NodeLog, nodes: Iterable[NodeLog], *, link: str = "", settle_us: int, behind_max_us: int = 0
+    ) -> None:
         self.hub = hub
+        self.link = link
         self.nodes = list(nodes)
         self.settle_us = settle_us
-        times = [micros(row["applied"]) for row in hub.updates] + [micros(row["at"]) for row in hub.events]
-        self.end_us = max(times)
+        self.behind_max_us = max(behind_max_us, settle_us, 1_000_000)
+        # A tap has another clock than the updates.
+        self.end_us = end_of(hub) if hub.role != "tap" else max(micros(row["origin"]) for row in hub.updates)
         self.published: dict[Identity, Row] = {
             identity(row): row for row in hub.updates if row["phase"] == 0 and row["sequence"] is not None
         }
@@ -72,7 +97,7 @@ class Oracle:
                 for selector in link["selectors"]:
                     expected = Expected()
                     self._updates(node, link, selector, expected)
-                    self._finals(node, link["name"], selector, expected)
+                    self._finals(node, link, selector, expected)
                     found[node.node, link["name"], selector["filter"]] = expected
         return found
 
@@ -87,7 +112,7 @@ class Oracle:
                 return min(delays)
         return 0
 
-    def span(self, node: NodeLog, link: Row) -> tuple[int, int, list[tuple[int, int]]]:
+    def span(self, node: NodeLog, link: Row) -> Span:
         """Return after and until when a link had to apply what was published, and the gaps of its log."""
         of_link = [row for row in node.updates if row["link"] == link["name"] and row["sequence"] is not None]
         held = self._held(node, link)
@@ -102,14 +127,20 @@ class Oracle:
         for row in node.events:
             if row["event"] == "gap" and row["link"] in ("", link["name"]):
                 detail = json.loads(row["detail"])
-                first = detail["first_us"]
-                after = -NEVER if first is None else first - offset - self.settle_us
-                gaps.append((after, detail["last_us"] - offset))
-        return from_us, until_us, gaps
+                first = detail["node_epoch"] if detail["first_us"] is None else detail["first_us"]
+                gaps.append((first - offset - self.settle_us, detail["last_us"] - offset))
+        settled_us, silent_us = until_us - self.settle_us, NEVER
+        ends_us = end_of(node) - offset
+        if not stops and ends_us < until_us:  # the node says nothing of what came later
+            if until_us - ends_us > self.behind_max_us:
+                silent_us = ends_us - self.settle_us
+                gaps.append((silent_us, NEVER))
+            else:
+                settled_us = ends_us - self.settle_us
+        return Span(from_us, until_us, settled_us, silent_us, gaps)
 
     def _updates(self, node: NodeLog, link: Row, selector: Row, expected: Expected) -> None:
-        from_us, until_us, gaps = self.span(node, link)
-        settled_us = until_us - self.settle_us
+        from_us, until_us, settled_us, _, gaps = self.span(node, link)
         rows = [
             row
             for row in node.updates
@@ -152,8 +183,22 @@ class Oracle:
         counts["refused"] = sum(row["change"] == 6 for row in live)
         counts["unreferenced"] = sum(
             update not in self.published or not selected(selector, self.published[update]["topic"])
-            for update in applied
+            for update in {identity(row) for row in live if self.hub.role != "tap" or self._seen_by_tap(row)}
         )
+        counts["unseen"] = max(0, self._absent() - counts["unreferenced"])
+
+    def _seen_by_tap(self, row: Row) -> bool:
+        """Return whether an update was stamped between the first and the last that a tap logged."""
+        first_us = min(micros(one["origin"]) for one in self.published.values())
+        return first_us <= micros(row["origin"]) <= self.end_us
+
+    def _absent(self) -> int:
+        """Return how many sequences lie between the first and the last of each epoch, and are not there."""
+        absent = 0
+        for epoch in {epoch for _, epoch, _ in self.published}:
+            sequences = {sequence for _, other, sequence in self.published if other == epoch}
+            absent += max(sequences) - min(sequences) + 1 - len(sequences)
+        return absent
 
     def _held(self, node: NodeLog, link: Row) -> tuple[int, int] | None:
         times = []
@@ -168,32 +213,31 @@ class Oracle:
             times.append(min(found))
         return max(times)
 
-    def _finals(self, node: NodeLog, link: str, selector: Row, expected: Expected) -> None:
-        wanted = {t: v for t, v in replay(self.hub, "").items() if selected(selector, t)}
-        held = replay(node, link, selector["filter"])
-        of_link = [row for row in node.updates if row["link"] == link]
-        last = max(row["node_epoch"] for row in (*node.events, *node.updates))
-        stops = [micros(r["at"]) for r in node.events if r["event"] == "stop" and r["node_epoch"] == last]
-        until_us = self.end_us
-        if stops:
-            completes = [r for r in node.events if r["event"] == "complete" and r["link"] == link]
-            session = min(completes, key=lambda r: r["at"])["link_epoch"] if completes else -1
-            until_us = min(
-                until_us, max(stops) - self._offset([r for r in of_link if r["sequence"] is not None], session)
-            )
-        settled_us = until_us - self.settle_us
+    def _finals(self, node: NodeLog, link: Row, selector: Row, expected: Expected) -> None:
+        wanted = {t: v for t, v in replay(self.hub, self.link).items() if selected(selector, t)}
+        held = replay(node, link["name"], selector["filter"])
+        _, _, settled_us, silent_us, _ = self.span(node, link)
         for topic in wanted.keys() | held.keys():
             want, wanted_us = wanted.get(topic, (None, -NEVER))
             have, held_us = held.get(topic, (None, -NEVER))
             if want is None and have is None:
                 continue
-            if want == have:
+            if wanted_us > silent_us and (want, wanted_us) != (have, held_us):
+                # The hub's value is newer than all that the node's log can tell of.
+                verdict = "unknown"
+            elif want == have:
                 verdict = "equal"
             elif max(wanted_us, held_us) > settled_us:
                 verdict = "pending"
             else:
                 verdict = "absent" if have is None else "extra" if want is None else "different"
             expected.finals[verdict] += 1
+
+
+def end_of(log: NodeLog) -> int:
+    """Return the last time in a log."""
+    times = [micros(row["applied"]) for row in log.updates] + [micros(row["at"]) for row in log.events]
+    return max(times)
 
 
 def replay(log: NodeLog, link: str, topic_filter: str | None = None) -> dict[str, tuple[int | None, int]]:

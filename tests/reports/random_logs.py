@@ -6,7 +6,7 @@ import random
 from datetime import timedelta
 
 from fanout.replica.update import ChangeKind, Phase
-from tests.reports.logs import SECOND, NodeLog, Row, at, digest_of, selector
+from tests.reports.logs import SECOND, T0, NodeLog, Row, at, digest_of, selector
 from tests.reports.oracle import micros, selected
 
 FIRST_SEQUENCE = 2**60 - 5
@@ -57,6 +57,46 @@ def random_hub(rng: random.Random, *, updates: int) -> NodeLog:
         sequence += 1
     hub.event("heartbeat", at(60))
     return hub
+
+
+def random_reference(rng: random.Random, kind: str, hub: NodeLog) -> NodeLog:
+    """Return what a reference of another kind would have logged of a primary's updates, with a gap in its log.
+
+    Args:
+        rng: Where chance comes from.
+        kind: `primary`, `first_tier` (which has the primary's name, since it stamps in its place), or `tap`.
+        hub: The primary.
+    """
+    found = hub
+    link = {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("#"), selector("$SYS/#")]}
+    if kind != "primary":
+        found = NodeLog("hub", "secondary") if kind == "first_tier" else NodeLog("tap", "tap")
+        found.start(at(0), link)
+        found.ready(at(0.5), "up", "#", "$SYS/#", took_us=1000)
+        for row in hub.updates:
+            if row["node_epoch"] != hub.updates[0]["node_epoch"] and found.node_epoch == T0 and kind == "first_tier":
+                found.restart(row["node_epoch"])
+                found.start(row["node_epoch"], link)
+                found.ready(row["node_epoch"], "up", "#", "$SYS/#", took_us=1000)
+            own = "$SYS/#" if row["topic"].startswith("$") else "#"
+            found.apply(row, link="up", selector=own, delay_us=0 if kind == "first_tier" else rng.randrange(100, 2_000))
+    # In the first process: what it lacks there says nothing of final values.
+    of_first = [row for row in found.updates if row["stamp_epoch"] == hub.updates[0]["stamp_epoch"]]
+    begin = rng.randrange(10, len(of_first) - 80)
+    lost = of_first[begin : begin + rng.randrange(1, 60)]
+    found.updates = [row for row in found.updates if not any(row is one for one in lost)]
+    found.event("heartbeat", at(60))
+    found.gap(
+        at(60),
+        link=lost[0]["link"],
+        rows=len(lost),
+        node_epoch=lost[0]["node_epoch"],
+        first_log_pos=lost[0]["log_pos"],
+        last_log_pos=lost[-1]["log_pos"],
+        first_us=micros(lost[0]["applied"]),
+        last_us=micros(lost[-1]["applied"]),
+    )
+    return found
 
 
 def random_secondary(rng: random.Random, number: int, hub: NodeLog) -> NodeLog:

@@ -85,8 +85,8 @@ def convergence_of(oracle: Oracle) -> dict[tuple[str, tuple[str, ...]], Set]:
             for selector in link["selectors"]:
                 key = (selector["filter"], tuple(sorted(selector["exclude"])))
                 held[key][node.node] = replay(node, link["name"], selector["filter"])
-                _, until_us, _ = oracle.span(node, link)
-                settled[key] = min(settled[key], until_us - oracle.settle_us)
+                span = oracle.span(node, link)
+                settled[key] = min(settled[key], span.settled_us, span.silent_us)
                 published = replay(oracle.hub, "").items()
                 held[key][oracle.hub.node] = {t: v for t, v in published if selected(selector, t)}
     found: dict[tuple[str, tuple[str, ...]], Set] = {}
@@ -126,7 +126,7 @@ def stalls_of(oracle: Oracle) -> tuple[dict[Place, Counter[str]], dict[tuple[Pla
     stalled: dict[tuple[Place, str], Stalled] = {}
     for node in oracle.nodes:
         for link in links_of(node):
-            from_us, until_us, gaps = oracle.span(node, link)
+            from_us, until_us, settled_us, _, gaps = oracle.span(node, link)
             for selector in link["selectors"]:
                 place = (node.node, link["name"], selector["filter"])
                 counts[place] = Counter()
@@ -140,7 +140,7 @@ def stalls_of(oracle: Oracle) -> tuple[dict[Place, Counter[str]], dict[tuple[Pla
                     if (row["link"], row["selector"]) == place[1:] and (row["phase"] == 0 or row["change"] != 3):
                         came[row["topic"]] = max(came.get(row["topic"], 0), micros(row["origin"]))
                 for topic, times in expected.items():
-                    old = [at_us for at_us in times if at_us <= until_us - oracle.settle_us]
+                    old = [at_us for at_us in times if at_us <= settled_us]
                     after_us = max(came.get(topic, -NEVER), from_us)
                     lacking = [at_us for at_us in old if at_us > after_us]
                     if lacking and any(first < max(old) and last > after_us for first, last in gaps):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from fanout.reports.details import parse_gap_detail
+from fanout.reports.lost_positions import PositionBlock, block_bits, find_holes
 from fanout.reports.survey import CompleteSummary, EventSummary, StartRecord, Survey, UpdateSummary
 from tests.reports.logs import NodeLog, Row
 from tests.reports.oracle import micros
@@ -27,7 +29,7 @@ def survey_of(*logs: NodeLog) -> Survey:
         if row["event"] == "complete":
             key = (row["node"], row["node_epoch"], row["link"], row["link_epoch"], row["selector"])
             completes[key].append(row)
-    return Survey(
+    survey = Survey(
         updates=tuple(UpdateSummary(*key, *_update_numbers(rows)) for key, rows in updates.items()),
         events=tuple(EventSummary(*key, *_event_numbers(rows)) for key, rows in events.items()),
         completes=tuple(
@@ -46,6 +48,22 @@ def survey_of(*logs: NodeLog) -> Survey:
             if r["event"] == "gap"
         ),
     )
+    if not any(survey.unexplained_rows(node) for node in survey.roles):
+        return survey
+    bits = block_bits(survey)
+    blocks: dict[tuple[str, int, int], list[Row]] = defaultdict(list)
+    for row in (row for log in logs for row in (*log.updates, *log.events)):
+        blocks[row["node"], row["node_epoch"], row["log_pos"] >> bits].append(row)
+    found = [PositionBlock(*key, *_block_numbers(rows, survey)) for key, rows in blocks.items()]
+    holes, begins = find_holes(survey, blocks=found, bits=bits)
+    return replace(survey, holes=holes, begins=begins)
+
+
+def _block_numbers(rows: list[Row], survey: Survey) -> tuple[int, int, int, int]:
+    times = [micros(row.get("applied") or row["at"]) for row in rows]
+    epoch, pos = survey.first_updates[rows[0]["node"]]
+    later = sum(row["node_epoch"] == epoch and row["log_pos"] >= pos for row in rows)
+    return len(rows), later, min(times), max(times)
 
 
 def _update_numbers(rows: Iterable[Row]) -> tuple[Any, ...]:

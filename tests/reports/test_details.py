@@ -65,7 +65,7 @@ def test_selections_know_whether_they_reach_the_control_topic(topic_filter: str,
 
 
 def test_gap_detail_is_read_as_documented() -> None:
-    """Unknown times and counts of a crash stay unknown."""
+    """Unknown counts of a crash stay unknown; an unknown begin is that of the process whose rows were lost."""
     detail = {
         "reason": "crash",
         "rows": None,
@@ -77,7 +77,7 @@ def test_gap_detail_is_read_as_documented() -> None:
         "last_us": 70,
     }
     gap = parse_gap_detail(json.dumps(detail), node="n", link="", node_epoch=6, at_us=71)
-    assert (gap.lost_epoch, gap.first_us, gap.last_us, gap.last_pos, gap.lost_positions) == (5, None, 70, 0, 0)
+    assert (gap.lost_epoch, gap.first_us, gap.last_us, gap.last_pos, gap.lost_positions) == (5, 5, 70, 0, 0)
     detail |= {"rows": 3, "events": 1, "last_log_pos": 11, "first_us": 60, "last_us": None}
     gap = parse_gap_detail(json.dumps(detail), node="n", link="", node_epoch=6, at_us=71)
     assert (gap.first_us, gap.last_us, gap.last_pos, gap.lost_positions) == (60, 71, 11, 4)

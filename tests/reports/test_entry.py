@@ -53,6 +53,7 @@ def test_completeness_is_written_printed_and_judged(spark: SparkSession, logs: P
     assert (result.passed, result.exit_code) == (False, 1)
     assert result.report.verdict is not None
     assert result.report.verdict.lowest_percent == 90
+    assert result.report.parameters.behind_max_s == entry.BEHIND_MAX_S  # of sealed files alone
     text = (tmp_path / "new" / "report.json").read_text()
     assert text == result.report.to_json()
     assert json.loads(text)["inputs"]["directories"] == [str(logs)]
@@ -95,7 +96,7 @@ def test_what_cannot_be_written_is_told_before_spark_starts(
 
 def test_wrong_parameters_and_inputs_are_refused_before_spark_starts(tmp_path: Path) -> None:
     """A mistake costs no start of a JVM."""
-    for wrong in ({"settle_s": -1.0}, {"depth": -1}):
+    for wrong in ({"settle_s": -1.0}, {"depth": -1}, {"behind_max_s": -1.0}):
         with pytest.raises(ReportError, match="cannot be negative"):
             run_completeness([tmp_path], **wrong)
     with pytest.raises(ReportError, match="is not the directory of a replication log"):

@@ -38,6 +38,31 @@ def test_what_is_unknown_counts_against() -> None:
     assert (verdict.passed, verdict.lowest_percent) == (False, 95)
 
 
+def test_what_the_reference_lacks_counts_against() -> None:
+    """What its log is known to lack, and what it has without a stamp, is not proved; what nobody can count is said."""
+    verdict = judge([target(figures=stamped(unseen=100))], fail_under_percent=51)
+    assert verdict is not None
+    assert (verdict.passed, verdict.lowest_percent) == (False, 50)
+    verdict = judge([target(figures=stamped(unidentified=100))], fail_under_percent=51)
+    assert verdict is not None
+    assert (verdict.passed, verdict.lowest_percent) == (False, 50)
+    verdict = judge([target(figures=stamped(unseen=None, missing=1))], fail_under_percent=99)
+    assert verdict is not None
+    assert (verdict.passed, verdict.lowest_percent) == (True, 99)
+    assert "need not have seen every update" in verdict.because
+    verdict = judge([target(figures=stamped(unseen=None, unidentified=100))], fail_under_percent=51)
+    assert verdict is not None
+    assert (verdict.passed, verdict.lowest_percent) == (False, 50)
+
+
+def test_what_is_unknown_without_stamps_counts_against() -> None:
+    """What fell into a gap is not among the updates seen, and not proved either."""
+    figures = unstamped().model_copy(update={"reference_updates": 60, "missing_at_least": 0, "unknown": 40})
+    verdict = judge([target(figures=figures)], fail_under_percent=61)
+    assert verdict is not None
+    assert (verdict.passed, verdict.lowest_percent) == (False, 60)
+
+
 def test_a_selector_that_never_held_everything_fails() -> None:
     """Nothing was expected of it, and that is not completeness."""
     assert shares(target(held=False)) == [(0.0, "never complete: the updates")]

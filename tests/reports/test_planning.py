@@ -9,7 +9,7 @@ import pytest
 from fanout.errors import ReportError
 from fanout.reports.planning import basis_statements, decide_scope
 from fanout.reports.scope import NEVER_US, Scope
-from tests.reports.logs import SECOND, T0, NodeLog, Row, at, selector, stamp
+from tests.reports.logs import SECOND, T0, NodeLog, Row, at, selector, stamp, when
 from tests.reports.surveys import survey_of
 
 LINK: Row = {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("a/#"), selector("b/#")]}
@@ -35,9 +35,14 @@ def edge_log(*, offset_us: int = 0, delay_us: int = 1000, ready_s: float = 5) ->
     return edge
 
 
-def scope_of(*logs: NodeLog, settle_s: float = 0, requested: str | None = None) -> Scope:
+def scope_of(*logs: NodeLog, settle_s: float = 0, requested: str | None = None, behind_max_s: float = 0) -> Scope:
     """Return the scope of a report over these logs."""
-    return decide_scope(survey_of(*logs), requested=requested, settle_us=round(settle_s * SECOND))
+    return decide_scope(
+        survey_of(*logs),
+        requested=requested,
+        settle_us=round(settle_s * SECOND),
+        behind_max_us=round(behind_max_s * SECOND),
+    )
 
 
 @pytest.mark.parametrize("offset_s", [0, 3, -4])
@@ -74,8 +79,9 @@ def test_publishers_clocks_do_not_move_the_spans(publisher_s: int, own_too: bool
 def test_a_link_covers_from_the_proof_of_its_last_selector() -> None:
     """As long as one selector is not complete, rows of the others may still be copies."""
     edge = edge_log()
-    edge.events = [row for row in edge.events if row["selector"] != "b/#"]
-    edge.event("complete", at(9), link="up", selector="b/#")
+    for row in edge.events:
+        if row["selector"] == "b/#":
+            row["at"] = when(at(9))
     scope = scope_of(hub_log(), edge)
     assert {target.covered_from_us for target in scope.targets} == {at(9) - 1000}
 
@@ -87,7 +93,9 @@ def test_a_link_that_never_held_everything_covers_nothing() -> None:
     scope = scope_of(hub_log(), edge)
     assert {(t.held_from_us, t.covered_from_us) for t in scope.targets} == {(None, NEVER_US)}
     edge = edge_log()
-    edge.events = [row for row in edge.events if row["event"] != "complete"]
+    for row in edge.events:
+        if row["event"] == "complete":
+            row["event"] = "heartbeat"
     scope = scope_of(hub_log(), edge)
     assert {t.covered_from_us for t in scope.targets} == {at(6)}
     assert any("no proof of completeness" in notice for notice in scope.notices)
@@ -117,15 +125,37 @@ def test_a_changed_configuration_is_judged_from_its_first_proof() -> None:
 
 
 def test_gaps_are_moved_to_the_primary_clock_and_widened_by_the_horizon() -> None:
-    """An update sent up to a horizon before a gap may have come in it; an unknown begin is the begin of time."""
+    """An update sent up to a horizon before a gap may have come in it; without a begin it begins with the process."""
     edge = edge_log(offset_us=SECOND)
     edge.gap(at(20), link="up", rows=1, first_us=at(18), last_us=at(19))
     edge.gap(at(22), rows=None, reason="crash", first_us=None, last_us=at(22))
     edge.gap(at(22), link="other", rows=1, first_us=at(1), last_us=at(2))
+    edge.event("heartbeat", at(41))
     scope = scope_of(hub_log(), edge, settle_s=2)
-    expected = ((-NEVER_US, at(21) - 1000), (at(15) - 1000, at(18) - 1000))
+    expected = ((at(-3) - 1000, at(21) - 1000), (at(15) - 1000, at(18) - 1000))
     assert {t.gaps_us for t in scope.targets} == {expected}
     assert any("edge reported 3 gaps in its log" in notice for notice in scope.notices)
+
+
+def test_rows_that_are_not_there_make_a_gap_and_a_removed_beginning_a_later_span() -> None:
+    """A lost file leaves what it held unknown; a log whose oldest files were removed is covered from what is left."""
+    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
+    hub.start(at(0))
+    edge.start(at(0), LINK)
+    edge.ready(at(1), "up", "a/#", "b/#")
+    for number in range(600):
+        edge.apply(hub.publish(at(2 + number), number + 1, "a/t", "x"), link="up", selector="a/#")
+    kept = edge.updates
+    edge.updates = [row for row in kept if not 200 <= row["log_pos"] <= 250]
+    scope = scope_of(hub, edge, settle_s=2)
+    ((after_us, until_us),) = {gap for target in scope.targets for gap in target.gaps_us}
+    assert after_us < at(2 + 193) < until_us < at(2 + 260)
+    assert any("edge: 51 rows inside its log are not there" in n and "unknown, not missing" in n for n in scope.notices)
+    edge.updates = [row for row in kept if row["log_pos"] > 300]
+    scope = scope_of(hub, edge, settle_s=2)
+    assert {target.gaps_us for target in scope.targets} == {()}
+    assert {at(290) < target.covered_from_us < at(330) for target in scope.targets} == {True}
+    assert any("edge: the beginning of its log is not there any more" in notice for notice in scope.notices)
 
 
 def test_without_stamps_spans_are_by_the_tap_and_common_to_both() -> None:
@@ -153,13 +183,30 @@ def test_rows_of_unknown_selectors_are_reported() -> None:
     assert "edge/up logged rows of selectors that its configuration lacks: z/#." in notices
 
 
-def test_a_log_that_ends_early_is_reported_unless_it_was_stopped() -> None:
-    """What a node would have logged after its log's end counts as missing, so a reader is told."""
+@pytest.mark.parametrize("offset_s", [0, 3])
+def test_what_comes_after_a_late_log_is_pending(offset_s: int) -> None:
+    """A log that ends early without a stop may be sealed to there only: nothing later is judged, and it is said."""
+    edge = edge_log(offset_us=offset_s * SECOND)
+    edge.event("heartbeat", at(30 + offset_s))
+    scope = scope_of(hub_log(), edge, behind_max_s=15)
+    assert {(t.covered_until_us, t.settled_until_us) for t in scope.targets} == {(at(40), at(30))}
+    assert {(t.behind_us, t.silent_after_us, t.gaps_us) for t in scope.targets} == {(10 * SECOND, NEVER_US, ())}
+    ends = "edge: its log ends 10.0 s before the reference's without a stop; what came later is pending."
+    assert scope.notices == (ends,)
+    assert not scope_of(hub_log(), edge, settle_s=15).notices
+
+
+def test_what_comes_after_a_silent_log_is_unknown() -> None:
+    """One that ends too early to be late only has a gap without end: its node may be dead."""
     edge = edge_log()
-    assert any("its log ends 10.0 s before the reference's" in n for n in scope_of(hub_log(), edge).notices)
-    assert not any("its log ends" in n for n in scope_of(hub_log(), edge, settle_s=15).notices)
+    scope = scope_of(hub_log(), edge, settle_s=2, behind_max_s=9)
+    assert {t.settled_until_us for t in scope.targets} == {at(38)}
+    assert {(t.silent_after_us, t.gaps_us) for t in scope.targets} == {(at(28), ((at(28), NEVER_US),))}
+    assert any("its log ends 10.0 s before" in n and "later is unknown" in n for n in scope.notices)
     edge.event("stop", at(30.5))
-    assert not any("its log ends" in n for n in scope_of(hub_log(), edge).notices)
+    scope = scope_of(hub_log(), edge, settle_s=2)
+    assert {(t.behind_us, t.gaps_us) for t in scope.targets} == {(0, ())}
+    assert not scope.notices
 
 
 def test_unstamped_rows_of_a_stamping_reference_are_reported() -> None:

@@ -64,7 +64,7 @@ class _Members:
 
     def settled_until_us(self, one: _Set) -> int:
         """Return until when values are judged: until the first member's log is settled."""
-        return min(target.settled_until_us for target in one.targets)
+        return min(min(target.settled_until_us, target.silent_after_us) for target in one.targets)
 
 
 def describe_convergence(

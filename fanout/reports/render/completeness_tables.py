@@ -31,6 +31,8 @@ def by_identity(report: Report) -> Table:
         Column("conflated", optional=True),
         Column("superseded", optional=True),
         Column("unknown", optional=True),
+        Column("not seen", optional=True),
+        Column("no stamp", optional=True),
         Column("pending", optional=True),
         Column("duplicated"),
         Column("stale", optional=True),
@@ -45,12 +47,12 @@ def by_identity(report: Report) -> Table:
         missing = count(figures.missing) if target.exact else f"≥{NBSP}{count(figures.missing)}"
         if target.complete_at is None:
             complete = Cell(f"never{NBSP}held", "bad")
-        elif figures.unknown:
+        elif figures.unseen is not None and (figures.unknown or figures.unseen or figures.unidentified):
             complete = Cell(f"≥{NBSP}{percentage(figures.complete_percent_at_least)}", "fair")
         elif target.exact:
             complete = share_cell(figures.complete_percent)
         else:
-            complete = share_at_most_cell(figures.complete_percent)
+            complete = share_at_most_cell(figures.complete_percent_at_most)
         rows.append(
             (
                 *place_cells(target),
@@ -62,6 +64,8 @@ def by_identity(report: Report) -> Table:
                 count_cell(figures.conflated),
                 count_cell(figures.superseded),
                 count_cell(figures.unknown, "fair"),
+                count_cell(figures.unseen or 0, "fair"),
+                count_cell(figures.unidentified, "fair"),
                 count_cell(figures.pending),
                 count_cell(figures.duplicated),
                 count_cell(figures.stale),
@@ -72,7 +76,8 @@ def by_identity(report: Report) -> Table:
     note = (
         "expected = applied + re-obtained + conflated + missing + unknown. Re-obtained: the very value came back in "
         "a later snapshot or audit. Superseded: of the missing, a later value of the topic did. Unknown: absent from "
-        "the node's log in a gap of that log. Pending: too young to be judged."
+        "the node's log in a gap of that log. Not seen: the reference's log lacks so many, of any topic. No stamp: "
+        "seen by the reference without an identity. Pending: too young to be judged."
     )
     return build("updates-stamped", "Updates, by identity (stamped)", columns, rows, note)
 
@@ -174,7 +179,9 @@ def prefixes(report: Report) -> Table:
             Cell(printable(p.link)),
             Cell(printable(p.filter)),
             Cell(printable(p.prefix)),
-            share_cell(p.complete_percent_at_least),
+            share_at_most_cell(p.complete_percent_at_most)
+            if p.complete_percent_at_least is None
+            else share_cell(p.complete_percent_at_least),
             Cell(count(p.expected)),
             count_cell(p.missing, "bad"),
             count_cell(p.unknown, "fair"),

@@ -24,7 +24,10 @@ def heat_map(prefixes: Listed[PrefixFigures]) -> str:
     """Return the map of the listed prefixes, those that lack the largest share first; nothing for one node alone."""
     expected: defaultdict[tuple[str, str], int] = defaultdict(int)
     lacking: defaultdict[tuple[str, str], int] = defaultdict(int)
+    unproved: set[tuple[str, str]] = set()
     for one in prefixes.listed:
+        if one.expected and one.complete_percent_at_least is None:
+            unproved.add((one.prefix, one.node))
         expected[one.prefix, one.node] += one.expected
         lacking[one.prefix, one.node] += one.missing + one.unknown
     nodes = sorted({node for _, node in expected})
@@ -37,7 +40,10 @@ def heat_map(prefixes: Listed[PrefixFigures]) -> str:
     head = "".join(f'<th scope="col" class="number">{escape(printable(node))}</th>' for node in nodes)
     rows = "".join(
         f'<tr><th scope="row">{escape(printable(prefix))}</th>'
-        + "".join(_cell(expected.get((prefix, node)), lacking[prefix, node]) for node in nodes)
+        + "".join(
+            _cell(expected.get((prefix, node)), lacking[prefix, node], proved=(prefix, node) not in unproved)
+            for node in nodes
+        )
         + "</tr>"
         for prefix in sorted(worst, key=lambda prefix: (worst[prefix], prefix))
     )
@@ -47,14 +53,18 @@ def heat_map(prefixes: Listed[PrefixFigures]) -> str:
     return (
         f'<div class="wide"><table class="heat"><thead><tr><th scope="col">prefix</th>{head}</tr></thead>'
         f'<tbody>{rows}</tbody></table></div><p class="note">Share of the expected updates that each node has, over '
-        f"its selectors; what is unknown counts as lacking. {empty}.</p>"
+        f"its selectors; what is unknown counts as lacking. ≤: the reference need not have seen all. {empty}.</p>"
     )
 
 
-def _cell(expected: int | None, lacking: int) -> str:
+def _cell(expected: int | None, lacking: int, *, proved: bool) -> str:
     if expected is None:
         return "<td></td>"
     share = percent(expected - lacking, expected)
     step = next((step for step, least in enumerate(_STEPS) if share is None or share >= least), len(_STEPS))
     said = f"{count(lacking)} of {count(expected)} lacking"
+    if not proved:
+        # Nothing shows that this is all, so the colour of all does not either.
+        kind = f"number heat-{step}" if step else "number"
+        return f'<td class="{kind}" title="{said}, at least">≤ {escape(percentage(share))}</td>'
     return f'<td class="number heat-{step}" title="{said}">{escape(percentage(share))}</td>'

@@ -102,11 +102,13 @@ def _cards(report: Report) -> str:
     cards: list[str] = []
     for node in dict.fromkeys(target.node for target in report.targets):
         targets = [target for target in report.targets if target.node == node]
-        stamped = [
-            t.stamped.complete_percent_at_least
+        least = [t.stamped.complete_percent_at_least for t in targets if t.stamped is not None]
+        most = [
+            t.stamped.complete_percent_at_most
             for t in targets
-            if t.stamped is not None and t.stamped.complete_percent_at_least is not None
+            if t.stamped is not None and t.stamped.complete_percent_at_least is None
         ]
+        stamped = [share for share in (*least, *most) if share is not None]
         unstamped = [
             t.unstamped.complete_percent_at_most
             for t in targets
@@ -114,7 +116,7 @@ def _cards(report: Report) -> str:
         ]
         finals = [t.final.equal_percent_at_least for t in targets if t.final.equal_percent_at_least is not None]
         lost = sum(t.stamped.missing for t in targets if t.stamped is not None)
-        at_least = sum(t.unstamped.missing_at_least for t in targets if t.unstamped is not None)
+        lost_at_least = sum(t.unstamped.missing_at_least for t in targets if t.unstamped is not None)
         never = sum(target.complete_at is None for target in targets)
         of = "of" if len(targets) == 1 else f"lowest of {count(len(targets))} selectors, of"
         in_all = "" if len(targets) == 1 else " in all"
@@ -123,7 +125,7 @@ def _cards(report: Report) -> str:
             exact = all(t.exact for t in targets if t.stamped is not None)
             lines.append(f"{of} updates (stamped), {'' if exact else 'at least '}{count(lost)} missing{in_all}")
         if unstamped:
-            lines.append(f"{of} updates at most (unstamped), at least {count(at_least)} missing{in_all}")
+            lines.append(f"{of} updates at most (unstamped), at least {count(lost_at_least)} missing{in_all}")
         if finals:
             lines.append(f"{of} final values: {percentage(min(finals))}")
         if never:
@@ -133,7 +135,8 @@ def _cards(report: Report) -> str:
         proved = bool(stamped) and not unstamped and all(target.exact for target in targets)
         lossy = never > 0 or (lowest is not None and lowest < 100)
         tone = "bad" if lossy else "good" if proved else ""
-        sign = "" if proved or lowest is None else "≤ "
+        at_least = not unstamped and not any(share is not None for share in most)
+        sign = "" if proved or lowest is None else "≥ " if at_least else "≤ "
         cards.append(
             f'<div class="card"><h3>{escape(printable(node))}</h3>'
             f'<div class="big {tone}">{escape(sign + percentage(lowest))}</div>'

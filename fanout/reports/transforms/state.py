@@ -30,7 +30,7 @@ VERDICTS = ("equal", "different", "absent", "extra", "pending", "unknown")
 the reference has none; not equal, but changed too recently to be judged; not logged since a gap in a log."""
 
 _FLOORS = "node string, link string, last_epoch bigint, floor_pos bigint, gap_pos bigint"
-_JUDGING = "target int, settled_until_us bigint, all_wanted boolean, all_held boolean"
+_JUDGING = "target int, settled_until_us bigint, silent_after_us bigint, all_wanted boolean, all_held boolean"
 _SIDES = ("wanted", "held")
 _VALUE = ("digest", "changed_us", "stamp_epoch", "sequence", "sure")
 """What is known of a topic's last value in one log."""
@@ -149,14 +149,15 @@ def _judging_frame(spark: SparkSession, *, survey: Survey, scope: Scope) -> Data
         sources = [source for source in scope.sources if source.group == target.group]
         all_wanted = not any(survey.gap_pos(source.node, link=source.link) for source in sources)
         all_held = not survey.gap_pos(target.node, link=target.link)
-        rows.append((target.id, target.settled_until_us, all_wanted, all_held))
+        rows.append((target.id, target.settled_until_us, target.silent_after_us, all_wanted, all_held))
     return small_frame(spark, rows, schema=_JUDGING)
 
 
 def _verdict() -> Column:
     equal = sf.equal_null("wanted_digest", "held_digest")
     wanted_sure = sf.coalesce("wanted_sure", "all_wanted")
-    held_sure = sf.coalesce("held_sure", "all_held")
+    heard = sf.coalesce(sf.col("wanted_changed_us") <= sf.col("silent_after_us"), sf.lit(True))
+    held_sure = sf.coalesce("held_sure", "all_held") & heard
     # What the node last logged is the reference's last update itself, so nothing newer can have been lost.
     same_update = (
         (sf.col("wanted_sequence") > 0)

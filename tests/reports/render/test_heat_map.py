@@ -33,7 +33,7 @@ def listed(*entries: PrefixFigures, total: int | None = None) -> Listed[PrefixFi
 def cells(page: str) -> dict[str, list[tuple[str, str]]]:
     """Return (class, text) of the cells of each prefix."""
     rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', page)
-    return {prefix: re.findall(r'<td(?: class="number (heat-\d)"[^>]*)?>(.*?)</td>', row) for prefix, row in rows}
+    return {prefix: re.findall(r'<td(?: class="number ?(heat-\d)?"[^>]*)?>(.*?)</td>', row) for prefix, row in rows}
 
 
 def test_cells_add_up_selectors_and_the_worst_prefix_is_first() -> None:
@@ -51,6 +51,15 @@ def test_cells_add_up_selectors_and_the_worst_prefix_is_first() -> None:
     assert cells(page)["good"] == [("", ""), ("heat-0", "100\u00a0%")]
     assert 'title="20 of 100 lacking"' in page
     assert "Empty: nothing was expected there." in page
+
+
+def test_what_is_not_proved_is_a_bound_and_not_green() -> None:
+    """Where the reference need not have seen every update, all of what it saw is no reason for the colour of all."""
+    some = figures("b", "x", expected=10, missing=5).model_copy(update={"complete_percent_at_least": None})
+    every = figures("a", "x", expected=10).model_copy(update={"complete_percent_at_least": None})
+    page = heat_map(listed(every, some))
+    assert cells(page)["x"] == [("", "≤ 100\u00a0%"), ("heat-5", "≤ 50.0\u00a0%")]
+    assert 'title="5 of 10 lacking, at least"' in page
 
 
 def test_a_list_that_is_cut_is_told() -> None:

@@ -8,6 +8,8 @@ import json
 import re
 from html.parser import HTMLParser
 
+import pytest
+
 from fanout.reports.document import Report, ReportName
 from fanout.reports.render.page import render_page
 from fanout.reports.render.style import STYLE
@@ -105,6 +107,16 @@ def test_the_page_shows_what_the_report_holds() -> None:
     ):
         assert part in page
     assert page.count("<svg viewBox") == 4
+
+
+@pytest.mark.parametrize(
+    ("unseen", "exact", "headline", "tone"),
+    [(0, True, "100", "good"), (None, False, "≤ 100", ""), (25, False, "≥ 80", "bad")],
+)
+def test_a_headline_says_what_is_proved(unseen: int | None, exact: bool, headline: str, tone: str) -> None:
+    """All is green only when the reference shows every update; else the share is a bound, of which it is said."""
+    page = render_page(report(target(figures=stamped(unseen=unseen), exact=exact)))
+    assert f'<div class="big {tone}">{headline}' in page
 
 
 def test_a_thousand_selectors_leave_the_page_readable() -> None:

@@ -59,12 +59,14 @@ def test_bounds_are_marked_as_bounds() -> None:
         target(figures=stamped(missing=3), exact=False),
         target(figures=stamped(unknown=4)),
         target(figures=stamped(expected=0), held=False),
-        target(figures=stamped(), exact=False),
+        target(figures=stamped(unseen=None), exact=False),
+        target(figures=stamped(unseen=25), exact=False),
+        target(figures=stamped(unidentified=100)),
     )
     table = table_of(made, "updates-stamped")
     shown = [row["complete"] for row in texts(made, "updates-stamped")]
-    assert shown == ["≤ 97.0 %", "≥ 96.0 %", "never held", "≤ 100 %"]
-    assert [row[3].tone for row in table.rows] == ["bad", "fair", "bad", ""]
+    assert shown == ["≤ 97.0 %", "≥ 96.0 %", "never held", "≤ 100 %", "≥ 80.0 %", "≥ 50.0 %"]
+    assert [row[3].tone for row in table.rows] == ["bad", "fair", "bad", "", "fair", "fair"]
     assert texts(made, "updates-stamped")[0]["missing"] == "≥ 3"
     bounds = texts(
         report(target(figures=unstamped(missing=2)), target(figures=unstamped(), held=False)), "updates-unstamped"

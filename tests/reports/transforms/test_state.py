@@ -149,6 +149,7 @@ def test_a_union_holds_the_newest_value_of_any_node(spark: SparkSession) -> None
     two.apply(second, link="up", selector="#")
     one.apply(hub.publish(at(2.5), 4, "u", "x"), link="up", selector="#")
     two.apply(removed, link="up", selector="#")
+    one.event("heartbeat", at(4))
     assert verdicts_of(spark, [one, two]) == {
         ("one", "t"): "different",
         ("two", "t"): "equal",
