@@ -40,6 +40,9 @@ _VALUE = re.compile(rb"([A-Za-z0-9][A-Za-z0-9_.-]{0,63}):([0-9]{1,18}):([0-9]{1,
 """The name is one that a node could have, since it becomes part of file names. Numbers stay below 10**18, so that they
 fit 64 signed bits; microseconds reach that in the year 33658."""
 
+_ORIGIN_US_END = 253_402_300_800_000_000
+"""The year 10000, from which on a time is none to what reads the log."""
+
 
 class StampCount:
     """The one count of a node's stamps, for all that stamps in it.
@@ -114,5 +117,8 @@ def split_stamp(properties: bytes) -> tuple[bytes, Stamp | None]:
     value = _VALUE.fullmatch(properties, start)
     if value is None:
         return properties, None
-    primary, epoch, sequence, origin_us = value.groups()
-    return properties[:at], Stamp(primary.decode(), int(epoch), int(sequence), int(origin_us))
+    primary, epoch, sequence, origin = value.groups()
+    origin_us = int(origin)
+    if origin_us >= _ORIGIN_US_END:
+        return properties, None
+    return properties[:at], Stamp(primary.decode(), int(epoch), int(sequence), origin_us)

@@ -26,11 +26,15 @@ __all__ = [
 ]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 def time_of(unix_us: int) -> datetime:
-    """Return a time from microseconds of Unix time."""
-    return _EPOCH + timedelta(microseconds=unix_us)
+    """Return a time from microseconds of Unix time; the last moment of the year 9999 for what is later."""
+    try:
+        return _EPOCH + timedelta(microseconds=unix_us)
+    except OverflowError:
+        return _LAST
 
 
 def covered_from(covered_from_us: int) -> datetime | None:

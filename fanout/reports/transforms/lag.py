@@ -40,7 +40,8 @@ def propagation_cells(updates: DataFrame, *, window_us: int) -> DataFrame:
         updates: The rows of `updates`. Copies of retained values, rows without a stamp, rows published at the
             node
             itself and second copies of an update do not count.
-        window_us: The width of the windows.
+        window_us: The width of the windows. An update that was stamped by a clock ahead of the node's counts in the
+            window in which it was applied: whatever a publisher states, no window is in the future.
     """
     rows = updates.where(
         is_live()
@@ -50,7 +51,7 @@ def propagation_cells(updates: DataFrame, *, window_us: int) -> DataFrame:
     ).select(
         sf.lit("propagation").alias("kind"),
         *KEY[1:],
-        sf.unix_micros("origin").alias("at_us"),
+        sf.unix_micros(sf.least("origin", "applied")).alias("at_us"),
         (sf.unix_micros("applied") - sf.unix_micros("origin")).alias("lag_us"),
     )
     return _cells(rows, window_us=window_us)

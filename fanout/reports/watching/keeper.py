@@ -134,7 +134,10 @@ class Keeper:
         cells = self.table("lag", batch)
         newest = cells.agg(kept.newest_window().alias("newest_us")).first()
         if newest is not None and newest["newest_us"] is not None:
-            cells = cells.where(sf.col("window_us") > newest["newest_us"] - _LAG_WINDOWS * kept.WINDOW_US)
+            newest_us: int = newest["newest_us"]
+            cells = cells.where(
+                (sf.col("window_us") > newest_us - _LAG_WINDOWS * kept.WINDOW_US) & kept.is_no_future(newest_us)
+            )
         # A schema that is stated keeps what Parquet says of nulls out of the way.
         events = small_frame(self._spark, [], schema=EVENTS).unionByName(self.table("events", batch))
         tables = Tables(small_frame(self._spark, [], schema=UPDATES), events)

@@ -73,12 +73,14 @@ def test_percentiles_have_exact_ranks_and_clocks_are_not_clamped(spark: SparkSes
 
 
 def test_windows_are_of_the_time_of_stamping(spark: SparkSession) -> None:
-    """A late update counts in the window in which it was stamped."""
+    """A late update counts in the window in which it was stamped; one from the future in that of its arrival."""
     hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
     edge.apply(hub.publish(at(9.5), 1, "t", "x"), link="up", selector="#", delay_us=70 * SECOND)
     edge.apply(hub.publish(at(10.5), 2, "t", "x"), link="up", selector="#", delay_us=5)
+    edge.apply(hub.publish(at(10**9), 3, "t", "x"), link="up", selector="#", delay_us=(21 - 10**9) * SECOND)
     cells = lag.propagation_cells(tables_of(spark, [edge]).updates, window_us=10 * SECOND)
     assert [(row["window_us"], row["most_us"]) for row in rows_of(cells, "window_us")] == [
         (at(0), 70 * SECOND),
         (at(10), 5),
+        (at(20), (21 - 10**9) * SECOND),
     ]
