@@ -87,7 +87,8 @@ class StampedFigures(Value):
     duplicated: int
     """Rows of updates less distinct updates, over the node's whole log."""
     stale: int
-    """Rows of updates that were older than what the topic had, over the node's whole log."""
+    """Rows of updates that were older than what the topic had, over the node's whole log: at least, as far back as the
+    node remembers each publisher."""
     refused: int
     """Rows of updates that were delivered but not stored, over a limit of the replica."""
     unreferenced: int

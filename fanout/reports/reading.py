@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,15 @@ from fanout.errors import ReportError
 from fanout.reports.details import parse_gap_detail
 from fanout.reports.log_files import LogFiles
 from fanout.reports.schemas import EVENTS, UPDATES
-from fanout.reports.survey import CompleteSummary, EventSummary, StartRecord, Survey, UpdateSummary
+from fanout.reports.survey import (
+    CompleteSummary,
+    EventSummary,
+    SelectorSummary,
+    StartRecord,
+    Survey,
+    UpdateSummary,
+    stated_config,
+)
 from fanout.reports.transforms import first_look
 from fanout.reports.transforms.rows import small_frame
 
@@ -71,18 +80,21 @@ def take_survey(tables: Tables) -> Survey:
         ReportError: The logs hold more sessions, starts or gaps than a report can take in.
     """
     details = collect_rows(first_look.list_details(tables.events))
+    starts = tuple(
+        StartRecord(row["node"], row["node_epoch"], row["at_us"], row["detail"])
+        for row in details
+        if row["event"] == "start"
+    )
+    completes = _completes(tables.events, starts=starts)
+    updates, selectors = _updates(tables.updates, completes=completes)
     return Survey(
-        updates=tuple(UpdateSummary(**row) for row in collect_rows(first_look.summarize_updates(tables.updates))),
+        updates=updates,
         events=tuple(
             EventSummary(**{**row, "upstreams": tuple(row["upstreams"])})
             for row in collect_rows(first_look.summarize_events(tables.events))
         ),
-        completes=tuple(CompleteSummary(**row) for row in collect_rows(first_look.summarize_completes(tables.events))),
-        starts=tuple(
-            StartRecord(row["node"], row["node_epoch"], row["at_us"], row["detail"])
-            for row in details
-            if row["event"] == "start"
-        ),
+        completes=completes,
+        starts=starts,
         gaps=tuple(
             parse_gap_detail(
                 row["detail"],
@@ -94,7 +106,39 @@ def take_survey(tables: Tables) -> Survey:
             for row in details
             if row["event"] == "gap"
         ),
+        selectors=selectors,
     )
+
+
+def _completes(events: DataFrame, *, starts: Sequence[StartRecord]) -> tuple[CompleteSummary, ...]:
+    by_node: dict[str, list[StartRecord]] = defaultdict(list)
+    for start in starts:
+        by_node[start.node].append(start)
+    known = {node: config for node, found in by_node.items() if (config := stated_config(found)) is not None}
+    since = small_frame(
+        events.sparkSession,
+        [(node, config.since_epoch) for node, config in known.items()],
+        schema="node string, since_epoch bigint",
+    )
+    return tuple(CompleteSummary(**row) for row in collect_rows(first_look.summarize_completes(events, since=since)))
+
+
+def _updates(
+    updates: DataFrame, *, completes: Sequence[CompleteSummary]
+) -> tuple[tuple[UpdateSummary, ...], tuple[SelectorSummary, ...]]:
+    """Return the summary of the updates, and apart from it the selectors where it would be too long with them."""
+    summary = first_look.summarize_updates(updates)
+    rows = summary.take(ROWS_MAX + 1)
+    if len(rows) > ROWS_MAX:
+        # Only then, since each of these reads all updates once more.
+        proved = {(one.node, one.link, one.link_epoch) for one in completes}
+        sessions = small_frame(
+            updates.sparkSession, sorted(proved), schema="node string, link string, link_epoch bigint"
+        )
+        selectors = tuple(SelectorSummary(**row) for row in collect_rows(first_look.list_selectors(updates)))
+        folded = collect_rows(first_look.fold_sessions(summary, sessions=sessions))
+        return tuple(UpdateSummary(**row) for row in folded), selectors
+    return tuple(UpdateSummary(**row.asDict()) for row in rows), ()
 
 
 def collect_rows(frame: DataFrame) -> list[dict[str, Any]]:
@@ -106,7 +150,8 @@ def collect_rows(frame: DataFrame) -> list[dict[str, Any]]:
     rows = frame.take(ROWS_MAX + 1)
     if len(rows) > ROWS_MAX:
         raise ReportError(
-            f"a summary of the logs has more than {ROWS_MAX} rows", hint="Give the logs of a shorter time"
+            f"a summary of the logs has more than {ROWS_MAX} rows",
+            hint="Give the logs of fewer nodes at once, or with --since those of a shorter time",
         )
     return [row.asDict() for row in rows]
 

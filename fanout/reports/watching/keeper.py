@@ -152,7 +152,7 @@ class Keeper:
                 f"Lag is of the latest {_LAG_WINDOWS} minutes in which there was any, from sealed files alone: what "
                 f"nodes have not sealed yet is not in it.",
             ),
-            lag=describe_cells(cells, survey=survey, window_us=kept.WINDOW_US),
+            lag=describe_cells(cells, survey=survey, window_us=kept.WINDOW_US, from_us=0),
             snapshots=describe_snapshots(
                 self._spark, tables, survey=survey, settle_us=0, list_limit=_LIST_LIMIT, parquet=nowhere
             ),
