@@ -39,6 +39,9 @@ from fanout.reports.transforms.rows import small_frame
 __all__ = ["ROWS_MAX", "Tables", "collect_rows", "read_tables", "said_of", "spark_errors", "take_survey", "uri_errors"]
 
 _FILE: Final = re.compile(r"(?:reading file|footer for file:?|Could not read file:?) (?:file:/*(?=/))?(\S+?\.parquet)")
+_GONE: Final = re.compile(
+    r"(?:FILE_NOT_EXIST\]|PATH_NOT_FOUND\]|FileNotFoundException:)[^\n]*?(?:file:/*(?=/))(\S+?\.parquet)"
+)
 _AROUND: Final = re.compile(r"^(?:[\w.$]+(?:Exception|Error): )+|\[[A-Z0-9_.]+\] | SQLSTATE: \w+$")
 _NO_FILE_SYSTEM: Final = (
     "Without a cluster, `fanout report` reads s3:// and gs:// itself; on a cluster give s3a://, and "
@@ -163,6 +166,11 @@ def spark_errors() -> Iterator[None]:
         yield
     except (PySparkException, Py4JError, ConnectionError) as error:
         said = said_of(error)
+        if (gone := _GONE.search(str(error))) is not None:
+            raise ReportError(
+                f"{unquote(gone[1])} was removed while the report was made, as retention does with old files",
+                hint="Make it again; of files that are about to go, make it from a copy or what `compact` keeps",
+            ) from error
         if (damaged := _FILE.search(said)) is not None:
             raise ReportError(
                 f"{unquote(damaged[1])} cannot be read: it is damaged, or of another version",

@@ -81,6 +81,21 @@ def test_what_is_wrong_with_a_file_is_told_by_its_name(spark: SparkSession, tmp_
         assert "fanout log verify" in caught.value.hint
 
 
+def test_a_file_that_goes_while_it_is_read_is_not_called_damaged(spark: SparkSession, tmp_path: Path) -> None:
+    """Retention removes what was listed: before Spark looks at it, and after."""
+    hub = NodeLog("hub", "primary")
+    for number in range(4):
+        hub.publish(at(number), number + 1, "t", "v")
+    files = LogFiles.in_directories([write(tmp_path, [hub])])
+    tables = read_tables(spark, files)
+    Path(files.updates[0]).unlink()
+    for again in (False, True):
+        with pytest.raises(ReportError) as caught, spark_errors():
+            collect_rows((read_tables(spark, files) if again else tables).updates.select("digest"))
+        assert caught.value.message.startswith(f"{files.updates[0]} was removed while the report was made")
+        assert "Make it again" in caught.value.hint
+
+
 @pytest.mark.parametrize("uri", ["s3a://bucket/tables", "nonsense://x/y"])
 def test_a_place_that_spark_cannot_write_is_told_at_once(spark: SparkSession, tmp_path: Path, uri: str) -> None:
     """A URI without a file system, and a path with a file in it; the hint names the option."""

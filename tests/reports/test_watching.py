@@ -236,6 +236,7 @@ def test_watching_runs_until_it_is_stopped(spark: SparkSession, tmp_path: Path) 
     assert told[0] == "4 new files"
     assert told[1].startswith("failed: ")
     assert told[2] == "0 new files"
+    assert Report.model_validate_json((into / LATEST_JSON).read_text()).parameters.settle_s == entry.SETTLE_S
     Path(sealed(tmp_path / "log", "hub", 1)).write_bytes(b"no Parquet")
     with pytest.raises(ReportError):
         run_watch([tmp_path / "log"], into=into, every_s=None, keep_days=30, stop=threading.Event(), tell=tell)

@@ -70,15 +70,23 @@ class Keeper:
         logs: Log directories; a file that is in several counts once.
         ledger: The directory of the tables, locked by the caller.
         keep_days: How long windows and events are kept.
+        settle_s: The settle horizon: an epoch that began later than this before its log ends is pending.
     """
 
     def __init__(
-        self, spark: SparkSession, *, logs: Sequence[Path | str], ledger: Ledger, keep_days: float = KEEP_DAYS
+        self,
+        spark: SparkSession,
+        *,
+        logs: Sequence[Path | str],
+        ledger: Ledger,
+        keep_days: float = KEEP_DAYS,
+        settle_s: float = 0,
     ) -> None:
         self._spark = spark
         self._logs = logs
         self._ledger = ledger
         self._keep_us = round(keep_days * _DAY_US)
+        self._settle_s = settle_s
 
     def run(self, *, parts_max: int = _PARTS_MAX) -> Kept:
         """Take what is new into the tables and publish the result.
@@ -145,7 +153,13 @@ class Keeper:
         nowhere = ParquetTables(self._spark, None)
         report = Report(
             report="watch",
-            parameters=Parameters(reference=None, settle_s=0, depth=0, fail_under_percent=None, list_limit=_LIST_LIMIT),
+            parameters=Parameters(
+                reference=None,
+                settle_s=self._settle_s,
+                depth=0,
+                fail_under_percent=None,
+                list_limit=_LIST_LIMIT,
+            ),
             inputs=_inputs(listed, batch),
             logs=(),
             basis=(
@@ -154,7 +168,12 @@ class Keeper:
             ),
             lag=describe_cells(cells, survey=survey, window_us=kept.WINDOW_US, from_us=0),
             snapshots=describe_snapshots(
-                self._spark, tables, survey=survey, settle_us=0, list_limit=_LIST_LIMIT, parquet=nowhere
+                self._spark,
+                tables,
+                survey=survey,
+                settle_us=round(self._settle_s * 1_000_000),
+                list_limit=_LIST_LIMIT,
+                parquet=nowhere,
             ),
         )
         self._ledger.publish(NODE_LAG, json.dumps({"version": 1, "links": _latest_lag(report)}))
