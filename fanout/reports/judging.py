@@ -9,7 +9,9 @@ from fanout.reports.document import TargetReport, Verdict
 __all__ = ["judge", "shares"]
 
 
-def judge(targets: Sequence[TargetReport], *, fail_under_percent: float | None) -> Verdict | None:
+def judge(
+    targets: Sequence[TargetReport], *, fail_under_percent: float | None, left_out: Sequence[str] = ()
+) -> Verdict | None:
     """Return whether every selector's shares of updates and of final values reach a threshold.
 
     What is unknown counts against a share, since nothing proves it. A selector that never held everything
@@ -18,6 +20,7 @@ def judge(targets: Sequence[TargetReport], *, fail_under_percent: float | None) 
     Args:
         targets: The selectors.
         fail_under_percent: The threshold; None asks for no verdict.
+        left_out: Links that are compared with nothing: the verdict says that it is not about them.
     """
     if fail_under_percent is None:
         return None
@@ -37,6 +40,8 @@ def judge(targets: Sequence[TargetReport], *, fail_under_percent: float | None) 
     because = f"lowest: {lowest[1]}"
     if any(target.basis == "unstamped" for target in targets):
         because += " (without stamps a loss of updates can be shown, completeness cannot)"
+    if left_out:
+        because += f"; not compared, so not judged: {', '.join(left_out)}"
     return Verdict(
         fail_under_percent=fail_under_percent,
         lowest_percent=lowest[0],
