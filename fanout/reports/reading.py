@@ -154,7 +154,7 @@ def collect_rows(frame: DataFrame) -> list[dict[str, Any]]:
     if len(rows) > ROWS_MAX:
         raise ReportError(
             f"a summary of the logs has more than {ROWS_MAX} rows",
-            hint="Give the logs of fewer nodes at once, or with --since those of a shorter time",
+            hint="Give the logs of fewer nodes at once, or directories with the files of fewer days (date=...) only",
         )
     return [row.asDict() for row in rows]
 
