@@ -276,7 +276,9 @@ def _fed_by(link: ObservedLink, *, primary: str, group: Group) -> bool:
 
 def _ground_to_pair(link: ObservedLink, *, primary: str, group: Group, links: Sequence[ObservedLink]) -> str | None:
     """Return why a link that nothing is known of is taken to be fed by the reference, or None."""
-    others = [other for other in links if (other.node, other.name) != (link.node, link.name)]
+    if any(link.shares_address(own) for own in links if own.node == primary):
+        return None  # it is beside the reference, not below it
+    others = [o for o in links if o.node != primary and (o.node, o.name) != (link.node, link.name)]
     fed = [other for other in others if other.stamps & set(group.stamped_by) or primary in other.upstreams]
     for other in fed:
         if link.shares_address(other):

@@ -297,11 +297,13 @@ class Survey:
 
     def selectors_seen(self, node: str, *, link: str, since_epoch: int) -> frozenset[str]:
         """Return the selectors that a link's rows name, from a node epoch on."""
-        return frozenset(
-            row.selector
-            for row in self._selectors()
-            if (row.node, row.link) == (node, link) and row.last_epoch >= since_epoch
-        )
+        if self.selectors:
+            return frozenset(
+                row.selector
+                for row in self.selectors
+                if (row.node, row.link) == (node, link) and row.last_epoch >= since_epoch
+            )
+        return frozenset(row.selector for row in self._updates_of(node, link) if row.node_epoch >= since_epoch)
 
     def config(self, node: str) -> NodeConfig:
         """Return a node's links: as its latest `start` event says, or as its rows suggest when none does."""
@@ -310,16 +312,14 @@ class Survey:
 
     def _guessed_links(self, node: str) -> tuple[LinkConfig, ...]:
         seen: dict[str, set[Selection]] = defaultdict(set)
-        rows: tuple[SelectorSummary | CompleteSummary, ...] = (*self._selectors(), *self.completes)
+        rows: tuple[UpdateSummary | SelectorSummary | CompleteSummary, ...] = (
+            *(self.selectors or self.updates),
+            *self.completes,
+        )
         for row in rows:
             if row.node == node and row.link:
                 seen[row.link].add(Selection(row.selector))
         return tuple(LinkConfig(name, (), tuple(sorted(seen[name]))) for name in sorted(seen))
-
-    def _selectors(self) -> tuple[SelectorSummary, ...]:
-        if self.selectors:
-            return self.selectors
-        return tuple(SelectorSummary(row.node, row.link, row.selector, row.node_epoch) for row in self.updates)
 
     def _events_of(self, node: str) -> list[EventSummary]:
         return [row for row in self._by_node[node] if isinstance(row, EventSummary)]

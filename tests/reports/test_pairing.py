@@ -271,3 +271,11 @@ def test_a_first_tier_node_is_the_primary_of_the_nodes_below_it() -> None:
     mixed = survey_of(node("first", link("up", "a"), link("b", "b"), stamps={"up": "first", "b": "machine-7"}), below)
     (group,), _ = make_groups(mixed, reference=reference, links=links_of(mixed))
     assert (group.exact, group.stamped_by) == (False, ("first", "machine-7"))
+
+
+def test_a_link_beside_a_first_tier_node_is_not_taken_to_be_below_it() -> None:
+    """It has an address of the first tier's own link; a link that brought no stamps from below is compared by value."""
+    first = node("first", link("up", "broker"), stamps={"up": "first"})
+    found, notices = pairs(first, node("beside", link("up", "broker")), node("below", link("up", "first:1883")))
+    assert found == {"beside/up": None, "below/up": 1}
+    assert "nothing tells whether they come from first" in notices[1]
