@@ -48,6 +48,9 @@ _VALUE = re.compile(_NAME.encode() + rb":([0-9]{1,18}):([0-9]{1,18}):([0-9]{1,18
 """The name is one that a node could have, since it becomes part of file names. Numbers stay below 10**18, so that they
 fit 64 signed bits; microseconds reach that in the year 33658."""
 
+_ORIGIN_US_END = 253_402_300_800_000_000
+"""The year 10000, from which on a time is none to what reads the log."""
+
 
 _COUNT = re.compile(_NAME + r":([0-9]{1,18}):([0-9]{1,18})")
 
@@ -150,5 +153,8 @@ def split_stamp(properties: bytes) -> tuple[bytes, Stamp | None]:
     value = _VALUE.fullmatch(properties, start)
     if value is None:
         return properties, None
-    primary, epoch, sequence, origin_us = value.groups()
-    return properties[:at], Stamp(primary.decode(), int(epoch), int(sequence), int(origin_us))
+    primary, epoch, sequence, origin = value.groups()
+    origin_us = int(origin)
+    if origin_us >= _ORIGIN_US_END:
+        return properties, None
+    return properties[:at], Stamp(primary.decode(), int(epoch), int(sequence), origin_us)

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from fanout.replica.update import Stamp
 from fanout.stamp import Count, StampCount, decode_count, encode_stamp, split_stamp
 
+YEAR_10000_US = 253_402_300_800_000_000
+
 STAMP = Stamp("plant-1", 1_700_000_000_000_000, 42, 1_700_000_000_123_456)
 
 stamps = st.builds(
@@ -16,7 +18,7 @@ stamps = st.builds(
     st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", fullmatch=True),
     st.integers(0, 10**18 - 1),
     st.integers(1, 10**18 - 1),
-    st.integers(0, 10**18 - 1),
+    st.integers(0, YEAR_10000_US - 1),
 )
 
 
@@ -46,6 +48,7 @@ def test_encode_is_one_user_property() -> None:
         b"\x26\x00\x0cfanout-stamp\x00\x071:2:3:x",
         b"\x26\x00\x0cfanout-stamp",
         b"\x26\x00\x0cfanout-stamp\x00\x19a:1:1:" + b"9" * 19,
+        encode_stamp(STAMP._replace(origin_us=YEAR_10000_US)),
         encode_stamp(STAMP._replace(primary="")),
         encode_stamp(STAMP._replace(primary="../plant")),
         encode_stamp(STAMP._replace(primary="a:b")),

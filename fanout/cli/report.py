@@ -255,7 +255,10 @@ def traffic(
 
 @app.command(epilog=_EXIT_CODES)
 def watch(
-    log_dirs: LogDirectories,
+    log_dirs: Annotated[
+        list[str],
+        typer.Argument(metavar="LOG_DIR", help="A node's log.directory, on this machine or mounted; no URI."),
+    ],
     *,
     into: Annotated[
         Path,
@@ -273,7 +276,8 @@ def watch(
     """Keep tables of lag, traffic and epochs up to date.
 
     They are made from the logs of running nodes. Each sealed file counts exactly once, however often this is
-    killed and started again. SIGTERM and SIGINT end it after the run that is under way.
+    killed and started again. SIGTERM and SIGINT end it after the run that is under way. Completeness, final values
+    and stalled topics are not kept: run the reports on them, for example by a timer.
     """
     _require_spark()
     import signal

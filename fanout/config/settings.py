@@ -420,6 +420,8 @@ class LinkConfig:
     """Whether a local SUBSCRIBE that fits a selector and matches nothing is announced at the primary."""
     stamp_updates: Flag = False
     """Whether live updates of a primary that is no fanout node get this node's stamps, for the nodes below it."""
+    publisher_stamps: Flag = False
+    """Whether stamps that publishers put on their messages are read; with `stamp_updates` they always are."""
     receive_buffer_bytes: ByteCount = 4 * MIB
     """Receive buffer asked from the system (SO_RCVBUF), which keeps a snapshot from being truncated."""
     topics_max: Count = 5_000_000

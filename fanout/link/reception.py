@@ -59,6 +59,8 @@ class Reception:
         )
         self._replica = replica
         self._stamps = stamps if config.stamp_updates else None
+        self._publishers_stamp = config.publisher_stamps or self._stamps is not None
+        self._primary_stamps = False
         self._stamps_itself = False
         """Whether live updates of the primary get this node's stamps."""
         self.recollection = Recollection(may_be_resumed=config.version == 5 and config.session_expiry_s > 0)
@@ -96,7 +98,8 @@ class Reception:
         # Mosquitto 2.0.11 sends more in a resumed session; to refuse that would end each connection in the same way.
         self._open_max = None if resumed else self._receive_maximum
         self.intake.settling.clear()
-        self.intake.stamped = stamped or self._stamps is not None
+        self._primary_stamps = stamped
+        self.intake.stamped = stamped or self._publishers_stamp
         self._stamps_itself = self._stamps is not None and not stamped
 
     def acknowledge(self, rows: Sequence[PublishRow], *, now_ns: int, epoch: int) -> Applied:
@@ -157,7 +160,7 @@ class Reception:
 
     def stamp_of(self, row: PublishRow) -> Stamp | None:
         """Return the primary's stamp on a row outside the selectors; None when it has none."""
-        return split_stamp(row[4])[1] if self.intake.stamped and not self._stamps_itself else None
+        return split_stamp(row[4])[1] if self._primary_stamps else None
 
     def _apply(self, updates: list[Update], *, phase: Phase, of_pass: bool = True) -> Changes:
         """Apply what the selectors accept, stamped if the primary does not stamp."""

@@ -33,22 +33,24 @@ class SequenceFlags:
         window: int = 16 * _RUN,
         recent_max: int = 4 * _RUN,
         topics_max: int = 4 * _RUN,
-        streams_max: int = 4,
+        whole_max: int = 4,
+        streams_max: int = 1024,
     ) -> None:
         """Start with nothing applied.
 
         Args:
-            window: LIVE sequences remembered per stamping epoch, at 8 bytes each; a duplicate of an older one
+            window: LIVE sequences remembered of a stamping epoch, at 8 bytes each; a duplicate of an older one
                 is not found.
-            recent_max: Updates whose topics are remembered per stamping epoch, at about 100 bytes each; an
+            recent_max: Updates whose topics are remembered of a stamping epoch, at about 100 bytes each; an
                 update that is late by more is not found to be stale.
             topics_max: Topics of copies and of late updates whose highest sequence is remembered for certain,
-                per stamping epoch; at most twice as many are held.
+                of a stamping epoch; at most twice as many are held.
+            whole_max: Stamping epochs of which so much is remembered; when there are more they share as much as
+                these have, halved each time that their number doubles.
             streams_max: Stamping epochs remembered; the one used least recently is forgotten first.
         """
-        self._window = window
-        self._recent_max = recent_max
-        self._topics_max = topics_max
+        self._limits = (window, recent_max, topics_max)
+        self._share_max = whole_max
         self._streams_max = streams_max
         # By (primary, stamping epoch), the one used last at the end.
         self._streams: dict[tuple[str, int], _Stream] = {}
@@ -95,13 +97,23 @@ class SequenceFlags:
 
     def _stream(self, primary: str, epoch: int) -> _Stream:
         """Return the memory of one stamping epoch, and mark it as used last."""
-        stream = self._streams.pop((primary, epoch), None) or _Stream(
-            window=self._window, recent_max=self._recent_max, topics_max=self._topics_max
-        )
+        stream = self._streams.pop((primary, epoch), None)
+        if stream is None:
+            if len(self._streams) == self._streams_max:
+                del self._streams[next(iter(self._streams))]
+            elif len(self._streams) == self._share_max:
+                self._halve()
+            stream = _Stream(*self._limits)
         self._streams[primary, epoch] = stream
-        if len(self._streams) > self._streams_max:
-            del self._streams[next(iter(self._streams))]
         return stream
+
+    def _halve(self) -> None:
+        """Leave each stamping epoch half of what it had, for as many again."""
+        self._share_max *= 2
+        window, recent_max, topics_max = self._limits
+        self._limits = (max(window // 2, 1), max(recent_max // 2, 1), max(topics_max // 2, 1))
+        for stream in self._streams.values():
+            stream.limit(*self._limits)
 
 
 class _Stream:
@@ -111,7 +123,7 @@ class _Stream:
     of them and at least every value in `highest` and `highest_before`.
     """
 
-    def __init__(self, *, window: int, recent_max: int, topics_max: int) -> None:
+    def __init__(self, window: int, recent_max: int, topics_max: int) -> None:
         self.window = window
         self.recent_max = recent_max
         self.topics_max = topics_max
@@ -137,9 +149,21 @@ class _Stream:
         self.top = column[-1]
         self.recent.append((topics, column))
         self.recent_rows += len(topics)
+        self._forget_recent()
+        return None
+
+    def limit(self, window: int, recent_max: int, topics_max: int) -> None:
+        """Remember no more than so much from now on."""
+        self.window, self.recent_max, self.topics_max = window, recent_max, topics_max
+        self._forget()
+        self._forget_recent()
+        for topics in (self.highest, self.highest_before):
+            for topic in list(islice(topics, max(0, len(topics) - topics_max))):  # the first are the oldest
+                del topics[topic]
+
+    def _forget_recent(self) -> None:
         while self.recent_rows > self.recent_max:
             self.recent_rows -= len(self.recent.popleft()[0])
-        return None
 
     def _fold(self) -> None:
         """Bring `highest` up to date."""

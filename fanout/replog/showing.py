@@ -6,6 +6,7 @@ Owns which rows those are; how they are shown is the command's business. Changes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +67,20 @@ def _last(
             wanted = piece if wanted_topic is None else _with_topics(piece, wanted_topic)
             # Rows of a piece are grouped by link, not sorted.
             order = pc.sort_indices(wanted["log_pos"])
-            rows += wanted.take(order[max(0, len(order) - count) :]).to_pylist()
+            rows += _with_times(wanted.take(order[max(0, len(order) - count) :])).to_pylist()
         if len(rows) >= count:
             break
     return rows
+
+
+def _with_times(rows: pa.Table) -> pa.Table:
+    """Return rows whose stamps, where a publisher's is of the year 10000 or later, are the last moment before it."""
+    at = rows.schema.get_field_index("origin")
+    if at < 0:
+        return rows
+    last = pa.scalar(datetime.max.replace(tzinfo=UTC), rows.schema.field(at).type)
+    origin = rows["origin"]
+    return rows.set_column(at, rows.schema.field(at), pc.if_else(pc.greater(origin, last), last, origin))
 
 
 def _of_segment(part: LogPart, table: str) -> Iterator[pa.Table]:

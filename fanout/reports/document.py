@@ -269,6 +269,8 @@ class LagSection(Value):
     window_s: int = 0
     """The width of the windows of `over_time`; 0 when nothing was measured over time."""
     over_time: tuple[LagSeries, ...] = ()
+    others: int = 0
+    """How many of those that stamped have no figures of their own: too many, they are added up as `(others)`."""
 
 
 class ReadySummary(Value):

@@ -260,7 +260,7 @@ def run_watch(
         from fanout.reports.reading import spark_errors
         from fanout.reports.watching.keeper import Keeper
 
-        keeper = Keeper(spark, logs=logs, ledger=ledger, keep_days=keep_days)
+        keeper = Keeper(spark, logs=logs, ledger=ledger, keep_days=keep_days, settle_s=SETTLE_S)
         while not stop.is_set():
             begin = time.monotonic()
             more = False

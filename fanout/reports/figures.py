@@ -26,11 +26,15 @@ __all__ = [
 ]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 def time_of(unix_us: int) -> datetime:
-    """Return a time from microseconds of Unix time."""
-    return _EPOCH + timedelta(microseconds=unix_us)
+    """Return a time from microseconds of Unix time; the last moment of the year 9999 for what is later."""
+    try:
+        return _EPOCH + timedelta(microseconds=unix_us)
+    except OverflowError:
+        return _LAST
 
 
 def covered_from(covered_from_us: int) -> datetime | None:
@@ -83,7 +87,8 @@ class StampedFigures(Value):
     duplicated: int
     """Rows of updates less distinct updates, over the node's whole log."""
     stale: int
-    """Rows of updates that were older than what the topic had, over the node's whole log."""
+    """Rows of updates that were older than what the topic had, over the node's whole log: at least, as far back as the
+    node remembers each publisher."""
     refused: int
     """Rows of updates that were delivered but not stored, over a limit of the replica."""
     unreferenced: int

@@ -167,7 +167,7 @@ def make_completeness_report(
             repeated=repeated,
             lag=describe_lag(tables, survey=survey, parquet=out),
             ready=describe_ready(tables, survey=survey, list_limit=parameters.list_limit),
-            verdict=judge(targets, fail_under_percent=parameters.fail_under_percent),
+            verdict=judge(targets, fail_under_percent=parameters.fail_under_percent, left_out=scope.left_out),
         )
 
 

@@ -10,7 +10,9 @@ from fanout.reports.figures import percent
 __all__ = ["judge", "shares"]
 
 
-def judge(targets: Sequence[TargetReport], *, fail_under_percent: float | None) -> Verdict | None:
+def judge(
+    targets: Sequence[TargetReport], *, fail_under_percent: float | None, left_out: Sequence[str] = ()
+) -> Verdict | None:
     """Return whether every selector's shares of updates and of final values reach a threshold.
 
     What is unknown counts against a share, since nothing proves it, and so does what the reference's log is known to
@@ -19,6 +21,7 @@ def judge(targets: Sequence[TargetReport], *, fail_under_percent: float | None) 
     Args:
         targets: The selectors.
         fail_under_percent: The threshold; None asks for no verdict.
+        left_out: Links that are compared with nothing: the verdict says that it is not about them.
     """
     if fail_under_percent is None:
         return None
@@ -40,6 +43,8 @@ def judge(targets: Sequence[TargetReport], *, fail_under_percent: float | None) 
         because += " (without stamps a loss of updates can be shown, completeness cannot)"
     if any(target.stamped is not None and target.stamped.unseen is None for target in targets):
         because += " (the reference need not have seen every update: more may be missing)"
+    if left_out:
+        because += f"; not compared, so not judged: {', '.join(left_out)}"
     return Verdict(
         fail_under_percent=fail_under_percent,
         lowest_percent=lowest[0],

@@ -7,7 +7,7 @@ to the same primary: by stamps, else by address, else by name. Works on the surv
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fanout.errors import ReportError
 from fanout.reports.details import LinkConfig
@@ -42,6 +42,11 @@ class ObservedLink:
     def stamps(self) -> frozenset[str]:
         """Who stamped what it brought."""
         return self.survey.stamps(self.node, link=self.name)
+
+    @property
+    def upstreams(self) -> frozenset[str]:
+        """The fanout nodes that it was connected to; over MQTT 3.1.1 none says its name."""
+        return self.survey.upstreams(self.node, link=self.name)
 
     @property
     def live_rows(self) -> int:
@@ -151,12 +156,27 @@ def pair_link(
         sources: The sources in them.
         links: Every link in the logs.
         notices: Gets a sentence when the link is left out, or paired on weak grounds.
+
+    To groups and sources those are added by which links without stamps are compared with a reference that stamps.
     """
     if reference.stamps:
-        if _fed_by(link, primary=reference.nodes[0], group=groups[0]):
+        primary = reference.nodes[0]
+        if _fed_by(link, primary=primary, group=groups[0]):
             return groups[0]
-        notices.append(f"{link.title} is not compared: its updates do not come from {reference.name}.")
-        return None
+        if link.stamps or link.upstreams:
+            notices.append(f"{link.title} is not compared: its updates do not come from {reference.name}.")
+            return None
+        if (ground := _ground_to_pair(link, primary=primary, group=groups[0], links=links)) is None:
+            notices.append(
+                f"{link.title} is not compared: its updates carry no stamp, and nothing tells whether they come from "
+                f"{reference.name}."
+            )
+            return None
+        notices.append(
+            f"{link.title} brought no stamps, as over MQTT 3.1.1; {ground}, so it is compared with {reference.name} by "
+            f"value."
+        )
+        return _by_value(groups, sources)
     group_of = {(source.node, source.link): groups[source.group] for source in sources}
     if reference.kind == "union":
         return group_of[link.node, link.name]
@@ -247,11 +267,33 @@ def _observed(survey: Survey, part: list[ObservedLink], *, group: int, union: bo
 def _fed_by(link: ObservedLink, *, primary: str, group: Group) -> bool:
     if link.stamps & set(group.stamped_by):
         return True
-    upstreams = link.survey.upstreams(link.node, link=link.name)
-    if upstreams:
-        return primary in upstreams
+    if link.upstreams:
+        return primary in link.upstreams
     if group.basis == "stamped":
         # The reference stamps everything, so what came without its stamp came from elsewhere. A link that
         # brought nothing yet is taken to be fed by it, since to leave it out would hide a loss.
         return not link.stamps and not link.live_rows
     return True
+
+
+def _ground_to_pair(link: ObservedLink, *, primary: str, group: Group, links: Sequence[ObservedLink]) -> str | None:
+    """Return why a link that nothing is known of is taken to be fed by the reference, or None."""
+    if any(link.shares_address(own) for own in links if own.node == primary):
+        return None  # it is beside the reference, not below it
+    others = [o for o in links if o.node != primary and (o.node, o.name) != (link.node, link.name)]
+    fed = [other for other in others if other.stamps & set(group.stamped_by) or primary in other.upstreams]
+    for other in fed:
+        if link.shares_address(other):
+            return f"it has an address of {other.title}"
+    for other in fed:
+        if link.name == other.name:
+            return f"it has the name of {other.title}"
+    return None if fed or any(other.node == link.node for other in others) else "it is the only link of its node"
+
+
+def _by_value(groups: list[Group], sources: list[Source]) -> Group:
+    """Return the group of the same sources whose basis is the values."""
+    if groups[-1].basis == "stamped":
+        groups.append(replace(groups[0], id=len(groups), basis="unstamped", exact=False, stamped_by=()))
+        sources.extend([replace(source, group=groups[-1].id) for source in sources])
+    return groups[-1]

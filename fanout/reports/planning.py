@@ -48,11 +48,14 @@ def decide_scope(survey: Survey, *, requested: str | None, settle_us: int, behin
     ]
     groups, sources = make_groups(survey, reference=reference, links=links)
     targets: list[Target] = []
+    left_out: list[str] = []
     for link in links:
         if reference.kind != "union" and link.node in reference.nodes:
             continue
         group = pair_link(link, reference=reference, groups=groups, sources=sources, links=links, notices=notices)
-        if group is not None:
+        if group is None:
+            left_out.append(link.title)
+        else:
             delays = _delays_at_reference(survey, reference=reference, group=group, sources=sources)
             targets.extend(
                 _targets(
@@ -76,7 +79,15 @@ def decide_scope(survey: Survey, *, requested: str | None, settle_us: int, behin
         *_end_notices(targets, settle_us=settle_us),
         *_stamp_notices(survey, reference=reference, groups=groups, sources=sources),
     ]
-    return Scope(reference, settle_us, tuple(groups), tuple(sources), tuple(targets), (*log_notices, *notices))
+    return Scope(
+        reference,
+        settle_us,
+        tuple(groups),
+        tuple(sources),
+        tuple(targets),
+        (*log_notices, *notices),
+        tuple(left_out),
+    )
 
 
 def basis_statements(scope: Scope) -> tuple[str, ...]:

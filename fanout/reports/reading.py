@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,7 +25,15 @@ from fanout.reports.details import parse_gap_detail
 from fanout.reports.log_files import LogFiles
 from fanout.reports.lost_positions import PositionBlock, block_bits, find_holes
 from fanout.reports.schemas import EVENTS, UPDATES
-from fanout.reports.survey import CompleteSummary, EventSummary, StartRecord, Survey, UpdateSummary
+from fanout.reports.survey import (
+    CompleteSummary,
+    EventSummary,
+    SelectorSummary,
+    StartRecord,
+    Survey,
+    UpdateSummary,
+    stated_config,
+)
 from fanout.reports.transforms import first_look, positions
 from fanout.reports.transforms.rows import small_frame
 
@@ -41,6 +50,9 @@ __all__ = [
 ]
 
 _FILE: Final = re.compile(r"(?:reading file|footer for file:?|Could not read file:?) (?:file:/*(?=/))?(\S+?\.parquet)")
+_GONE: Final = re.compile(
+    r"(?:FILE_NOT_EXIST\]|PATH_NOT_FOUND\]|FileNotFoundException:)[^\n]*?(?:file:/*(?=/))(\S+?\.parquet)"
+)
 _AROUND: Final = re.compile(r"^(?:[\w.$]+(?:Exception|Error): )+|\[[A-Z0-9_.]+\] | SQLSTATE: \w+$")
 _NO_FILE_SYSTEM: Final = (
     "Without a cluster, `fanout report` reads s3:// and gs:// itself; on a cluster give s3a://, and "
@@ -82,18 +94,21 @@ def take_survey(tables: Tables) -> Survey:
         ReportError: The logs hold more sessions, starts or gaps than a report can take in.
     """
     details = collect_rows(first_look.list_details(tables.events))
+    starts = tuple(
+        StartRecord(row["node"], row["node_epoch"], row["at_us"], row["detail"])
+        for row in details
+        if row["event"] == "start"
+    )
+    completes = _completes(tables.events, starts=starts)
+    updates, selectors = _updates(tables.updates, completes=completes)
     return Survey(
-        updates=tuple(UpdateSummary(**row) for row in collect_rows(first_look.summarize_updates(tables.updates))),
+        updates=updates,
         events=tuple(
             EventSummary(**{**row, "upstreams": tuple(row["upstreams"])})
             for row in collect_rows(first_look.summarize_events(tables.events))
         ),
-        completes=tuple(CompleteSummary(**row) for row in collect_rows(first_look.summarize_completes(tables.events))),
-        starts=tuple(
-            StartRecord(row["node"], row["node_epoch"], row["at_us"], row["detail"])
-            for row in details
-            if row["event"] == "start"
-        ),
+        completes=completes,
+        starts=starts,
         gaps=tuple(
             parse_gap_detail(
                 row["detail"],
@@ -105,6 +120,7 @@ def take_survey(tables: Tables) -> Survey:
             for row in details
             if row["event"] == "gap"
         ),
+        selectors=selectors,
     )
 
 
@@ -123,6 +139,37 @@ def with_holes(survey: Survey, *, tables: Tables) -> Survey:
     return replace(survey, holes=holes, begins=begins)
 
 
+def _completes(events: DataFrame, *, starts: Sequence[StartRecord]) -> tuple[CompleteSummary, ...]:
+    by_node: dict[str, list[StartRecord]] = defaultdict(list)
+    for start in starts:
+        by_node[start.node].append(start)
+    known = {node: config for node, found in by_node.items() if (config := stated_config(found)) is not None}
+    since = small_frame(
+        events.sparkSession,
+        [(node, config.since_epoch) for node, config in known.items()],
+        schema="node string, since_epoch bigint",
+    )
+    return tuple(CompleteSummary(**row) for row in collect_rows(first_look.summarize_completes(events, since=since)))
+
+
+def _updates(
+    updates: DataFrame, *, completes: Sequence[CompleteSummary]
+) -> tuple[tuple[UpdateSummary, ...], tuple[SelectorSummary, ...]]:
+    """Return the summary of the updates, and apart from it the selectors where it would be too long with them."""
+    summary = first_look.summarize_updates(updates)
+    rows = summary.take(ROWS_MAX + 1)
+    if len(rows) > ROWS_MAX:
+        # Only then, since each of these reads all updates once more.
+        proved = {(one.node, one.link, one.link_epoch) for one in completes}
+        sessions = small_frame(
+            updates.sparkSession, sorted(proved), schema="node string, link string, link_epoch bigint"
+        )
+        selectors = tuple(SelectorSummary(**row) for row in collect_rows(first_look.list_selectors(updates)))
+        folded = collect_rows(first_look.fold_sessions(summary, sessions=sessions))
+        return tuple(UpdateSummary(**row) for row in folded), selectors
+    return tuple(UpdateSummary(**row.asDict()) for row in rows), ()
+
+
 def collect_rows(frame: DataFrame) -> list[dict[str, Any]]:
     """Return the rows of an aggregated frame by column name.
 
@@ -132,7 +179,8 @@ def collect_rows(frame: DataFrame) -> list[dict[str, Any]]:
     rows = frame.take(ROWS_MAX + 1)
     if len(rows) > ROWS_MAX:
         raise ReportError(
-            f"a summary of the logs has more than {ROWS_MAX} rows", hint="Give the logs of a shorter time"
+            f"a summary of the logs has more than {ROWS_MAX} rows",
+            hint="Give the logs of fewer nodes at once, or directories with the files of fewer days (date=...) only",
         )
     return [row.asDict() for row in rows]
 
@@ -144,6 +192,11 @@ def spark_errors() -> Iterator[None]:
         yield
     except (PySparkException, Py4JError, ConnectionError) as error:
         said = said_of(error)
+        if (gone := _GONE.search(str(error))) is not None:
+            raise ReportError(
+                f"{unquote(gone[1])} was removed while the report was made, as retention does with old files",
+                hint="Make it again; of files that are about to go, make it from a copy or what `compact` keeps",
+            ) from error
         if (damaged := _FILE.search(said)) is not None:
             raise ReportError(
                 f"{unquote(damaged[1])} cannot be read: it is damaged, or of another version",

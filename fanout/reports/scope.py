@@ -112,11 +112,15 @@ class Scope:
     targets: tuple[Target, ...]
     notices: tuple[str, ...]
     """What a reader must know to read the figures right, one sentence each."""
+    left_out: tuple[str, ...] = ()
+    """The links that are compared with nothing."""
 
     @property
     def stamped_once(self) -> bool:
         """Whether the reference can hold no update twice: it is the node that stamped all of them."""
-        return self.reference.stamps and all(group.stamped_by == self.reference.nodes for group in self.groups)
+        return self.reference.stamps and all(
+            group.stamped_by == self.reference.nodes for group in self.groups if group.basis == "stamped"
+        )
 
     def targets_of(self, basis: Basis) -> tuple[Target, ...]:
         """Return the targets whose group has this basis."""

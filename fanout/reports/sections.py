@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
@@ -32,6 +32,11 @@ from fanout.reports.survey import Survey
 from fanout.reports.transforms import epochs, lag
 
 __all__ = ["describe_cells", "describe_inputs", "describe_lag", "describe_logs", "describe_ready"]
+
+_DISTRIBUTIONS_MAX: Final = 5_000
+"""Propagation times by selector and who stamped: with more, those that stamped fewest are added up."""
+_SERIES_MAX: Final = 300
+"""The same for links and who stamped, over time."""
 
 
 def describe_inputs(files: LogFiles, *, survey: Survey) -> Inputs:
@@ -80,21 +85,31 @@ def describe_lag(tables: Tables, *, survey: Survey, parquet: ParquetTables) -> L
     )
     try:
         parquet.write("lag", cells)
-        return describe_cells(cells, survey=survey, window_us=width_us)
+        begin_us = min((begin for begin, _ in spans), default=0)
+        return describe_cells(cells, survey=survey, window_us=width_us, from_us=begin_us - width_us)
     finally:
         cells.unpersist()
 
 
-def describe_cells(cells: DataFrame, *, survey: Survey, window_us: int) -> LagSection:
+def describe_cells(cells: DataFrame, *, survey: Survey, window_us: int, from_us: int) -> LagSection:
     """Return the section of lag that histogram cells say, and the clocks.
+
+    Whoever publishes can stamp, so those with the fewest updates are added up where they are very many.
 
     Args:
         cells: The cells of `fanout.reports.transforms.lag`; (key, window, bucket) is the key.
         survey: What is known of the links.
         window_us: The width of the cells' windows.
+        from_us: Windows before this are not shown over time, so that what a publisher states makes no more of them.
     """
-    distributions = _distributions(cells)
-    over_time = _over_time(cells.where(sf.col("kind") == "propagation"))
+    others = 0
+    ranked = collect_rows(_ranked(cells).limit(_DISTRIBUTIONS_MAX + 1))
+    if len(ranked) > _DISTRIBUTIONS_MAX or len({_series(row) for row in ranked}) > _SERIES_MAX:
+        publishers, others = _main_publishers(cells)
+        cells = lag.add_up_others(cells, publishers=publishers)
+        ranked = collect_rows(_ranked(cells))
+    distributions = _distributions(cells, ranked=ranked)
+    over_time = _over_time(cells.where((sf.col("kind") == "propagation") & (sf.col("window_us") > from_us)))
     propagation = tuple(
         Propagation(
             node=row["node"],
@@ -117,6 +132,7 @@ def describe_cells(cells: DataFrame, *, survey: Survey, window_us: int) -> LagSe
         clocks=_clocks(propagation, heartbeat, survey=survey),
         window_s=window_us // 1_000_000,
         over_time=over_time,
+        others=others,
     )
 
 
@@ -161,12 +177,35 @@ def describe_ready(tables: Tables, *, survey: Survey, list_limit: int) -> ReadyS
     return ReadySection(links=links, attempts=Listed[Attempt](total=sum(link.ready for link in links), listed=listed))
 
 
-def _distributions(cells: DataFrame) -> list[tuple[dict[str, Any], LagFigures]]:
-    octaves: dict[tuple[str, ...], list[tuple[int, int]]] = defaultdict(list)
-    for row in collect_rows(lag.count_octaves(cells, key=lag.KEY)):
-        octaves[tuple(row[name] for name in lag.KEY)].append((row["octave"], row["rows"]))
+def _ranked(cells: DataFrame) -> DataFrame:
+    return lag.rank_percentiles(cells, key=lag.KEY).orderBy(*lag.KEY)
+
+
+def _series(row: dict[str, Any]) -> tuple[str, ...]:
+    return row["node"], row["link"], row["stamp_primary"]
+
+
+def _main_publishers(cells: DataFrame) -> tuple[list[str], int]:
+    """Return who stamped most, as many as have figures of their own, and how many others there are."""
+    ranked = lag.rank_publishers(cells)
+    main: list[str] = []
+    distributions = links = 0
+    for row in collect_rows(ranked.limit(_SERIES_MAX)):  # each has a series at least
+        distributions += row["distributions"]
+        links += row["links"]
+        if main and (distributions > _DISTRIBUTIONS_MAX or links > _SERIES_MAX):
+            break
+        main.append(row["stamp_primary"])
+    return main, ranked.count() - len(main)
+
+
+def _distributions(cells: DataFrame, *, ranked: list[dict[str, Any]]) -> list[tuple[dict[str, Any], LagFigures]]:
+    octaves: dict[tuple[str, ...], list[tuple[int, int]]] = {
+        tuple(row[name] for name in lag.KEY): row["octaves"]
+        for row in collect_rows(lag.count_octaves(cells, key=lag.KEY))
+    }
     found: list[tuple[dict[str, Any], LagFigures]] = []
-    for row in collect_rows(lag.rank_percentiles(cells, key=lag.KEY).orderBy(*lag.KEY)):
+    for row in ranked:
         bounds = cumulative(octaves[tuple(row[name] for name in lag.KEY)])
         figures = LagFigures(
             rows=row["rows"],
@@ -206,6 +245,8 @@ def _clocks(
     least: dict[tuple[str, str, str], int] = {}
     for one in propagation:
         pair = (one.node, one.link, one.stamped_by)
+        if one.stamped_by == lag.OTHERS:  # of many clocks
+            continue
         least[pair] = min(least.get(pair, one.lag.least_us), one.lag.least_us)
     round_trips = {(one.node, one.link): one.lag.least_us for one in heartbeat}
     found: list[ClockDifference] = []

@@ -7,11 +7,21 @@ a link first held everything, where a log has holes. Does not know Spark.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fanout.reports.details import GapRecord, LinkConfig, Selection, parse_start_detail
 
-__all__ = ["CompleteSummary", "EventSummary", "NodeConfig", "StartRecord", "Survey", "UpdateSummary"]
+__all__ = [
+    "CompleteSummary",
+    "EventSummary",
+    "NodeConfig",
+    "SelectorSummary",
+    "StartRecord",
+    "Survey",
+    "UpdateSummary",
+    "stated_config",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +34,7 @@ class UpdateSummary:
     link: str
     link_epoch: int
     selector: str
+    """"" where there are too many rows to tell selectors apart; `Survey.selectors` has them then."""
     live: bool
     """Whether they are updates; False for snapshot and audit copies."""
     stamp_primary: str | None
@@ -64,7 +75,7 @@ class EventSummary:
 
 @dataclass(frozen=True, slots=True)
 class CompleteSummary:
-    """The first time that a selector was proved complete in one session."""
+    """The first time that a selector was proved complete since its node has been configured as it is."""
 
     node: str
     node_epoch: int
@@ -72,6 +83,17 @@ class CompleteSummary:
     link_epoch: int
     selector: str
     first_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorSummary:
+    """A selector that rows of `updates` name."""
+
+    node: str
+    link: str
+    selector: str
+    last_epoch: int
+    """The last process that logged a row of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +119,22 @@ class NodeConfig:
     """Whether a `start` event said so; False when it was guessed from the rows, without excludes."""
 
 
+def stated_config(starts: Iterable[StartRecord]) -> NodeConfig | None:
+    """Return the links that a node's latest `start` event states, or None when none does."""
+    found = sorted(
+        ((start.node_epoch, start.at_us, parse_start_detail(start.detail)) for start in starts),
+        key=lambda start: start[:2],
+    )
+    since, _, links = found[-1] if found else (0, 0, None)
+    if links is None:
+        return None
+    for epoch, _, earlier in reversed(found):
+        if earlier != links:
+            return NodeConfig(since, links, changed=True, stated=True)
+        since = epoch
+    return NodeConfig(since, links, changed=False, stated=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Survey:
     """Everything that the first look found."""
@@ -111,6 +149,8 @@ class Survey:
     """Rows that were logged, and are not there though no gap event says why."""
     begins: tuple[GapRecord, ...] = ()
     """Those of them with which a log begins."""
+    selectors: tuple[SelectorSummary, ...] = ()
+    """What `updates` does not say of selectors; empty where it does."""
     roles: dict[str, str] = field(init=False)
     """The role of each node, by its latest process, in the order of the nodes' names."""
     _by_node: dict[str, list[UpdateSummary | EventSummary]] = field(init=False)
@@ -284,27 +324,25 @@ class Survey:
 
     def selectors_seen(self, node: str, *, link: str, since_epoch: int) -> frozenset[str]:
         """Return the selectors that a link's rows name, from a node epoch on."""
+        if self.selectors:
+            return frozenset(
+                row.selector
+                for row in self.selectors
+                if (row.node, row.link) == (node, link) and row.last_epoch >= since_epoch
+            )
         return frozenset(row.selector for row in self._updates_of(node, link) if row.node_epoch >= since_epoch)
 
     def config(self, node: str) -> NodeConfig:
         """Return a node's links: as its latest `start` event says, or as its rows suggest when none does."""
-        starts = sorted(
-            ((s.node_epoch, s.at_us, parse_start_detail(s.detail)) for s in self.starts if s.node == node),
-            key=lambda start: start[:2],
-        )
-        if not starts or starts[-1][2] is None:
-            return NodeConfig(0, self._guessed_links(node), changed=False, stated=False)
-        links = starts[-1][2]
-        since = starts[-1][0]
-        for epoch, _, earlier in reversed(starts):
-            if earlier != links:
-                return NodeConfig(since, links, changed=True, stated=True)
-            since = epoch
-        return NodeConfig(since, links, changed=False, stated=True)
+        stated = stated_config(start for start in self.starts if start.node == node)
+        return stated or NodeConfig(0, self._guessed_links(node), changed=False, stated=False)
 
     def _guessed_links(self, node: str) -> tuple[LinkConfig, ...]:
         seen: dict[str, set[Selection]] = defaultdict(set)
-        rows: tuple[UpdateSummary | CompleteSummary, ...] = (*self.updates, *self.completes)
+        rows: tuple[UpdateSummary | SelectorSummary | CompleteSummary, ...] = (
+            *(self.selectors or self.updates),
+            *self.completes,
+        )
         for row in rows:
             if row.node == node and row.link:
                 seen[row.link].add(Selection(row.selector))

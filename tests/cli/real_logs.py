@@ -32,13 +32,13 @@ class RunningClock:
         return self._now_ns / 1e9
 
 
-def write_primary_log(directory: Path, *, updates: int) -> None:
-    """Write what a primary called hub published: stamped updates of as many topics."""
+def write_primary_log(directory: Path, *, updates: int, origin_us: int | None = None) -> None:
+    """Write what a primary called hub published: updates of as many topics, stamped then or (None) a ms apart."""
     clock = RunningClock(EPOCH)
     log = LogWriter(directory, node="hub", role="primary", node_epoch=EPOCH, clock=clock)
     log.open()
     log.event("start", detail=json.dumps({"format": 1, "links": []}))
-    log.append(changes(range(updates), clock=clock), source=log.source())
+    log.append(changes(range(updates), clock=clock, origin_us=origin_us), source=log.source())
     clock.forward_to(EPOCH + 10_000_000)
     log.event("heartbeat")
     log.event("stop")
@@ -72,11 +72,11 @@ def write_secondary_log(directory: Path, *, updates: int, without: frozenset[int
     assert log.close(timeout_s=30)
 
 
-def changes(numbers: range | list[int], *, clock: RunningClock) -> Changes:
+def changes(numbers: range | list[int], *, clock: RunningClock, origin_us: int | None = None) -> Changes:
     """Return one batch of stamped updates."""
     made: list[Update] = []
     for number in numbers:
         topic, payload = b"plant/line/%d" % number, b"%d" % number
-        stamp = Stamp("hub", EPOCH, number + 1, EPOCH + 1000 * (number + 1))
+        stamp = Stamp("hub", EPOCH, number + 1, origin_us or EPOCH + 1000 * (number + 1))
         made.append((topic, payload, 1, True, b"", clock.now_ns(), 0, content_digest(topic, payload), stamp))
     return Changes(made, bytearray([ChangeKind.NEW]) * len(made), made, Phase.LIVE)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
+from fanout.replog.showing import newest_rows
 from fanout.replog.writer import LogWriter
 from tests.cli.processes import run_fanout
 from tests.cli.real_logs import EPOCH, RunningClock, write_primary_log, write_secondary_log
@@ -130,6 +132,14 @@ def test_show_updates(log: Path) -> None:
     found = [json.loads(line) for line in chosen.stdout.splitlines()]
     assert found == [document for document in documents if document["topic"] == topic]
     assert documents[-1]["applied"].endswith("+00:00")
+
+
+def test_show_a_stamp_of_a_year_that_is_none(tmp_path: Path) -> None:
+    """What an earlier version let a publisher state, the year 33658, is shown as the last moment that has a name."""
+    write_primary_log(tmp_path, updates=2, origin_us=10**18 - 1)
+    rows = newest_rows(tmp_path, "updates", count=9)
+    assert [row["origin"] for row in rows] == [datetime.max.replace(tzinfo=UTC)] * 2
+    assert [row["sequence"] for row in rows] == [1, 2]
 
 
 def test_show_events(log: Path) -> None:

@@ -143,6 +143,16 @@ def test_a_stamp_of_the_primary_is_taken_when_it_stamps() -> None:
     assert replica.values[b"plant/1"][8] == STAMP
 
 
+def test_publishers_stamps_are_read_where_it_is_asked_for() -> None:
+    """Of live updates and of copies, without stamping what has none; the primary itself is not taken to stamp."""
+    one, replica = reception(publisher_stamps=True)
+    one.begin_connection(stamped=False)
+    one.take([row(b"plant/1", stamp=True)], phase=Phase.SNAPSHOT, now_ns=NOW, epoch=9)
+    one.take([row(b"plant/2", stamp=True), row(b"plant/3")], phase=Phase.LIVE, now_ns=NOW, epoch=9)
+    assert [replica.values[b"plant/%d" % number][8] for number in (1, 2, 3)] == [STAMP, STAMP, None]
+    assert one.stamp_of(row(b"other", stamp=True)) is None
+
+
 def test_the_node_stamps_what_the_primary_does_not() -> None:
     """Live updates only; what comes back of the link's own messages has no stamp of the primary."""
     stamps = StampCount(node="edge-1", epoch=7)

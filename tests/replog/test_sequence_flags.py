@@ -140,3 +140,29 @@ def test_the_stamping_epoch_used_least_recently_is_forgotten() -> None:
         observe(memory, [(b"a", epoch + 10)], stream=("p", epoch))
     assert observe(memory, [(b"a", 11)], stream=("p", 1)) == [FLAG_DUPLICATE]
     assert observe(memory, [(b"a", 12)], stream=("p", 2)) is None
+
+
+def test_many_stamping_epochs_share_what_is_remembered() -> None:
+    """Publishers in turn are all remembered; the more there are the less of each, and what is held stays bounded."""
+    memory = SequenceFlags(window=64, recent_max=64, topics_max=64, whole_max=2, streams_max=16)
+    streams = [(f"p{number}", 1) for number in range(16)]
+    for first in range(1, 200, 10):
+        for stream in streams:
+            assert observe(memory, [(b"a", first + more) for more in range(10)], stream=stream) is None
+    for stream in streams:
+        assert observe(memory, [(b"a", 200), (b"b", 195), (b"a", 196)], stream=stream) == [
+            FLAG_DUPLICATE,
+            FLAG_DUPLICATE,
+            FLAG_DUPLICATE | FLAG_STALE,
+        ]
+        assert observe(memory, [(b"b", 100)], stream=stream) == [FLAG_STALE], "too old to be known as a duplicate"
+
+
+def test_a_stream_that_others_join_forgets_its_oldest() -> None:
+    """What was held before there were more than may have it whole is cut at once, sequences, updates and topics."""
+    memory = SequenceFlags(window=8, recent_max=8, topics_max=8, whole_max=1, streams_max=4)
+    observe(memory, [(b"%d" % number, number) for number in range(1, 9)], stream=("p", 1), live=False)
+    observe(memory, [(b"%d" % number, number) for number in range(11, 19)], stream=("p", 1))
+    observe(memory, [(b"x", 1)], stream=("q", 1))
+    assert observe(memory, [(b"x", 14), (b"x", 15)], stream=("p", 1)) == [0, FLAG_DUPLICATE]
+    assert observe(memory, [(b"4", 3), (b"5", 4)], stream=("p", 1)) == [0, FLAG_STALE]

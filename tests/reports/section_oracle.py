@@ -53,9 +53,13 @@ def epochs_of(nodes: Iterable[NodeLog], *, settle_us: int) -> dict[tuple[str, st
             if row["state"] == "live":
                 epoch.entered_live += 1
                 epoch.live_us = at_us if epoch.live_us is None else min(epoch.live_us, at_us)
+        stopped = any(r["event"] == "stop" and r["node_epoch"] == node.node_epoch for r in node.events)
         for key, epoch in found.items():
             if key[0] == node.node and epoch.begin_us is not None:
                 young = epoch.begin_us > max(times) - settle_us
+                newest = key[3] == max(other[3] for other in found if other[:3] == key[:3])
+                if not stopped and key[2] == node.node_epoch and newest and not epoch.tear_downs:
+                    young = True  # it goes on
                 epoch.verdict = "ready" if epoch.live_us is not None else "pending" if young else "never"
     return {key: epoch for key, epoch in found.items() if epoch.begin_us is not None}
 

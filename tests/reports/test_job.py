@@ -360,6 +360,28 @@ def test_without_stamps_every_output_says_that_losses_are_lower_bounds(spark: Sp
         assert "at least" in output
 
 
+def test_a_link_without_stamps_is_compared_with_a_primary_that_stamps(spark: SparkSession, tmp_path: Path) -> None:
+    """Over MQTT 3.1.1 no stamp arrives: its losses are "at least", its final values exact, beside an exact one."""
+    hub, whole, cut = primary_and_secondaries()
+    for row in cut.updates:
+        row.update(stamp_primary=None, stamp_epoch=None, sequence=None, origin=None)
+    report = completeness(spark, tmp_path, [hub, whole, cut], settle_s=1, fail_under_percent=99)
+    by_node = {target.node: target for target in report.targets}
+    exact, bounds = by_node["whole"].stamped, by_node["cut"].unstamped
+    assert exact is not None
+    assert bounds is not None
+    assert (by_node["whole"].exact, exact.expected, exact.missing, exact.pending) == (True, 180, 0, 0)
+    assert (by_node["cut"].exact, bounds.reference_updates, bounds.missing_at_least) == (False, 180, 45)
+    assert by_node["whole"].final == by_node["cut"].final
+    assert by_node["cut"].final.equal == 7
+    assert report.reference is not None
+    assert [(one.first, one.last) for one in report.reference.sequences] == [(1, 200)]
+    assert report.verdict is not None
+    assert (report.verdict.passed, report.verdict.lowest_percent) == (False, 75)
+    assert [notice for notice in report.notices if "brought no stamps" in notice]
+    assert len(report.basis) == 2
+
+
 def test_a_union_is_named_as_the_reference(spark: SparkSession, tmp_path: Path) -> None:
     """With secondaries alone the union is the reference: by identity where there are stamps, and it is said."""
     report = completeness(spark, tmp_path, primary_and_secondaries()[1:])

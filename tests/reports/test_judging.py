@@ -82,6 +82,13 @@ def test_without_stamps_the_verdict_says_what_it_is_worth() -> None:
     assert "completeness cannot" in verdict.because
 
 
+def test_links_that_are_compared_with_nothing_are_named() -> None:
+    """The verdict tells what it is not about."""
+    verdict = judge([target()], fail_under_percent=50, left_out=("edge/a", "edge/b"))
+    assert verdict is not None
+    assert verdict.because.endswith("; not compared, so not judged: edge/a, edge/b")
+
+
 def test_nothing_to_judge_does_not_pass() -> None:
     """Without any settled update or topic there is no share that reaches a threshold."""
     empty = target(figures=stamped(expected=0), finals=final(equal=0))

@@ -6,6 +6,7 @@ import pytest
 
 from fanout.errors import ReportError
 from fanout.reports.pairing import ObservedLink, choose_reference, make_groups, names, pair_link
+from fanout.reports.planning import decide_scope
 from fanout.reports.scope import Reference
 from fanout.reports.survey import Survey
 from tests.reports.logs import NodeLog, Row, at, selector
@@ -143,13 +144,38 @@ def test_links_of_a_primary_are_told_by_stamps_then_by_what_they_connected_to() 
         "named/down": None,
         "ours/up": 0,
         "theirs/up": None,
-        "plain/up": None,
+        "plain/up": 1,
     }
     assert notices == [
         "named/down is not compared: its updates do not come from hub.",
-        "plain/up is not compared: its updates do not come from hub.",
+        "plain/up brought no stamps, as over MQTT 3.1.1; it has an address of named/up, so it is compared with hub by "
+        "value.",
         "theirs/up is not compared: its updates do not come from hub.",
     ]
+
+
+def test_links_without_stamps_share_a_group_by_value_beside_the_stamped_one() -> None:
+    """Address and name of a link that is fed by the primary are grounds, and to be the only link there is."""
+    ours = node("ours", link("up", "a"), stamps={"up": "hub"})
+    logs = (hub(1), ours, node("x", link("y", "a")), node("y", link("up", "b")), node("z", link("z", "c")))
+    found, notices = pairs(*logs)
+    assert found == {"ours/up": 0, "x/y": 1, "y/up": 1, "z/z": None}
+    assert "it has an address of ours/up" in notices[0]
+    assert "it has the name of ours/up" in notices[1]
+    assert (
+        notices[2] == "z/z is not compared: its updates carry no stamp, and nothing tells whether they come from hub."
+    )
+    scope = decide_scope(survey_of(*logs), requested=None, settle_us=0)
+    assert [(group.id, group.basis, group.exact) for group in scope.groups] == [
+        (0, "stamped", True),
+        (1, "unstamped", False),
+    ]
+    assert [source.group for source in scope.sources] == [0, 1]
+    assert (scope.left_out, scope.stamped_once) == (("z/z",), True)
+    found, notices = pairs(hub(1), node("edge", link("up", "a")))
+    assert found == {"edge/up": 1}
+    assert "it is the only link of its node" in notices[0]
+    assert pairs(hub(1), node("edge", link("a", "a"), link("b", "b")))[0] == {"edge/a": None, "edge/b": None}
 
 
 def test_a_primary_that_does_not_stamp_is_compared_without_stamps() -> None:
@@ -245,3 +271,11 @@ def test_a_first_tier_node_is_the_primary_of_the_nodes_below_it() -> None:
     mixed = survey_of(node("first", link("up", "a"), link("b", "b"), stamps={"up": "first", "b": "machine-7"}), below)
     (group,), _ = make_groups(mixed, reference=reference, links=links_of(mixed))
     assert (group.exact, group.stamped_by) == (False, ("first", "machine-7"))
+
+
+def test_a_link_beside_a_first_tier_node_is_not_taken_to_be_below_it() -> None:
+    """It has an address of the first tier's own link; a link that brought no stamps from below is compared by value."""
+    first = node("first", link("up", "broker"), stamps={"up": "first"})
+    found, notices = pairs(first, node("beside", link("up", "broker")), node("below", link("up", "first:1883")))
+    assert found == {"beside/up": None, "below/up": 1}
+    assert "nothing tells whether they come from first" in notices[1]

@@ -235,6 +235,7 @@ def test_nothing_fed_by_the_reference_is_refused() -> None:
     """Logs that have nothing to do with each other give no report."""
     edge = NodeLog("edge")
     edge.start(at(0), LINK)
+    edge.event("state", at(1), link="up", state="snapshot", detail='{"primary_node": "other"}')
     edge.update(at(9), "z", "x", link="up", selector="a/#")
     with pytest.raises(ReportError, match="no link in the logs of edge, hub is fed by the reference hub"):
         scope_of(hub_log(), edge)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,8 @@ from fanout.reports.log_files import LogFiles
 from fanout.reports.parquet import ParquetTables
 from fanout.reports.reading import collect_rows, read_tables, spark_errors, take_survey
 from fanout.reports.schemas import EVENTS, UPDATES
-from fanout.reports.survey import CompleteSummary, EventSummary, StartRecord, UpdateSummary
-from tests.reports.logs import NodeLog, at, write
+from fanout.reports.survey import CompleteSummary, EventSummary, StartRecord, Survey, UpdateSummary
+from tests.reports.logs import NodeLog, at, selector, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,6 +81,21 @@ def test_what_is_wrong_with_a_file_is_told_by_its_name(spark: SparkSession, tmp_
         assert "fanout log verify" in caught.value.hint
 
 
+def test_a_file_that_goes_while_it_is_read_is_not_called_damaged(spark: SparkSession, tmp_path: Path) -> None:
+    """Retention removes what was listed: before Spark looks at it, and after."""
+    hub = NodeLog("hub", "primary")
+    for number in range(4):
+        hub.publish(at(number), number + 1, "t", "v")
+    files = LogFiles.in_directories([write(tmp_path, [hub])])
+    tables = read_tables(spark, files)
+    Path(files.updates[0]).unlink()
+    for again in (False, True):
+        with pytest.raises(ReportError) as caught, spark_errors():
+            collect_rows((read_tables(spark, files) if again else tables).updates.select("digest"))
+        assert caught.value.message.startswith(f"{files.updates[0]} was removed while the report was made")
+        assert "Make it again" in caught.value.hint
+
+
 @pytest.mark.parametrize("uri", ["s3a://bucket/tables", "nonsense://x/y"])
 def test_a_place_that_spark_cannot_write_is_told_at_once(spark: SparkSession, tmp_path: Path, uri: str) -> None:
     """A URI without a file system, and a path with a file in it; the hint names the option."""
@@ -124,6 +140,48 @@ def test_take_survey_summarizes_both_tables(spark: SparkSession, tmp_path: Path)
     assert survey.completes == (CompleteSummary("edge", epoch, "up", 1, "#", at(2)),)
     assert survey.starts == (StartRecord("edge", epoch, at(0), "{}"),)
     assert survey.gaps == (GapRecord("edge", "up", epoch, at(5), at(5.5), 7, 3),)
+
+
+def test_many_sessions_of_many_selectors_are_folded(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A summary that would be beyond the bound says the same of links, selectors, spans and delays in fewer rows."""
+    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
+    filters = ("a/#", "b/#", "c/#")
+    edge.start(at(0), {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector(name) for name in filters]})
+    for session in range(1, 9):
+        edge.link_epoch = session
+        edge.ready(at(10 * session), "up", *filters)
+        for number, name in enumerate(filters):
+            row = hub.publish(at(10 * session + 1 + number), 10 * session + number, name[:2], "x")
+            edge.apply(row, link="up", selector=name, delay_us=100 * session + number)
+            edge.apply(row, link="up", selector=name, delay_us=1, phase=1)
+    tables = read_tables(spark, LogFiles.in_directories([write(tmp_path, [hub, edge])]))
+    whole = take_survey(tables)
+    monkeypatch.setattr(reading, "ROWS_MAX", 20)
+    folded = take_survey(tables)
+    assert (len(whole.updates), len(folded.updates)) == (2 * 8 * 3 + 1, 2 * 2 + 1)
+    assert whole.completes == folded.completes
+    assert len(whole.completes) == 3, "each selector's first proof"
+    (link,) = whole.config("edge").links
+
+    def said(survey: Survey) -> list[object]:
+        def of_link(method: Callable[..., object], **more: object) -> object:
+            return method("edge", link="up", **more)
+
+        return [
+            survey.config("edge"),
+            survey.roles,
+            survey.held_from("edge", link=link, since_epoch=0),
+            of_link(survey.selectors_seen, since_epoch=edge.node_epoch),
+            of_link(survey.first_live, since_epoch=0),
+            of_link(survey.origins_us),
+            [of_link(survey.delay_us_min, stamped_by="hub", link_epoch=epoch) for epoch in (1, None)],
+            of_link(survey.live_rows),
+            [(survey.absent_rows(node), survey.log_rows(node), survey.log_span_us(node)) for node in ("hub", "edge")],
+        ]
+
+    assert said(folded) == said(whole)
 
 
 def test_only_so_many_rows_leave_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

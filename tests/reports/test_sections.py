@@ -11,23 +11,26 @@ import pytest
 from pyspark.sql.types import StructType
 
 from fanout.errors import ReportError
+from fanout.reports import sections
 from fanout.reports.document import Parameters, Report, ReportName
 from fanout.reports.figures import time_of
 from fanout.reports.job import make_section_report
 from fanout.reports.jobs import convergence, snapshots, stalls, traffic
 from fanout.reports.log_files import LogFiles
-from fanout.reports.parquet import TABLES
+from fanout.reports.parquet import TABLES, ParquetTables
 from fanout.reports.reading import collect_rows
+from fanout.reports.render.lag_tables import propagation
 from fanout.reports.transforms import convergence as convergence_transforms
 from fanout.reports.transforms import snapshots as snapshots_transforms
 from fanout.reports.transforms import stalls as stalls_transforms
 from fanout.reports.transforms import traffic as traffic_transforms
 from fanout.reports.transforms.rows import small_frame
-from tests.reports.frames import assert_unique, plan_of, rows_of
-from tests.reports.logs import SECOND, NodeLog, at, digest_of, selector, write
+from tests.reports.frames import assert_unique, plan_of, rows_of, tables_of
+from tests.reports.logs import SECOND, NodeLog, at, digest_of, selector, stamp, when, write
 from tests.reports.oracle import Oracle
 from tests.reports.random_logs import random_hub, random_secondary
 from tests.reports.section_oracle import convergence_of, epochs_of, stalls_of, traffic_of
+from tests.reports.surveys import survey_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -369,3 +372,26 @@ def test_join_keys_are_unique(
     for name in names:
         section(spark, files, name, settle_s=2.5)
     assert len(set(checked)) == 13
+
+
+def test_the_publishers_beyond_the_bound_are_added_up(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever stamped most has figures of its own, the rest one line; it is said how many they are."""
+    monkeypatch.setattr(sections, "_SERIES_MAX", 2)
+    edge = NodeLog("edge")
+    edge.start(at(0))
+    for number, publisher in enumerate("aaabbbccd"):
+        row = edge.update(at(60 + number), "t", "x", link="up", selector="#")
+        row |= stamp(publisher, 1, number, at(60 + number) - 1000 * (number + 1)) | {"link_epoch": 1}
+    # Stamped long before there was a log: in the figures, but not over time.
+    edge.updates[-1]["origin"] = when(at(-(10**8)))
+    report = sections.describe_lag(tables_of(spark, [edge]), survey=survey_of(edge), parquet=ParquetTables(spark, None))
+    assert [(one.stamped_by, one.lag.rows) for one in report.propagation] == [("(others)", 3), ("a", 3), ("b", 3)]
+    assert report.others == 2
+    assert [one.stamped_by for one in report.clocks] == ["a", "b"], "the others have no clock in common"
+    assert {one.stamped_by: sum(point.rows for point in one.points) for one in report.over_time} == {
+        "(others)": 2,
+        "a": 3,
+        "b": 3,
+    }
+    table = propagation(Report.model_construct(lag=report))
+    assert "The 2 that stamped the fewest updates are added up as (others)." in table.note

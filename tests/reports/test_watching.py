@@ -177,6 +177,43 @@ def test_windows_that_are_too_old_go_at_the_next_merge(spark: SparkSession, tmp_
 
 
 @pytest.mark.spark
+def test_a_stamp_of_the_future_neither_ends_nor_freezes_the_watching(spark: SparkSession, tmp_path: Path) -> None:
+    """What a publisher stamped with the year 33658, or with next year, counts when it came; newer minutes follow."""
+    import pyarrow as pa
+
+    from fanout.replog.schema import UPDATES
+
+    log, ledger = tmp_path / "log", Ledger(tmp_path / "kept")
+    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
+    keeper = Keeper(spark, logs=[log], ledger=ledger)
+    with ledger.locked():
+        rolling(hub, edge, 0)
+        foreign = {"stamp_primary": "press", "stamp_epoch": 1, "link": "up", "selector": "#"}
+        for second, origin_us in ((3, 10**18 - 1), (4, at(365 * 86_400))):
+            edge.update(
+                at(second),
+                "t",
+                "x",
+                **foreign,
+                sequence=second,
+                origin=pa.scalar(origin_us, UPDATES.field("origin").type),
+            )
+        add_segment(log, [hub, edge], 0)
+        keeper.run(parts_max=1)
+        report = Report.model_validate_json((tmp_path / "kept" / LATEST_JSON).read_text())
+        assert {series.stamped_by: [point.rows for point in series.points] for series in report.lag.over_time} == {
+            "hub": [5],
+            "press": [2],
+        }
+        rolling(hub, edge, 3)
+        edge.update(at(125), "t", "x", **foreign, sequence=9, origin=at(125))
+        add_segment(log, [hub, edge], 1)
+        keeper.run(parts_max=1)
+    shown = KeptReport(tmp_path / "kept", node="edge").lag() or ()
+    assert [(lag.stamped_by, lag.updates) for lag in shown] == [("hub", 5), ("press", 1)]
+
+
+@pytest.mark.spark
 def test_watching_runs_until_it_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
     """Each run is told; a run that fails is told too and the next goes on; one run alone raises."""
     hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
@@ -199,6 +236,7 @@ def test_watching_runs_until_it_is_stopped(spark: SparkSession, tmp_path: Path) 
     assert told[0] == "4 new files"
     assert told[1].startswith("failed: ")
     assert told[2] == "0 new files"
+    assert Report.model_validate_json((into / LATEST_JSON).read_text()).parameters.settle_s == entry.SETTLE_S
     Path(sealed(tmp_path / "log", "hub", 1)).write_bytes(b"no Parquet")
     with pytest.raises(ReportError):
         run_watch([tmp_path / "log"], into=into, every_s=None, keep_days=30, stop=threading.Event(), tell=tell)

@@ -20,10 +20,12 @@ def describe_snapshots(
     spark: SparkSession, tables: Tables, *, survey: Survey, settle_us: int, list_limit: int, parquet: ParquetTables
 ) -> SnapshotSection:
     """Return every epoch of every link: in numbers for each link, and the latest of them one by one."""
-    ends: list[tuple[object, ...]] = [(node, survey.log_span_us(node)[1]) for node in survey.roles]
-    epochs = snapshots.link_epochs(
-        tables.events, ends=small_frame(spark, ends, schema="node string, end_us bigint"), settle_us=settle_us
-    ).persist()
+    ends: list[tuple[object, ...]] = [
+        (node, survey.log_span_us(node)[1], survey.epochs(node)[-1] if survey.stopped_us(node) is None else None)
+        for node in survey.roles
+    ]
+    of_nodes = small_frame(spark, ends, schema="node string, end_us bigint, open_epoch bigint")
+    epochs = snapshots.link_epochs(tables.events, ends=of_nodes, settle_us=settle_us).persist()
     try:
         links = collect_rows(snapshots.summarize_epochs(epochs).orderBy("node", "link"))
         latest = collect_rows(

@@ -35,7 +35,7 @@ def by_identity(report: Report) -> Table:
         Column("no stamp", optional=True),
         Column("pending", optional=True),
         Column("duplicated"),
-        Column("stale", optional=True),
+        Column("stale, at least", optional=True),
         Column("refused", optional=True),
         Column("not in reference", optional=True),
     )

@@ -34,6 +34,8 @@ def propagation(report: Report) -> Table:
         for p in report.lag.propagation
     ]
     note = "Applied (the node's clock) less stamped (the stamping node's clock), of updates with a stamp."
+    if report.lag.others:
+        note += f" The {count(report.lag.others)} that stamped the fewest updates are added up as (others)."
     apart: dict[tuple[str, str], int] = {}
     for p in report.lag.propagation:
         if p.lag.least_us < 0:

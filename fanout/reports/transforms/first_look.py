@@ -11,7 +11,14 @@ from pyspark.sql import functions as sf
 
 from fanout.reports.schemas import PHASE_LIVE
 
-__all__ = ["list_details", "summarize_completes", "summarize_events", "summarize_updates"]
+__all__ = [
+    "fold_sessions",
+    "list_details",
+    "list_selectors",
+    "summarize_completes",
+    "summarize_events",
+    "summarize_updates",
+]
 
 
 def summarize_updates(updates: DataFrame) -> DataFrame:
@@ -38,6 +45,33 @@ def summarize_updates(updates: DataFrame) -> DataFrame:
     )
 
 
+def fold_sessions(summary: DataFrame, *, sessions: DataFrame) -> DataFrame:
+    """Return the columns of `UpdateSummary` in few rows, where a link had very many selectors and sessions.
+
+    Selectors are not told apart (`list_selectors` has them), and of a process only the sessions in which something was
+    proved complete are: all others count as its earliest one, so that their delays are a bound for each.
+
+    Args:
+        summary: What `summarize_updates` returned.
+        sessions: (node, link, link_epoch) of the sessions to tell apart; all three are the key.
+    """
+    place = ("node", "link", "link_epoch")
+    told = summary.join(sf.broadcast(sessions.withColumn("apart", sf.lit(True))), on=list(place), how="left")
+    apart = sf.when(sf.col("apart"), sf.col("link_epoch"))
+    folded = told.groupBy("node", "role", "node_epoch", "link", apart.alias("session"), "live", "stamp_primary").agg(
+        sf.min("link_epoch").alias("link_epoch"),
+        sf.sum("rows").alias("rows"),
+        *(sf.min(name).alias(name) for name in ("first_pos", "first_us", "first_origin_us", "delay_us_min")),
+        *(sf.max(name).alias(name) for name in ("last_pos", "last_us", "last_origin_us")),
+    )
+    return folded.withColumn("selector", sf.lit("")).select(*summary.columns)
+
+
+def list_selectors(updates: DataFrame) -> DataFrame:
+    """Return the columns of `SelectorSummary`."""
+    return updates.groupBy("node", "link", "selector").agg(sf.max("node_epoch").alias("last_epoch"))
+
+
 def summarize_events(events: DataFrame) -> DataFrame:
     """Return the columns of `EventSummary`."""
     at_us = sf.unix_micros("at")
@@ -56,12 +90,24 @@ def summarize_events(events: DataFrame) -> DataFrame:
     )
 
 
-def summarize_completes(events: DataFrame) -> DataFrame:
-    """Return the columns of `CompleteSummary`."""
+def summarize_completes(events: DataFrame, *, since: DataFrame) -> DataFrame:
+    """Return the columns of `CompleteSummary`: for each selector the first time, whatever the number of sessions.
+
+    Args:
+        events: The table.
+        since: (node, since_epoch): the process from which on a node has been configured as it is; `node` is the key.
+    """
+    at_us = sf.unix_micros("at")
+    counts = sf.col("node_epoch") >= sf.coalesce("since_epoch", sf.lit(0))
     return (
         events.where(sf.col("event") == "complete")
-        .groupBy("node", "node_epoch", "link", "link_epoch", "selector")
-        .agg(sf.min(sf.unix_micros("at")).alias("first_us"))
+        .join(sf.broadcast(since), on="node", how="left")
+        .where(counts)
+        .groupBy("node", "link", "selector")
+        .agg(
+            *(sf.min_by(name, at_us).alias(name) for name in ("node_epoch", "link_epoch")),
+            sf.min(at_us).alias("first_us"),
+        )
     )
 
 

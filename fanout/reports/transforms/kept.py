@@ -17,13 +17,26 @@ from fanout.reports.transforms import lag
 from fanout.reports.transforms.prefixes import prefix_of
 from fanout.reports.transforms.rows import conflated
 
-__all__ = ["MERGES", "TABLES", "WINDOW_US", "delta_events", "delta_lag", "delta_traffic", "drop_old", "newest_window"]
+__all__ = [
+    "MERGES",
+    "TABLES",
+    "WINDOW_US",
+    "delta_events",
+    "delta_lag",
+    "delta_traffic",
+    "drop_old",
+    "is_no_future",
+    "newest_window",
+]
 
 WINDOW_US: Final = 60_000_000
 """The width of the windows of time in which lag and traffic are kept."""
 
 TABLES: Final = ("lag", "traffic", "events")
 """The tables, by the names of their directories."""
+
+_AHEAD_US_MAX: Final = 86_400_000_000
+"""How far the clocks of nodes may differ: a day."""
 
 _TRAFFIC_KEY: Final = ("node", "link", "prefix", "publisher", "window_us")
 _LAG_KEY: Final = (*lag.KEY, "window_us", "bucket")
@@ -67,11 +80,14 @@ def delta_events(events: DataFrame) -> DataFrame:
 def drop_old(name: str, table: DataFrame, *, keep_us: int) -> DataFrame:
     """Return a kept table without what is older than so long before its newest row.
 
-    Events of a node's latest process stay: a link may have been live for longer than anything is kept.
+    Events of a node's latest process stay: a link may have been live for longer than anything is kept. Lag cells that
+    an earlier version put into windows of the future go too.
     """
     time_us = sf.unix_micros("at") if name == "events" else sf.col("window_us")
     newest = table.agg((newest_window() if name == "lag" else sf.max(time_us)).alias("newest_us"))
     recent = time_us >= sf.col("newest_us") - keep_us
+    if name == "lag":
+        recent &= is_no_future(sf.col("newest_us"))
     bounded = table.crossJoin(sf.broadcast(newest))
     if name == "events":
         latest = table.groupBy("node").agg(sf.max("node_epoch").alias("latest_epoch"))
@@ -87,6 +103,11 @@ def newest_window() -> Column:
     """
     of_heartbeats = sf.max(sf.when(sf.col("kind") == "heartbeat", sf.col("window_us")))
     return sf.coalesce(of_heartbeats, sf.max("window_us"))
+
+
+def is_no_future(newest_us: Column | int) -> Column:
+    """Return whether a lag cell's window is not later than the newest by more than the clocks of nodes may differ."""
+    return sf.col("window_us") <= newest_us + sf.lit(_AHEAD_US_MAX).cast("long")
 
 
 def _merge_lag(parts: DataFrame) -> DataFrame:

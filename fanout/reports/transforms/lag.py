@@ -19,11 +19,14 @@ from fanout.reports.transforms.rows import is_live
 
 __all__ = [
     "KEY",
+    "OTHERS",
     "PERCENTILES",
+    "add_up_others",
     "count_octaves",
     "heartbeat_cells",
     "propagation_cells",
     "rank_percentiles",
+    "rank_publishers",
 ]
 
 PERCENTILES = (50, 95, 99)
@@ -33,6 +36,10 @@ KEY = ("kind", "node", "link", "selector", "stamp_primary")
 """What a distribution is of; a heartbeat has no selector and no stamp, so its last two are empty."""
 
 
+OTHERS = "(others)"
+"""Who stamped, for those that are too many to have figures each; no node can have this name."""
+
+
 def propagation_cells(updates: DataFrame, *, window_us: int) -> DataFrame:
     """Return the cells (key, window of origin, bucket) of the propagation times.
 
@@ -40,7 +47,8 @@ def propagation_cells(updates: DataFrame, *, window_us: int) -> DataFrame:
         updates: The rows of `updates`. Copies of retained values, rows without a stamp, rows published at the
             node
             itself and second copies of an update do not count.
-        window_us: The width of the windows.
+        window_us: The width of the windows. An update that was stamped by a clock ahead of the node's counts in the
+            window in which it was applied: whatever a publisher states, no window is in the future.
     """
     rows = updates.where(
         is_live()
@@ -50,7 +58,7 @@ def propagation_cells(updates: DataFrame, *, window_us: int) -> DataFrame:
     ).select(
         sf.lit("propagation").alias("kind"),
         *KEY[1:],
-        sf.unix_micros("origin").alias("at_us"),
+        sf.unix_micros(sf.least("origin", "applied")).alias("at_us"),
         (sf.unix_micros("applied") - sf.unix_micros("origin")).alias("lag_us"),
     )
     return _cells(rows, window_us=window_us)
@@ -88,10 +96,31 @@ def rank_percentiles(cells: DataFrame, *, key: Sequence[str]) -> DataFrame:
     )
 
 
+def rank_publishers(cells: DataFrame) -> DataFrame:
+    """Return, for each that stamped, its updates and how many distributions and links have them; most updates first."""
+    stamped = cells.where(sf.col("kind") == "propagation").groupBy(*KEY).agg(sf.sum("rows").alias("rows"))
+    return (
+        stamped.groupBy("stamp_primary")
+        .agg(
+            sf.sum("rows").alias("rows"),
+            sf.count(sf.lit(1)).alias("distributions"),
+            sf.count_distinct(sf.struct("node", "link")).alias("links"),
+        )
+        .orderBy(sf.desc("rows"), "stamp_primary")
+    )
+
+
+def add_up_others(cells: DataFrame, *, publishers: Sequence[str]) -> DataFrame:
+    """Return the cells with one name, `OTHERS`, for whoever stamped beside these; keys then come several times."""
+    apart = (sf.col("kind") != "propagation") | sf.col("stamp_primary").isin(list(publishers))
+    return cells.withColumn("stamp_primary", sf.when(apart, sf.col("stamp_primary")).otherwise(sf.lit(OTHERS)))
+
+
 def count_octaves(cells: DataFrame, *, key: Sequence[str]) -> DataFrame:
-    """Return, for each key and octave, the rows in it; octave -1 is everything below one microsecond."""
+    """Return, for each key, `octaves`: (octave, rows in it); octave -1 is everything below one microsecond."""
     octave = sf.floor(sf.greatest(sf.col("bucket"), sf.lit(-1)) / BUCKETS_PER_OCTAVE)
-    return cells.groupBy(*key, octave.alias("octave")).agg(sf.sum("rows").alias("rows"))
+    counted = cells.groupBy(*key, octave.alias("octave")).agg(sf.sum("rows").alias("rows"))
+    return counted.groupBy(*key).agg(sf.sort_array(sf.collect_list(sf.struct("octave", "rows"))).alias("octaves"))
 
 
 def bucket(value_us: Column) -> Column:

@@ -18,8 +18,10 @@ def link_epochs(events: DataFrame, *, ends: DataFrame, settle_us: int) -> DataFr
 
     Args:
         events: The rows of `events`.
-        ends: (node, end_us), when each node's log ends; `node` is the key.
-        settle_us: Epochs that began later than this before the end and are not ready are pending.
+        ends: (node, end_us, open_epoch): when each node's log ends, and its process that has not stopped, or null;
+            `node` is the key.
+        settle_us: Epochs that began later than this before the end and are not ready are pending. So is the newest
+            of a link, however long it takes, while its process goes on.
 
     Returns:
         Beside the key: begin_us, live_us, ready_us, entered_live, selectors, topics, evidence, tear_downs,
@@ -57,14 +59,22 @@ def link_epochs(events: DataFrame, *, ends: DataFrame, settle_us: int) -> DataFr
     key = ["node", "link", "node_epoch", "link_epoch"]
     beats = events.where(sf.col("event") == "heartbeat").groupBy(*key).agg(sf.max(at_us).alias("beat_us"))
     young = sf.col("begin_us") > sf.col("end_us") - settle_us
-    verdict = sf.when(sf.col("live_us").isNotNull(), "ready").when(young, "pending").otherwise("never")
+    newest = sf.max("link_epoch").over(
+        Window.partitionBy("node", "link", "node_epoch").rowsBetween(
+            Window.unboundedPreceding, Window.unboundedFollowing
+        )
+    )
+    goes_on = (
+        (sf.col("node_epoch") == sf.col("open_epoch")) & (sf.col("link_epoch") == newest) & (sf.col("tear_downs") == 0)
+    )
+    verdict = sf.when(sf.col("live_us").isNotNull(), "ready").when(young | goes_on, "pending").otherwise("never")
     return (
         epochs.join(beats, on=key, how="left")
         .withColumn("last_us", sf.greatest("last_us", "beat_us"))
         .join(sf.broadcast(ends), on="node", how="inner")
         .withColumn("ready_us", sf.col("live_us") - sf.col("begin_us"))
         .withColumn("verdict", verdict)
-        .drop("end_us", "beat_us")
+        .drop("end_us", "open_epoch", "beat_us")
     )
 
 

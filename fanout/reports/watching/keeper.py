@@ -70,15 +70,23 @@ class Keeper:
         logs: Log directories; a file that is in several counts once.
         ledger: The directory of the tables, locked by the caller.
         keep_days: How long windows and events are kept.
+        settle_s: The settle horizon: an epoch that began later than this before its log ends is pending.
     """
 
     def __init__(
-        self, spark: SparkSession, *, logs: Sequence[Path | str], ledger: Ledger, keep_days: float = KEEP_DAYS
+        self,
+        spark: SparkSession,
+        *,
+        logs: Sequence[Path | str],
+        ledger: Ledger,
+        keep_days: float = KEEP_DAYS,
+        settle_s: float = 0,
     ) -> None:
         self._spark = spark
         self._logs = logs
         self._ledger = ledger
         self._keep_us = round(keep_days * _DAY_US)
+        self._settle_s = settle_s
 
     def run(self, *, parts_max: int = _PARTS_MAX) -> Kept:
         """Take what is new into the tables and publish the result.
@@ -134,7 +142,10 @@ class Keeper:
         cells = self.table("lag", batch)
         newest = cells.agg(kept.newest_window().alias("newest_us")).first()
         if newest is not None and newest["newest_us"] is not None:
-            cells = cells.where(sf.col("window_us") > newest["newest_us"] - _LAG_WINDOWS * kept.WINDOW_US)
+            newest_us: int = newest["newest_us"]
+            cells = cells.where(
+                (sf.col("window_us") > newest_us - _LAG_WINDOWS * kept.WINDOW_US) & kept.is_no_future(newest_us)
+            )
         # A schema that is stated keeps what Parquet says of nulls out of the way.
         events = small_frame(self._spark, [], schema=EVENTS).unionByName(self.table("events", batch))
         tables = Tables(small_frame(self._spark, [], schema=UPDATES), events)
@@ -142,16 +153,27 @@ class Keeper:
         nowhere = ParquetTables(self._spark, None)
         report = Report(
             report="watch",
-            parameters=Parameters(reference=None, settle_s=0, depth=0, fail_under_percent=None, list_limit=_LIST_LIMIT),
+            parameters=Parameters(
+                reference=None,
+                settle_s=self._settle_s,
+                depth=0,
+                fail_under_percent=None,
+                list_limit=_LIST_LIMIT,
+            ),
             inputs=_inputs(listed, batch),
             logs=(),
             basis=(
                 f"Lag is of the latest {_LAG_WINDOWS} minutes in which there was any, from sealed files alone: what "
                 f"nodes have not sealed yet is not in it.",
             ),
-            lag=describe_cells(cells, survey=survey, window_us=kept.WINDOW_US),
+            lag=describe_cells(cells, survey=survey, window_us=kept.WINDOW_US, from_us=0),
             snapshots=describe_snapshots(
-                self._spark, tables, survey=survey, settle_us=0, list_limit=_LIST_LIMIT, parquet=nowhere
+                self._spark,
+                tables,
+                survey=survey,
+                settle_us=round(self._settle_s * 1_000_000),
+                list_limit=_LIST_LIMIT,
+                parquet=nowhere,
             ),
         )
         self._ledger.publish(NODE_LAG, json.dumps({"version": 1, "links": _latest_lag(report)}))
