@@ -170,6 +170,13 @@ class DiscReplica(Replica):
         self._write()
         return changes
 
+    def correct(self, values: Iterable[Update]) -> None:
+        """See `Replica.correct`."""
+        corrected = list(values)
+        self._look_at(value[0] for value in corrected)
+        super().correct(corrected)
+        self._write()
+
     def overtakes(self, update: Update) -> bool:
         """See `Replica.overtakes`."""
         self._look_at((update[0],))

@@ -359,7 +359,7 @@ class KeptStore:
 def stored_rows(changes: Changes) -> int:
     """Return how many of a batch's updates are to be written."""
     kinds = changes.kinds
-    return len(kinds.translate(None, _UNTOUCHED))
+    return len(kinds.translate(None, _UNTOUCHED)) + len(changes.corrected)
 
 
 def _size(changes: Changes) -> int:
@@ -374,3 +374,5 @@ def _merge(values: dict[bytes, Update | None], changes: Changes) -> None:
             values[update[0]] = update
         elif kind in _REMOVES:
             values[update[0]] = None
+    for value in changes.corrected:
+        values[value[0]] = value

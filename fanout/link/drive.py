@@ -108,7 +108,7 @@ class Drive:
                     self._sink.record(self._link, changes, epoch=event.epoch)
                 if event.acknowledgement:
                     self._acknowledge(event.acknowledgement)
-                if changes.dispatch:
+                if changes.dispatch or changes.corrected:
                     self._sink.dispatch(changes)
             else:
                 self._on_event(event)

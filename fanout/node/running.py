@@ -325,6 +325,8 @@ class Node:
 
     def dispatch(self, changes: Changes) -> None:
         """Deliver what a batch changed to this node's clients."""
+        if self.pool is not None and changes.corrected:
+            self.pool.correct(changes.corrected)
         if self.server is not None and changes.dispatch:
             self.server.dispatch(changes.dispatch)
 

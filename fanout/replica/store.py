@@ -167,6 +167,7 @@ class Replica:
         payload_bytes = self.payload_bytes
         topic_bytes = self.topic_bytes
         digest_change = 0
+        corrected: list[Update] = []
         refusals: list[tuple[str, bool]] = []  # of each refused one, in order: its limit, and whether it had a value
         for update in updates:
             topic, payload, _, retain, properties, _, expires_ns, digest, _ = update
@@ -206,7 +207,7 @@ class Replica:
             if copies and held[1] == payload and held[4] == properties:
                 mark(_UNCHANGED)
                 if expires_ns != held[6]:
-                    self._correct_expiry(held, update)
+                    corrected += self._correct_expiry(held, update)
                 continue
             size = length = len(payload)
             held_size = len(held[1])
@@ -254,7 +255,15 @@ class Replica:
             dispatch = self._note_refusals(updates, kinds, refusals, copies=copies)
         elif copies and _UNCHANGED in kinds:
             dispatch = [update for update, kind in zip(updates, kinds, strict=True) if kind != _UNCHANGED]
-        return Changes(updates, kinds, dispatch, phase)
+        if corrected:
+            corrected = [value for value in corrected if values.get(value[0]) is value]
+        return Changes(updates, kinds, dispatch, phase, corrected)
+
+    def correct(self, values: Iterable[Update]) -> None:
+        """Take over the expiry of values that another replica of the same topics corrected (`Changes.corrected`)."""
+        for value in values:
+            if (held := self.values.get(value[0])) is not None:
+                self._set_expiry(held, value)
 
     def _limit(self, payload: bytes, *, full: bool) -> str:
         """Return which limit has no room for a payload; `full`: there is none for its topic."""
@@ -292,8 +301,10 @@ class Replica:
                 dispatch.append(update)
         return dispatch
 
-    def _correct_expiry(self, held: Update, copy: Update) -> None:
+    def _correct_expiry(self, held: Update, copy: Update) -> list[Update]:
         """Let a value go when its newest copy says, unless that is the same but for what whole seconds round away.
+
+        Returns the value if that changed.
 
         A primary that was restarted may have forgotten an expiry, or keep it longer than it told before. But one that
         does not count down (HiveMQ CE) tells the whole expiry with each copy: that lengthens nothing.
@@ -302,13 +313,18 @@ class Replica:
         if expires_ns and held[6]:
             if abs(expires_ns - held[6]) <= _EXPIRY_ROUNDED_NS:
                 self._counts_down = self._counts_down or copy[5] - held[5] > _EXPIRY_ROUNDED_NS
-                return
+                return []
             if expires_ns > held[6] and not self._counts_down and expires_ns - copy[5] == held[6] - held[5]:
-                return
+                return []
+        return [self._set_expiry(held, copy)]
+
+    def _set_expiry(self, held: Update, copy: Update) -> Update:
+        value: Update = (*held[:5], copy[5], copy[6], *held[7:])
         self._expiring -= held[6] != 0
-        self.values[held[0]] = (*held[:5], copy[5], expires_ns, *held[7:])
-        if expires_ns:
-            self._expire_later(expires_ns, held[0])
+        self.values[held[0]] = value
+        if copy[6]:
+            self._expire_later(copy[6], held[0])
+        return value
 
     @property
     def next_expiry_ns(self) -> int | None:

@@ -9,6 +9,7 @@ exact tuples of atomic values, which matters with a million of them. Code off th
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -97,3 +98,5 @@ class Changes:
     """Those to deliver to subscribers, in order; the same list object as `updates` when all are, as they are."""
     phase: Phase
     """Why the batch arrived."""
+    corrected: Sequence[Update] = ()
+    """Values as they are held now of which only the expiry changed: not for subscribers, but for who keeps a copy."""

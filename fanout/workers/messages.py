@@ -21,6 +21,7 @@ __all__ = [
     "AskSubscribed",
     "Batch",
     "Complete",
+    "Corrected",
     "Message",
     "Published",
     "Reload",
@@ -61,6 +62,13 @@ class Batch:
     """In order."""
     origin: str | None = None
     """Client Identifier of the client that published all of them; None when they came from elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """Hub: these values that you have expire at another time than I said."""
+
+    values: tuple[Update, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +183,7 @@ class Report:
 Message = (
     SetUp
     | Batch
+    | Corrected
     | Complete
     | Verdicts
     | Reload

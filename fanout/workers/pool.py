@@ -28,7 +28,7 @@ from fanout.server.listeners import Listeners
 from fanout.workers.channel import encode
 from fanout.workers.doorman import new_arrivals
 from fanout.workers.figures import add_up
-from fanout.workers.messages import Batch, Message, Published, Reload, ReloadCertificates, Stop, Verdicts
+from fanout.workers.messages import Batch, Corrected, Message, Published, Reload, ReloadCertificates, Stop, Verdicts
 from fanout.workers.ownership import share_of
 from fanout.workers.process import WorkerProcess, WorkerState
 
@@ -173,6 +173,11 @@ class WorkerPool:
         if not self._workers:
             return  # each of them begins with what the replicas hold
         self._send(encode(Batch(updates, origin)))
+
+    def correct(self, values: Sequence[Update]) -> None:
+        """Tell every worker when values that it has expire, which was not known when they were fed."""
+        if self._workers:
+            self._send(encode(Corrected(tuple(values))))
 
     async def send_away(self, concerns: Concerned) -> int:
         """Disconnect clients that have a subscription of a kind, as a server does; return how many."""

@@ -34,6 +34,7 @@ from fanout.workers.messages import (
     AskSubscribed,
     Batch,
     Complete,
+    Corrected,
     Message,
     Reload,
     ReloadCertificates,
@@ -244,6 +245,9 @@ class _Life:
         match message:
             case Batch(updates, origin):
                 self._apply(updates, origin)
+                return
+            case Corrected(values):
+                self._replica.correct(values)
                 return
             case Verdicts():
                 self._ingress.answer(message)

@@ -36,7 +36,9 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.workers.channel import HIGH_BYTES
 from fanout.workers.ownership import owner_of
 from tests.support.certificates import Authority, client_context
+from tests.support.clients import publish_properties
 from tests.support.mosquitto import Mosquitto, load_retained, publish_all, publisher
+from tests.support.network import Proxy
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, processes_with, selector, watched
 from tests.support.raw_client import RawClient, ServerClosed
 from tests.support.waiting import wait_until
@@ -341,6 +343,42 @@ async def test_a_secondary_serves_its_replica_from_every_worker(mosquitto: Mosqu
         assert (await other.expect(Publish)).payload == b"on"
     for client in clients:
         await client.close()
+
+
+async def test_workers_keep_what_the_primary_keeps_for_longer_than_it_said(
+    mosquitto: Mosquitto, proxy: Proxy, nodes: Nodes
+) -> None:
+    """A copy of the same value without an expiry is not delivered again, and stays in every worker."""
+    settings = f'{QUICK}on_session_loss = "serve_stale"\n'
+    node = nodes.secondary(link(proxy.port, selector("plant/#"), settings=settings), settings=WORKERS)
+
+    def publish(*topics: str, **properties: int) -> None:
+        with publisher(mosquitto.port) as client:
+            values = ((topic, b"same") for topic in topics)
+            publish_all(client, values, properties=publish_properties(**properties))
+
+    publish("plant/kept", "plant/gone", MessageExpiryInterval=5)
+    await asyncio.to_thread(node.start)
+    await node.until_ready(deadline_s=DEADLINE_S)
+    proxy.accepting = False
+    proxy.cut()
+    await wait_until(lambda: not node.ready)
+    with publisher(mosquitto.port, client_id="fanout-edge-1-primary"):
+        pass  # ends the session: what is published now is not sent to it
+    publish("plant/kept")
+    proxy.accepting = True
+    await node.until_ready(deadline_s=DEADLINE_S)
+
+    async def held(name: str) -> list[bytes]:
+        async with await RawClient.connect(node.port, name) as client:
+            await client.subscribe(b"plant/#")
+            return [message.topic for message in await client.messages_until_ping()]
+
+    for name in (*ids_of(0, count=1, stem="k"), *ids_of(1, count=1, stem="k")):
+        async with asyncio.timeout(DEADLINE_S):
+            while b"plant/gone" in (found := await held(name)):
+                pass
+        assert found == [b"plant/kept"]
 
 
 async def refused(client: RawClient, topic: bytes) -> Ack:

@@ -17,7 +17,7 @@ from fanout.kept import store as module
 from fanout.kept.file import KeptFile, Sync
 from fanout.kept.store import KeptStore, stored_rows
 from fanout.replica.store import Replica
-from fanout.replica.update import Changes, Phase
+from fanout.replica.update import Changes, Phase, Update
 from tests.kept.pieces import contents, opened, value
 from tests.link.harness import logging_to
 from tests.support.waiting import wait_until
@@ -188,6 +188,20 @@ async def test_transactions_are_cut_by_bytes_also_after_an_outage(
         assert kept.stats().waiting_bytes == 0
     assert max(sizes) <= 110_000
     assert len(read(tmp_path / "r")) == 50
+
+
+async def test_a_corrected_expiry_is_written(tmp_path: Path) -> None:
+    """A copy that changes nothing else; a value that was removed behind it in the same batch stays removed."""
+    replica = Replica()
+    both = [(topic, b"1", 1, True, b"", 1, 10**20, 7, None) for topic in (b"a", b"b")]
+    async with started(tmp_path / "r") as kept:
+        kept.put("a", [changes_of(replica, *both)])
+        copies: list[Update] = [(*update[:6], 0, *update[7:]) for update in both]
+        kept.put("a", [replica.apply([*copies, value(b"b", b"")], phase=Phase.AUDIT)])
+        await committed(kept)
+    file = opened(tmp_path / "r")
+    assert [update[6] for piece in file.read("a") for update in piece] == [0]
+    file.close()
 
 
 async def test_a_writer_that_ends_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

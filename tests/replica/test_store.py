@@ -249,6 +249,10 @@ def test_an_unchanged_copy_corrects_the_expiry(make: Make, held: int, copy: int,
     replica.apply([update(b"a", expires_ns=NOW + held if held else 0)], phase=Phase.LIVE)
     changes = replica.apply([update(b"a", expires_ns=NOW + copy if copy else 0)], phase=Phase.AUDIT)
     assert changes.dispatch == []
+    other = make()
+    other.apply([update(b"a", expires_ns=NOW + held if held else 0)], phase=Phase.LIVE)
+    other.correct([*changes.corrected, update(b"gone", expires_ns=NOW)])
+    assert dict(other.view) == dict(replica.view)
     if expiry is not None:
         assert replica.remove_expired(expiry - 1).updates == []
         assert len(replica.remove_expired(expiry).updates) == 1
