@@ -74,6 +74,15 @@ class Setting:
         audit_s = self.audit_interval_s * 1.1 + 1.5 if self.max_queued_messages else 0.0
         return 4.0 + audit_s
 
+    @property
+    def proxied_horizon_s(self) -> float:
+        """The same of the node behind the proxy, whose link has no heartbeats over MQTT 3.1.1.
+
+        There the bridge bit keeps them from coming back, and a connection that swallows everything shows by a PINGREQ
+        without an answer: after twice the Keep Alive of 5 s.
+        """
+        return self.horizon_s if self.version == 5 else max(self.horizon_s, 12.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:

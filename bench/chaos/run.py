@@ -145,7 +145,7 @@ class _Run:
             selector("plant/#"),
             settings=self._link(session_expiry_s=self.setting.session_expiry_s, version=self.setting.version),
         )
-        return Edge(self._node("secondary", PROXIED, links), {"plant": ""}, self.setting.horizon_s)
+        return Edge(self._node("secondary", PROXIED, links), {"plant": ""}, self.setting.proxied_horizon_s)
 
     def _edge_b(self) -> Edge:
         links = link(
