@@ -85,15 +85,28 @@ def test_nothing_is_certain_of_a_killed_primary() -> None:
     assert not truth.is_stable("plant/b", since=started - 1)
 
 
-def test_nothing_is_certain_around_an_expiry() -> None:
+def test_nothing_is_certain_around_an_expiry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before and behind it there is."""
     now = time.monotonic()
-    for expires, certain in ((now + 100, True), (now + 1, False), (now - 1, False), (now - 100, True)):
+    for left_s, certain in ((100, True), (1, False), (-1, False), (-100, True)):
         truth = truth_of()
-        truth.sent("plant/a", Value(b"1", expires=expires))
-        truth.acknowledged("plant/a", Value(b"1", expires=expires))
+        value = Value(b"1", expires=now + 200)
+        truth.sent("plant/a", value)
+        truth.acknowledged("plant/a", value)
+        with monkeypatch.context() as later:
+            later.setattr(time, "monotonic", lambda left_s=left_s: now + 200 - left_s)
+            assert truth.is_stable("plant/a", since=time.monotonic()) is certain
+            assert (truth.held("plant/a") is not None) is (left_s > 0)
+
+
+def test_nothing_is_certain_behind_a_value_that_expired_before_it_was_acknowledged() -> None:
+    """The primary may have left the one before; the next value is certain again."""
+    truth = truth_of(a=b"1")
+    late = Value(b"2", expires=time.monotonic() - 100)
+    for value, certain in ((late, False), (Value(b"3"), True)):
+        truth.sent("plant/a", value)
+        truth.acknowledged("plant/a", value)
         assert truth.is_stable("plant/a", since=time.monotonic()) is certain
-        assert (truth.held("plant/a") is not None) is (expires > now)
 
 
 # --- the probe ---
@@ -166,6 +179,16 @@ def test_witness_finds_a_value_that_comes_twice(seen: Seen) -> None:
     assert not seen.found
     seen.get(b"3")
     assert seen.found
+
+
+def test_witness_knows_what_came_with_dup_only(seen: Seen) -> None:
+    """It may have been lost with a connection before; the value in front of it may come again, behind it."""
+    seen.get(b"1")
+    seen.get(b"2", dup=True)
+    seen.get(b"2", dup=True)
+    seen.witness._truth.begin_life()
+    seen.get(b"1")
+    assert not seen.found
 
 
 def test_witness_finds_an_older_value_after_a_newer_one(seen: Seen) -> None:
