@@ -24,7 +24,7 @@ __all__ = ["differences", "figures", "missing_sequences"]
 
 Mask = npt.NDArray[np.bool_]
 _NEVER = 2**62
-_STORED = (ChangeKind.NEW, ChangeKind.REPLACED, ChangeKind.REMOVED, ChangeKind.UNCHANGED)
+_STORED = (ChangeKind.NEW, ChangeKind.REPLACED, ChangeKind.REMOVED, ChangeKind.UNCHANGED, ChangeKind.REFUSED)
 
 
 class _Target:
@@ -272,7 +272,8 @@ def _last_values(published: Published, parts: Sequence[Rows]) -> tuple[Ints, Int
         order = np.full(len(published.names), -1, np.int64)
         order[topics] = np.arange(len(topics))  # the last of a topic wins
         seen = np.flatnonzero(order >= 0)
-        last[seen] = rows.at[stored][order[seen]]
+        kept = rows.change[stored] != ChangeKind.REFUSED  # what a limit keeps out leaves no value
+        last[seen] = np.where(kept, rows.at[stored], -1)[order[seen]]
         digest[seen] = rows.digest[stored][order[seen]]
     return last, digest
 

@@ -157,8 +157,8 @@ def _updates(
 ) -> tuple[tuple[UpdateSummary, ...], tuple[SelectorSummary, ...]]:
     """Return the summary of the updates, and apart from it the selectors where it would be too long with them."""
     summary = first_look.summarize_updates(updates)
-    rows = summary.take(ROWS_MAX + 1)
-    if len(rows) > ROWS_MAX:
+    rows = _bounded_rows(summary)
+    if rows is None:
         # Only then, since each of these reads all updates once more.
         proved = {(one.node, one.link, one.link_epoch) for one in completes}
         sessions = small_frame(
@@ -167,7 +167,7 @@ def _updates(
         selectors = tuple(SelectorSummary(**row) for row in collect_rows(first_look.list_selectors(updates)))
         folded = collect_rows(first_look.fold_sessions(summary, sessions=sessions))
         return tuple(UpdateSummary(**row) for row in folded), selectors
-    return tuple(UpdateSummary(**row.asDict()) for row in rows), ()
+    return tuple(UpdateSummary(**row) for row in rows), ()
 
 
 def collect_rows(frame: DataFrame) -> list[dict[str, Any]]:
@@ -176,13 +176,19 @@ def collect_rows(frame: DataFrame) -> list[dict[str, Any]]:
     Raises:
         ReportError: There are more than `ROWS_MAX`.
     """
-    rows = frame.take(ROWS_MAX + 1)
-    if len(rows) > ROWS_MAX:
+    rows = _bounded_rows(frame)
+    if rows is None:
         raise ReportError(
             f"a summary of the logs has more than {ROWS_MAX} rows",
             hint="Give the logs of fewer nodes at once, or directories with the files of fewer days (date=...) only",
         )
-    return [row.asDict() for row in rows]
+    return rows
+
+
+def _bounded_rows(frame: DataFrame) -> list[dict[str, Any]] | None:
+    """Return the rows by column name; None when there are more than `ROWS_MAX`."""
+    rows = frame.take(ROWS_MAX + 1)
+    return None if len(rows) > ROWS_MAX else [row.asDict() for row in rows]
 
 
 @contextmanager

@@ -103,6 +103,7 @@ def spark_session(*, master: str = LOCAL_MASTER, settings: Mapping[str, str] | N
     # Errors of PySpark 4 print a long JSON line besides raising; the raised error is enough.
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).disabled = True
+    logging.getLogger().addFilter(_is_not_of_py4j)  # once: a filter that is there is not added again
     active = SparkSession.getActiveSession()
     if active is not None:
         zone = active.conf.get("spark.sql.session.timeZone")
@@ -231,3 +232,8 @@ def _tail(log: IO[bytes]) -> str:
     log.seek(0, os.SEEK_END)
     log.seek(max(0, log.tell() - _LAUNCH_LOG_TAIL))
     return log.read().decode(errors="replace").strip()
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Say whether a record for the root logger is not py4j's on a JVM that ended during a call, which also raises."""
+    return record.msg != "Exception while sending command."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -81,6 +82,17 @@ def test_the_session_is_in_utc_and_quiet(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.sparkContext.uiWebUrl is None
     assert spark.sparkContext.pythonExec == "/nonexistent"
+
+
+@pytest.mark.spark
+def test_a_jvm_that_ends_in_a_call_is_not_told_beside_the_error(spark: SparkSession) -> None:
+    """Py4J tells the root logger of it with a traceback, and raises; other records go on."""
+    with spark_session():
+        shown = [
+            bool(logging.getLogger().filter(logging.LogRecord("root", logging.ERROR, "", 1, text, None, None)))
+            for text in ("Exception while sending command.", "something else")
+        ]
+    assert shown == [False, True]
 
 
 @pytest.mark.spark

@@ -9,6 +9,7 @@ apart, at least.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
@@ -36,6 +37,9 @@ KEY = ("kind", "node", "link", "selector", "stamp_primary")
 """What a distribution is of; a heartbeat has no selector and no stamp, so its last two are empty."""
 
 
+_CLOCKS_APART_US: Final = 3_600_000_000
+"""How far clocks are taken to differ."""
+
 OTHERS = "(others)"
 """Who stamped, for those that are too many to have figures each; no node can have this name."""
 
@@ -47,9 +51,11 @@ def propagation_cells(updates: DataFrame, *, window_us: int) -> DataFrame:
         updates: The rows of `updates`. Copies of retained values, rows without a stamp, rows published at the
             node
             itself and second copies of an update do not count.
-        window_us: The width of the windows. An update that was stamped by a clock ahead of the node's counts in the
-            window in which it was applied: whatever a publisher states, no window is in the future.
+        window_us: The width of the windows. An update that was stamped by a clock ahead of the node's by more than an
+            hour counts in the window in which it was applied: whatever a publisher states, no window is far in the
+            future.
     """
+    lag_us = sf.unix_micros("applied") - sf.unix_micros("origin")
     rows = updates.where(
         is_live()
         & sf.col("origin").isNotNull()
@@ -58,8 +64,10 @@ def propagation_cells(updates: DataFrame, *, window_us: int) -> DataFrame:
     ).select(
         sf.lit("propagation").alias("kind"),
         *KEY[1:],
-        sf.unix_micros(sf.least("origin", "applied")).alias("at_us"),
-        (sf.unix_micros("applied") - sf.unix_micros("origin")).alias("lag_us"),
+        sf.when(lag_us < -_CLOCKS_APART_US, sf.unix_micros("applied"))
+        .otherwise(sf.unix_micros("origin"))
+        .alias("at_us"),
+        lag_us.alias("lag_us"),
     )
     return _cells(rows, window_us=window_us)
 
