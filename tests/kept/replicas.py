@@ -14,7 +14,10 @@ from fanout.kept.replica import DiscReplica
 from fanout.replica.store import Replica
 from tests.link.harness import logging_to
 
-__all__ = ["Make", "direct_store", "disc_replicas"]
+__all__ = ["STORAGES", "Make", "direct_store", "replicas"]
+
+STORAGES = ("ram", "disc_only")
+"""What `replicas` makes: two kinds of replica that behave as one."""
 
 Make: TypeAlias = Callable[..., Replica]
 """Makes an empty replica, with the arguments of `Replica`."""
@@ -40,9 +43,12 @@ def direct_store(
 
 
 @contextmanager
-def disc_replicas(path: Path) -> Iterator[Make]:
-    """Give what makes replicas in one file, each with a store of its own."""
-    store = direct_store(path)
+def replicas(storage: str, directory: Path) -> Iterator[Make]:
+    """Give what makes replicas of one of `STORAGES`; those on disk are in one file, each in a store of its own."""
+    if storage == "ram":
+        yield Replica
+        return
+    store = direct_store(directory / "retained.sqlite")
     store.open(now_ns=1)
     numbers = count()
 

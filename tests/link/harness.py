@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,16 @@ from fanout.replica.update import Changes, Update
 from fanout.selection import Selector
 from tests.support.waiting import wait_until
 
-__all__ = ["RecordingSink", "Running", "SystemClock", "config_for", "logging_to", "running", "silent_logger"]
+__all__ = [
+    "RecordingSink",
+    "Running",
+    "SystemClock",
+    "config_for",
+    "logging_to",
+    "removals_by_turn",
+    "running",
+    "silent_logger",
+]
 
 
 class SystemClock:
@@ -139,6 +149,23 @@ class Running:
     def values(self) -> dict[str, bytes]:
         """Return the replica's topics and payloads."""
         return {topic.decode(): update[1] for topic, update in self.replica.values.items()}
+
+
+async def removals_by_turn(link: Running, *, until: str) -> list[int]:
+    """Return how many topics the link removed in each turn of the event loop that removed any, until a state."""
+    turn, removed = 0, Counter[int]()
+    dispatch = link.sink.dispatch
+
+    def count(changes: Changes) -> None:
+        removed[turn] += sum(not update[1] for update in changes.dispatch)
+        dispatch(changes)
+
+    link.sink.dispatch = count  # type: ignore[method-assign]
+    async with asyncio.timeout(60):
+        while link.sink.states()[-1:] != [until]:
+            turn += 1
+            await asyncio.sleep(0)
+    return list((+removed).values())
 
 
 def config_for(port: int, *selectors: Selector, **changes: Any) -> LinkConfig:

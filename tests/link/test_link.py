@@ -25,7 +25,7 @@ from fanout.replica.update import Changes
 from fanout.selection import Selector
 from tests.link.fake_primary import STAMPING, FakePrimary
 from tests.link.fake_server import FakeServer
-from tests.link.harness import Running, config_for, logging_to, running
+from tests.link.harness import Running, config_for, logging_to, removals_by_turn, running
 from tests.support.mosquitto import free_port
 
 VALUES = {b"plant/%d" % number: b"%d" % number for number in range(5000)}
@@ -214,23 +214,13 @@ async def test_a_tear_down_gives_turns_to_others(clients: int) -> None:
         await link.wait_state(LinkState.LIVE)
         link.sink.clear()
         link.sink.clients = clients
-        turn, removed = 0, dict[int, int]()
-        dispatch = link.sink.dispatch
-
-        def count_removals(changes: Changes) -> None:
-            removed[turn] = removed.get(turn, 0) + sum(not update[1] for update in changes.dispatch)
-            dispatch(changes)
-
-        link.sink.dispatch = count_removals  # type: ignore[method-assign]
         primary.has_session = False
         primary.retained.clear()
         server.cut()
-        while link.sink.states()[-1:] != ["live"]:
-            turn += 1
-            await asyncio.sleep(0)
-        assert sum(removed.values()) == count
-        assert max(removed.values()) <= TOPICS_MAX
-        assert max(removed.values()) * clients <= DELIVERIES_MAX
+        removed = await removals_by_turn(link, until="live")
+        assert sum(removed) == count
+        assert max(removed) <= TOPICS_MAX
+        assert max(removed) * clients <= DELIVERIES_MAX
         names = [event["name"] for event in link.sink.events]
         assert names.index("prepare_tear_down") < names.index("tear_down")
 

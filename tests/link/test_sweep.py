@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,26 +12,22 @@ from fanout.link.events import Applied, AuditEnded, Failed, SelectorComplete, Te
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState as S
 from fanout.link.teardown import DELIVERIES_MAX, TOPICS_MAX
-from fanout.replica.store import Replica
-from fanout.replica.update import Changes, Phase
+from fanout.replica.update import Phase
 from fanout.selection import Selector
-from tests.kept.replicas import Make, disc_replicas
+from tests.kept.replicas import STORAGES, Make, replicas
 from tests.link.fake_primary import FakePrimary, Pair, make_config
 from tests.link.fake_server import FakeServer
-from tests.link.harness import config_for, running
+from tests.link.harness import config_for, removals_by_turn, running
 
 COUNT = 3000
 PIECE = 100
 VALUES = {b"plant/%04d" % number: b"v%d" % number for number in range(COUNT)}
 
 
-@pytest.fixture(params=["memory", "disc_only"])
+@pytest.fixture(params=STORAGES)
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
-    """Return what makes replicas, in memory or in a file."""
-    if request.param == "memory":
-        yield Replica
-        return
-    with disc_replicas(tmp_path / "retained.sqlite") as make:
+    """Return what makes an empty replica of each kind."""
+    with replicas(request.param, tmp_path) as make:
         yield make
 
 
@@ -249,23 +244,12 @@ async def test_a_sweep_gives_turns_to_others() -> None:
             await link.wait_state(S.LIVE)
             link.sink.clear()
             link.sink.clients = clients
-            turn, removed = 0, dict[int, int]()
-            dispatch = link.sink.dispatch
-
-            def count_removals(changes: Changes) -> None:
-                removed[turn] = removed.get(turn, 0) + sum(not update[1] for update in changes.dispatch)
-                dispatch(changes)
-
-            link.sink.dispatch = count_removals  # type: ignore[method-assign]
             primary.has_session = False
             primary.retained.clear()
             server.cut()
-            async with asyncio.timeout(60):
-                while link.sink.states()[-1:] != ["live"]:
-                    turn += 1
-                    await asyncio.sleep(0)
-            assert sum(removed.values()) == COUNT
-            assert max(removed.values()) <= TOPICS_MAX
-            assert max(removed.values()) * clients <= DELIVERIES_MAX
+            removed = await removals_by_turn(link, until="live")
+            assert sum(removed) == COUNT
+            assert max(removed) <= TOPICS_MAX
+            assert max(removed) * clients <= DELIVERIES_MAX
             assert link.sink.named("tear_down") == []
             assert len(link.sink.recorded()) == COUNT

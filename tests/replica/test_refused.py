@@ -12,21 +12,18 @@ from fanout.replica.refused import LimitKeys
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Update, content_digest
 from fanout.selection import Selector
-from tests.kept.replicas import Make, disc_replicas
+from tests.kept.replicas import STORAGES, Make, replicas
 from tests.replica.passes import end_pass
 
 NOW = 1_700_000_000_000_000_000
 LARGE = b"12345"
 
 
-@pytest.fixture(params=["memory", "disc"])
+@pytest.fixture(params=STORAGES)
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
-    """Return what makes an empty replica, in memory or in a file."""
-    if request.param == "memory":
-        yield Replica
-        return
-    with disc_replicas(tmp_path / "retained.sqlite") as makes:
-        yield makes
+    """Return what makes an empty replica of each kind."""
+    with replicas(request.param, tmp_path) as make:
+        yield make
 
 
 def value(topic: bytes, payload: bytes = b"1", *, expires_ns: int = 0) -> Update:

@@ -13,7 +13,7 @@ from fanout.mqtt.topics import matches
 from fanout.replica.store import Replica
 from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_digest
 from fanout.selection import Selector
-from tests.kept.replicas import Make, disc_replicas
+from tests.kept.replicas import STORAGES, Make, replicas
 from tests.replica.passes import PassResult, end_pass
 
 NOW = 1_700_000_000_000_000_000
@@ -43,14 +43,11 @@ def update(
     )
 
 
-@pytest.fixture(params=["ram", "disc_only"])
+@pytest.fixture(params=STORAGES)
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     """Return what makes an empty replica of each kind."""
-    if request.param == "ram":
-        yield Replica
-    else:
-        with disc_replicas(tmp_path / "retained.sqlite") as make_one:
-            yield make_one
+    with replicas(request.param, tmp_path) as make:
+        yield make
 
 
 def kinds(changes: Changes) -> list[ChangeKind]:
