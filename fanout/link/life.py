@@ -319,7 +319,7 @@ class SessionLife:
         if isinstance(stage, Rehearsal) and stage.done:
             self._primary.system_topics.note_answer()
             self._primary.learn(stage.fence, stage.order, stage.why)
-            self._primary.is_mosquitto = stage.order is Order.KNOWN and self._primary.node is None
+            self._primary.is_mosquitto = stage.is_mosquitto
             if self._control.refusal:
                 self.tell(ControlRefused(self._control.refusal))
             self._begin_sync(compare=False)

@@ -43,8 +43,9 @@ TRIALS = 3
 """How often a fence must come in front of PINGRESP at a primary whose order is not known."""
 _BY_WILDCARD = {SERVER_FENCE: b"$SYS/+/version"}
 """How the primary's own fence is asked for with a wildcard."""
-_IN_ORDER = b"mosquitto"
-"""How the version of a primary begins whose order is known."""
+_MOSQUITTO = b"mosquitto"
+_FANOUT = b"fanout"
+"""How the versions begin of primaries whose order is known. A fanout node over MQTT 3.1.1 cannot say so in CONNACK."""
 _OVERTAKEN = "the primary's answers overtake its retained messages"
 _NO_FENCE = (
     "no retained message could be had that marks the end of a set; allow the link's user to read $SYS/broker/version,"
@@ -79,6 +80,7 @@ class Rehearsal(Stage):
         fence: Topic of the fence; None while none is known.
         order: Whether the primary answers in order.
         why: Why it is not known to, in words; empty when it is.
+        is_mosquitto: Whether it calls itself Mosquitto.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Rehearsal(Stage):
         self.fence: bytes | None = None
         self.order = Order.NONE if wants_fence else Order.KNOWN
         self.why = ""
+        self.is_mosquitto = False
         self._outgoing = outgoing
         self._control = control
         self._asks_system = wants_fence and asks_system
@@ -165,8 +168,9 @@ class Rehearsal(Stage):
         else:
             self.fence = topic
             self._fence_came = True
-            if topic == SERVER_FENCE and payload.startswith(_IN_ORDER):
+            if topic == SERVER_FENCE and payload.startswith((_MOSQUITTO, _FANOUT)):
                 self.order = Order.KNOWN
+                self.is_mosquitto = payload.startswith(_MOSQUITTO)
         self._answer(now)
 
     def receive_pingresp(self, now: float) -> None:

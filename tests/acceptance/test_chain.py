@@ -114,6 +114,17 @@ def test_chain_mirrors_with_stamps(nodes: Nodes) -> None:
         assert "primary" in {one["link"] for one in read_events(node.log_directory) if one["event"] == "heartbeat"}
 
 
+def test_round_number_of_topics_is_proved_over_mqtt_3_1_1(nodes: Nodes) -> None:
+    """A limit of the primary could be 100, but a fanout node has none, and is known although CONNACK cannot say so."""
+    hub = nodes.primary().started()
+    with publisher(hub.port) as client:
+        publish_all(client, [(f"plant/{number}", b"1") for number in range(100)])
+    settings = 'version = 4\nretain_policy = "bridge"\n' + QUICK
+    old = nodes.secondary(link(hub.port, selector("plant/#"), settings=settings), name="old").started()
+    (state,) = old.probe()[1]["links"]
+    assert (state["ready"], state["topics"], state["evidence"]) == (True, 100, "barrier")
+
+
 def test_chain_is_repaired_from_the_top(nodes: Nodes) -> None:
     """T19: when the primary is restarted, each hop tears down and is ready again with what is published then.
 

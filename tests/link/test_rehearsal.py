@@ -144,9 +144,11 @@ def test_a_late_version_shows_that_answers_overtake() -> None:
     assert "overtake" in case.rehearsal.why
 
 
-@pytest.mark.parametrize(("version", "trials"), [(b"mosquitto version 2.0.11", 1), (b"other 1.0", TRIALS)])
-def test_the_order_of_mosquitto_is_known(version: bytes, trials: int) -> None:
-    """Another primary with the same topic has to show it."""
+@pytest.mark.parametrize(
+    ("version", "trials"), [(b"mosquitto version 2.0.11", 1), (b"fanout version 1.0", 1), (b"other 1.0", TRIALS)]
+)
+def test_the_order_of_mosquitto_and_of_fanout_is_known(version: bytes, trials: int) -> None:
+    """Another primary with the same topic has to show it; and what a Mosquitto counts, a fanout node does not."""
     case = Case()
     case.come_back()
     for _ in range(trials):
@@ -155,6 +157,7 @@ def test_the_order_of_mosquitto_is_known(version: bytes, trials: int) -> None:
         case.pong()
     assert case.is_done()
     assert case.rehearsal.order is (Order.KNOWN if trials == 1 else Order.LIKELY)
+    assert case.rehearsal.is_mosquitto is version.startswith(b"mosquitto")
 
 
 def test_a_primary_that_needs_no_fence_is_not_asked_for_one() -> None:
