@@ -25,6 +25,8 @@ _AGAIN_S = 0.2
 class _Life:
     payload: bytes
     seen: int
+    primary: int
+    """Life of the primary, as `Truth.life` counts them, in which it came."""
 
 
 class Witness:
@@ -117,14 +119,15 @@ class Witness:
         self.values[topic] = message
         life = self._lives.get(topic)
         if life is None:
-            self._lives[topic] = _Life(payload, 1)
+            self._lives[topic] = _Life(payload, 1, self._truth.life)
             return
         if message.dup:  # sent again because it was not acknowledged, and marked so; it may not have come before
             if payload != life.payload:
-                self._lives[topic] = _Life(payload, 1)
+                self._lives[topic] = _Life(payload, 1, self._truth.life)
             return
         if payload == life.payload:
             life.seen += 1
+            life.primary = self._truth.life
             most = self._truth.publishes[self._topic_at_primary(topic), payload]
             if message.retain or life.seen > most:
                 self._violated(
@@ -132,6 +135,8 @@ class Witness:
                     f"{', with RETAIN' if message.retain else ''}; it was published {most} times"
                 )
             return
-        if number_of(payload) < number_of(life.payload) and self._truth.life_of(life.payload) == self._truth.life:
+        # One that came before the primary was restarted may have been published again since, and not come again yet.
+        since = min(life.primary, self._truth.life_of(life.payload))
+        if number_of(payload) < number_of(life.payload) and since == self._truth.life:
             self._violated(f"{self.name} got the value {number_of(payload)} of {topic} after {number_of(life.payload)}")
-        self._lives[topic] = _Life(payload, 1)
+        self._lives[topic] = _Life(payload, 1, self._truth.life)

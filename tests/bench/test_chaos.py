@@ -202,6 +202,18 @@ def test_witness_finds_an_older_value_after_a_newer_one(seen: Seen) -> None:
     assert not seen.found
 
 
+def test_witness_goes_by_the_life_in_which_the_newer_value_came(seen: Seen) -> None:
+    """Published again behind a restart, it has not come again while the session that the primary kept is caught up."""
+    seen.get(b"3")
+    seen.witness._truth.begin_life()
+    seen.witness._truth.sent("plant/a", Value(b"3"))
+    seen.get(b"2")
+    seen.get(b"3")
+    assert not seen.found
+    seen.get(b"2")
+    assert "got the value 2 of plant/a after 3" in seen.found.pop()
+
+
 def test_witness_lets_pass_what_is_right(seen: Seen) -> None:
     """Duplicates that are marked, and a value that comes again after the topic was gone."""
     seen.get(b"1")
