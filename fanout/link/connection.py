@@ -163,7 +163,7 @@ class LinkConnection(asyncio.BufferedProtocol):
                 await self.closed.wait()
         except TimeoutError:
             self._transport.abort()
-            await self.closed.wait()
+            self._finish()
 
     # --- reading ahead, and gathering ---
 
@@ -253,8 +253,6 @@ async def connect(protocol: LinkConnection, address: Address, *, receive_buffer_
                 endpoint = _make_socket(family, kind, number, receive_buffer_bytes=receive_buffer_bytes)
                 try:
                     await loop.sock_connect(endpoint, place)
-                    protocol.socket = endpoint
-                    await loop.create_connection(lambda: protocol, sock=endpoint)
                 except OSError as error:
                     endpoint.close()
                     reason = _reason(error)
@@ -262,6 +260,8 @@ async def connect(protocol: LinkConnection, address: Address, *, receive_buffer_
                     endpoint.close()
                     raise
                 else:
+                    protocol.socket = endpoint
+                    await _hand_socket(endpoint, protocol)
                     return
     except TimeoutError:
         reason = f"no answer within {timeout_s:g} s"
@@ -270,6 +270,20 @@ async def connect(protocol: LinkConnection, address: Address, *, receive_buffer_
     raise PrimaryUnreachable(
         f"cannot connect to {address}: {reason}", hint="Check that the primary runs and can be reached from here"
     )
+
+
+async def _hand_socket(endpoint: socket.socket, protocol: LinkConnection) -> None:
+    """Give a connected socket to a protocol; who cancels that closes the protocol, and finds it with its transport.
+
+    So a cancellation waits the one or two turns that it takes: uvloop closes a transport that is given up in between,
+    and never tells the protocol that it is lost.
+    """
+    handing = asyncio.ensure_future(asyncio.get_running_loop().create_connection(lambda: protocol, sock=endpoint))
+    try:
+        await asyncio.shield(handing)
+    except asyncio.CancelledError:
+        await asyncio.wait([handing])
+        raise
 
 
 def _reason(error: OSError) -> str:

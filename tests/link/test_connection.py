@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
+import uvloop
 
 from fanout.config import Address
 from fanout.errors import PrimaryUnreachable
@@ -276,6 +277,34 @@ async def test_close_does_not_wait_for_a_peer_that_does_not_read() -> None:
         case.connection.write(b"x" * 50_000_000)
         await asyncio.wait_for(case.connection.close(), 5)
         assert case.connection.closed.is_set()
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_an_attempt_that_is_cancelled_as_it_succeeds_can_be_closed(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """In the very turn in which the protocol got its transport: uvloop would never tell it of the end."""
+    attempt: asyncio.Task[None]
+
+    class Cancelling(LinkConnection):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            attempt.cancel()
+
+    async def cancel_and_close(listener: socket.socket) -> bool:
+        nonlocal attempt
+        connection = Cancelling(on_data=lambda data: None, on_closed=lambda: None, read_ahead_bytes_max=1)
+        address = Address("mqtt", "127.0.0.1", listener.getsockname()[1])
+        attempt = asyncio.create_task(connect(connection, address, receive_buffer_bytes=1 << 16, timeout_s=5.0))
+        await asyncio.wait([attempt], timeout=5)
+        assert attempt.cancelled()
+        await asyncio.wait_for(connection.close(), 0.5)
+        return connection.closed.is_set()
+
+    with socket.socket() as listener, asyncio.Runner(loop_factory=loop_factory) as runner:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        assert runner.run(cancel_and_close(listener))
 
 
 async def test_reading_stops_while_the_peer_does_not_read() -> None:
