@@ -69,6 +69,10 @@ def explain(
         final = {name: target["final"][name] for name in ("different", "absent", "extra")}
         if any(final.values()):
             unexplained.append(f"final values of {target['node']} {target['filter']}: {final}")
+    for row in () if completeness["missing"] is None else _rows(scratch / "completeness", "missing"):
+        at = row["origin"]
+        if row["known"] and row["cause"] == "live" and not any(window.explains(row["node"], at) for window in windows):
+            unexplained.append(f"{row['node']} lost an update of {row['topic']} at {at:%H:%M:%S.%f} while it was live")
     epochs = _rows(scratch / "snapshots", "snapshots")
     for number, row in enumerate(epochs):
         first = not number or (row["node"], row["node_epoch"]) != tuple(
@@ -82,7 +86,11 @@ def explain(
         if not any(window.explains(row["node"], row["first_lacking"]) for window in windows):
             at = f"{row['first_lacking']:%H:%M:%S.%f}"
             unexplained.append(f"{row['topic']} stalled at {row['node']} from {at} on without a fault")
+    causes: Counter[str] = Counter()
+    for target in completeness["targets"]:
+        causes.update((target["stamped"] or target["unstamped"])["causes"])
     figures = {
+        "missing_by_cause": ", ".join(f"{cause} {number}" for cause, number in causes.items() if number),
         "epochs": len(epochs),
         "tear_downs": sum(row["tear_downs"] for row in epochs),
         "stalled_topics": len(stalled),
@@ -111,4 +119,5 @@ def _rows(directory: Path, table: str) -> list[dict[str, Any]]:
         for name, value in row.items():
             if isinstance(value, datetime) and value.tzinfo is None:
                 row[name] = value.replace(tzinfo=UTC)
-    return sorted(rows, key=lambda row: (row["node"], str(row.get("begin", row.get("first_lacking")))))
+    times = ("begin", "first_lacking", "origin")
+    return sorted(rows, key=lambda row: (row["node"], str(next(row[name] for name in times if name in row))))

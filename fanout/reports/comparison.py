@@ -5,12 +5,17 @@ Every query is one of the transforms; nothing is computed here but shares and bo
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections import defaultdict
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from fanout.reports import buckets
 from fanout.reports.document import (
+    CompletenessPoint,
+    CompletenessSection,
+    CompletenessSeries,
     DifferingTopic,
     MissingUpdate,
     Parameters,
@@ -21,6 +26,7 @@ from fanout.reports.document import (
 from fanout.reports.figures import (
     FinalFigures,
     Listed,
+    MissingCauses,
     StampedFigures,
     UnstampedFigures,
     percent,
@@ -31,12 +37,22 @@ from fanout.reports.reading import Tables, collect_rows
 from fanout.reports.schemas import PHASE_LIVE
 from fanout.reports.scope import Group, Scope, Target
 from fanout.reports.survey import Survey
-from fanout.reports.transforms import holes, multisets, prefixes, rows, state, words
+from fanout.reports.transforms import absences, holes, multisets, prefixes, rows, state, words
 
-__all__ = ["Comparison"]
+__all__ = ["ByIdentity", "Comparison"]
 
 _HOLES_BROADCAST_MAX: Final = 500_000
 """Words with holes, of about 100 bytes each, that are sent to the rows instead of shuffling the rows."""
+
+
+class ByIdentity(NamedTuple):
+    """What the updates with a stamp show; all but the figures are None without any."""
+
+    figures: dict[int, StampedFigures]
+    """By target."""
+    prefixes: Listed[PrefixFigures] | None
+    missing: Listed[MissingUpdate] | None
+    over_time: CompletenessSection | None
 
 
 class Comparison:
@@ -61,6 +77,7 @@ class Comparison:
         self._updates = tables.updates
         self._sources = rows.source_rows(tables.updates, spark=spark, scope=scope)
         self._targets = rows.targets_frame(spark, scope)
+        self._absences = absences.absences_of_targets(absences.link_absences(tables.events), spark=spark, scope=scope)
 
     def reference_sequences(self) -> tuple[ReferenceSequences, ...]:
         """Return what a primary's own log holds of its sequences; nothing for other references."""
@@ -82,17 +99,15 @@ class Comparison:
             for row in collect_rows(found)
         )
 
-    def stamped(
-        self, sequences: tuple[ReferenceSequences, ...]
-    ) -> tuple[dict[int, StampedFigures], Listed[PrefixFigures] | None, Listed[MissingUpdate] | None]:
-        """Return the figures by identity of each target, and the lists of prefixes and missing updates.
+    def stamped(self, sequences: tuple[ReferenceSequences, ...]) -> ByIdentity:
+        """Return the figures by identity of each target, by prefix, over time, and the list of missing updates.
 
         Args:
             sequences: `reference_sequences`.
         """
         targets = self._scope.targets_of("stamped")
         if not targets:
-            return {}, None, None
+            return ByIdentity({}, None, None, None)
         published = self._sources.where(words.stamped(self._scope) & (sf.col("phase") == PHASE_LIVE))
         if self._scope.reference.stamps:
             # By its clock, which is that of its own stamps: a publisher's clock may be far off.
@@ -112,10 +127,12 @@ class Comparison:
             total = sum(row["missing"] for row in counts.values())
             few_holes = sum(row["hole_words"] for row in counts.values()) <= _HOLES_BROADCAST_MAX
             copies = holes.latest_copies(logged)
-            absent = holes.absent_updates(wanted, words=merged, copies=copies, few_holes=few_holes).persist()
-            superseded = self._count_superseded(absent) if total else {}
+            lost = holes.absent_updates(wanted, words=merged, copies=copies, few_holes=few_holes)
+            absent = absences.with_cause(lost, absences=self._absences).persist()
+            kinds = self._count_kinds(absent) if total else {}
             listed = self._list_missing(absent) if total else ()
             by_prefix = self._list_prefixes(wanted, absent) if self._depth else None
+            over_time = self._over_time(wanted, absent)
             self._parquet.write("missing", self._with_names(absent))
         finally:
             if absent is not None:
@@ -126,28 +143,30 @@ class Comparison:
         figures = {
             target.id: _stamped_figures(
                 counts.get(target.id, {}),
-                superseded.get(target.id, 0),
+                kinds.get(target.id, {}),
                 absent=lacking[target.group],
                 unidentified=unidentified.get(target.id, 0),
             )
             for target in targets
         }
-        return figures, by_prefix, Listed[MissingUpdate](total=total, listed=listed)
+        return ByIdentity(figures, by_prefix, Listed[MissingUpdate](total=total, listed=listed), over_time)
 
     def unstamped(self) -> tuple[dict[int, UnstampedFigures], Listed[RepeatedTopic] | None]:
         """Return the bounds of each target without stamps, and the topics on which a loss can stay unseen."""
         targets = self._scope.targets_of("unstamped")
         if not targets:
             return {}, None
-        seen = multisets.reference_multiset(
+        gaps = any(target.gaps_us for target in targets)
+        published = multisets.reference_rows(
             self._sources, scope=self._scope, targets_frame=self._targets, targets=targets
         )
+        seen = multisets.reference_multiset(published, scope=self._scope, gaps=gaps)
         logged = self._with_spans(
             rows.target_rows(self._updates, spark=self._spark, scope=self._scope, targets=targets)
         )
-        by_topic = multisets.sum_by_topic(
-            multisets.value_differences(seen, nodes=multisets.node_multiset(logged, settle_us=self._scope.settle_us))
-        ).persist()
+        got = multisets.node_multiset(logged, settle_us=self._scope.settle_us)
+        differences = multisets.value_differences(seen, nodes=got)
+        by_topic = multisets.sum_by_topic(differences).persist()
         try:
             counts = {row["target"]: row for row in collect_rows(multisets.count_multisets(by_topic))}
             repeated = collect_rows(
@@ -157,8 +176,17 @@ class Comparison:
             )
         finally:
             by_topic.unpersist()
+        causes: dict[int, MissingCauses] = {}
+        if any(row["missing"] for row in counts.values()):
+            found = multisets.count_causes(differences, rows=published, absences=self._absences, gaps=gaps)
+            causes = {row.pop("target"): MissingCauses(**row) for row in collect_rows(found)}
         figures = {
-            target.id: _unstamped_figures(counts.get(target.id, {}), self._extra_is_known(target)) for target in targets
+            target.id: _unstamped_figures(
+                counts.get(target.id, {}),
+                causes.get(target.id, MissingCauses()),
+                extra_is_known=self._extra_is_known(target),
+            )
+            for target in targets
         }
         listed = tuple(
             RepeatedTopic(**self._place(row["target"]), topic=row["topic"], reference_updates=row["seen_sure"])
@@ -236,9 +264,36 @@ class Comparison:
         most = by_source.groupBy("target").agg(sf.max("updates").alias("updates"))
         return {row["target"]: row["updates"] for row in collect_rows(most)}
 
-    def _count_superseded(self, absent: DataFrame) -> dict[int, int]:
-        found = absent.groupBy("target").agg(sf.count_if(sf.col("known") & sf.col("superseded")).alias("superseded"))
-        return {row["target"]: row["superseded"] for row in collect_rows(found)}
+    def _count_kinds(self, absent: DataFrame) -> dict[int, dict[str, int]]:
+        """Return, by target, how many of the missing updates were superseded, and how many had each cause."""
+        kinds = {"superseded": sf.col("superseded")}
+        kinds |= {cause: sf.col("cause") == cause for cause in (*absences.CAUSES, absences.UNEXPLAINED)}
+        found = absent.groupBy("target").agg(
+            *(sf.count_if(sf.col("known") & is_one).alias(name) for name, is_one in kinds.items())
+        )
+        return {row.pop("target"): row for row in collect_rows(found)}
+
+    def _over_time(self, wanted: DataFrame, absent: DataFrame) -> CompletenessSection:
+        spans = [self._survey.log_span_us(node) for node in self._survey.roles]
+        width_us = buckets.window_us(max(end for _, end in spans) - min(begin for begin, _ in spans))
+        by_target = prefixes.count_windows(
+            wanted, absent=absent, window_us=width_us, repeats=not self._scope.stamped_once
+        )
+        by_link = (
+            self._with_names(by_target)
+            .groupBy("node", "link", "window_us")
+            .agg(*(sf.sum(name).alias(name) for name in ("expected", "missing", "unknown")))
+        )
+        series: dict[tuple[str, str], list[CompletenessPoint]] = defaultdict(list)
+        for row in collect_rows(by_link.orderBy("node", "link", "window_us")):
+            series[row.pop("node"), row.pop("link")].append(CompletenessPoint(at=time_of(row.pop("window_us")), **row))
+        return CompletenessSection(
+            window_s=width_us // 1_000_000,
+            series=tuple(
+                CompletenessSeries(node=node, link=link, points=tuple(points))
+                for (node, link), points in series.items()
+            ),
+        )
 
     def _list_missing(self, absent: DataFrame) -> tuple[MissingUpdate, ...]:
         first = absent.where("known").orderBy("origin_us", "primary", "epoch", "sequence", "target")
@@ -251,6 +306,7 @@ class Comparison:
                 sequence=row["sequence"],
                 origin=time_of(row["origin_us"]),
                 superseded=row["superseded"],
+                cause=row["cause"],
             )
             for row in collect_rows(first.limit(self._list_limit))
         )
@@ -310,13 +366,13 @@ class Comparison:
 
 
 def _stamped_figures(
-    counts: dict[str, Any], superseded: int, *, absent: int | None, unidentified: int
+    counts: dict[str, Any], kinds: dict[str, int], *, absent: int | None, unidentified: int
 ) -> StampedFigures:
     """Return the figures of one target.
 
     Args:
         counts: Of `words.count_words`.
-        superseded: Of the missing.
+        kinds: How many of the missing were superseded, and had each cause.
         absent: How many updates the reference's log lacks; None when nobody can know.
         unidentified: How many that the target selects carry no stamp.
     """
@@ -333,7 +389,8 @@ def _stamped_figures(
     whole = expected + unidentified + (unseen or 0)
     return StampedFigures(
         **values,
-        superseded=superseded,
+        superseded=kinds.get("superseded", 0),
+        causes=MissingCauses(**{name: number for name, number in kinds.items() if name != "superseded"}),
         complete_percent=None if unknown or doubtful or absent is None else percent(there, expected),
         complete_percent_at_least=None if absent is None else percent(there - unknown, whole),
         complete_percent_at_most=percent(there + doubtful, expected + doubtful),
@@ -342,12 +399,13 @@ def _stamped_figures(
     )
 
 
-def _unstamped_figures(counts: dict[str, Any], extra_is_known: bool) -> UnstampedFigures:
+def _unstamped_figures(counts: dict[str, Any], causes: MissingCauses, *, extra_is_known: bool) -> UnstampedFigures:
     seen, missing = counts.get("reference_updates", 0), counts.get("missing", 0)
     return UnstampedFigures(
         reference_updates=seen,
         node_updates=counts.get("node_updates", 0),
         missing_at_least=missing,
+        causes=causes,
         unknown=counts.get("unknown", 0),
         extra_at_least=counts.get("extra", 0) if extra_is_known else None,
         topics=counts.get("topics", 0),

@@ -18,6 +18,9 @@ from fanout.reports.scope import Basis, ReferenceKind
 __all__ = [
     "Attempt",
     "ClockDifference",
+    "CompletenessPoint",
+    "CompletenessSection",
+    "CompletenessSeries",
     "DifferingTopic",
     "Inputs",
     "LagPoint",
@@ -167,6 +170,32 @@ class PrefixFigures(Value):
     """Of what the reference saw, with the unknown counted as there."""
 
 
+class CompletenessPoint(Value):
+    """The updates by identity that were stamped in one window."""
+
+    at: AwareDatetime
+    """The window's begin."""
+    expected: int
+    missing: int
+    unknown: int
+
+
+class CompletenessSeries(Value):
+    """What one link had to get over time, over all of its selectors; windows in which that was nothing are left out."""
+
+    node: str
+    link: str
+    points: tuple[CompletenessPoint, ...]
+
+
+class CompletenessSection(Value):
+    """Updates by identity over time."""
+
+    window_s: int
+    """The width of the windows."""
+    series: tuple[CompletenessSeries, ...]
+
+
 class MissingUpdate(Value):
     """One update that a node lacks."""
 
@@ -180,6 +209,8 @@ class MissingUpdate(Value):
     origin: AwareDatetime
     superseded: bool
     """Whether a later value of the topic came in a snapshot or audit."""
+    cause: Literal["restart", "new_epoch", "resumed", "away", "audit", "live"]
+    """What the link was doing; see `MissingCauses`."""
 
 
 class DifferingTopic(Value):
@@ -337,6 +368,8 @@ class Report(Value):
     """What a reader must know to read the figures right."""
     targets: tuple[TargetReport, ...] = ()
     prefixes: Listed[PrefixFigures] | None = None
+    over_time: CompletenessSection | None = None
+    """Null when no target has stamps."""
     missing: Listed[MissingUpdate] | None = None
     """Null when no target has stamps."""
     differing: Listed[DifferingTopic] | None = None

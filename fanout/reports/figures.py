@@ -17,6 +17,7 @@ __all__ = [
     "FinalFigures",
     "LagFigures",
     "Listed",
+    "MissingCauses",
     "StampedFigures",
     "UnstampedFigures",
     "Value",
@@ -63,6 +64,27 @@ class Listed(Value, Generic[Item]):
     listed: tuple[Item, ...]
 
 
+class MissingCauses(Value):
+    """Missing updates by what the link was doing when they were published, as its log says; together all of them.
+
+    Without stamps a value says when it was lost only if it came once, so all but `live` are upper bounds, and `live` a
+    lower one.
+    """
+
+    restart: int = 0
+    """Its node was down, or had not held everything again yet."""
+    new_epoch: int = 0
+    """It was away, and the session was gone: the snapshot behind it brings the newest value of each topic only."""
+    resumed: int = 0
+    """It was away, or stalled, and its session went on: the primary had not kept everything for it."""
+    away: int = 0
+    """It was away, and not live again before the end of its log."""
+    audit: int = 0
+    """It was live, and the next audit found that the primary had dropped something."""
+    live: int = 0
+    """It was live, and nothing in its log says why."""
+
+
 class StampedFigures(Value):
     """Updates by identity. expected = applied + reobtained + conflated + missing + unknown."""
 
@@ -80,6 +102,8 @@ class StampedFigures(Value):
     """Those that its log lacks in a gap of the log: lost by the log or by the node, nobody knows."""
     superseded: int
     """Of the missing: a later value of the topic came in a snapshot or audit."""
+    causes: MissingCauses
+    """Of the missing."""
     pending: int
     """Updates in the covered span that are too young to be judged; not part of `expected`."""
     pending_applied: int
@@ -115,6 +139,8 @@ class UnstampedFigures(Value):
     """Updates that the reference saw in the common window, gaps of the node's log apart."""
     node_updates: int
     missing_at_least: int
+    causes: MissingCauses
+    """Of those."""
     unknown: int
     """Updates of the reference that fell into a gap of the node's log."""
     extra_at_least: int | None

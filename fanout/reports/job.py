@@ -141,13 +141,15 @@ def make_completeness_report(
         comparison = Comparison(spark, tables, survey=survey, scope=scope, parameters=parameters, parquet=out)
         progress("updates by identity")
         sequences = comparison.reference_sequences()
-        stamped, prefixes, missing = comparison.stamped(sequences)
+        by_identity = comparison.stamped(sequences)
         progress("updates by value")
         unstamped, repeated = comparison.unstamped()
         progress("final values")
         finals, differing = comparison.finals()
         targets = tuple(
-            _target_report(target, scope, stamped.get(target.id), unstamped.get(target.id), finals[target.id])
+            _target_report(
+                target, scope, by_identity.figures.get(target.id), unstamped.get(target.id), finals[target.id]
+            )
             for target in scope.targets
         )
         progress("lag")
@@ -161,8 +163,9 @@ def make_completeness_report(
             window=_describe_window(survey, scope),
             notices=scope.notices,
             targets=targets,
-            prefixes=prefixes,
-            missing=missing,
+            prefixes=by_identity.prefixes,
+            over_time=by_identity.over_time,
+            missing=by_identity.missing,
             differing=differing,
             repeated=repeated,
             lag=describe_lag(tables, survey=survey, parquet=out),

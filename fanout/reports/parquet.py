@@ -21,7 +21,7 @@ _PLACE: Final = "node string, link string, selector string"
 
 TABLES: Final = {
     "missing": f"{_PLACE}, topic string, primary string, epoch bigint, sequence bigint, origin timestamp, "
-    "known boolean, superseded boolean",
+    "known boolean, superseded boolean, cause string",
     "final_values": f"{_PLACE}, topic string, verdict string",
     "lag": "kind string, node string, link string, selector string, stamp_primary string, window timestamp, "
     "bucket bigint, rows bigint, least_us bigint, most_us bigint",

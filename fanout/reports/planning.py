@@ -171,6 +171,7 @@ def _targets(
             covered_until_us=until_us,
             settled_until_us=settled_us,
             gaps_us=gaps_us,
+            offset_us=offset_us,
             behind_us=behind_us,
             silent_after_us=silent_after_us,
         )

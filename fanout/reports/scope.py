@@ -93,6 +93,8 @@ class Target:
     """Updates after this are too young to be judged."""
     gaps_us: tuple[tuple[int, int], ...]
     """Spans (after, until) in which the node's log may lack rows: what it lacks of them is unknown."""
+    offset_us: int = 0
+    """What to subtract from a time by the node's clock to get one by its group's."""
     behind_us: int = 0
     """By how much the node's log ends before `covered_until_us`, without a stop that would say why; 0 when it does not.
 

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from fanout.reports.document import (
     Attempt,
     ClockDifference,
+    CompletenessPoint,
+    CompletenessSection,
+    CompletenessSeries,
     DifferingTopic,
     Inputs,
     LagPoint,
@@ -34,6 +37,7 @@ from fanout.reports.figures import (
     FinalFigures,
     LagFigures,
     Listed,
+    MissingCauses,
     StampedFigures,
     UnstampedFigures,
     percent,
@@ -78,6 +82,7 @@ def stamped(
         expected=expected,
         applied=expected - missing - unknown - counts["reobtained"] - counts["conflated"],
         missing=missing,
+        causes=MissingCauses(new_epoch=missing),
         unknown=unknown,
         **counts,
         unseen=unseen,
@@ -93,6 +98,7 @@ def unstamped(*, seen: int = 100, missing: int = 0) -> UnstampedFigures:
         reference_updates=seen,
         node_updates=seen - missing,
         missing_at_least=missing,
+        causes=MissingCauses(resumed=missing // 2, live=missing - missing // 2),
         unknown=0,
         extra_at_least=None,
         topics=9,
@@ -210,6 +216,21 @@ def report(*targets: TargetReport, hostile: bool = False, fail_under: float | No
                 ),
             ),
         ),
+        over_time=CompletenessSection(
+            window_s=5,
+            series=(
+                CompletenessSeries(
+                    node=name,
+                    link="up",
+                    points=tuple(
+                        CompletenessPoint(
+                            at=BEGIN + timedelta(seconds=5 * number), expected=100, missing=number % 7 // 6, unknown=0
+                        )
+                        for number in range(60)
+                    ),
+                ),
+            ),
+        ),
         missing=Listed[MissingUpdate](
             total=1234,
             listed=tuple(
@@ -223,6 +244,7 @@ def report(*targets: TargetReport, hostile: bool = False, fail_under: float | No
                     sequence=number,
                     origin=BEGIN,
                     superseded=number % 2 == 0,
+                    cause="new_epoch",
                 )
                 for number in range(20)
             ),

@@ -47,6 +47,10 @@ class Expected:
     """The figures of one selector."""
 
     updates: Counter[str] = field(default_factory=Counter)
+    causes: Counter[str] = field(default_factory=Counter)
+    """Of the missing."""
+    over_time: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """By whole seconds of Unix time: expected, missing and unknown."""
     finals: Counter[str] = field(default_factory=Counter)
     missing: set[Identity] = field(default_factory=set)
 
@@ -139,6 +143,13 @@ class Oracle:
                 settled_us = ends_us - self.settle_us
         return Span(from_us, until_us, settled_us, silent_us, gaps)
 
+    def _away(self, node: NodeLog, link: Row) -> list[tuple[int, int, str]]:
+        """Return `absences` by the reference's clock."""
+        of_link = [row for row in node.updates if row["link"] == link["name"] and row["sequence"] is not None]
+        held = self._held(node, link)
+        offset = self._offset(of_link, held[1]) if held else 0
+        return [(after - offset, until - offset, cause) for after, until, cause in absences(node, link["name"])]
+
     def _updates(self, node: NodeLog, link: Row, selector: Row, expected: Expected) -> None:
         from_us, until_us, settled_us, _, gaps = self.span(node, link)
         rows = [
@@ -156,6 +167,7 @@ class Oracle:
                 key = (row["stamp_primary"], row["topic"])
                 newest[key] = max(newest[key], (row["stamp_epoch"], row["sequence"]))
         counts = expected.updates
+        away = self._away(node, link)
         for update, row in self.published.items():
             at_us = micros(row["origin"])
             if not selected(selector, row["topic"]) or not from_us < at_us <= until_us:
@@ -166,6 +178,8 @@ class Oracle:
                 counts["pending_applied"] += came
                 continue
             counts["expected"] += 1
+            over_time = expected.over_time[at_us // 1_000_000]
+            over_time["expected"] += 1
             if update in applied:
                 counts["applied"] += 1
             elif update in copies:
@@ -174,8 +188,11 @@ class Oracle:
                 counts["conflated"] += 1
             elif any(after < at_us <= until for after, until in gaps):
                 counts["unknown"] += 1
+                over_time["unknown"] += 1
             else:
                 counts["missing"] += 1
+                over_time["missing"] += 1
+                expected.causes[cause_of(at_us, away)] += 1
                 counts["superseded"] += newest[update[0], row["topic"]] > update[1:]
                 expected.missing.add(update)
         counts["duplicated"] = len(live) - len(applied)
@@ -232,6 +249,45 @@ class Oracle:
             else:
                 verdict = "absent" if have is None else "extra" if want is None else "different"
             expected.finals[verdict] += 1
+
+
+def absences(node: NodeLog, link: str) -> list[tuple[int, int, str]]:
+    """Return when and why a link may have lost updates: (after, until, cause) by its node's clock."""
+    found: list[tuple[int, int, str]] = []
+    after_us = left_us = was_live = checked_us = None
+    state = ""
+    rows = [row for row in node.events if row["link"] == link]
+    for row in sorted(rows, key=lambda row: (row["node_epoch"], row["log_pos"])):
+        at_us = micros(row["at"])
+        if row["event"] == "audit":
+            report = json.loads(row["detail"])
+            if report["changed"] or report["removed"] or report["kept"] or report["loss"]:
+                found.append((-NEVER if checked_us is None else checked_us, at_us, "audit"))
+            checked_us = at_us
+        elif row["event"] == "heartbeat" and state == "live":
+            after_us = at_us - (row["lag_us"] or 0)
+        elif row["event"] == "state" and row["state"] != "live":
+            state = row["state"]
+            if was_live is not None and left_us is None:
+                left_us = at_us
+        elif row["event"] == "state":
+            state, checked_us = "live", at_us
+            if was_live is not None and left_us is not None:
+                live_us, process, epoch = was_live
+                unheard_us = max(live_us, left_us - 60_000_000) if after_us is None else after_us
+                cause = "new_epoch" if epoch != row["link_epoch"] else "resumed"
+                found.append((unheard_us, at_us, "restart" if process != row["node_epoch"] else cause))
+            was_live, left_us, after_us = (at_us, row["node_epoch"], row["link_epoch"]), None, None
+    if was_live is not None and left_us is not None:
+        found.append((max(was_live[0], left_us - 60_000_000) if after_us is None else after_us, NEVER, "away"))
+    return found
+
+
+def cause_of(at_us: int, spans: list[tuple[int, int, str]]) -> str:
+    """Return the cause of the span that covers a time and lasts longest; an audit's only when no other does."""
+    covering = [(until, cause) for after, until, cause in spans if after < at_us <= until]
+    away = [one for one in covering if one[1] != "audit"]
+    return max(away or covering, default=(0, "live"))[1]
 
 
 def end_of(log: NodeLog) -> int:

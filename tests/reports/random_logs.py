@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from datetime import timedelta
 
@@ -113,7 +114,7 @@ def random_secondary(rng: random.Random, number: int, hub: NodeLog) -> NodeLog:
     cut = (at(rng.uniform(20, 40)), at(rng.uniform(40, 50))) if rng.random() < 0.6 else (0, 0)
     restarts, stops, gap = rng.random() < 0.4, rng.random() < 0.3, rng.random() < 0.3
     loss = rng.choice((0, 0.02, 0.2))
-    done = resumed = False
+    done = resumed = heard = False
     held: dict[str, Row] = {}
     for row in hub.updates:
         now = micros(row["origin"])
@@ -122,6 +123,11 @@ def random_secondary(rng: random.Random, number: int, hub: NodeLog) -> NodeLog:
             _snapshot(rng, node, held, offset, now)
             node.ready(ready + offset, "up", *filters)
             done = True
+        if done and not heard and 0 < cut[0] < now and not resumed and number % 3:
+            heard = True
+            node.event("heartbeat", cut[0] + offset, link="up", lag_us=rng.randrange(500_000))
+        if done and rng.random() < 0.01:
+            _audit(rng, node, now + offset)
         if done and cut[0] and now > cut[1] and not resumed:
             resumed = True
             if gap:
@@ -131,9 +137,9 @@ def random_secondary(rng: random.Random, number: int, hub: NodeLog) -> NodeLog:
             if restarts:
                 node.restart(cut[1] + offset)
                 node.start(cut[1] + offset, link)
-            else:
+            elif number % 5:
                 node.event("tear_down", cut[1] + offset, link="up")
-            node.link_epoch += 1
+            node.link_epoch += number % 5 > 0
             _snapshot(rng, node, held, offset, now)
             node.ready(cut[1] + offset, "up", *filters)
         if chosen:
@@ -147,6 +153,11 @@ def random_secondary(rng: random.Random, number: int, hub: NodeLog) -> NodeLog:
     if stops:
         node.event("stop", at(rng.uniform(52, 61)) + offset)
     return node
+
+
+def _audit(rng: random.Random, node: NodeLog, at_us: int) -> None:
+    found = {name: int(rng.random() < 0.2) for name in ("changed", "removed", "kept")}
+    node.event("audit", at_us, link="up", detail=json.dumps(found | {"checked": 9, "loss": rng.random() < 0.1}))
 
 
 def _deliver(rng: random.Random, node: NodeLog, row: Row, topic_filter: str, offset: int) -> None:

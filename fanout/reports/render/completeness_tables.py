@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from fanout.reports.document import Report
+from typing import Final
+
+from fanout.reports.document import CompletenessPoint, Report
+from fanout.reports.figures import MissingCauses
 from fanout.reports.render.table import (
     PLACE,
     Cell,
@@ -16,7 +19,27 @@ from fanout.reports.render.table import (
 )
 from fanout.reports.render.wording import NBSP, NOTHING, count, counted, percentage, printable, timestamp
 
-__all__ = ["by_identity", "by_value", "differing", "final_values", "missing", "prefixes", "repeated"]
+__all__ = [
+    "by_identity",
+    "by_value",
+    "causes",
+    "differing",
+    "final_values",
+    "missing",
+    "over_time",
+    "prefixes",
+    "repeated",
+]
+
+_CAUSES: Final = {
+    "restart": "node down",
+    "new_epoch": "new epoch",
+    "resumed": "session resumed",
+    "away": "still away",
+    "audit": "found by audit",
+    "live": "unexplained",
+}
+"""The heads of the columns for `MissingCauses`."""
 
 
 def by_identity(report: Report) -> Table:
@@ -121,6 +144,67 @@ def by_value(report: Report) -> Table:
     return build("updates-unstamped", "Updates, by value (unstamped: at least)", columns, rows, note)
 
 
+def causes(report: Report) -> Table:
+    """Return the table of what links were doing when they lost updates, for the selectors that lost any."""
+    columns = (*PLACE, Column("missing"), *(Column(head, optional=name != "live") for name, head in _CAUSES.items()))
+    rows: list[tuple[Cell, ...]] = []
+    for target in report.targets:
+        if target.stamped is not None:
+            lost, found, most, least = target.stamped.missing, target.stamped.causes, "", ""
+        elif target.unstamped is not None:
+            lost, found = target.unstamped.missing_at_least, target.unstamped.causes
+            most, least = f"≤{NBSP}", f"≥{NBSP}"
+        else:
+            continue
+        if not lost:
+            continue
+        explained = [Cell(f"{most}{count(n)}" if n else count(n), "" if n else "dim") for n in _explained(found)]
+        left = Cell(f"{least}{count(found.live)}", "bad" if found.live else "good")
+        rows.append((*place_cells(target), Cell(f"{least}{count(lost)}"), *explained, left))
+    note = (
+        "What the link was doing when they were published, by its own log. Node down: or not holding everything again "
+        "yet. New epoch: away, and the session was gone. Session resumed: away or stalled, and the primary had not "
+        "kept everything. Still away: at the end of the log. Found by audit: the primary had dropped something. "
+        "Unexplained: live, and nothing says why."
+    )
+    return build("causes", "Missing updates, by what the link was doing", columns, rows, note)
+
+
+def over_time(report: Report) -> Table:
+    """Return the table of the windows of each link in which updates are lacking."""
+    columns = (
+        *PLACE[:2],
+        Column("windows"),
+        Column("lacking"),
+        Column("worst at (UTC)", numeric=False),
+        Column("complete there"),
+        Column("expected there"),
+        Column("missing there"),
+        Column("unknown there", optional=True),
+    )
+    section = report.over_time
+    rows: list[tuple[Cell, ...]] = []
+    for series in () if section is None else section.series:
+        lacking = [point for point in series.points if point.missing + point.unknown]
+        worst = min(lacking, key=_share, default=None)
+        rows.append(
+            (
+                Cell(printable(series.node)),
+                Cell(printable(series.link)),
+                Cell(count(len(series.points))),
+                count_cell(len(lacking), "bad"),
+                Cell(timestamp(None if worst is None else worst.at, decimals=0)),
+                Cell(NOTHING, "dim") if worst is None else share_cell(100 * _share(worst)),
+                Cell(count(None if worst is None else worst.expected)),
+                Cell(NOTHING, "dim") if worst is None else count_cell(worst.missing, "bad"),
+                Cell("0", "dim") if worst is None else count_cell(worst.unknown, "fair"),
+            )
+        )
+    width = 0 if section is None else section.window_s
+    note = f"In windows of {width:g} s by the time of stamping; what is unknown counts as lacking."
+    return build("over-time", "Updates over time (stamped)", columns, rows, note)
+
+
 def final_values(report: Report) -> Table:
     """Return the table of how the final values of each selector compare."""
     columns = (
@@ -201,6 +285,7 @@ def missing(report: Report) -> Table:
         Column("sequence"),
         Column("at (UTC)", numeric=False),
         Column("superseded", numeric=False),
+        Column("link was", numeric=False),
     )
     found = report.missing
     rows = [
@@ -213,6 +298,7 @@ def missing(report: Report) -> Table:
             Cell(str(m.sequence)),
             Cell(timestamp(m.origin)),
             Cell("yes" if m.superseded else "no", "" if m.superseded else "bad"),
+            Cell(_CAUSES[m.cause], "bad" if m.cause == "live" else ""),
         )
         for m in (found.listed if found else ())
     ]
@@ -253,3 +339,11 @@ def repeated(report: Report) -> Table:
     ]
     title = "Topics with repeating values, on which a loss can stay unseen (unstamped)"
     return build("repeated", title, columns, rows, total=found.total if found else 0)
+
+
+def _explained(found: MissingCauses) -> list[int]:
+    return [getattr(found, name) for name in _CAUSES if name != "live"]
+
+
+def _share(point: CompletenessPoint) -> float:
+    return (point.expected - point.missing - point.unknown) / point.expected if point.expected else 1.0

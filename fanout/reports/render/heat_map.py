@@ -14,7 +14,7 @@ from fanout.reports.document import PrefixFigures
 from fanout.reports.figures import Listed, percent
 from fanout.reports.render.wording import count, percentage, printable
 
-__all__ = ["heat_map"]
+__all__ = ["heat_map", "heat_step"]
 
 _STEPS: Final = (100.0, 99.99, 99.9, 99.0, 90.0)
 """The least shares of the classes `heat-0` to `heat-4`; what is below has `heat-5`."""
@@ -57,11 +57,16 @@ def heat_map(prefixes: Listed[PrefixFigures]) -> str:
     )
 
 
+def heat_step(share: float | None) -> int:
+    """Return the number of the class that colours a share in per cent; None, of nothing, is as good as all."""
+    return next((step for step, least in enumerate(_STEPS) if share is None or share >= least), len(_STEPS))
+
+
 def _cell(expected: int | None, lacking: int, *, proved: bool) -> str:
     if expected is None:
         return "<td></td>"
     share = percent(expected - lacking, expected)
-    step = next((step for step, least in enumerate(_STEPS) if share is None or share >= least), len(_STEPS))
+    step = heat_step(share)
     said = f"{count(lacking)} of {count(expected)} lacking"
     if not proved:
         # Nothing shows that this is all, so the colour of all does not either.

@@ -15,6 +15,7 @@ from typing import Final
 from fanout.reports.document import Report
 from fanout.reports.render import charts
 from fanout.reports.render.heat_map import heat_map
+from fanout.reports.render.over_time import strips
 from fanout.reports.render.style import STYLE
 from fanout.reports.render.table import Cell, Column, Table
 from fanout.reports.render.tables import tables_of
@@ -42,6 +43,8 @@ def render_page(report: Report) -> str:
         _cards(report),
         _part(tables.pop("updates-stamped", None), _update_chart(report)),
         _part(tables.pop("updates-unstamped", None)),
+        _part(tables.pop("causes", None)),
+        _part(tables.pop("over-time", None), "" if report.over_time is None else _wide(strips(report.over_time))),
         _part(tables.pop("final-values", None), _final_chart(report)),
         _part(tables.pop("prefixes", None), "" if report.prefixes is None else heat_map(report.prefixes), open_rows=0),
         _part(tables.pop("propagation", None), _lag_charts(report)),

@@ -14,6 +14,8 @@ def tables_of(report: Report) -> list[Table]:
     tables = [
         completeness_tables.by_identity(report),
         completeness_tables.by_value(report),
+        completeness_tables.causes(report),
+        completeness_tables.over_time(report),
         completeness_tables.final_values(report),
         completeness_tables.prefixes(report),
         completeness_tables.missing(report),

@@ -6,6 +6,9 @@ reference than at the node was lost at least the difference of times. Everything
 the bound stays true: what may be a second copy (DUP set) counts for the side that would be accused, not for
 the side that accuses; so do retained copies, which may stand for an update; and so does what lies a settle
 horizon before or after the window.
+
+Which of several occurrences was lost is not known either, so those that fell into a time in which the link could lose
+updates are taken to be lost first: what is left was lost without an explanation, at least.
 """
 
 from __future__ import annotations
@@ -15,12 +18,15 @@ from pyspark.sql import functions as sf
 
 from fanout.replog.schema import FLAG_DUP
 from fanout.reports.scope import Scope, Target
+from fanout.reports.transforms.absences import CAUSES, UNEXPLAINED, with_cause
 from fanout.reports.transforms.rows import explode_targets, in_gap, is_live
 
 __all__ = [
+    "count_causes",
     "count_multisets",
     "node_multiset",
     "reference_multiset",
+    "reference_rows",
     "sum_by_topic",
     "value_differences",
 ]
@@ -30,27 +36,35 @@ _SEEN = ("seen_sure", "seen_all", "seen_doubtful")
 _GOT = ("got_sure", "got_all")
 
 
-def reference_multiset(
+def reference_rows(
     sources: DataFrame, *, scope: Scope, targets_frame: DataFrame, targets: tuple[Target, ...]
 ) -> DataFrame:
-    """Return how often the reference saw each value that a target selects.
-
-    Of several sources (a union) the one that saw a value most often counts.
+    """Return the rows of the reference by target, with the target's spans.
 
     Args:
         sources: The rows of the reference, with `group`.
         scope: The scope of the report.
         targets_frame: The frame of the targets and their spans.
         targets: The targets without stamps.
+    """
+    rows = explode_targets(sources, scope=scope, targets=targets)
+    return rows.join(sf.broadcast(targets_frame), on="target", how="inner")
+
+
+def reference_multiset(rows: DataFrame, *, scope: Scope, gaps: bool) -> DataFrame:
+    """Return how often the reference saw each value that a target selects.
+
+    Of several sources (a union) the one that saw a value most often counts.
+
+    Args:
+        rows: `reference_rows`.
+        scope: The scope of the report.
+        gaps: Whether a target has gaps; without any, no row is asked whether it lies in one.
 
     Returns:
         One row for each (target, topic, digest): seen_sure, seen_all, and seen_doubtful, those that fell into
         a gap of the target's log.
     """
-    rows = explode_targets(sources, scope=scope, targets=targets).join(
-        sf.broadcast(targets_frame), on="target", how="inner"
-    )
-    gaps = any(target.gaps_us for target in targets)
     by_source = rows.groupBy("target", "node", "link", "topic", "digest").agg(
         *_counts("seen", settle_us=scope.settle_us, gaps=gaps)
     )
@@ -116,15 +130,58 @@ def count_multisets(by_topic: DataFrame) -> DataFrame:
     )
 
 
+def count_causes(differences: DataFrame, *, rows: DataFrame, absences: DataFrame, gaps: bool) -> DataFrame:
+    """Return, for each target, how many of its missing updates each cause explains at most, and what none does.
+
+    Args:
+        differences: `value_differences`.
+        rows: `reference_rows`.
+        absences: `absences.absences_of_targets`.
+        gaps: As for `reference_multiset`.
+
+    Returns:
+        Columns target, one for each of `CAUSES`, and `UNEXPLAINED`; together the missing ones.
+    """
+    lost = differences.where(sf.col("missing") > 0).select(*_KEY, "missing")
+    at_us = sf.unix_micros("applied")
+    seen = (
+        rows.where(_sure(at_us) & ~(in_gap(at_us) if gaps else sf.lit(False)))
+        .select(*_KEY, "node", "link", at_us.alias("origin_us"))
+        .join(lost.select(*_KEY), on=list(_KEY), how="left_semi")
+    )
+    by_source = (
+        with_cause(seen, absences=absences)
+        .groupBy(*_KEY, "node", "link")
+        .agg(*(sf.count_if(sf.col("cause") == cause).alias(cause) for cause in CAUSES))
+    )
+    found = lost.join(
+        by_source.groupBy(*_KEY).agg(*(sf.max(cause).alias(cause) for cause in CAUSES)), on=list(_KEY), how="inner"
+    )
+    left = sf.col("missing")
+    for cause in CAUSES:
+        found = found.withColumn(cause, sf.least(sf.col(cause), left))
+        left = left - sf.col(cause)
+    return (
+        found.withColumn(UNEXPLAINED, left)
+        .groupBy("target")
+        .agg(*(sf.sum(name).alias(name) for name in (*CAUSES, UNEXPLAINED)))
+    )
+
+
 def _counts(name: str, *, settle_us: int, gaps: bool) -> tuple[Column, ...]:
     at_us = sf.unix_micros("applied")
-    inside = (at_us > sf.col("covered_from_us")) & (at_us <= sf.col("settled_until_us"))
     # Wider on both sides by as much as clocks may differ and an update may be under way.
     near = (at_us > sf.col("covered_from_us") - settle_us) & (at_us <= sf.col("settled_until_us") + settle_us)
-    sure = is_live() & (sf.col("flags").bitwiseAND(FLAG_DUP) == 0) & inside
+    sure = _sure(at_us)
     doubtful = in_gap(at_us) if gaps else sf.lit(False)
     return (
         sf.count_if(sure & ~doubtful).alias(f"{name}_sure"),
         sf.count_if(near).alias(f"{name}_all"),
         sf.count_if(sure & doubtful).alias(f"{name}_doubtful"),
     )
+
+
+def _sure(at_us: Column) -> Column:
+    """Return whether a row is an update of its own, in the span in which the target had to get it."""
+    inside = (at_us > sf.col("covered_from_us")) & (at_us <= sf.col("settled_until_us"))
+    return is_live() & (sf.col("flags").bitwiseAND(FLAG_DUP) == 0) & inside

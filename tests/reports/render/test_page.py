@@ -106,7 +106,7 @@ def test_the_page_shows_what_the_report_holds() -> None:
         "20 of 1,234.",
     ):
         assert part in page
-    assert page.count("<svg viewBox") == 4
+    assert page.count("<svg viewBox") == 5
 
 
 @pytest.mark.parametrize(

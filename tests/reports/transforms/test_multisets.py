@@ -9,7 +9,7 @@ import pytest
 
 from fanout.reports.planning import decide_scope
 from fanout.reports.reading import take_survey
-from fanout.reports.transforms import multisets, rows
+from fanout.reports.transforms import absences, multisets, rows
 from tests.reports.frames import assert_unique, rows_of, tables_of
 from tests.reports.logs import SECOND, NodeLog, Row, at, selector
 
@@ -28,18 +28,30 @@ def counts_of(
     tables = tables_of(spark, logs)
     scope = decide_scope(take_survey(tables), requested=requested, settle_us=settle_us)
     spans = rows.targets_frame(spark, scope)
-    seen = multisets.reference_multiset(
+    published = multisets.reference_rows(
         rows.source_rows(tables.updates, spark=spark, scope=scope),
         scope=scope,
         targets_frame=spans,
         targets=scope.targets,
     )
+    gaps = any(target.gaps_us for target in scope.targets)
+    seen = multisets.reference_multiset(published, scope=scope, gaps=gaps)
     assert_unique(seen, "target", "topic", "digest")
     logged = rows.target_rows(tables.updates, spark=spark, scope=scope, targets=scope.targets)
     got = multisets.node_multiset(logged.join(spans, on="target", how="inner"), settle_us=settle_us)
     assert_unique(got, "target", "topic", "digest")
-    counts = multisets.count_multisets(multisets.sum_by_topic(multisets.value_differences(seen, nodes=got)))
-    return {scope.targets[row["target"]].node: row for row in rows_of(counts)}
+    differences = multisets.value_differences(seen, nodes=got)
+    assert_unique(differences, "target", "topic", "digest")
+    counts = multisets.count_multisets(multisets.sum_by_topic(differences))
+    spans_away = absences.absences_of_targets(absences.link_absences(tables.events), spark=spark, scope=scope)
+    causes = multisets.count_causes(differences, rows=published, absences=spans_away, gaps=gaps)
+    assert_unique(causes, "target")
+    by_target = {row.pop("target"): row for row in rows_of(causes)}
+    return {
+        scope.targets[row["target"]].node: row
+        | {"causes": {k: n for k, n in by_target.get(row["target"], {}).items() if n}}
+        for row in rows_of(counts)
+    }
 
 
 def observers(*nodes: str, tap: bool = True) -> list[NodeLog]:
@@ -117,3 +129,32 @@ def test_a_union_counts_the_source_that_saw_most(spark: SparkSession) -> None:
         "one": (3, 1),
         "two": (3, 1),
     }
+
+
+@pytest.mark.parametrize("tap", [True, False])
+def test_losses_are_explained_by_times_away_as_far_as_those_go(spark: SparkSession, tap: bool) -> None:
+    """A value that came once says when it was lost; of one that came often, those are taken that an absence explains.
+
+    What is left was lost while the link was live. Clocks and ways may differ by the settle horizon.
+    """
+    *rest, whole, cut = observers("whole", "cut", tap=tap)
+    for number in range(100):
+        now = at(2 + number / 2)
+        topic, payload = ("unique", str(number)) if number % 2 else ("same", "x")
+        for log in (whole, *rest):
+            see(log, now, topic, payload)
+        # Away from second 20 to 30; and one loss before, one behind it.
+        if not 20 < now / SECOND - at(0) / SECOND <= 30 and number not in (11, 75, 90):
+            see(cut, now, topic, payload)
+        if number == 36:
+            cut.event("heartbeat", at(20), link="up", lag_us=0)
+            cut.event("state", at(25), link="up", state="down")
+        if number == 56:
+            cut.ready(at(30), "up", "#")
+    for log in (whole, cut, *rest):
+        log.event("heartbeat", at(60))
+    counts = counts_of(spark, [whole, cut, *rest])
+    assert counts["cut"]["missing"] == 20 + 3
+    # The repeated value that was lost at 90 falls to the two that fell within the horizon around the absence.
+    assert counts["cut"]["causes"] == {"resumed": 21, "live": 2}
+    assert counts["whole"]["causes"] == {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as sf
 
-from fanout.reports.transforms.prefixes import count_prefixes, prefix_of
+from fanout.reports.transforms.prefixes import count_prefixes, count_windows, prefix_of
 from fanout.reports.transforms.rows import small_frame
 from tests.reports.frames import assert_unique, rows_of
 
@@ -45,10 +45,16 @@ def test_prefixes_count_what_was_expected_and_lacked(spark: SparkSession, repeat
     )
     rows = rows.withColumn("applied", sf.col("origin"))
     absent = small_frame(
-        spark, [(0, "a/x/2", True), (0, "a/y", False)], schema="target int, topic string, known boolean"
+        spark,
+        [(0, "a/x/2", 11, True), (0, "a/y", 12, False)],
+        schema="target int, topic string, origin_us bigint, known boolean",
     )
     seen = rows.unionByName(rows) if repeats else rows
     counted = count_prefixes(seen, absent=absent, depth=2, repeats=repeats)
     assert_unique(counted, "target", "prefix")
     found = [(r["prefix"], r["expected"], r["missing"], r["unknown"]) for r in rows_of(counted, "prefix")]
     assert found == [("a/x", 2, 1, 0), ("a/y", 1, 0, 1), ("b", 1, 0, 0)]
+    counted = count_windows(seen, absent=absent, window_us=4, repeats=repeats)
+    assert_unique(counted, "target", "window_us")
+    by_window = [(r["window_us"], r["expected"], r["missing"], r["unknown"]) for r in rows_of(counted, "window_us")]
+    assert by_window == [(8, 2, 1, 0), (12, 1, 0, 1), (20, 1, 0, 0)]
