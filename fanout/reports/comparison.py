@@ -69,7 +69,7 @@ class Comparison:
             return ()
         own = sf.col("stamp_primary").isin(list(reference.nodes))  # of a publisher's count parts may go elsewhere
         published = self._sources.where(words.stamped(self._scope) & own & (sf.col("phase") == PHASE_LIVE))
-        found = words.reference_sequences(published).orderBy("primary", "epoch")
+        found = words.reference_sequences(published, window=self._scope.window).orderBy("primary", "epoch")
         return tuple(
             ReferenceSequences(
                 primary=row["primary"],
@@ -104,7 +104,8 @@ class Comparison:
             )
         )
         merged = words.merge_words(
-            words.expected_words(wanted, gaps=any(target.gaps_us for target in targets)), words.applied_words(logged)
+            words.expected_words(wanted, gaps=any(target.gaps_us for target in targets)),
+            words.applied_words(logged, window=self._scope.window),
         ).persist()
         absent: DataFrame | None = None
         try:
@@ -201,11 +202,12 @@ class Comparison:
         if group.exact:
             return 0
         reference = self._scope.reference
+        survey = self._survey.with_gaps_of(self._scope.window, margin_us=0)  # those of a node that stamps, see below
         gaps = [
             gap
             for source in self._scope.sources
             if source.group == group.id
-            for gap in self._survey.gaps_of(source.node, link=source.link)
+            for gap in survey.gaps_of(source.node, link=source.link)
         ]
         # Those of publishers show in no count, and neither does what a crash took from the end of one.
         countable = reference.stamps and group.stamped_by == reference.nodes
