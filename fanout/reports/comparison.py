@@ -35,6 +35,9 @@ from fanout.reports.transforms import holes, multisets, prefixes, rows, state, w
 
 __all__ = ["Comparison"]
 
+_CLOCK_STEP_US: Final = 3_600_000_000
+"""By how much less than the clock of a node that stamps may step, a row's stamp and the time of its logging differ."""
+
 _HOLES_BROADCAST_MAX: Final = 500_000
 """Words with holes, of about 100 bytes each, that are sent to the rows instead of shuffling the rows."""
 
@@ -94,15 +97,21 @@ class Comparison:
         if not targets:
             return {}, None, None
         published = self._sources.where(words.stamped(self._scope) & (sf.col("phase") == PHASE_LIVE))
+        logged = rows.target_rows(self._updates, spark=self._spark, scope=self._scope, targets=targets).where(
+            words.stamped(self._scope)
+        )
+        if self._scope.stamped_once:
+            # What is far from the window need not be read: Parquet files are skipped by these. Not with stamps of
+            # publishers, whose clocks say nothing of when the reference logged them.
+            near = self._scope.window.widened(_CLOCK_STEP_US)
+            published = published.where(rows.is_within(sf.col("applied"), near))
+            is_copy = sf.col("phase") != PHASE_LIVE
+            logged = logged.where(is_copy | sf.col("origin").isNull() | rows.is_within(sf.col("origin"), near))
         if self._scope.reference.stamps:
             # By its clock, which is that of its own stamps: a publisher's clock may be far off.
             published = published.withColumn("origin", sf.col("applied"))
         wanted = self._with_spans(rows.explode_targets(published, scope=self._scope, targets=targets))
-        logged = self._with_spans(
-            rows.target_rows(self._updates, spark=self._spark, scope=self._scope, targets=targets).where(
-                words.stamped(self._scope)
-            )
-        )
+        logged = self._with_spans(logged)
         merged = words.merge_words(
             words.expected_words(wanted, gaps=any(target.gaps_us for target in targets)),
             words.applied_words(logged, window=self._scope.window),

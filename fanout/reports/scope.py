@@ -91,6 +91,13 @@ class AskedWindow:
         """Return whether it was asked for what was before a log, of which the beginning is not there, begins."""
         return (self.has_begin and self.since_us < begins_us) or self.until_us <= begins_us
 
+    def widened(self, by_us: int) -> AskedWindow:
+        """Return the window with so much more at each end that was asked for."""
+        return AskedWindow(
+            self.since_us - by_us if self.has_begin else self.since_us,
+            self.until_us + by_us if self.has_end else self.until_us,
+        )
+
     def meets(self, first_us: int, last_us: int) -> bool:
         """Return whether a span, its ends included, has a moment in the window."""
         return first_us < self.until_us and last_us >= self.since_us
