@@ -176,7 +176,7 @@ def _targets(
             held, from_us = None, NEVER_US
         if group.basis == "unstamped":
             from_us = max(from_us, group.from_us)
-        if until_us < window.since_us:
+        if stopped_us is not None and stopped_us - offset_us < window.since_us:
             notices.append(f"{link.title} was stopped in good order before the window: nothing was expected of it.")
     known = {selection.filter for selection in link.config.selections} | {""}
     strange = survey.selectors_seen(link.node, link=link.name, since_epoch=link.since_epoch) - known

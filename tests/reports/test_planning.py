@@ -125,6 +125,8 @@ def test_a_window_beyond_the_logs_is_told() -> None:
     ]
     scope = scope_of(hub_log(), edge, window=AskedWindow(at(35)))
     assert scope.notices == ("edge/up was stopped in good order before the window: nothing was expected of it.",)
+    ended = scope_of(hub_log(), edge_log(), behind_max_s=30, window=AskedWindow(at(41), at(100)))
+    assert [notice.partition(", which")[0] for notice in ended.notices if "stopped in good order" in notice] == []
     late = scope_of(hub_log(), edge_log(), window=AskedWindow(at(10), at(20)))
     assert not late.notices, "that the log ends before the reference's matters to later updates only"
 
