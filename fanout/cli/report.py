@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias
 
 import typer
+
+from fanout.cli.times import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -73,6 +76,24 @@ Settle: TypeAlias = Annotated[
     float,
     typer.Option(min=0, metavar="SECONDS", help="Updates younger than this at the end of the log are pending."),
 ]
+Since: TypeAlias = Annotated[
+    datetime | None,
+    typer.Option(
+        parser=parse_time,
+        metavar="TIME",
+        help="Only what happened since then: 2026-02-02T14:00 (UTC; +01:00 at its end says another zone), yesterday, "
+        "today, or an age such as 2h or 30m. What was published before is in no figure.",
+    ),
+]
+Until: TypeAlias = Annotated[
+    datetime | None,
+    typer.Option(
+        parser=parse_time,
+        metavar="TIME",
+        help="Only what happened before then, whenever it arrived. Final values, which are of the end of the logs, are "
+        "left out.",
+    ),
+]
 Master: TypeAlias = Annotated[str, typer.Option(metavar="URL", help="The Spark master.")]
 
 
@@ -105,6 +126,8 @@ def completeness(
         float | None,
         typer.Option(min=0, max=100, metavar="PERCENT", help="Exit 1 when any selector has a lower share."),
     ] = None,
+    since: Since = None,
+    until: Until = None,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
     parquet: ParquetDirectory = None,
@@ -115,6 +138,7 @@ def completeness(
     For each selector: expected, applied, missing and duplicated updates, final values, propagation times and
     the time to ready; what is proved exactly is told from what is only a bound.
     """
+    _check_window(since, until)
     _require_spark()
     from fanout.reports.entry import run_completeness
 
@@ -124,6 +148,8 @@ def completeness(
         settle_s=settle,
         behind_max_s=behind_max,
         depth=depth,
+        since=since,
+        until=until,
         master=master,
         fail_under=fail_under,
         html_path=html_file,
@@ -136,6 +162,8 @@ def completeness(
 def lag(
     log_dirs: LogDirectories,
     *,
+    since: Since = None,
+    until: Until = None,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
     parquet: ParquetDirectory = None,
@@ -146,10 +174,11 @@ def lag(
     Propagation times from the stamps of a `fanout primary`, heartbeats, and the time from connect to ready;
     no reference is needed.
     """
+    _check_window(since, until)
     _require_spark()
     from fanout.reports.entry import run_lag
 
-    run = partial(run_lag, master=master, html_path=html_file, parquet=parquet)
+    run = partial(run_lag, since=since, until=until, master=master, html_path=html_file, parquet=parquet)
     _make(run, log_dirs=log_dirs, master=master, json_file=json_file)
 
 
@@ -158,6 +187,8 @@ def snapshots(
     log_dirs: LogDirectories,
     *,
     settle: Settle = _SETTLE_S,
+    since: Since = None,
+    until: Until = None,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
     parquet: ParquetDirectory = None,
@@ -167,7 +198,17 @@ def snapshots(
 
     An epoch is the life of one MQTT session: its topics, evidence and tear-downs. No reference is needed.
     """
-    _section("snapshots", log_dirs, json_file, settle_s=settle, master=master, html_path=html_file, parquet=parquet)
+    _section(
+        "snapshots",
+        log_dirs,
+        json_file,
+        settle_s=settle,
+        since=since,
+        until=until,
+        master=master,
+        html_path=html_file,
+        parquet=parquet,
+    )
 
 
 @app.command(epilog=_EXIT_CODES)
@@ -176,6 +217,8 @@ def convergence(
     *,
     reference: Reference = None,
     settle: Settle = _SETTLE_S,
+    since: Since = None,
+    until: Until = None,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
     parquet: ParquetDirectory = None,
@@ -191,6 +234,8 @@ def convergence(
         json_file,
         reference=reference,
         settle_s=settle,
+        since=since,
+        until=until,
         master=master,
         html_path=html_file,
         parquet=parquet,
@@ -203,6 +248,8 @@ def stalls(
     *,
     reference: Reference = None,
     settle: Settle = _SETTLE_S,
+    since: Since = None,
+    until: Until = None,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
     parquet: ParquetDirectory = None,
@@ -218,6 +265,8 @@ def stalls(
         json_file,
         reference=reference,
         settle_s=settle,
+        since=since,
+        until=until,
         master=master,
         html_path=html_file,
         parquet=parquet,
@@ -231,6 +280,8 @@ def traffic(
     reference: Reference = None,
     settle: Settle = _SETTLE_S,
     depth: Annotated[int, typer.Option(min=1, metavar="LEVELS", help="How many topic levels make a prefix.")] = 1,
+    since: Since = None,
+    until: Until = None,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
     parquet: ParquetDirectory = None,
@@ -247,6 +298,8 @@ def traffic(
         reference=reference,
         settle_s=settle,
         depth=depth,
+        since=since,
+        until=until,
         master=master,
         html_path=html_file,
         parquet=parquet,
@@ -331,12 +384,31 @@ def compact(
     typer.echo(f"{result.sealed_files} new files taken in; {into} has {result.files}")
 
 
-def _section(name: ReportName, log_dirs: list[str], json_file: Path | None, *, master: str, **options: Any) -> None:
+def _section(
+    name: ReportName,
+    log_dirs: list[str],
+    json_file: Path | None,
+    *,
+    since: datetime | None,
+    until: datetime | None,
+    master: str,
+    **options: Any,
+) -> None:
+    _check_window(since, until)
     _require_spark()
     from fanout.reports.entry import run_section
 
-    run = partial(run_section, name=name, master=master, **options)
+    run = partial(run_section, name=name, since=since, until=until, master=master, **options)
     _make(run, log_dirs=log_dirs, master=master, json_file=json_file)
+
+
+def _check_window(since: datetime | None, until: datetime | None) -> None:
+    if since is not None and until is not None and since >= until:
+        raise typer.BadParameter(
+            f"{until:%F %T} UTC is not later than --since, {since:%F %T} UTC; give a later one, as in --since 2h "
+            f"--until 1h",
+            param_hint="--until",
+        )
 
 
 def _require_spark() -> None:

@@ -41,6 +41,9 @@ from fanout.reports.transforms import absences, holes, multisets, prefixes, rows
 
 __all__ = ["ByIdentity", "Comparison"]
 
+_CLOCK_STEP_US: Final = 3_600_000_000
+"""By how much less than the clock of a node that stamps may step, a row's stamp and the time of its logging differ."""
+
 _HOLES_BROADCAST_MAX: Final = 500_000
 """Words with holes, of about 100 bytes each, that are sent to the rows instead of shuffling the rows."""
 
@@ -86,7 +89,7 @@ class Comparison:
             return ()
         own = sf.col("stamp_primary").isin(list(reference.nodes))  # of a publisher's count parts may go elsewhere
         published = self._sources.where(words.stamped(self._scope) & own & (sf.col("phase") == PHASE_LIVE))
-        found = words.reference_sequences(published).orderBy("primary", "epoch")
+        found = words.reference_sequences(published, window=self._scope.window).orderBy("primary", "epoch")
         return tuple(
             ReferenceSequences(
                 primary=row["primary"],
@@ -109,17 +112,24 @@ class Comparison:
         if not targets:
             return ByIdentity({}, None, None, None)
         published = self._sources.where(words.stamped(self._scope) & (sf.col("phase") == PHASE_LIVE))
+        logged = rows.target_rows(self._updates, spark=self._spark, scope=self._scope, targets=targets).where(
+            words.stamped(self._scope)
+        )
+        if self._scope.stamped_once:
+            # What is far from the window need not be read: Parquet files are skipped by these. Not with stamps of
+            # publishers, whose clocks say nothing of when the reference logged them.
+            near = self._scope.window.widened(_CLOCK_STEP_US)
+            published = published.where(rows.is_within(sf.col("applied"), near))
+            is_copy = sf.col("phase") != PHASE_LIVE
+            logged = logged.where(is_copy | sf.col("origin").isNull() | rows.is_within(sf.col("origin"), near))
         if self._scope.reference.stamps:
             # By its clock, which is that of its own stamps: a publisher's clock may be far off.
             published = published.withColumn("origin", sf.col("applied"))
         wanted = self._with_spans(rows.explode_targets(published, scope=self._scope, targets=targets))
-        logged = self._with_spans(
-            rows.target_rows(self._updates, spark=self._spark, scope=self._scope, targets=targets).where(
-                words.stamped(self._scope)
-            )
-        )
+        logged = self._with_spans(logged)
         merged = words.merge_words(
-            words.expected_words(wanted, gaps=any(target.gaps_us for target in targets)), words.applied_words(logged)
+            words.expected_words(wanted, gaps=any(target.gaps_us for target in targets)),
+            words.applied_words(logged, window=self._scope.window),
         ).persist()
         absent: DataFrame | None = None
         try:
@@ -229,11 +239,12 @@ class Comparison:
         if group.exact:
             return 0
         reference = self._scope.reference
+        survey = self._survey.with_gaps_of(self._scope.window, margin_us=0)  # those of a node that stamps, see below
         gaps = [
             gap
             for source in self._scope.sources
             if source.group == group.id
-            for gap in self._survey.gaps_of(source.node, link=source.link)
+            for gap in survey.gaps_of(source.node, link=source.link)
         ]
         # Those of publishers show in no count, and neither does what a crash took from the end of one.
         countable = reference.stamps and group.stamped_by == reference.nodes
@@ -274,8 +285,8 @@ class Comparison:
         return {row.pop("target"): row for row in collect_rows(found)}
 
     def _over_time(self, wanted: DataFrame, absent: DataFrame) -> CompletenessSection:
-        spans = [self._survey.log_span_us(node) for node in self._survey.roles]
-        width_us = buckets.window_us(max(end for _, end in spans) - min(begin for begin, _ in spans))
+        begin_us, end_us = self._survey.span_us(self._scope.window)
+        width_us = buckets.window_us(end_us - begin_us)
         by_target = prefixes.count_windows(
             wanted, absent=absent, window_us=width_us, repeats=not self._scope.stamped_once
         )

@@ -63,6 +63,10 @@ class Parameters(Value):
     """The most entries of a list; the total stands beside."""
     behind_max_s: float = 0
     """How long before the reference's a log may end, without a stop, and what came later be pending, not unknown."""
+    since: AwareDatetime | None = None
+    """What happened before this is in no figure; null for no such bound."""
+    until: AwareDatetime | None = None
+    """What happened at this moment and later is in no figure; null for no such bound."""
 
 
 class Inputs(Value):
@@ -104,7 +108,7 @@ class ReferenceSummary(Value):
 
 
 class WindowSummary(Value):
-    """The time that the report is about, by the reference's clock."""
+    """The time that the report is about, by the reference's clock: what its log holds of what was asked for."""
 
     begin: AwareDatetime
     end: AwareDatetime
@@ -145,13 +149,14 @@ class TargetReport(Value):
     """Whether the reference saw everything, so that nothing can be missing beside what is counted."""
     stamped_by: tuple[str, ...]
     complete_at: AwareDatetime | None
-    """When the link first held everything, by the node's clock; null when it never did."""
+    """When the link first held everything, by the node's clock; null when it never did, or not before `until`."""
     covered_from: AwareDatetime | None
     """By the reference's clock; null when the link never held everything, so that nothing was expected."""
     covered_until: AwareDatetime
     stamped: StampedFigures | None
     unstamped: UnstampedFigures | None
-    final: FinalFigures
+    final: FinalFigures | None
+    """Null with `until`: they are of the end of the logs, which is not the end of the window."""
 
 
 class PrefixFigures(Value):
@@ -373,6 +378,7 @@ class Report(Value):
     missing: Listed[MissingUpdate] | None = None
     """Null when no target has stamps."""
     differing: Listed[DifferingTopic] | None = None
+    """Null with `until`."""
     repeated: Listed[RepeatedTopic] | None = None
     """Null when every target has stamps."""
     lag: LagSection = LagSection()

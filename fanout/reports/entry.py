@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fanout.errors import ReportError
 from fanout.reports.compacted import read_compacted
 from fanout.reports.log_files import LogFiles
+from fanout.reports.scope import AskedWindow
 from fanout.reports.spark import LOCAL_MASTER, SMALL_RUN_SETTINGS, has_ended, spark_session
 
 if TYPE_CHECKING:
@@ -74,6 +76,8 @@ def run_completeness(
     settle_s: float = SETTLE_S,
     behind_max_s: float | None = None,
     depth: int = 0,
+    since: datetime | None = None,
+    until: datetime | None = None,
     master: str = LOCAL_MASTER,
     fail_under: float | None = None,
     json_path: Path | None = None,
@@ -94,6 +98,8 @@ def run_completeness(
         behind_max_s: How long before the reference's, without a stop, a node's log may end and what came later be
             pending; beyond, that is unknown. None means 120 s where the input has sealed files only, else settle_s.
         depth: How many topic levels make a prefix of the table by prefix; 0 for no such table.
+        since: Updates that were published before this are in no figure; None for no such bound.
+        until: Those that were published at this time or later neither.
         master: The Spark master's URL.
         fail_under: In per cent; the result has not passed when any selector has a lower share.
         json_path: Where to write the JSON; None for nowhere.
@@ -110,6 +116,7 @@ def run_completeness(
         raise ReportError(
             "settle horizon, depth and how late a log may be cannot be negative", hint="Give 0 or a positive number"
         )
+    AskedWindow.between(since, until)  # refused before anything is started
     _check_places(json_path, html_path)
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
     tell = progress or _tell_nobody
@@ -125,6 +132,8 @@ def run_completeness(
             fail_under_percent=fail_under,
             list_limit=LIST_LIMIT,
             behind_max_s=_behind_max_s(files, settle_s=settle_s, asked_s=behind_max_s),
+            since=since,
+            until=until,
         )
         report = make_completeness_report(spark, files, parameters=parameters, parquet=parquet, progress=tell)
     return _finish(report, json_path=json_path, html_path=html_path, console=console)
@@ -133,6 +142,8 @@ def run_completeness(
 def run_lag(
     logs: LogFiles | Sequence[Path | str],
     *,
+    since: datetime | None = None,
+    until: datetime | None = None,
     master: str = LOCAL_MASTER,
     json_path: Path | None = None,
     html_path: Path | None = None,
@@ -144,6 +155,8 @@ def run_lag(
 
     Args:
         logs: The staged files, or log directories (of which only sealed files are read).
+        since: What happened before this is in no figure; None for no such bound.
+        until: What happened at this time or later neither.
         master: The Spark master's URL.
         json_path: Where to write the JSON; None for nowhere.
         html_path: Where to write the page; None for nowhere.
@@ -155,6 +168,7 @@ def run_lag(
         ExtraMissing: pyspark is not installed.
         ReportError: No Java, no usable logs, or a file cannot be written.
     """
+    AskedWindow.between(since, until)  # refused before anything is started
     _check_places(json_path, html_path)
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
     tell = progress or _tell_nobody
@@ -162,7 +176,9 @@ def run_lag(
     with spark_session(master=master, settings=run_settings(files, master)) as spark:
         from fanout.reports.job import make_lag_report
 
-        report = make_lag_report(spark, files, list_limit=LIST_LIMIT, parquet=parquet, progress=tell)
+        report = make_lag_report(
+            spark, files, list_limit=LIST_LIMIT, since=since, until=until, parquet=parquet, progress=tell
+        )
     return _finish(report, json_path=json_path, html_path=html_path, console=console)
 
 
@@ -173,6 +189,8 @@ def run_section(
     reference: str | None = None,
     settle_s: float = SETTLE_S,
     depth: int = 0,
+    since: datetime | None = None,
+    until: datetime | None = None,
     master: str = LOCAL_MASTER,
     json_path: Path | None = None,
     html_path: Path | None = None,
@@ -188,6 +206,8 @@ def run_section(
         reference: As for `run_completeness`; snapshots need none.
         settle_s: The settle horizon in seconds: what is younger at the end of the log is pending.
         depth: For traffic, how many topic levels make a prefix.
+        since: What happened before this is in no figure; None for no such bound.
+        until: What happened at this time or later neither.
         master: The Spark master's URL.
         json_path: Where to write the JSON; None for nowhere.
         html_path: Where to write the page; None for nowhere.
@@ -201,6 +221,7 @@ def run_section(
     """
     if settle_s < 0 or depth < 0:
         raise ReportError("the settle horizon and the depth cannot be negative", hint="Give 0 or a positive number")
+    AskedWindow.between(since, until)  # refused before anything is started
     _check_places(json_path, html_path)
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
     tell = progress or _tell_nobody
@@ -216,6 +237,8 @@ def run_section(
             fail_under_percent=None,
             list_limit=LIST_LIMIT,
             behind_max_s=_behind_max_s(files, settle_s=settle_s, asked_s=None),
+            since=since,
+            until=until,
         )
         report = make_section_report(spark, files, name=name, parameters=parameters, parquet=parquet, progress=tell)
     return _finish(report, json_path=json_path, html_path=html_path, console=console)

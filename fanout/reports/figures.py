@@ -109,14 +109,15 @@ class StampedFigures(Value):
     pending_applied: int
     """Of the pending: those that are there already."""
     duplicated: int
-    """Rows of updates less distinct updates, over the node's whole log."""
+    """Rows of updates less distinct updates: over the node's whole log, or of what was stamped in the window asked
+    for."""
     stale: int
-    """Rows of updates that were older than what the topic had, over the node's whole log: at least, as far back as the
+    """Rows of updates that were older than what the topic had, counted like `duplicated`: at least, as far back as the
     node remembers each publisher."""
     refused: int
-    """Rows of updates that were delivered but not stored, over a limit of the replica."""
+    """Rows of updates that were delivered but not stored, over a limit of the replica; counted like `duplicated`."""
     unreferenced: int
-    """Updates that the node logged and the reference's log lacks."""
+    """Updates that the node logged and the reference's log lacks; counted like `duplicated`."""
     complete_percent: float | None
     """(expected - missing) / expected; null when part of it is unknown, the reference's log does not show every update,
     or nothing was expected."""

@@ -93,8 +93,9 @@ class Member(Value):
     node: str
     link: str
     """An empty string for what was published at the node itself."""
-    topics: int
-    digest: str
+    topics: int | None
+    """Null with `until`, like everything that is said of the end of the logs."""
+    digest: str | None
     """Sum of the content digests modulo 2**64, 16 hexadecimal digits: equal sets have equal digests."""
 
 
@@ -104,17 +105,18 @@ class ConvergenceSet(Value):
     filter: str
     exclude: tuple[str, ...]
     basis: Basis
-    settled_until: AwareDatetime
+    settled_until: AwareDatetime | None
     """Topics that changed later are pending; by the clock of the group."""
     members: tuple[Member, ...]
     """The nodes, and the reference unless it is a union."""
-    equal: int
-    """Topics of which every member holds the same value."""
-    apart: int
+    equal: int | None
+    """Topics of which every member holds the same value. This and the next three are null with `until`: they are of the
+    end of the logs, which is not the end of the window."""
+    apart: int | None
     """Topics of which two members hold different values, or one holds none."""
-    pending: int
+    pending: int | None
     """Not equal, but changed too recently to be judged."""
-    unknown: int
+    unknown: int | None
     """Not logged since a gap in the log of a member."""
     windows_compared: int
     """Time windows in which at least two nodes logged their own digest of this selector."""
@@ -146,7 +148,8 @@ class ConvergenceSection(Value):
     """Whether the nodes hold the same final values."""
 
     sets: tuple[ConvergenceSet, ...]
-    apart: Listed[ApartTopic]
+    apart: Listed[ApartTopic] | None
+    """Null with `until`."""
     window_s: int
     """The width of the windows over time."""
 

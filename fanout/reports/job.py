@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -34,7 +35,7 @@ from fanout.reports.log_files import LogFiles
 from fanout.reports.parquet import ParquetTables
 from fanout.reports.planning import basis_statements, decide_scope
 from fanout.reports.reading import Tables, read_tables, spark_errors, take_survey, with_holes
-from fanout.reports.scope import Scope, Target
+from fanout.reports.scope import AskedWindow, Scope, Target
 from fanout.reports.sections import describe_inputs, describe_lag, describe_logs, describe_ready
 from fanout.reports.survey import Survey
 
@@ -63,10 +64,11 @@ def make_section_report(
         progress: Is told the name of each stage when it begins.
     """
     settle_us = round(parameters.settle_s * 1_000_000)
+    window = _asked(parameters)
     out = ParquetTables(spark, parquet)
     limit = parameters.list_limit
     with spark_errors():
-        tables, survey, progress = _look(spark, files, progress=progress)
+        tables, survey, progress = _look(spark, files, window=window, progress=progress)
         progress(name)
         common: dict[str, Any] = {
             "report": name,
@@ -76,7 +78,7 @@ def make_section_report(
         }
         if name == "snapshots":
             epochs = describe_snapshots(
-                spark, tables, survey=survey, settle_us=settle_us, list_limit=limit, parquet=out
+                spark, tables, survey=survey, settle_us=settle_us, window=window, list_limit=limit, parquet=out
             )
             return Report(
                 **common,
@@ -84,7 +86,7 @@ def make_section_report(
                 snapshots=epochs,
             )
         if name == "traffic":
-            scope = traffic_scope(survey, requested=parameters.reference, settle_us=settle_us)
+            scope = traffic_scope(survey, requested=parameters.reference, settle_us=settle_us, window=window)
             counted = describe_traffic(
                 spark, tables, survey=survey, scope=scope, depth=parameters.depth, list_limit=limit, parquet=out
             )
@@ -109,19 +111,36 @@ def make_section_report(
 
 
 def make_lag_report(
-    spark: SparkSession, files: LogFiles, *, list_limit: int, parquet: str | None = None, progress: Progress
+    spark: SparkSession,
+    files: LogFiles,
+    *,
+    list_limit: int,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    parquet: str | None = None,
+    progress: Progress,
 ) -> Report:
     """Return the report on lag and readiness alone."""
+    parameters = Parameters(
+        reference=None,
+        settle_s=0,
+        depth=0,
+        fail_under_percent=None,
+        list_limit=list_limit,
+        since=since,
+        until=until,
+    )
+    window = _asked(parameters)
     with spark_errors():
-        tables, survey, progress = _look(spark, files, progress=progress)
+        tables, survey, progress = _look(spark, files, window=window, progress=progress)
         progress("lag")
         return Report(
             report="lag",
-            parameters=Parameters(reference=None, settle_s=0, depth=0, fail_under_percent=None, list_limit=list_limit),
+            parameters=parameters,
             inputs=describe_inputs(files, survey=survey),
             logs=describe_logs(survey),
-            lag=describe_lag(tables, survey=survey, parquet=ParquetTables(spark, parquet)),
-            ready=describe_ready(tables, survey=survey, list_limit=list_limit),
+            lag=describe_lag(tables, survey=survey, window=window, parquet=ParquetTables(spark, parquet)),
+            ready=describe_ready(tables, survey=survey, window=window, list_limit=list_limit),
         )
 
 
@@ -136,7 +155,7 @@ def make_completeness_report(
     """Return the report on completeness and lag."""
     out = ParquetTables(spark, parquet)
     with spark_errors():
-        tables, survey, progress = _look(spark, files, progress=progress)
+        tables, survey, progress = _look(spark, files, window=_asked(parameters), progress=progress)
         scope = _scope(survey, parameters)
         comparison = Comparison(spark, tables, survey=survey, scope=scope, parameters=parameters, parquet=out)
         progress("updates by identity")
@@ -144,11 +163,14 @@ def make_completeness_report(
         by_identity = comparison.stamped(sequences)
         progress("updates by value")
         unstamped, repeated = comparison.unstamped()
-        progress("final values")
-        finals, differing = comparison.finals()
+        finals: dict[int, FinalFigures] = {}
+        differing = None
+        if not scope.window.has_end:  # what is held then, not at the end of the logs, would take replaying them
+            progress("final values")
+            finals, differing = comparison.finals()
         targets = tuple(
             _target_report(
-                target, scope, by_identity.figures.get(target.id), unstamped.get(target.id), finals[target.id]
+                target, scope, by_identity.figures.get(target.id), unstamped.get(target.id), finals.get(target.id)
             )
             for target in scope.targets
         )
@@ -168,19 +190,34 @@ def make_completeness_report(
             missing=by_identity.missing,
             differing=differing,
             repeated=repeated,
-            lag=describe_lag(tables, survey=survey, parquet=out),
-            ready=describe_ready(tables, survey=survey, list_limit=parameters.list_limit),
-            verdict=judge(targets, fail_under_percent=parameters.fail_under_percent, left_out=scope.left_out),
+            lag=describe_lag(tables, survey=survey, window=scope.window, parquet=out),
+            ready=describe_ready(tables, survey=survey, window=scope.window, list_limit=parameters.list_limit),
+            verdict=judge(
+                targets,
+                fail_under_percent=parameters.fail_under_percent,
+                left_out=scope.left_out,
+                cut_off=scope.cut_off,
+            ),
         )
 
 
-def _look(spark: SparkSession, files: LogFiles, *, progress: Progress) -> tuple[Tables, Survey, Progress]:
+def _look(
+    spark: SparkSession, files: LogFiles, *, window: AskedWindow, progress: Progress
+) -> tuple[Tables, Survey, Progress]:
     """Return the tables, what they hold, and what tells of each further stage with the number of rows."""
     progress("first look at the logs")
     tables = read_tables(spark, files)
-    survey = with_holes(take_survey(tables), tables=tables)
+    survey = with_holes(take_survey(tables, window=window), tables=tables)
     if not survey.roles:
         raise ReportError("the logs hold no row", hint="Give the directories that nodes wrote their logs to")
+    spans = [survey.log_span_us(node) for node in survey.roles]
+    begin_us, end_us = min(begin for begin, _ in spans), max(end for _, end in spans)
+    if not window.meets(begin_us, end_us):
+        raise ReportError(
+            "the logs hold nothing of the window that was asked for",
+            hint=f"They are of {time_of(begin_us):%F %T} to {time_of(end_us):%F %T} UTC: give other times with --since "
+            f"and --until, or other logs",
+        )
     rows = sum(each.rows for each in survey.updates)
     return tables, survey, lambda stage: progress(f"{stage}, {rows:,} rows")
 
@@ -191,7 +228,12 @@ def _scope(survey: Survey, parameters: Parameters) -> Scope:
         requested=parameters.reference,
         settle_us=round(parameters.settle_s * 1_000_000),
         behind_max_us=round(parameters.behind_max_s * 1_000_000),
+        window=_asked(parameters),
     )
+
+
+def _asked(parameters: Parameters) -> AskedWindow:
+    return AskedWindow.between(parameters.since, parameters.until)
 
 
 def _target_report(
@@ -199,7 +241,7 @@ def _target_report(
     scope: Scope,
     stamped: StampedFigures | None,
     unstamped: UnstampedFigures | None,
-    final: FinalFigures,
+    final: FinalFigures | None,
 ) -> TargetReport:
     group = scope.groups[target.group]
     return TargetReport(
@@ -232,9 +274,10 @@ def _describe_reference(scope: Scope, sequences: tuple[ReferenceSequences, ...])
 def _describe_window(survey: Survey, scope: Scope) -> WindowSummary:
     begin_us = min(survey.log_span_us(node)[0] for node in scope.reference.nodes)
     end_us = max(group.end_us for group in scope.groups)
+    until_us = min(end_us, scope.window.until_us)
     return WindowSummary(
-        begin=time_of(begin_us),
-        end=time_of(end_us),
+        begin=time_of(min(max(begin_us, scope.window.since_us), until_us)),
+        end=time_of(until_us),
         settle_horizon_s=scope.settle_us / 1e6,
-        settled_until=time_of(end_us - scope.settle_us),
+        settled_until=time_of(min(end_us - scope.settle_us, until_us)),
     )

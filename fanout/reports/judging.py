@@ -11,7 +11,11 @@ __all__ = ["judge", "shares"]
 
 
 def judge(
-    targets: Sequence[TargetReport], *, fail_under_percent: float | None, left_out: Sequence[str] = ()
+    targets: Sequence[TargetReport],
+    *,
+    fail_under_percent: float | None,
+    left_out: Sequence[str] = (),
+    cut_off: str = "",
 ) -> Verdict | None:
     """Return whether every selector's shares of updates and of final values reach a threshold.
 
@@ -22,6 +26,7 @@ def judge(
         targets: The selectors.
         fail_under_percent: The threshold; None asks for no verdict.
         left_out: Links that are compared with nothing: the verdict says that it is not about them.
+        cut_off: Why the reference does not show all of the window that was asked for; then nothing is proved of it.
     """
     if fail_under_percent is None:
         return None
@@ -45,10 +50,12 @@ def judge(
         because += " (the reference need not have seen every update: more may be missing)"
     if left_out:
         because += f"; not compared, so not judged: {', '.join(left_out)}"
+    if cut_off:
+        because += f"; {cut_off}, so nothing is proved of that part of the window"
     return Verdict(
         fail_under_percent=fail_under_percent,
         lowest_percent=lowest[0],
-        passed=lowest[0] >= fail_under_percent,
+        passed=lowest[0] >= fail_under_percent and not cut_off,
         because=because,
     )
 
@@ -71,6 +78,6 @@ def shares(target: TargetReport) -> list[tuple[float, str]]:
         share = percent(seen - bounds.missing_at_least, seen + bounds.unknown)
         if share is not None:
             found.append((share, "the updates (at most)"))
-    if target.final.equal_percent_at_least is not None:
+    if target.final is not None and target.final.equal_percent_at_least is not None:
         found.append((target.final.equal_percent_at_least, "the final values"))
     return found

@@ -13,7 +13,7 @@ from typing import Final
 from fanout.errors import ReportError
 from fanout.reports.figures import time_of
 from fanout.reports.pairing import ObservedLink, choose_reference, make_groups, names, pair_link
-from fanout.reports.scope import NEVER_US, Group, Reference, Scope, Source, Target
+from fanout.reports.scope import NEVER_US, WHOLE, AskedWindow, Group, Reference, Scope, Source, Target
 from fanout.reports.survey import NodeConfig, Survey
 
 __all__ = ["basis_statements", "decide_scope"]
@@ -22,7 +22,14 @@ _LOG_END_TOLERANCE_US: Final = 1_000_000
 """Nodes flush and beat at different moments, so the ends of logs copied together differ by this much."""
 
 
-def decide_scope(survey: Survey, *, requested: str | None, settle_us: int, behind_max_us: int = 0) -> Scope:
+def decide_scope(
+    survey: Survey,
+    *,
+    requested: str | None,
+    settle_us: int,
+    behind_max_us: int = 0,
+    window: AskedWindow = WHOLE,
+) -> Scope:
     """Return what a completeness report compares with what.
 
     Args:
@@ -32,6 +39,7 @@ def decide_scope(survey: Survey, *, requested: str | None, settle_us: int, behin
         settle_us: The settle horizon: updates younger than this at the end are pending.
         behind_max_us: How long before the reference's a log may end, without a stop, and count as late only; never
             less than the settle horizon.
+        window: What the report is asked to be about.
 
     Raises:
         ReportError: The reference is not in the logs or cannot be chosen, there is nothing to compare with
@@ -46,7 +54,8 @@ def decide_scope(survey: Survey, *, requested: str | None, settle_us: int, behin
         for node, config in configs.items()
         for link in config.links
     ]
-    groups, sources = make_groups(survey, reference=reference, links=links)
+    in_window = survey.with_gaps_of(window, margin_us=0 if reference.stamps else settle_us)
+    groups, sources = make_groups(in_window, reference=reference, links=links)
     targets: list[Target] = []
     left_out: list[str] = []
     for link in links:
@@ -64,6 +73,7 @@ def decide_scope(survey: Survey, *, requested: str | None, settle_us: int, behin
                     delays=delays,
                     settle_us=settle_us,
                     behind_max_us=max(behind_max_us, settle_us, _LOG_END_TOLERANCE_US),
+                    window=window,
                     first_id=len(targets),
                     notices=notices,
                 )
@@ -74,7 +84,8 @@ def decide_scope(survey: Survey, *, requested: str | None, settle_us: int, behin
             hint="Give the logs of the secondaries too, or another --reference",
         )
     log_notices = [
-        *_file_notices(survey, reference),
+        *_window_notices(survey, reference=reference, groups=groups, window=window),
+        *_file_notices(survey, reference, window=window),
         *_config_notices(survey, configs),
         *_end_notices(targets, settle_us=settle_us),
         *_stamp_notices(survey, reference=reference, groups=groups, sources=sources),
@@ -87,6 +98,8 @@ def decide_scope(survey: Survey, *, requested: str | None, settle_us: int, behin
         tuple(targets),
         (*log_notices, *notices),
         tuple(left_out),
+        window,
+        _cut_off(survey, reference=reference, window=window),
     )
 
 
@@ -124,6 +137,7 @@ def _targets(
     delays: Mapping[str, int],
     settle_us: int,
     behind_max_us: int,
+    window: AskedWindow,
     first_id: int,
     notices: list[str],
 ) -> list[Target]:
@@ -143,7 +157,7 @@ def _targets(
     gaps_us = _gaps_us(link, offset_us=offset_us, settle_us=settle_us)
     ends_us = survey.log_span_us(link.node)[1] - offset_us
     # Without a stop the node may have gone on where its log ends, in what is not sealed or shipped yet; or it is dead.
-    behind_us = max(0, until_us - ends_us) if stopped_us is None else 0
+    behind_us = max(0, until_us - ends_us) if stopped_us is None and window.last_us > ends_us - settle_us else 0
     silent_after_us = NEVER_US
     if behind_us > behind_max_us:
         silent_after_us = ends_us - settle_us
@@ -152,9 +166,18 @@ def _targets(
         settled_us -= behind_us
     from_us = NEVER_US
     if held is not None:
-        from_us = max(held[0], survey.begins_us(link.node) or held[0]) - offset_us
+        begins_us = survey.begins_us(link.node)
+        from_us = max(held[0], begins_us or held[0]) - offset_us
+        if begins_us is not None and window.asks_before(begins_us - offset_us):
+            # Who asks for a time is told what the log does not reach back to, not given less of it.
+            gaps_us = ((-NEVER_US, from_us), *gaps_us)
+            from_us = -NEVER_US
+        elif window.has_end and from_us >= window.last_us:
+            held, from_us = None, NEVER_US
         if group.basis == "unstamped":
             from_us = max(from_us, group.from_us)
+        if stopped_us is not None and stopped_us - offset_us < window.since_us:
+            notices.append(f"{link.title} was stopped in good order before the window: nothing was expected of it.")
     known = {selection.filter for selection in link.config.selections} | {""}
     strange = survey.selectors_seen(link.node, link=link.name, since_epoch=link.since_epoch) - known
     if strange:
@@ -167,9 +190,9 @@ def _targets(
             selection=selection,
             group=group.id,
             held_from_us=None if held is None else held[0],
-            covered_from_us=from_us,
-            covered_until_us=until_us,
-            settled_until_us=settled_us,
+            covered_from_us=max(from_us, window.since_us - 1),
+            covered_until_us=min(until_us, window.last_us),
+            settled_until_us=min(settled_us, window.last_us),
             gaps_us=gaps_us,
             offset_us=offset_us,
             behind_us=behind_us,
@@ -239,7 +262,30 @@ def _gaps_us(link: ObservedLink, *, offset_us: int, settle_us: int) -> tuple[tup
     )
 
 
-def _file_notices(survey: Survey, reference: Reference) -> Iterator[str]:
+def _window_notices(survey: Survey, *, reference: Reference, groups: list[Group], window: AskedWindow) -> Iterator[str]:
+    begin_us = min(survey.log_span_us(node)[0] for node in reference.nodes)
+    end_us = max(group.end_us for group in groups)
+    if window.has_begin and window.since_us < begin_us - _LOG_END_TOLERANCE_US:
+        yield (
+            f"The window that was asked for begins before the reference's log, which begins at "
+            f"{time_of(begin_us):%F %T} UTC: what came before is in no figure."
+        )
+    if window.has_end and window.until_us > end_us + _LOG_END_TOLERANCE_US:
+        yield (
+            f"The window that was asked for ends after the reference's log, which ends at "
+            f"{time_of(end_us):%F %T} UTC: what came later is in no figure."
+        )
+
+
+def _cut_off(survey: Survey, *, reference: Reference, window: AskedWindow) -> str:
+    """Return since when the log of a reference goes that had rows of the window and has them no more."""
+    begins_us = None if reference.kind == "union" else survey.begins_us(reference.nodes[0])
+    if begins_us is None or not window.asks_before(begins_us):
+        return ""
+    return f"what was before {time_of(begins_us):%F %T} UTC is not in the reference's log any more"
+
+
+def _file_notices(survey: Survey, reference: Reference, *, window: AskedWindow) -> Iterator[str]:
     for node in survey.roles:
         log = "the reference's log" if node in reference.nodes else "its log"
         absent = survey.absent_rows(node)
@@ -252,7 +298,15 @@ def _file_notices(survey: Survey, reference: Reference) -> Iterator[str]:
                 f"{node}: {lost} rows inside {log} are not there and no gap event says why: what it lacks of that time "
                 f"is unknown, not missing."
             )
-        if (begins_us := survey.begins_us(node)) is not None:
+        begins_us = survey.begins_us(node)
+        if begins_us is None:
+            pass
+        elif window.asks_before(begins_us):
+            yield (
+                f"{node}: the beginning of {log} is not there any more: of what was before {time_of(begins_us):%F %T} "
+                f"UTC nothing is known."
+            )
+        elif window.is_whole or begins_us >= window.since_us:
             yield (
                 f"{node}: the beginning of {log} is not there any more; it is covered from {time_of(begins_us):%F %T} "
                 f"UTC on, and values that are older are unknown."

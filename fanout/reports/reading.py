@@ -25,6 +25,7 @@ from fanout.reports.details import parse_gap_detail
 from fanout.reports.log_files import LogFiles
 from fanout.reports.lost_positions import PositionBlock, block_bits, find_holes
 from fanout.reports.schemas import EVENTS, UPDATES
+from fanout.reports.scope import WHOLE, AskedWindow
 from fanout.reports.survey import (
     CompleteSummary,
     EventSummary,
@@ -87,8 +88,12 @@ def read_tables(spark: SparkSession, files: LogFiles) -> Tables:
     return Tables(_read(spark, updates, UPDATES), _read(spark, events, EVENTS))
 
 
-def take_survey(tables: Tables) -> Survey:
+def take_survey(tables: Tables, *, window: AskedWindow = WHOLE) -> Survey:
     """Return what the first look at the tables finds.
+
+    Args:
+        tables: The two tables, whole: what was before a window says what to expect in it.
+        window: What the report is asked to be about. Nodes are taken to be configured as they were at its end.
 
     Raises:
         ReportError: The logs hold more sessions, starts or gaps than a report can take in.
@@ -99,6 +104,8 @@ def take_survey(tables: Tables) -> Survey:
         for row in details
         if row["event"] == "start"
     )
+    before = {start.node for start in starts if start.at_us < window.until_us}
+    starts = tuple(start for start in starts if start.at_us < window.until_us or start.node not in before)
     completes = _completes(tables.events, starts=starts)
     updates, selectors = _updates(tables.updates, completes=completes)
     return Survey(

@@ -11,11 +11,24 @@ reference's own. `fanout.reports.planning` decides them; nothing here knows rows
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
-from fanout.reports.details import Selection
+from fanout.errors import ReportError
+from fanout.reports.details import GapRecord, Selection
 
-__all__ = ["NEVER_US", "Basis", "Group", "Reference", "ReferenceKind", "Scope", "Source", "Target"]
+__all__ = [
+    "NEVER_US",
+    "WHOLE",
+    "AskedWindow",
+    "Basis",
+    "Group",
+    "Reference",
+    "ReferenceKind",
+    "Scope",
+    "Source",
+    "Target",
+]
 
 Basis = Literal["stamped", "unstamped"]
 ReferenceKind = Literal["primary", "first_tier", "tap", "secondary", "union"]
@@ -23,6 +36,80 @@ ReferenceKind = Literal["primary", "first_tier", "tap", "secondary", "union"]
 
 NEVER_US: Final = 2**62
 """A time that never comes."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedWindow:
+    """The time that a report is asked to be about; by default all of it.
+
+    The begin belongs to it and the end does not, so that of windows that follow each other no update is in two.
+    """
+
+    since_us: int = -NEVER_US
+    until_us: int = NEVER_US
+
+    @classmethod
+    def between(cls, since: datetime | None, until: datetime | None) -> AskedWindow:
+        """Return the window between two times; None leaves a side open.
+
+        Raises:
+            ReportError: It ends before it begins, or there is nothing in it.
+        """
+        if since is not None and until is not None and since >= until:
+            raise ReportError(
+                f"the window begins at {since:%F %T} UTC and ends at {until:%F %T} UTC",
+                hint="Give an --until that is later than --since, as in --since 2h --until 1h",
+            )
+        return cls(
+            -NEVER_US if since is None else (since - _EPOCH) // timedelta(microseconds=1),
+            NEVER_US if until is None else (until - _EPOCH) // timedelta(microseconds=1),
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left out."""
+        return not (self.has_begin or self.has_end)
+
+    @property
+    def last_us(self) -> int:
+        """The last microsecond of it."""
+        return self.until_us - 1
+
+    @property
+    def has_begin(self) -> bool:
+        """Whether a begin was asked for."""
+        return self.since_us > -NEVER_US
+
+    @property
+    def has_end(self) -> bool:
+        """Whether an end was asked for."""
+        return self.until_us < NEVER_US
+
+    def asks_before(self, begins_us: int) -> bool:
+        """Return whether it was asked for what was before a log, of which the beginning is not there, begins."""
+        return (self.has_begin and self.since_us < begins_us) or self.until_us <= begins_us
+
+    def widened(self, by_us: int) -> AskedWindow:
+        """Return the window with so much more at each end that was asked for."""
+        return AskedWindow(
+            self.since_us - by_us if self.has_begin else self.since_us,
+            self.until_us + by_us if self.has_end else self.until_us,
+        )
+
+    def meets(self, first_us: int, last_us: int) -> bool:
+        """Return whether a span, its ends included, has a moment in the window."""
+        return first_us < self.until_us and last_us >= self.since_us
+
+    def meets_gap(self, gap: GapRecord, *, margin_us: int) -> bool:
+        """Return whether what a gap lost may be of the window, where clocks and times under way differ by a margin."""
+        first_us = -NEVER_US if gap.first_us is None else gap.first_us
+        return self.meets(first_us - margin_us, gap.last_us + margin_us)
+
+
+WHOLE: Final = AskedWindow()
+"""All of the logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +203,10 @@ class Scope:
     """What a reader must know to read the figures right, one sentence each."""
     left_out: tuple[str, ...] = ()
     """The links that are compared with nothing."""
+    window: AskedWindow = WHOLE
+    """What the report is asked to be about; the targets' spans are those parts of it that they cover."""
+    cut_off: str = ""
+    """Why the reference's log does not show the window from its begin on; "" unless something says so."""
 
     @property
     def stamped_once(self) -> bool:

@@ -28,6 +28,7 @@ from fanout.reports.figures import Cumulative, LagFigures, Listed, time_of
 from fanout.reports.log_files import LogFiles
 from fanout.reports.parquet import ParquetTables
 from fanout.reports.reading import Tables, collect_rows
+from fanout.reports.scope import WHOLE, AskedWindow
 from fanout.reports.survey import Survey
 from fanout.reports.transforms import epochs, lag
 
@@ -74,18 +75,17 @@ def describe_logs(survey: Survey) -> tuple[LogSummary, ...]:
     return tuple(logs)
 
 
-def describe_lag(tables: Tables, *, survey: Survey, parquet: ParquetTables) -> LagSection:
+def describe_lag(tables: Tables, *, survey: Survey, window: AskedWindow = WHOLE, parquet: ParquetTables) -> LagSection:
     """Return the propagation times, in all and over time, and the heartbeats' round trips."""
-    spans = [survey.log_span_us(node) for node in survey.roles]
-    width_us = buckets.window_us(max(end for _, end in spans) - min(begin for begin, _ in spans)) if spans else 1
+    begin_us, end_us = survey.span_us(window)
+    width_us = buckets.window_us(end_us - begin_us)
     cells = (
-        lag.propagation_cells(tables.updates, window_us=width_us)
-        .unionByName(lag.heartbeat_cells(tables.events, window_us=width_us))
+        lag.propagation_cells(tables.updates, window_us=width_us, asked=window)
+        .unionByName(lag.heartbeat_cells(tables.events, window_us=width_us, asked=window))
         .persist()
     )
     try:
         parquet.write("lag", cells)
-        begin_us = min((begin for begin, _ in spans), default=0)
         return describe_cells(cells, survey=survey, window_us=width_us, from_us=begin_us - width_us)
     finally:
         cells.unpersist()
@@ -136,9 +136,9 @@ def describe_cells(cells: DataFrame, *, survey: Survey, window_us: int, from_us:
     )
 
 
-def describe_ready(tables: Tables, *, survey: Survey, list_limit: int) -> ReadySection:
-    """Return how long each link took from connect to ready."""
-    attempts = epochs.link_attempts(tables.events).persist()
+def describe_ready(tables: Tables, *, survey: Survey, window: AskedWindow = WHOLE, list_limit: int) -> ReadySection:
+    """Return how long each link took from connect to ready, of the attempts that were under way in a window."""
+    attempts = epochs.link_attempts(tables.events, window=window).persist()
     try:
         rows = collect_rows(epochs.summarize_attempts(attempts).orderBy("node", "link"))
         latest = collect_rows(
@@ -146,6 +146,11 @@ def describe_ready(tables: Tables, *, survey: Survey, list_limit: int) -> ReadyS
         )
     finally:
         attempts.unpersist()
+    if window.is_whole:
+        tear_downs = {(row["node"], row["link"]): survey.tear_downs(row["node"], link=row["link"]) for row in rows}
+    else:
+        torn = collect_rows(epochs.count_tear_downs(tables.events, window=window))
+        tear_downs = {(row["node"], row["link"]): row["tear_downs"] for row in torn}
     links = tuple(
         ReadySummary(
             node=row["node"],
@@ -158,7 +163,7 @@ def describe_ready(tables: Tables, *, survey: Survey, list_limit: int) -> ReadyS
             most_ready_s=_seconds(row["most_ready_us"]),
             topics=row["topics"],
             evidence=row["evidence"] or "",
-            tear_downs=survey.tear_downs(row["node"], link=row["link"]),
+            tear_downs=tear_downs.get((row["node"], row["link"]), 0),
         )
         for row in rows
     )

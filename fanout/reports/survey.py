@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fanout.reports.details import GapRecord, LinkConfig, Selection, parse_start_detail
+from fanout.reports.scope import AskedWindow
 
 __all__ = [
     "CompleteSummary",
@@ -184,6 +185,13 @@ class Survey:
         rows = self._by_node[node]
         return min(row.first_us for row in rows), max(row.last_us for row in rows)
 
+    def span_us(self, window: AskedWindow) -> tuple[int, int]:
+        """Return the first and last time of a window that is in any log."""
+        spans = [self.log_span_us(node) for node in self.roles]
+        begin_us = max(min((begin for begin, _ in spans), default=0), window.since_us)
+        end_us = min(max((end for _, end in spans), default=0), window.until_us)
+        return begin_us, max(begin_us, end_us)
+
     def absent_rows(self, node: str) -> int:
         """Return how many rows between the first and the last position of each process are not there.
 
@@ -228,6 +236,12 @@ class Survey:
     def gaps_of(self, node: str, *, link: str) -> list[GapRecord]:
         """Return the gaps in which rows of a link may be missing, told of or not; the beginning of a log is none."""
         return [gap for gap in (*self.gaps, *self.holes) if gap.node == node and gap.link in ("", link)]
+
+    def with_gaps_of(self, window: AskedWindow, *, margin_us: int) -> Survey:
+        """Return the survey with those gaps and holes alone that may have cost updates of a window."""
+        gaps = tuple(gap for gap in self.gaps if window.meets_gap(gap, margin_us=margin_us))
+        holes = tuple(gap for gap in self.holes if window.meets_gap(gap, margin_us=margin_us))
+        return replace(self, gaps=gaps, holes=holes)
 
     def unexplained_rows(self, node: str) -> int:
         """Return how many rows inside a node's log are absent without a gap event that accounts for them."""

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,7 @@ def test_completeness_stages_the_logs_and_passes_every_option(
         *("--reference", "hub", "--settle", "2.5", "--depth", "2", "--master", "local[1]"),
         *("--fail-under", "99.5", "--json", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html")),
         *("--parquet", "s3a://bucket/tables", "--behind-max", "7"),
+        *("--since", "2026-02-02T14:00", "--until", "2026-02-02T16:00+01:00"),
     ]
     answer = runner.invoke(app, ["report", "completeness", str(log), *arguments])
     assert answer.exit_code == 0, answer.output
@@ -101,6 +103,8 @@ def test_completeness_stages_the_logs_and_passes_every_option(
         "settle_s": 2.5,
         "behind_max_s": 7,
         "depth": 2,
+        "since": datetime(2026, 2, 2, 14, tzinfo=UTC),
+        "until": datetime(2026, 2, 2, 15, tzinfo=UTC),
         "master": "local[1]",
         "fail_under": 99.5,
         "json_path": tmp_path / "r.json",
@@ -121,6 +125,8 @@ def test_defaults_are_those_of_the_job(runner: CliRunner, job: StandInJob, log: 
         "settle_s": entry.SETTLE_S,
         "behind_max_s": None,
         "depth": 0,
+        "since": None,
+        "until": None,
         "master": LOCAL_MASTER,
         "fail_under": None,
         "json_path": None,
@@ -131,9 +137,16 @@ def test_defaults_are_those_of_the_job(runner: CliRunner, job: StandInJob, log: 
 
 def test_lag_passes_its_options(runner: CliRunner, job: StandInJob, log: Path) -> None:
     """The lag report needs no reference."""
-    answer = runner.invoke(app, ["report", "lag", str(log), "--master", "local[2]"])
+    answer = runner.invoke(app, ["report", "lag", str(log), "--master", "local[2]", "--until", "2026-02-02"])
     assert answer.exit_code == 0
-    assert job.options == {"master": "local[2]", "json_path": None, "html_path": None, "parquet": None}
+    assert job.options == {
+        "since": None,
+        "until": datetime(2026, 2, 2, tzinfo=UTC),
+        "master": "local[2]",
+        "json_path": None,
+        "html_path": None,
+        "parquet": None,
+    }
 
 
 @pytest.mark.parametrize("name", ["snapshots", "convergence", "stalls", "traffic"])
@@ -144,6 +157,8 @@ def test_single_sections_pass_their_options(
     arguments = ["--settle", "3", "--parquet", str(tmp_path / "tables"), "--html", str(tmp_path / "r.html")]
     expected: dict[str, Any] = {"name": name, "settle_s": 3.0, "master": LOCAL_MASTER, "json_path": None}
     expected |= {"parquet": str(tmp_path / "tables"), "html_path": tmp_path / "r.html"}
+    arguments += ["--since", "2026-02-02 14:00Z"]
+    expected |= {"since": datetime(2026, 2, 2, 14, tzinfo=UTC), "until": None}
     if name != "snapshots":
         arguments += ["--reference", "hub"]
         expected["reference"] = "hub"
@@ -307,6 +322,22 @@ def test_pyspark_missing(runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp
 def test_wrong_options(runner: CliRunner, job: StandInJob, log: Path, options: list[str]) -> None:
     """Numbers out of range are told before anything is read."""
     assert runner.invoke(app, ["report", "completeness", str(log), *options]).exit_code == 2
+    assert job.logs is None
+
+
+@pytest.mark.parametrize("name", ["completeness", "lag", "snapshots", "convergence", "stalls", "traffic"])
+def test_a_window_that_is_none(runner: CliRunner, job: StandInJob, log: Path, name: str) -> None:
+    """What is no time, and an end that is not after the begin, are told with the option and an example."""
+    for option in ("--since", "--until"):
+        answer = runner.invoke(app, ["report", name, str(log), option, "noon"])
+        assert answer.exit_code == 2
+        for part in (option, "'noon' is not a time", "2026-02-02T14:00", "2h"):
+            assert part in " ".join(answer.stderr.split()), part
+    for times in (("2026-02-02", "2026-02-02"), ("2026-02-02", "2026-02-01"), ("1h", "2h")):
+        answer = runner.invoke(app, ["report", name, str(log), "--since", times[0], "--until", times[1]])
+        assert answer.exit_code == 2
+        for part in ("--until", "is not later than --since", "as in --since 2h --until 1h"):
+            assert part in " ".join(answer.stderr.split()), part
     assert job.logs is None
 
 

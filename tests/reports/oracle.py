@@ -53,6 +53,8 @@ class Expected:
     """By whole seconds of Unix time: expected, missing and unknown."""
     finals: Counter[str] = field(default_factory=Counter)
     missing: set[Identity] = field(default_factory=set)
+    held: bool = True
+    """Whether the link held everything before the window's end."""
 
 
 class Span(NamedTuple):
@@ -76,11 +78,23 @@ class Oracle:
         link: The link by which the reference got the updates; "" for what was published at it.
         settle_us: The settle horizon.
         behind_max_us: By how much a log may be late.
+        since_us: The begin of the window that is asked for.
+        until_us: Its end, which does not belong to it.
     """
 
     def __init__(
-        self, hub: NodeLog, nodes: Iterable[NodeLog], *, link: str = "", settle_us: int, behind_max_us: int = 0
+        self,
+        hub: NodeLog,
+        nodes: Iterable[NodeLog],
+        *,
+        link: str = "",
+        settle_us: int,
+        behind_max_us: int = 0,
+        since_us: int = -NEVER,
+        until_us: int = NEVER,
     ) -> None:
+        self.since_us = since_us
+        self.until_us = until_us
         self.hub = hub
         self.link = link
         self.nodes = list(nodes)
@@ -91,6 +105,10 @@ class Oracle:
         self.published: dict[Identity, Row] = {
             identity(row): row for row in hub.updates if row["phase"] == 0 and row["sequence"] is not None
         }
+
+    def asked(self, row: Row) -> bool:
+        """Return whether an update was stamped in the window."""
+        return self.since_us <= micros(row["origin"]) < self.until_us
 
     def figures(self) -> dict[tuple[str, str, str], Expected]:
         """Return the figures by (node, link, filter)."""
@@ -152,6 +170,9 @@ class Oracle:
 
     def _updates(self, node: NodeLog, link: Row, selector: Row, expected: Expected) -> None:
         from_us, until_us, settled_us, _, gaps = self.span(node, link)
+        if from_us >= self.until_us - 1:
+            expected.held = False
+            from_us = NEVER
         rows = [
             row
             for row in node.updates
@@ -170,7 +191,7 @@ class Oracle:
         away = self._away(node, link)
         for update, row in self.published.items():
             at_us = micros(row["origin"])
-            if not selected(selector, row["topic"]) or not from_us < at_us <= until_us:
+            if not selected(selector, row["topic"]) or not from_us < at_us <= until_us or not self.asked(row):
                 continue
             came = update in applied | copies | folded
             if at_us > settled_us:
@@ -195,7 +216,8 @@ class Oracle:
                 expected.causes[cause_of(at_us, away)] += 1
                 counts["superseded"] += newest[update[0], row["topic"]] > update[1:]
                 expected.missing.add(update)
-        counts["duplicated"] = len(live) - len(applied)
+        live = [row for row in live if self.asked(row)]
+        counts["duplicated"] = len(live) - len({identity(row) for row in live})
         counts["stale"] = sum(bool(row["flags"] & 4) for row in live)
         counts["refused"] = sum(row["change"] == 6 for row in live)
         counts["unreferenced"] = sum(
@@ -210,11 +232,21 @@ class Oracle:
         return first_us <= micros(row["origin"]) <= self.end_us
 
     def _absent(self) -> int:
-        """Return how many sequences lie between the first and the last of each epoch, and are not there."""
+        """Return how many sequences of each epoch are not there, and may be of the window.
+
+        They lie between two that are there, of which one was stamped after its begin and one before its end.
+        """
         absent = 0
+        gaps = [json.loads(row["detail"]) for row in self.hub.events if row["event"] == "gap"]
+        if gaps and not any(gap["first_us"] < self.until_us and gap["last_us"] >= self.since_us for gap in gaps):
+            return 0  # all that is absent was lost at another time
         for epoch in {epoch for _, epoch, _ in self.published}:
-            sequences = {sequence for _, other, sequence in self.published if other == epoch}
-            absent += max(sequences) - min(sequences) + 1 - len(sequences)
+            times = {key[2]: micros(row["origin"]) for key, row in self.published.items() if key[1] == epoch}
+            before = min(times)
+            for sequence in sorted(times):
+                if times[before] < self.until_us and times[sequence] >= self.since_us:
+                    absent += max(0, sequence - before - 1)
+                before = sequence
         return absent
 
     def _held(self, node: NodeLog, link: Row) -> tuple[int, int] | None:

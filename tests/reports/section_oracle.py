@@ -27,8 +27,10 @@ class Epoch:
     verdict: str = ""
 
 
-def epochs_of(nodes: Iterable[NodeLog], *, settle_us: int) -> dict[tuple[str, str, int, int], Epoch]:
-    """Return the epochs by (node, link, node epoch, link epoch), reading the events one by one."""
+def epochs_of(
+    nodes: Iterable[NodeLog], *, settle_us: int, since_us: int = -NEVER, until_us: int = NEVER
+) -> dict[tuple[str, str, int, int], Epoch]:
+    """Return the epochs of a window by (node, link, node epoch, link epoch), reading the events one by one."""
     found: dict[tuple[str, str, int, int], Epoch] = defaultdict(Epoch)
     for node in nodes:
         since: dict[tuple[int, str], int] = {}
@@ -61,7 +63,11 @@ def epochs_of(nodes: Iterable[NodeLog], *, settle_us: int) -> dict[tuple[str, st
                 if not stopped and key[2] == node.node_epoch and newest and not epoch.tear_downs:
                     young = True  # it goes on
                 epoch.verdict = "ready" if epoch.live_us is not None else "pending" if young else "never"
-    return {key: epoch for key, epoch in found.items() if epoch.begin_us is not None}
+    return {
+        key: epoch
+        for key, epoch in found.items()
+        if epoch.begin_us is not None and epoch.begin_us < until_us and epoch.last_us >= since_us
+    }
 
 
 def links_of(node: NodeLog) -> list[Row]:
@@ -131,16 +137,20 @@ def stalls_of(oracle: Oracle) -> tuple[dict[Place, Counter[str]], dict[tuple[Pla
     for node in oracle.nodes:
         for link in links_of(node):
             from_us, until_us, settled_us, _, gaps = oracle.span(node, link)
+            from_us = max(from_us, oracle.since_us - 1) if from_us < oracle.until_us - 1 else NEVER
             for selector in link["selectors"]:
                 place = (node.node, link["name"], selector["filter"])
                 counts[place] = Counter()
                 expected: dict[str, list[int]] = defaultdict(list)
                 for row in oracle.hub.updates:
                     at_us = micros(row["origin"])
-                    if is_update(row) and selected(selector, row["topic"]) and from_us < at_us <= until_us:
+                    late = at_us > until_us or not oracle.asked(row)
+                    if is_update(row) and selected(selector, row["topic"]) and from_us < at_us and not late:
                         expected[row["topic"]].append(at_us)
                 came: dict[str, int] = {}
                 for row in node.updates:
+                    if micros(row["origin"]) >= oracle.until_us:
+                        continue
                     if (row["link"], row["selector"]) == place[1:] and (row["phase"] == 0 or row["change"] != 3):
                         came[row["topic"]] = max(came.get(row["topic"], 0), micros(row["origin"]))
                 for topic, times in expected.items():
@@ -164,13 +174,17 @@ def stalls_of(oracle: Oracle) -> tuple[dict[Place, Counter[str]], dict[tuple[Pla
     return counts, stalled
 
 
-def traffic_of(hub: NodeLog, *, end_us: int, settle_us: int, depth: int) -> tuple[dict[str, Counter[str]], int]:
+def traffic_of(
+    hub: NodeLog, *, end_us: int, settle_us: int, depth: int, since_us: int = -NEVER, until_us: int = NEVER
+) -> tuple[dict[str, Counter[str]], int]:
     """Return (updates, bytes, retained, topics) by prefix, and how many updates are pending."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     topics: dict[str, set[str]] = defaultdict(set)
     pending = 0
     for row in hub.updates:
         if not is_update(row) or row["topic"].startswith("fanout/control/"):
+            continue
+        if not since_us <= micros(row["applied"]) < until_us:
             continue
         if micros(row["applied"]) > end_us - settle_us:
             pending += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import timedelta
@@ -24,8 +25,8 @@ from fanout.reports.render.page import render_page
 from fanout.reports.render.terminal import print_report
 from tests.reports.conftest import INTERPRETED
 from tests.reports.frames import plan_of
-from tests.reports.logs import T0, NodeLog, at, selector, stamp, when, write
-from tests.reports.oracle import Oracle
+from tests.reports.logs import SECOND, T0, NodeLog, at, selector, stamp, when, write
+from tests.reports.oracle import NEVER, Oracle, micros
 from tests.reports.random_logs import random_hub, random_reference, random_secondary
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def test_random_logs_give_what_the_oracle_says(spark: SparkSession, tmp_path: Pa
         causes = figures.pop("causes")
         assert {name: number for name, number in causes.items() if number} == expected.causes, place
         assert figures == {name: expected.updates[name] for name in figures}, place
+        assert target.final is not None
         finals = {k: v for k, v in target.final.model_dump().items() if not k.startswith("equal_")}
         assert finals == {name: expected.finals[name] for name in finals}, place
         seen |= {name for counts in (figures, finals, causes) for name, number in counts.items() if number}
@@ -136,6 +138,7 @@ def test_references_with_gaps_give_what_the_oracle_says(spark: SparkSession, tmp
         assert {name: number for name, number in causes.items() if number} == expected.causes, place
         unseen = figures.pop("unseen")
         assert figures == {name: expected.updates[name] for name in figures}, place
+        assert target.final is not None
         finals = {k: v for k, v in target.final.model_dump().items() if not k.startswith("equal_")}
         # A tap has one process, so its gap leaves open what its topics have that were not logged since.
         assert kind == "tap" or finals == {name: expected.finals[name] for name in finals}, place
@@ -146,6 +149,73 @@ def test_references_with_gaps_give_what_the_oracle_says(spark: SparkSession, tmp
         assert unseen == expected.updates["unseen"], place
         there = figures["expected"] - figures["missing"] - figures["unknown"]
         assert target.stamped.complete_percent_at_least == percent(there, figures["expected"] + unseen), place
+
+
+@pytest.mark.parametrize("kind", ["primary", "tap"])
+def test_a_window_of_random_logs_gives_what_the_oracle_says(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans: list[str], kind: str
+) -> None:
+    """Asked for a window, every figure is of what was stamped in it, whenever it arrived; others are not there.
+
+    Each run has other logs and another window; a failure names the seed.
+    """
+    monkeypatch.setattr(comparison, "_CLOCK_STEP_US", 0)  # logs of a minute; their clocks are steady
+    seed = random.SystemRandom().randrange(2**32)
+    rng = random.Random(seed)
+    hub = random_hub(rng, updates=400)
+    nodes = [random_secondary(rng, number, hub) for number in range(8)]
+    reference = random_reference(rng, kind, hub)
+    edges = sorted(rng.sample([at(second) for second in range(3, 57)], 2))
+    if rng.random() < 0.5:  # an update at the very edge
+        edges[0] = int((rng.choice(hub.updates[:100])["origin"] - when(0)) / timedelta(microseconds=1))
+    since_us, until_us = min(edges), NEVER if kind == "tap" else max(edges)
+    until = None if kind == "tap" else when(until_us)
+    report = completeness(
+        spark,
+        tmp_path,
+        [reference, *nodes],
+        settle_s=2.5,
+        list_limit=1_000_000,
+        behind_max_s=4,
+        depth=1,
+        since=when(since_us),
+        until=until,
+    )
+    oracle = Oracle(
+        reference,
+        nodes,
+        link="" if kind == "primary" else "up",
+        settle_us=2_500_000,
+        behind_max_us=4_000_000,
+        since_us=since_us,
+        until_us=until_us,
+    ).figures()
+    skips = [re.search(r"Filter [^\n]*applied#\d+ >= ", plan) for plan in plans if "bit_or" in plan]
+    assert any(skips) is (kind == "primary")
+    assert len(report.targets) == len(oracle)
+    for target in report.targets:
+        place = (seed, target.node, target.link, target.filter)
+        expected = oracle[place[1:]]
+        assert target.stamped is not None
+        figures = {k: v for k, v in target.stamped.model_dump().items() if not k.startswith("complete_")}
+        causes = figures.pop("causes")
+        assert {name: number for name, number in causes.items() if number} == expected.causes, place
+        unseen = figures.pop("unseen")
+        assert figures == {name: expected.updates[name] for name in figures}, place
+        assert unseen == (expected.updates["unseen"] if kind == "primary" else None), place
+        assert (target.complete_at is not None) is expected.held, place
+        assert (target.final is None) is (until is not None), "with a begin alone the logs end when the window does"
+    assert report.missing is not None
+    listed = {(m.node, m.link, m.filter, m.primary, m.epoch, m.sequence) for m in report.missing.listed}
+    assert listed == {(*place, *update) for place, e in oracle.items() for update in e.missing}, seed
+    assert all(since_us <= micros(m.origin) < until_us for m in report.missing.listed), seed
+    assert report.prefixes is not None
+    assert sum(p.missing for p in report.prefixes.listed) == report.missing.total, seed
+    assert report.window is not None
+    assert report.window.begin == when(since_us), seed
+    assert until is None or report.window.end == until, seed
+    for points in (series.points for series in report.lag.over_time):
+        assert all(since_us - report.lag.window_s * SECOND < micros(p.at) < until_us for p in points), seed
 
 
 def primary_and_secondaries() -> list[NodeLog]:
@@ -202,6 +272,42 @@ def test_a_secondary_that_was_cut_off_lacks_exactly_what_was_published_meanwhile
     assert len(plans) > 20
 
 
+def test_a_window_is_judged_by_what_was_published_in_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Loss, lag and final values of another time are not of it; what came after its end is no loss."""
+    hub, whole, cut = primary_and_secondaries()
+    late = next(row for row in whole.updates if row["sequence"] == 85)
+    late["applied"] += timedelta(seconds=30)
+    for node in (whole, cut):
+        for second in range(3, 50):
+            node.event("heartbeat", at(second), link="up", lag_us=100)
+    directory = write(tmp_path, [hub, whole, cut])
+
+    def asked(since: float, until: float) -> Report:
+        return completeness(spark, directory, [], fail_under_percent=99, since=when(at(since)), until=when(at(until)))
+
+    report = asked(7, 12)
+    figures = {target.node: target.stamped for target in report.targets}
+    assert figures["cut"] is not None
+    assert figures["whole"] is not None
+    assert (figures["whole"].expected, figures["whole"].applied, figures["whole"].complete_percent) == (45, 45, 100)
+    assert (figures["cut"].expected, figures["cut"].missing) == (45, 45)
+    assert report.verdict is not None
+    assert (report.verdict.passed, report.verdict.lowest_percent) == (False, 0)
+    assert [(one.node, one.lag.rows, one.lag.most_us) for one in report.lag.propagation] == [("whole", 45, 30_001_000)]
+    assert [one.lag.rows for one in report.lag.heartbeat] == [5, 5]
+    assert report.ready.links == (), "both were ready before"
+    assert [target.final for target in report.targets] == [None, None]
+    assert report.differing is None
+    console = Console(width=120, file=StringIO(), record=True)
+    print_report(report, console=console)
+    for output in (render_page(report), console.export_text()):
+        assert "from 2026-02-02\u00a002:40:07 until 2026-02-02\u00a002:40:12 UTC" in output
+        assert "Final values (" not in output
+    with pytest.raises(ReportError, match="hold nothing of the window") as caught:
+        asked(61, 62)
+    assert "2026-02-02 02:40:00 to 2026-02-02 02:41:00 UTC" in caught.value.hint
+
+
 def test_what_a_log_is_too_short_for_is_not_lost_and_not_complete(spark: SparkSession, tmp_path: Path) -> None:
     """After a log that is late updates are pending; after one whose node may be dead they are unknown, and fail."""
     hub, late, _ = primary_and_secondaries()
@@ -224,6 +330,8 @@ def test_what_a_log_is_too_short_for_is_not_lost_and_not_complete(spark: SparkSe
     assert (figures["dead"].expected, figures["dead"].missing, figures["dead"].unknown) == (208, 0, 8)
     assert figures["dead"].complete_percent is None
     finals = {target.node: target.final for target in report.targets}
+    assert finals["whole"] is not None
+    assert finals["dead"] is not None
     assert (finals["whole"].equal, finals["whole"].pending, finals["whole"].unknown) == (6, 1, 0)
     assert (finals["dead"].equal, finals["dead"].pending, finals["dead"].unknown) == (7, 0, 1)
     assert report.verdict is not None
@@ -369,7 +477,7 @@ def test_without_stamps_every_output_says_that_losses_are_lower_bounds(spark: Sp
     assert bounds is not None
     assert (bounds.reference_updates, bounds.missing_at_least, bounds.extra_at_least) == (180, 45, 0)
     assert bounds.complete_percent_at_most == 75
-    assert by_node["whole"].final.equal == by_node["cut"].final.equal == 7
+    assert [one.final.equal for one in report.targets if one.final is not None] == [7, 7]
     assert not report.lag.propagation
     console = Console(width=120, file=StringIO(), record=True)
     print_report(report, console=console)
@@ -391,6 +499,7 @@ def test_a_link_without_stamps_is_compared_with_a_primary_that_stamps(spark: Spa
     assert (by_node["whole"].exact, exact.expected, exact.missing, exact.pending) == (True, 180, 0, 0)
     assert (by_node["cut"].exact, bounds.reference_updates, bounds.missing_at_least) == (False, 180, 45)
     assert by_node["whole"].final == by_node["cut"].final
+    assert by_node["cut"].final is not None
     assert by_node["cut"].final.equal == 7
     assert report.reference is not None
     assert [(one.first, one.last) for one in report.reference.sequences] == [(1, 200)]

@@ -31,6 +31,18 @@ def test_the_lowest_share_decides(fail_under: float, passed: bool) -> None:
     assert verdict.because == "lowest: the final values of worst/up plant/#"
 
 
+def test_a_window_that_the_reference_does_not_show_fails() -> None:
+    """Whatever the shares of the rest are; final values that are not of the window are not judged."""
+    verdict = judge([target()], fail_under_percent=50, cut_off="what was before noon is not in the log any more")
+    assert verdict is not None
+    assert (verdict.passed, verdict.lowest_percent) == (False, 100)
+    assert "before noon is not in the log any more, so nothing is proved of that part" in verdict.because
+    without = target(finals=final(equal=1, different=1)).model_copy(update={"final": None})
+    verdict = judge([without], fail_under_percent=99)
+    assert verdict is not None
+    assert verdict.passed
+
+
 def test_what_is_unknown_counts_against() -> None:
     """A threshold is met by what is proved only."""
     verdict = judge([target(figures=stamped(unknown=5))], fail_under_percent=96)

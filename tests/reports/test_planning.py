@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from fanout.errors import ReportError
+from fanout.reports.details import GapRecord
 from fanout.reports.planning import basis_statements, decide_scope
-from fanout.reports.scope import NEVER_US, Scope
+from fanout.reports.scope import NEVER_US, WHOLE, AskedWindow, Scope
 from tests.reports.logs import SECOND, T0, NodeLog, Row, at, selector, stamp, when
 from tests.reports.surveys import survey_of
 
@@ -35,13 +37,20 @@ def edge_log(*, offset_us: int = 0, delay_us: int = 1000, ready_s: float = 5) ->
     return edge
 
 
-def scope_of(*logs: NodeLog, settle_s: float = 0, requested: str | None = None, behind_max_s: float = 0) -> Scope:
+def scope_of(
+    *logs: NodeLog,
+    settle_s: float = 0,
+    requested: str | None = None,
+    behind_max_s: float = 0,
+    window: AskedWindow = WHOLE,
+) -> Scope:
     """Return the scope of a report over these logs."""
     return decide_scope(
         survey_of(*logs),
         requested=requested,
         settle_us=round(settle_s * SECOND),
         behind_max_us=round(behind_max_s * SECOND),
+        window=window,
     )
 
 
@@ -55,6 +64,71 @@ def test_spans_are_by_the_primary_clock(offset_s: int) -> None:
         assert target.settled_until_us == at(38)
         assert target.held_from_us == at(5 + offset_s)
     assert [target.selection.filter for target in scope.targets] == ["a/#", "b/#"]
+
+
+def test_a_window_cuts_the_spans() -> None:
+    """Its begin belongs to it and its end does not; the settle horizon matters near the end of the logs alone."""
+    logs = (hub_log(), edge_log(offset_us=3 * SECOND))
+    for since, until, expected in (
+        (7, 20, (at(7) - 1, at(20) - 1, at(20) - 1)),
+        (2, 39, (at(5) - 1000, at(39) - 1, at(38))),
+        (None, 20, (at(5) - 1000, at(20) - 1, at(20) - 1)),
+        (7, None, (at(7) - 1, at(40), at(38))),
+    ):
+        window = AskedWindow.between(
+            None if since is None else when(at(since)), None if until is None else when(at(until))
+        )
+        target = scope_of(*logs, settle_s=2, window=window).targets[0]
+        spans = (target.covered_from_us, target.covered_until_us, target.settled_until_us)
+        assert spans == expected
+        assert target.held_from_us == at(8)
+    before = scope_of(*logs, window=AskedWindow(until_us=at(4))).targets[0]
+    assert (before.held_from_us, before.covered_from_us) == (None, NEVER_US), "it held everything only later"
+
+
+def test_a_window_takes_in_the_gaps_of_its_own_time() -> None:
+    """A reference that lost rows at another time shows all of the window."""
+    hub = hub_log()
+    hub.gap(at(41), rows=2, first_log_pos=900, last_log_pos=901, first_us=at(20), last_us=at(22))
+    for since, until, exact in ((10, 15, True), (21, 25, False), (22, 25, False), (23, 25, True), (10, 20, True)):
+        window = AskedWindow(at(since), at(until))
+        assert scope_of(hub, edge_log(), window=window).groups[0].exact is exact, (since, until)
+    assert not scope_of(hub, edge_log()).groups[0].exact
+
+
+def test_what_a_log_does_not_reach_back_to_is_unknown_in_a_window() -> None:
+    """Of a time of which the files were removed, a node's log says nothing, and a reference's does not say all."""
+
+    def begun(node: str, since: float) -> Scope:
+        removed = GapRecord(node, "", T0, first_us=at(0), last_us=at(15), last_pos=9, lost_positions=9)
+        survey = replace(survey_of(hub_log(), edge_log()), begins=(removed,))
+        return decide_scope(survey, requested=None, settle_us=0, window=AskedWindow(at(since), at(25)))
+
+    reaches = begun("edge", 20)
+    assert (reaches.targets[0].gaps_us, reaches.notices, reaches.cut_off) == ((), (), "")
+    scope = begun("edge", 10)
+    assert scope.targets[0].covered_from_us == at(10) - 1
+    assert scope.targets[0].gaps_us == ((-NEVER_US, at(15) - 1000),)
+    assert "edge: the beginning of its log is not there any more: of what was before" in scope.notices[0]
+    assert not begun("hub", 20).cut_off
+    assert begun("hub", 10).cut_off == "what was before 2026-02-02 02:40:15 UTC is not in the reference's log any more"
+
+
+def test_a_window_beyond_the_logs_is_told() -> None:
+    """What was asked for and is not in the reference's log, or of a time when a node was stopped, is said."""
+    edge = edge_log()
+    edge.event("stop", at(31))
+    scope = scope_of(hub_log(), edge, window=AskedWindow(at(-60), at(100)))
+    assert [notice.partition(": ")[0] for notice in scope.notices] == [
+        "The window that was asked for begins before the reference's log, which begins at 2026-02-02 02:40:00 UTC",
+        "The window that was asked for ends after the reference's log, which ends at 2026-02-02 02:40:40 UTC",
+    ]
+    scope = scope_of(hub_log(), edge, window=AskedWindow(at(35)))
+    assert scope.notices == ("edge/up was stopped in good order before the window: nothing was expected of it.",)
+    ended = scope_of(hub_log(), edge_log(), behind_max_s=30, window=AskedWindow(at(41), at(100)))
+    assert [notice.partition(", which")[0] for notice in ended.notices if "stopped in good order" in notice] == []
+    late = scope_of(hub_log(), edge_log(), window=AskedWindow(at(10), at(20)))
+    assert not late.notices, "that the log ends before the reference's matters to later updates only"
 
 
 @pytest.mark.parametrize("own_too", [True, False])

@@ -17,6 +17,7 @@ from fanout.reports.log_files import LogFiles
 from fanout.reports.parquet import ParquetTables
 from fanout.reports.reading import collect_rows, read_tables, spark_errors, take_survey
 from fanout.reports.schemas import EVENTS, UPDATES
+from fanout.reports.scope import AskedWindow
 from fanout.reports.survey import CompleteSummary, EventSummary, StartRecord, Survey, UpdateSummary
 from tests.reports.logs import NodeLog, at, selector, write
 
@@ -140,6 +141,25 @@ def test_take_survey_summarizes_both_tables(spark: SparkSession, tmp_path: Path)
     assert survey.completes == (CompleteSummary("edge", epoch, "up", 1, "#", at(2)),)
     assert survey.starts == (StartRecord("edge", epoch, at(0), "{}"),)
     assert survey.gaps == (GapRecord("edge", "up", epoch, at(5), at(5.5), 7, 3),)
+
+
+def test_nodes_are_configured_as_they_were_at_the_end_of_a_window(spark: SparkSession, tmp_path: Path) -> None:
+    """What a node selects since then says nothing of what it had to get before."""
+    edge, new = NodeLog("edge"), NodeLog("new")
+    for node, second, topic_filter in ((edge, 0, "a/#"), (edge, 10, "b/#"), (new, 10, "c/#")):
+        if second and node is edge:
+            node.restart(at(second))
+        node.start(at(second), {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector(topic_filter)]})
+        node.ready(at(second + 1), "up", topic_filter)
+    tables = read_tables(spark, LogFiles.in_directories([write(tmp_path, [edge, new])]))
+    for until_us, expected in ((at(10), "a/#"), (at(10) + 1, "b/#")):
+        survey = take_survey(tables, window=AskedWindow(until_us=until_us))
+        (link,) = survey.config("edge").links
+        assert [selection.filter for selection in link.selections] == [expected]
+        since_epoch = survey.config("edge").since_epoch
+        held = survey.held_from("edge", link=link, since_epoch=since_epoch)
+        assert held == (at(1) if expected == "a/#" else at(11), 1)
+        assert survey.config("new").stated
 
 
 def test_many_sessions_of_many_selectors_are_folded(

@@ -20,6 +20,7 @@ from fanout.reports.log_files import LogFiles
 from fanout.reports.parquet import TABLES, ParquetTables
 from fanout.reports.reading import collect_rows
 from fanout.reports.render.lag_tables import propagation
+from fanout.reports.render.tables import tables_of as tables_of_report
 from fanout.reports.transforms import convergence as convergence_transforms
 from fanout.reports.transforms import snapshots as snapshots_transforms
 from fanout.reports.transforms import stalls as stalls_transforms
@@ -133,9 +134,10 @@ def test_convergence_equals_the_oracle(
         for verdict in ("equal", "apart", "pending"):
             assert getattr(one, verdict) == verdicts.count(verdict), (key, verdict)
         assert one.unknown == 0
-        digests = {member.node: (member.topics, int(member.digest, 16)) for member in one.members}
+        digests = {member.node: (member.topics, int(member.digest or "", 16)) for member in one.members}
         assert digests == wanted.digests, key
     assert kinds == {"equal", "apart", "pending"}
+    assert report.convergence.apart is not None
     apart = {(one.filter, one.topic) for one in report.convergence.apart.listed}
     assert apart == {(key[0], t) for key, one in expected.items() for t, v in one.verdicts.items() if v == "apart"}
     found = rows_of(spark.read.parquet(str(tmp_path / "convergence")), "selector", "topic")
@@ -198,6 +200,41 @@ def test_traffic_equals_the_oracle(
         assert [(p.node, p.updates) for p in one.publishers] == [("hub", wanted["updates"])]
     assert pending
     assert spark.read.parquet(str(tmp_path / "traffic")).count() == len(counts)
+
+
+def test_a_window_of_sections_equals_the_oracle(
+    spark: SparkSession, random_nodes: tuple[NodeLog, list[NodeLog]], random_files: Path
+) -> None:
+    """Epochs that have a part in it, topics that stopped in it, what was published in it; each time another window."""
+    hub, nodes = random_nodes
+    seed = random.SystemRandom().randrange(2**32)
+    since_us, until_us = sorted(random.Random(seed).sample([at(second) for second in range(3, 59)], 2))
+    asked: dict[str, Any] = {"settle_s": 2.5, "since": when(since_us), "until": when(until_us)}
+    bounds: dict[str, Any] = {"since_us": since_us, "until_us": until_us}
+    found = section(spark, random_files, "snapshots", **asked).snapshots
+    assert found is not None
+    epochs = epochs_of([hub, *nodes], settle_us=SETTLE_US, **bounds)
+    assert {(e.node, e.link, e.process, e.epoch): e.verdict for e in found.epochs.listed} == {
+        key: epoch.verdict for key, epoch in epochs.items()
+    }, seed
+    stopped = section(spark, random_files, "stalls", **asked).stalls
+    assert stopped is not None
+    oracle = Oracle(hub, nodes, settle_us=SETTLE_US, **bounds)
+    counts, stalled = stalls_of(oracle)
+    names = ("current", "stalled", "alone", "pending", "unknown")
+    assert {(t.node, t.link, t.filter): [getattr(t, name) for name in names] for t in stopped.targets} == {
+        place: [wanted[name] for name in names] for place, wanted in counts.items()
+    }, seed
+    listed = {((t.node, t.link, t.filter), t.topic): (t.lacking, t.first_lacking) for t in stopped.topics.listed}
+    assert listed == {key: (one.lacking, time_of(one.first_us)) for key, one in stalled.items()}, seed
+    published = section(spark, random_files, "traffic", **asked).traffic
+    assert published is not None
+    (source,) = published.sources
+    prefixes, pending = traffic_of(hub, end_us=oracle.end_us, settle_us=SETTLE_US, depth=1, **bounds)
+    assert source.pending == pending, seed
+    assert {p.prefix: p.updates for p in published.prefixes.listed} == {
+        prefix: wanted["updates"] for prefix, wanted in prefixes.items()
+    }, seed
 
 
 def two_secondaries() -> tuple[NodeLog, NodeLog, NodeLog]:
@@ -268,6 +305,17 @@ def test_digests_over_time_say_when_nodes_agreed(spark: SparkSession, tmp_path: 
     assert (found.windows_compared, found.windows_equal, found.last_equal) == (7, 5, time_of(at(7)))
     points = rows_of(spark.read.parquet(str(tmp_path / "digests")), "node", "window")
     assert [point["digest"] for point in points if point["node"] == "two"][-3:] == [-5, 9, 9]
+    asked: dict[str, Any] = {"since": when(at(6)), "until": when(at(9))}
+    window = section(spark, tmp_path / "log", "convergence", **asked).convergence
+    assert window is not None
+    (found,) = window.sets
+    assert (found.windows_compared, found.windows_equal, found.last_equal) == (3, 2, time_of(at(7)))
+    # What is held at the end of the logs is not of the window.
+    assert (found.equal, found.apart, found.pending, found.unknown, window.apart) == (None,) * 5
+    assert {(member.topics, member.digest) for member in found.members} == {(None, None)}
+    assert {table.key for table in tables_of_report(report.model_copy(update={"convergence": window}))} >= {
+        "convergence"
+    }
 
 
 def test_a_digest_of_many_values_wraps_as_the_nodes_do(spark: SparkSession) -> None:

@@ -76,6 +76,7 @@ def test_nothing_is_missing_in_what_two_nodes_shipped(
     assert (target.node, target.basis, target.exact) == ("edge-1", "stamped", True)
     assert target.stamped is not None
     assert (target.stamped.expected, target.stamped.missing, target.stamped.unknown) == (UPDATES, 0, 0)
+    assert target.final is not None
     assert target.final.equal == 7
     assert report.inputs.directories == (s3.uri("reports/site"),)
     copy = tmp_path / "copy"

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -35,6 +36,20 @@ class _Set:
     targets: tuple[Target, ...]
     reference: int | None
     """The identifier of the reference as a member; None for a union, which is no node."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Finals:
+    """What is held at the end of the logs."""
+
+    counts: dict[int, dict[str, Any]]
+    """Of each set its topics by verdict."""
+    held: dict[int, dict[str, Any]]
+    """Of each member its topics and their digest."""
+    total: int
+    """How many topics are apart."""
+    apart: list[tuple[int, str, dict[int, int]]]
+    """The first of them: set, topic, and the digest of each member that holds a value."""
 
 
 class _Members:
@@ -70,10 +85,54 @@ class _Members:
 def describe_convergence(
     spark: SparkSession, tables: Tables, *, survey: Survey, scope: Scope, list_limit: int, parquet: ParquetTables
 ) -> ConvergenceSection:
-    """Return, for each selector, whether its nodes hold the same values at the end, and when they did before."""
+    """Return, for each selector, whether its nodes hold the same values at the end, and when they did before.
+
+    Of a window that ends before the logs do only the latter: what is held at the end of the logs is not of it.
+    """
     members = _Members(survey, scope)
-    spans = [survey.log_span_us(node) for node in survey.roles]
-    width_us = window_us(max(end for _, end in spans) - min(begin for begin, _ in spans))
+    begin_us, end_us = survey.span_us(scope.window)
+    width_us = window_us(end_us - begin_us)
+    finals = None
+    if not scope.window.has_end:
+        finals = _finals(spark, tables, survey=survey, members=members, list_limit=list_limit, parquet=parquet)
+    places = _places(spark, survey=survey, members=members)
+    events = tables.events.where(rows.is_within(sf.col("at"), scope.window))
+    points = convergence.digest_points(events, places=places, window_us=width_us).persist()
+    try:
+        windows = {row["set"]: row for row in collect_rows(convergence.windows_of(points))}
+        parquet.write("digests", points.join(sf.broadcast(places.drop("set", "whole")), on="member", how="inner"))
+    finally:
+        points.unpersist()
+    sets = tuple(
+        ConvergenceSet(
+            filter=one.selection.filter,
+            exclude=one.selection.exclude,
+            basis=scope.groups[one.group].basis,
+            settled_until=None if finals is None else time_of(members.settled_until_us(one)),
+            members=tuple(_member(members.names[member], member, finals) for member in members.of(one)),
+            **{
+                name: None if finals is None else finals.counts.get(one.id, {}).get(name, 0)
+                for name in ("equal", "apart", "pending", "unknown")
+            },
+            windows_compared=windows[one.id]["compared"] if one.id in windows else 0,
+            windows_equal=windows[one.id]["equal"] if one.id in windows else 0,
+            last_equal=_time(windows.get(one.id, {}).get("last_equal_us")),
+        )
+        for one in members.sets
+    )
+    apart = None if finals is None else _describe_apart(finals, members)
+    return ConvergenceSection(sets=sets, apart=apart, window_s=width_us // 1_000_000)
+
+
+def _finals(
+    spark: SparkSession,
+    tables: Tables,
+    *,
+    survey: Survey,
+    members: _Members,
+    list_limit: int,
+    parquet: ParquetTables,
+) -> _Finals:
     values = _values(spark, tables, survey=survey, members=members).persist()
     verdicts = convergence.compare_members(values, sets=_sets_frame(spark, members)).persist()
     try:
@@ -87,35 +146,18 @@ def describe_convergence(
     finally:
         verdicts.unpersist()
         values.unpersist()
-    places = _places(spark, survey=survey, members=members)
-    points = convergence.digest_points(tables.events, places=places, window_us=width_us).persist()
-    try:
-        windows = {row["set"]: row for row in collect_rows(convergence.windows_of(points))}
-        parquet.write("digests", points.join(sf.broadcast(places.drop("set", "whole")), on="member", how="inner"))
-    finally:
-        points.unpersist()
-    sets = tuple(
-        ConvergenceSet(
-            filter=one.selection.filter,
-            exclude=one.selection.exclude,
-            basis=scope.groups[one.group].basis,
-            settled_until=time_of(members.settled_until_us(one)),
-            members=tuple(
-                Member(
-                    node=members.names[member][0],
-                    link=members.names[member][1],
-                    topics=held[member]["topics"] if member in held else 0,
-                    digest=_hexadecimal(held[member]["digest"] if member in held else 0),
-                )
-                for member in members.of(one)
-            ),
-            **{name: counts.get(one.id, {}).get(name, 0) for name in ("equal", "apart", "pending", "unknown")},
-            windows_compared=windows[one.id]["compared"] if one.id in windows else 0,
-            windows_equal=windows[one.id]["equal"] if one.id in windows else 0,
-            last_equal=_time(windows.get(one.id, {}).get("last_equal_us")),
-        )
-        for one in members.sets
-    )
+    return _Finals(counts, held, total, apart)
+
+
+def _member(name: tuple[str, str], member: int, finals: _Finals | None) -> Member:
+    node, link = name
+    if finals is None:
+        return Member(node=node, link=link, topics=None, digest=None)
+    held = finals.held.get(member, {"topics": 0, "digest": 0})
+    return Member(node=node, link=link, topics=held["topics"], digest=_hexadecimal(held["digest"]))
+
+
+def _describe_apart(finals: _Finals, members: _Members) -> Listed[ApartTopic]:
     listed = tuple(
         ApartTopic(
             filter=members.sets[set_id].selection.filter,
@@ -129,11 +171,9 @@ def describe_convergence(
                 for member in members.of(members.sets[set_id])
             ),
         )
-        for set_id, topic, digests in apart
+        for set_id, topic, digests in finals.apart
     )
-    return ConvergenceSection(
-        sets=sets, apart=Listed[ApartTopic](total=total, listed=listed), window_s=width_us // 1_000_000
-    )
+    return Listed[ApartTopic](total=finals.total, listed=listed)
 
 
 def _values(spark: SparkSession, tables: Tables, *, survey: Survey, members: _Members) -> DataFrame:

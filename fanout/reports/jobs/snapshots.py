@@ -9,6 +9,7 @@ from fanout.reports.figures import Listed, time_of
 from fanout.reports.findings import LinkEpoch, LinkSnapshots, SnapshotSection
 from fanout.reports.parquet import ParquetTables
 from fanout.reports.reading import Tables, collect_rows
+from fanout.reports.scope import WHOLE, AskedWindow
 from fanout.reports.survey import Survey
 from fanout.reports.transforms import snapshots
 from fanout.reports.transforms.rows import small_frame
@@ -17,15 +18,25 @@ __all__ = ["describe_snapshots"]
 
 
 def describe_snapshots(
-    spark: SparkSession, tables: Tables, *, survey: Survey, settle_us: int, list_limit: int, parquet: ParquetTables
+    spark: SparkSession,
+    tables: Tables,
+    *,
+    survey: Survey,
+    settle_us: int,
+    window: AskedWindow = WHOLE,
+    list_limit: int,
+    parquet: ParquetTables,
 ) -> SnapshotSection:
-    """Return every epoch of every link: in numbers for each link, and the latest of them one by one."""
+    """Return every epoch of every link that has a part in a window: in numbers, and the latest of them one by one."""
     ends: list[tuple[object, ...]] = [
         (node, survey.log_span_us(node)[1], survey.epochs(node)[-1] if survey.stopped_us(node) is None else None)
         for node in survey.roles
     ]
     of_nodes = small_frame(spark, ends, schema="node string, end_us bigint, open_epoch bigint")
-    epochs = snapshots.link_epochs(tables.events, ends=of_nodes, settle_us=settle_us).persist()
+    epochs = snapshots.link_epochs(tables.events, ends=of_nodes, settle_us=settle_us)
+    if not window.is_whole:
+        epochs = epochs.where((sf.col("begin_us") < window.until_us) & (sf.col("last_us") >= window.since_us))
+    epochs.persist()
     try:
         links = collect_rows(snapshots.summarize_epochs(epochs).orderBy("node", "link"))
         latest = collect_rows(

@@ -29,8 +29,10 @@ def describe_stalls(
     wanted = rows.explode_targets(sources, scope=scope, targets=scope.targets).join(
         sf.broadcast(spans), on="target", how="inner"
     )
-    logged = rows.target_rows(tables.updates, spark=spark, scope=scope, targets=scope.targets).where(
-        stalls.comparable(scope)
+    logged = (
+        rows.target_rows(tables.updates, spark=spark, scope=scope, targets=scope.targets)
+        .where(stalls.comparable(scope))
+        .join(sf.broadcast(spans), on="target", how="inner")
     )
     places = [(target.id, target.group, target.node, target.link, target.selection.filter) for target in scope.targets]
     groups = rows.small_frame(spark, [place[:2] for place in places], schema="target int, `group` int")

@@ -12,14 +12,14 @@ from fanout.reports.findings import PrefixTraffic, Publisher, SourceTraffic, Tra
 from fanout.reports.pairing import ObservedLink, choose_reference, make_groups
 from fanout.reports.parquet import ParquetTables
 from fanout.reports.reading import Tables, collect_rows
-from fanout.reports.scope import Group, Reference, Scope, Source
+from fanout.reports.scope import WHOLE, AskedWindow, Group, Reference, Scope, Source
 from fanout.reports.survey import Survey
 from fanout.reports.transforms import rows, traffic
 
 __all__ = ["basis_statement", "describe_traffic", "traffic_scope"]
 
 
-def traffic_scope(survey: Survey, *, requested: str | None, settle_us: int) -> Scope:
+def traffic_scope(survey: Survey, *, requested: str | None, settle_us: int, window: AskedWindow = WHOLE) -> Scope:
     """Return the sources whose rows are counted; nothing is compared, so there are no targets.
 
     Args:
@@ -27,6 +27,7 @@ def traffic_scope(survey: Survey, *, requested: str | None, settle_us: int) -> S
         requested: The node whose log to count; None takes the only primary, else the only tap, else all
             secondaries together.
         settle_us: The settle horizon.
+        window: What the report is asked to be about.
 
     Raises:
         ReportError: The reference is not in the logs or cannot be chosen, or it saw nothing.
@@ -39,10 +40,11 @@ def traffic_scope(survey: Survey, *, requested: str | None, settle_us: int) -> S
         for config in (survey.config(node),)
         for link in config.links
     ]
-    groups, sources = make_groups(survey, reference=reference, links=links)
+    in_window = survey.with_gaps_of(window, margin_us=0 if reference.stamps else settle_us)
+    groups, sources = make_groups(in_window, reference=reference, links=links)
     if not groups:
         raise ReportError(f"{reference.name} has no link in its log", hint="Name another node with --reference")
-    return Scope(reference, settle_us, tuple(groups), tuple(sources), (), ())
+    return Scope(reference, settle_us, tuple(groups), tuple(sources), (), (), window=window)
 
 
 def basis_statement(reference: Reference) -> str:
@@ -80,8 +82,9 @@ def describe_traffic(
         for link in survey.config(node).links
         for selection in link.selections
     }
+    in_window = tables.updates.where(rows.is_within(sf.col("applied"), scope.window))
     topics = traffic.count_topics(
-        rows.source_rows(tables.updates, spark=spark, scope=scope),
+        rows.source_rows(in_window, spark=spark, scope=scope),
         ends=rows.small_frame(spark, ends, schema="`group` int, settled_until_us bigint"),
         control_topics=sorted(control_topics),
         union=scope.reference.kind == "union",

@@ -75,6 +75,8 @@ def final_bars(targets: Sequence[TargetReport]) -> list[Bar]:
     found: list[tuple[int, Bar]] = []
     for target in targets:
         final = target.final
+        if final is None:
+            continue
         pieces = (
             ("equal", final.equal),
             ("pending", final.pending),

@@ -221,6 +221,8 @@ def final_values(report: Report) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for target in report.targets:
         final = target.final
+        if final is None:
+            continue
         same = (
             Cell(f"≥{NBSP}{percentage(final.equal_percent_at_least)}", "fair")
             if final.unknown
@@ -240,8 +242,8 @@ def final_values(report: Report) -> Table:
             )
         )
     note = (
-        "Retained values at the end, topic by topic. Absent: only the reference has one. Extra: only the node has one. "
-        "Pending: not equal, but changed within the settle horizon."
+        "Retained values at the end of the logs, topic by topic. Absent: only the reference has one. Extra: only the "
+        "node has one. Pending: not equal, but changed within the settle horizon."
     )
     return build("final-values", "Final values (exact on either basis)", columns, rows, note)
 

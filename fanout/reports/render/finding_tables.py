@@ -125,7 +125,7 @@ def _convergence(section: ConvergenceSection) -> list[Table]:
                 Cell(_selector(one.filter, one.exclude)),
                 Cell(one.basis),
                 Cell(count(len(one.members))),
-                Cell(count(one.equal), "" if one.apart or one.unknown else "good"),
+                Cell(count(one.equal), "" if one.equal is None or one.apart or one.unknown else "good"),
                 count_cell(one.apart, "bad"),
                 count_cell(one.pending),
                 count_cell(one.unknown, "fair"),
@@ -152,9 +152,12 @@ def _convergence(section: ConvergenceSection) -> list[Table]:
             )
             for one in section.sets
             for member in one.members
+            if member.digest is not None
         ],
         "Equal digests mean equal values; link – is what was published at the node itself.",
     )
+    listed = () if section.apart is None else section.apart.listed
+    total = 0 if section.apart is None else section.apart.total
     apart = build(
         "apart",
         "Topics with different values",
@@ -167,10 +170,10 @@ def _convergence(section: ConvergenceSection) -> list[Table]:
                 Cell(printable(value.link) or NOTHING),
                 Cell(value.digest or "none", "" if value.digest else "bad"),
             )
-            for topic in section.apart.listed
+            for topic in listed
             for value in topic.values
         ],
-        f"{count(section.apart.total)} topics in all." if section.apart.total > len(section.apart.listed) else "",
+        f"{count(total)} topics in all." if total > len(listed) else "",
     )
     return [sets, members, apart]
 

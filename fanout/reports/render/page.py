@@ -117,7 +117,11 @@ def _cards(report: Report) -> str:
             for t in targets
             if t.unstamped is not None and t.unstamped.complete_percent_at_most is not None
         ]
-        finals = [t.final.equal_percent_at_least for t in targets if t.final.equal_percent_at_least is not None]
+        finals = [
+            t.final.equal_percent_at_least
+            for t in targets
+            if t.final is not None and t.final.equal_percent_at_least is not None
+        ]
         lost = sum(t.stamped.missing for t in targets if t.stamped is not None)
         lost_at_least = sum(t.unstamped.missing_at_least for t in targets if t.unstamped is not None)
         never = sum(target.complete_at is None for target in targets)

@@ -98,7 +98,7 @@ def place_cells(target: TargetReport) -> tuple[Cell, Cell, Cell]:
     return Cell(printable(target.node)), Cell(printable(target.link)), Cell(selector)
 
 
-def count_cell(number: int, tone: Tone = "") -> Cell:
+def count_cell(number: int | None, tone: Tone = "") -> Cell:
     """Return a count that is quiet when it is 0 and has a tone when it is not."""
     return Cell(count(number), tone if number else "dim")
 

@@ -121,15 +121,17 @@ def facts(report: Report) -> list[tuple[str, str]]:
     if reference is not None:
         found.append(("reference", f"{printable(reference.name)} ({reference.chosen})"))
     found.extend(("basis", printable(statement)) for statement in report.basis)
+    if (asked := _asked(report)) is not None:
+        found.append(("asked for", asked))
     if window is not None:
         length_s = (window.end - window.begin).total_seconds()
-        found.append(
-            (
-                "window",
-                f"{span(window.begin, window.end)} ({seconds(length_s)}). Updates of the last "
-                f"{window.settle_horizon_s:g}{NBSP}s (the settle horizon) are pending: too young to be judged.",
+        text = f"{span(window.begin, window.end)} ({seconds(length_s)})."
+        if window.settled_until < window.end:
+            text += (
+                f" Updates of the last {window.settle_horizon_s:g}{NBSP}s (the settle horizon) are pending: too young "
+                f"to be judged."
             )
-        )
+        found.append(("window", text))
     files, directories = inputs.update_files + inputs.event_files, len(inputs.directories)
     of_nodes = f" of {counted(len(report.logs), 'node')}" if report.logs else ""  # `watch` lists no logs
     found.append(
@@ -149,6 +151,19 @@ def facts(report: Report) -> list[tuple[str, str]]:
         if held.absent
     )
     return found
+
+
+def _asked(report: Report) -> str | None:
+    """Return the window that a report was asked for, and what follows from that; None when it was for all."""
+    since, until = report.parameters.since, report.parameters.until
+    if since is None and until is None:
+        return None
+    text = "from the beginning" if since is None else f"from {timestamp(since, decimals=0)}"
+    text += " UTC to the end" if until is None else f" until {timestamp(until, decimals=0)} UTC"
+    text += ": what lies outside is in no figure."
+    if until is not None and report.report in ("completeness", "convergence"):
+        text += " Final values are of the end of the logs, not of that time, and left out."
+    return text
 
 
 def _digits(number: float) -> str:

@@ -10,12 +10,19 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
 from fanout.reports.schemas import STATE_CONNECTING, STATE_LIVE
+from fanout.reports.scope import WHOLE, AskedWindow
+from fanout.reports.transforms.rows import is_within
 
-__all__ = ["link_attempts", "summarize_attempts"]
+__all__ = ["count_tear_downs", "link_attempts", "summarize_attempts"]
 
 
-def link_attempts(events: DataFrame) -> DataFrame:
+def link_attempts(events: DataFrame, *, window: AskedWindow = WHOLE) -> DataFrame:
     """Return one row for each attempt of a link to become ready.
+
+    Args:
+        events: The table.
+        window: Attempts of which neither the begin, nor the end, nor a time between them is in it are left out; one
+            that did not end ready is taken to be at its begin.
 
     Returns:
         Columns node, link, node_epoch, attempt (from 1), link_epoch, connecting_us, live_us (null when it did
@@ -46,7 +53,17 @@ def link_attempts(events: DataFrame) -> DataFrame:
             ).alias("evidence"),
         )
     )
-    return attempts.withColumn("ready_us", sf.col("live_us") - sf.col("connecting_us"))
+    under_way = (sf.coalesce("live_us", "connecting_us") >= window.since_us) & (
+        sf.col("connecting_us") < window.until_us
+    )
+    in_window = attempts if window.is_whole else attempts.where(under_way)
+    return in_window.withColumn("ready_us", sf.col("live_us") - sf.col("connecting_us"))
+
+
+def count_tear_downs(events: DataFrame, *, window: AskedWindow) -> DataFrame:
+    """Return, for each link, how many times its replica was removed in a window."""
+    torn = events.where((sf.col("event") == "tear_down") & is_within(sf.col("at"), window))
+    return torn.groupBy("node", "link").agg(sf.count(sf.lit(1)).alias("tear_downs"))
 
 
 def summarize_attempts(attempts: DataFrame) -> DataFrame:

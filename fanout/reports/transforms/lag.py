@@ -16,7 +16,8 @@ from pyspark.sql import functions as sf
 
 from fanout.replog.schema import FLAG_DUPLICATE
 from fanout.reports.buckets import BUCKETS_PER_OCTAVE, ROUNDING
-from fanout.reports.transforms.rows import is_live
+from fanout.reports.scope import WHOLE, AskedWindow
+from fanout.reports.transforms.rows import is_live, is_within
 
 __all__ = [
     "KEY",
@@ -44,7 +45,7 @@ OTHERS = "(others)"
 """Who stamped, for those that are too many to have figures each; no node can have this name."""
 
 
-def propagation_cells(updates: DataFrame, *, window_us: int) -> DataFrame:
+def propagation_cells(updates: DataFrame, *, window_us: int, asked: AskedWindow = WHOLE) -> DataFrame:
     """Return the cells (key, window of origin, bucket) of the propagation times.
 
     Args:
@@ -54,28 +55,34 @@ def propagation_cells(updates: DataFrame, *, window_us: int) -> DataFrame:
         window_us: The width of the windows. An update that was stamped by a clock ahead of the node's by more than an
             hour counts in the window in which it was applied: whatever a publisher states, no window is far in the
             future.
+        asked: Updates that stand at a time outside it do not count either.
     """
     lag_us = sf.unix_micros("applied") - sf.unix_micros("origin")
+    at = sf.when(lag_us < -_CLOCKS_APART_US, sf.col("applied")).otherwise(sf.col("origin"))
     rows = updates.where(
-        is_live()
+        # The first says no more than the second, but of bare columns, by which Parquet files can skip rows.
+        (is_within(sf.col("applied"), asked) | is_within(sf.col("origin"), asked))
+        & is_within(at, asked)
+        & is_live()
         & sf.col("origin").isNotNull()
         & (sf.col("link") != "")
         & (sf.col("flags").bitwiseAND(FLAG_DUPLICATE) == 0)
     ).select(
         sf.lit("propagation").alias("kind"),
         *KEY[1:],
-        sf.when(lag_us < -_CLOCKS_APART_US, sf.unix_micros("applied"))
-        .otherwise(sf.unix_micros("origin"))
-        .alias("at_us"),
+        sf.unix_micros(at).alias("at_us"),
         lag_us.alias("lag_us"),
     )
     return _cells(rows, window_us=window_us)
 
 
-def heartbeat_cells(events: DataFrame, *, window_us: int) -> DataFrame:
+def heartbeat_cells(events: DataFrame, *, window_us: int, asked: AskedWindow = WHOLE) -> DataFrame:
     """Return the cells (key, window, bucket) of the heartbeats' round trips."""
     rows = events.where(
-        (sf.col("event") == "heartbeat") & sf.col("lag_us").isNotNull() & (sf.col("link") != "")
+        is_within(sf.col("at"), asked)
+        & (sf.col("event") == "heartbeat")
+        & sf.col("lag_us").isNotNull()
+        & (sf.col("link") != "")
     ).select(
         sf.lit("heartbeat").alias("kind"),
         "node",

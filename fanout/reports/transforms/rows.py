@@ -20,7 +20,7 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 from fanout.replog.schema import FLAG_CONFLATED
 from fanout.reports.details import Selection
 from fanout.reports.schemas import PHASE_LIVE
-from fanout.reports.scope import NEVER_US, Scope, Target
+from fanout.reports.scope import NEVER_US, AskedWindow, Scope, Target
 from fanout.reports.transforms.matching import matches_selection
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "explode_targets",
     "in_gap",
     "is_live",
+    "is_within",
     "small_frame",
     "source_rows",
     "struct_of",
@@ -47,6 +48,7 @@ _SOURCES = "node string, link string, group int"
 _PLACES = "node string, link string, selector string, target int, group int"
 _TARGETS = (
     "target int, covered_from_us bigint, covered_until_us bigint, settled_until_us bigint, tolerance_us bigint, "
+    "held_until_us bigint, "
     "reference_from_us bigint, reference_until_us bigint, "
     "gaps array<struct<after_us: bigint, until_us: bigint>>"
 )
@@ -67,24 +69,36 @@ def in_gap(at_us: Column) -> Column:
     return sf.exists("gaps", lambda gap: (at_us > gap["after_us"]) & (at_us <= gap["until_us"]))
 
 
+def is_within(time: Column, window: AskedWindow) -> Column:
+    """Return whether a time lies in the window that was asked for; of a bare column Parquet files can skip the rest."""
+    found = sf.lit(True)
+    if window.has_begin:
+        found &= time >= sf.timestamp_micros(sf.lit(window.since_us))
+    if window.has_end:
+        found &= time < sf.timestamp_micros(sf.lit(window.until_us))
+    return found
+
+
 def targets_frame(spark: SparkSession, scope: Scope) -> DataFrame:
     """Return one row for each target with its spans; `target` is the key.
 
     The reference's own span bounds what a node's row can be compared with; a primary's log has no bounds,
     since what is beyond its end was lost from it. `tolerance_us` is how far apart two nodes may log one update:
-    nothing for one that was stamped.
+    nothing for one that was stamped. `held_until_us` is until when what a node logged may be an update of the window.
     """
     rows: list[tuple[object, ...]] = []
     for target in scope.targets:
         group = scope.groups[target.group]
         bounded = group.selections is not None
+        tolerance_us = scope.settle_us if group.basis == "unstamped" else 0
         rows.append(
             (
                 target.id,
                 target.covered_from_us,
                 target.covered_until_us,
                 target.settled_until_us,
-                scope.settle_us if group.basis == "unstamped" else 0,
+                tolerance_us,
+                scope.window.last_us + tolerance_us,
                 group.from_us if bounded else -NEVER_US,
                 group.end_us if bounded else NEVER_US,
                 list(target.gaps_us),

@@ -61,10 +61,17 @@ def newest_at_node(rows: DataFrame) -> DataFrame:
     """Return, for each (target, topic), the newest update that the node got in any way, as `held_us`.
 
     A retained copy counts, with the time of the update that it is a copy of, or without a stamp of the copy. A
-    removal that no message caused does not.
+    removal that no message caused does not, nor does an update that is newer than the window that was asked for.
+
+    Args:
+        rows: The nodes' rows by target, with the target's spans.
     """
     came = (sf.col("phase") == PHASE_LIVE) | (sf.col("change") != CHANGE_REMOVED)
-    return rows.where(came).groupBy("target", "topic").agg(sf.max(origin_us()).alias("held_us"))
+    return (
+        rows.where(came & (origin_us() <= sf.col("held_until_us")))
+        .groupBy("target", "topic")
+        .agg(sf.max(origin_us()).alias("held_us"))
+    )
 
 
 def judge_topics(expected: DataFrame, *, held: DataFrame, targets_frame: DataFrame) -> DataFrame:

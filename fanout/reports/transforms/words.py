@@ -8,6 +8,7 @@ before anything is shuffled, and no row of one log is ever joined with a row of 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 
@@ -16,8 +17,8 @@ from pyspark.sql import functions as sf
 
 from fanout.replog.schema import FLAG_STALE
 from fanout.reports.schemas import CHANGE_REFUSED, PHASE_LIVE
-from fanout.reports.scope import Scope
-from fanout.reports.transforms.rows import conflated, in_gap, is_live
+from fanout.reports.scope import NEVER_US, WHOLE, AskedWindow, Scope
+from fanout.reports.transforms.rows import conflated, in_gap, is_live, is_within
 
 __all__ = [
     "KEY",
@@ -38,7 +39,7 @@ __all__ = [
 KEY = ("target", "primary", "epoch", "word")
 """What identifies a word."""
 
-_BITS = ("settled", "pending", "outside", "doubtful", "applied", "judged", "reobtained", "conflated")
+_BITS = ("settled", "pending", "outside", "doubtful", "applied", "counted", "judged", "reobtained", "conflated")
 _COUNTS = ("live_rows", "stale_rows", "refused_rows")
 
 
@@ -75,24 +76,28 @@ def expected_words(rows: DataFrame, *, gaps: bool) -> DataFrame:
     )
 
 
-def applied_words(rows: DataFrame) -> DataFrame:
+def applied_words(rows: DataFrame, *, window: AskedWindow = WHOLE) -> DataFrame:
     """Return the word rows of what a node applied, got back as a retained value, or folded away.
 
     Args:
         rows: Stamped rows of nodes by target, with the target's spans.
+        window: What the report is asked to be about. What came later may be an update of it; but duplicated, stale and
+            refused rows, and those that the reference lacks, are only counted of what was stamped in it.
     """
     bit = bit_of(sf.col("sequence"))
     at_us = origin_us()
+    counted = is_live() & is_within(sf.coalesce("origin", "applied"), window)
     within = (at_us >= sf.col("reference_from_us")) & (at_us <= sf.col("reference_until_us"))
     return _word_rows(
         rows,
         applied=_where(is_live(), bit),
-        judged=_where(is_live() & within, bit),
+        counted=_where(counted, bit),
+        judged=_where(counted & within, bit),
         reobtained=_where((sf.col("phase") != PHASE_LIVE) & ~conflated(), bit),
         conflated=_where(conflated(), bit),
-        live_rows=_where(is_live(), sf.lit(1)),
-        stale_rows=_where(is_live() & (sf.col("flags").bitwiseAND(FLAG_STALE) != 0), sf.lit(1)),
-        refused_rows=_where(is_live() & (sf.col("change") == CHANGE_REFUSED), sf.lit(1)),
+        live_rows=_where(counted, sf.lit(1)),
+        stale_rows=_where(counted & (sf.col("flags").bitwiseAND(FLAG_STALE) != 0), sf.lit(1)),
+        refused_rows=_where(counted & (sf.col("change") == CHANGE_REFUSED), sf.lit(1)),
     )
 
 
@@ -142,27 +147,40 @@ def count_words(words: DataFrame, *, by: Sequence[str]) -> DataFrame:
     }
     return words.groupBy(*by).agg(
         *(sf.sum(sf.bit_count(bits)).alias(name) for name, bits in counted.items()),
-        sf.sum(sf.col("live_rows") - sf.bit_count(applied)).alias("duplicated"),
+        sf.sum(sf.col("live_rows") - sf.bit_count("counted")).alias("duplicated"),
         sf.sum("stale_rows").alias("stale"),
         sf.sum("refused_rows").alias("refused"),
         sf.count_if(absent_bits() != 0).alias("hole_words"),
     )
 
 
-def reference_sequences(rows: DataFrame) -> DataFrame:
-    """Return, for each primary and epoch, the span of the sequences and how many of them are there."""
+def reference_sequences(rows: DataFrame, *, window: AskedWindow = WHOLE) -> DataFrame:
+    """Return, for each primary and epoch, the span of the sequences and how many of them are there.
+
+    Args:
+        rows: The reference's rows with its own stamps.
+        window: What the report is asked to be about. The span goes from the last sequence before it to the first one
+            after it: what is absent in between may be of the window.
+    """
+    sequence, applied = sf.col("sequence"), sf.col("applied")
+    inside = is_within(applied, window)
+    before = ~is_within(applied, replace(window, until_us=NEVER_US))
+    after = ~is_within(applied, replace(window, since_us=-NEVER_US))
     words = rows.groupBy(
         sf.col("stamp_primary").alias("primary"), sf.col("stamp_epoch").alias("epoch"), word().alias("word")
     ).agg(
-        sf.bit_or(bit_of(sf.col("sequence"))).alias("bits"),
-        sf.min("sequence").alias("first_sequence"),
-        sf.max("sequence").alias("last_sequence"),
+        sf.bit_or(_where(inside, bit_of(sequence))).alias("bits"),
+        sf.min(sf.when(inside, sequence)).alias("first_sequence"),
+        sf.max(sf.when(inside, sequence)).alias("last_sequence"),
+        sf.max(sf.when(before, sequence)).alias("sequence_before"),
+        sf.min(sf.when(after, sequence)).alias("sequence_after"),
     )
-    return words.groupBy("primary", "epoch").agg(
-        sf.min("first_sequence").alias("first_sequence"),
-        sf.max("last_sequence").alias("last_sequence"),
+    spans = words.groupBy("primary", "epoch").agg(
+        sf.least(sf.min("first_sequence"), sf.max("sequence_before") + 1).alias("first_sequence"),
+        sf.greatest(sf.max("last_sequence"), sf.min("sequence_after") - 1).alias("last_sequence"),
         sf.sum(sf.bit_count("bits")).alias("present"),
     )
+    return spans.where(sf.col("first_sequence") <= sf.col("last_sequence"))
 
 
 def stamped(scope: Scope) -> Column:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.reports.render.wording import count, duration, facts, percentage, printable, seconds, span, timestamp
-from tests.reports.documents import report
+from tests.reports.documents import BEGIN, END, report
 
 
 @pytest.mark.parametrize(
@@ -110,5 +110,22 @@ def test_facts_say_what_the_figures_are_relative_to() -> None:
     assert texts["reference"] == "hub (the only primary in the logs)"
     assert "12,345 updates and 67 events of 1 node, in 5 files of 1 directory" in texts["read"]
     assert "lacks 2 of the sequences 1 to 100" in texts["holes"]
+    asked = report().parameters.model_copy(update={"since": BEGIN})
+    since = dict(facts(report().model_copy(update={"parameters": asked})))
+    assert since["asked for"] == "from 2026-02-02\u00a002:40:00 UTC to the end: what lies outside is in no figure."
+    assert "pending" in since["window"]
+    asked = asked.model_copy(update={"since": None, "until": END})
+    settled = report().window
+    assert settled is not None
+    until = dict(
+        facts(
+            report().model_copy(
+                update={"parameters": asked, "window": settled.model_copy(update={"settled_until": END})}
+            )
+        )
+    )
+    assert until["asked for"].startswith("from the beginning until 2026-02-02\u00a002:45:00 UTC: what lies outside")
+    assert until["asked for"].endswith("Final values are of the end of the logs, not of that time, and left out.")
+    assert "pending" not in until["window"]
     alone = report().model_copy(update={"reference": None, "window": None, "basis": ()})
     assert [name for name, _ in facts(alone)] == ["read"]

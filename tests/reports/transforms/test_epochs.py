@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.reports.transforms.epochs import link_attempts, summarize_attempts
+from fanout.reports.scope import AskedWindow
+from fanout.reports.transforms.epochs import count_tear_downs, link_attempts, summarize_attempts
 from tests.reports.frames import assert_unique, rows_of, tables_of
 from tests.reports.logs import SECOND, NodeLog, at
 
@@ -43,3 +44,25 @@ def test_attempts_run_from_connecting_to_live(spark: SparkSession) -> None:
     assert (up["attempts"], up["ready"], up["evidence"], up["topics"]) == (3, 2, "marker", 7)
     assert (up["first_ready_us"], up["last_ready_us"], up["most_ready_us"]) == (4 * SECOND, SECOND, 4 * SECOND)
     assert up["first_live_us"] == at(10)
+
+
+def test_attempts_and_tear_downs_of_a_window(spark: SparkSession) -> None:
+    """An attempt is of a window when it was under way in it; the end of the window does not belong to it."""
+    edge = NodeLog("edge")
+    edge.event("state", at(1), link="up", state="connecting")  # never ready
+    edge.ready(at(10), "up", "a", took_us=4 * SECOND)
+    for second in (20, 30):
+        edge.event("tear_down", at(second), link="up")
+    events = tables_of(spark, [edge]).events
+    for since, until, attempts, torn in (
+        (1, 6, [1], 0),
+        (2, 6, [], 0),
+        (7, 8, [2], 0),
+        (10, 21, [2], 1),
+        (11, 30, [], 1),
+    ):
+        window = AskedWindow(at(since), at(until))
+        found = rows_of(link_attempts(events, window=window), "attempt")
+        assert [row["attempt"] for row in found] == attempts, (since, until)
+        counted = rows_of(count_tear_downs(events, window=window), "link")
+        assert [row["tear_downs"] for row in counted] == [torn] * (torn > 0), (since, until)

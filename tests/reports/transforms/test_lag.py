@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 from fanout.reports.buckets import bucket_of, bucket_value_us, cumulative
+from fanout.reports.scope import AskedWindow
 from fanout.reports.transforms import lag
 from fanout.reports.transforms.rows import small_frame
 from tests.reports.frames import assert_unique, rows_of, tables_of
@@ -83,3 +84,11 @@ def test_windows_are_of_the_time_of_stamping(spark: SparkSession) -> None:
         (at(10), 5),
         (at(20), (21 - 10**9) * SECOND),
     ]
+    updates = tables_of(spark, [edge]).updates
+    for asked, expected in (
+        (AskedWindow(at(9.5), at(10.5)), [at(0)]),
+        (AskedWindow(at(10), at(21)), [at(10)]),
+        (AskedWindow(since_us=at(21)), [at(20)]),
+    ):
+        cells = lag.propagation_cells(updates, window_us=10 * SECOND, asked=asked)
+        assert [row["window_us"] for row in rows_of(cells, "window_us")] == expected

@@ -9,6 +9,7 @@ from pyspark.sql import functions as sf
 
 from fanout.reports.planning import decide_scope
 from fanout.reports.reading import take_survey
+from fanout.reports.scope import AskedWindow
 from fanout.reports.transforms import rows, words
 from tests.reports.frames import assert_unique, plan_of, rows_of, tables_of
 from tests.reports.logs import NodeLog, at, selector
@@ -87,3 +88,23 @@ def test_reference_sequences_find_holes_in_the_reference(spark: SparkSession) ->
         (FIRST, FIRST + 70, 3),
         (1, 1, 1),
     ]
+
+
+def test_reference_sequences_of_a_window_reach_to_what_is_next_to_it(spark: SparkSession) -> None:
+    """What is absent between the last before a window and the first after it may be of the window."""
+    hub = NodeLog("hub", "primary")
+    for sequence in (1, 2, 3, 6, 7, 8, 9):
+        hub.publish(at(sequence), sequence, "t", "x")
+    updates = tables_of(spark, [hub]).updates
+    for since, until, expected in (
+        (1, 4, [(1, 5, 3)]),
+        (7, 9, [(7, 8, 2)]),
+        (4.2, 5.5, [(4, 5, 0)]),
+        (5, 7, [(4, 6, 1)]),
+        (8.2, 8.6, []),
+        (8, 20, [(8, 9, 2)]),
+        (20, 30, []),
+    ):
+        found = rows_of(words.reference_sequences(updates, window=AskedWindow(at(since), at(until))), "epoch")
+        spans = [(row["first_sequence"], row["last_sequence"], row["present"]) for row in found]
+        assert spans == expected, (since, until)
