@@ -15,6 +15,7 @@ from fanout.reports.document import (
     MissingUpdate,
     Parameters,
     PrefixFigures,
+    PrefixNodes,
     ReferenceSequences,
     RepeatedTopic,
 )
@@ -26,6 +27,7 @@ from fanout.reports.figures import (
     percent,
     time_of,
 )
+from fanout.reports.jobs.prefixes import map_prefixes
 from fanout.reports.parquet import ParquetTables
 from fanout.reports.reading import Tables, collect_rows
 from fanout.reports.schemas import PHASE_LIVE
@@ -84,8 +86,12 @@ class Comparison:
 
     def stamped(
         self, sequences: tuple[ReferenceSequences, ...]
-    ) -> tuple[dict[int, StampedFigures], Listed[PrefixFigures] | None, Listed[MissingUpdate] | None]:
-        """Return the figures by identity of each target, and the lists of prefixes and missing updates.
+    ) -> tuple[
+        dict[int, StampedFigures],
+        tuple[Listed[PrefixFigures], Listed[PrefixNodes]] | None,
+        Listed[MissingUpdate] | None,
+    ]:
+        """Return the figures by identity of each target, the prefixes by selector and by node, and what is missing.
 
         Args:
             sequences: `reference_sequences`.
@@ -255,7 +261,7 @@ class Comparison:
             for row in collect_rows(first.limit(self._list_limit))
         )
 
-    def _list_prefixes(self, wanted: DataFrame, absent: DataFrame) -> Listed[PrefixFigures]:
+    def _list_prefixes(self, wanted: DataFrame, absent: DataFrame) -> tuple[Listed[PrefixFigures], Listed[PrefixNodes]]:
         counted = prefixes.count_prefixes(
             wanted, absent=absent, depth=self._depth, repeats=not self._scope.stamped_once
         ).persist()
@@ -263,6 +269,8 @@ class Comparison:
             total = counted.count()
             worst = counted.orderBy(sf.desc("missing"), sf.desc("unknown"), "prefix", "target").limit(self._list_limit)
             found = collect_rows(worst)
+            places = [(target.id, target.node, self._shows_all(target)) for target in self._scope.targets]
+            by_node = map_prefixes(self._spark, counted, places=places, list_limit=self._list_limit)
         finally:
             counted.unpersist()
         listed = tuple(
@@ -281,7 +289,7 @@ class Comparison:
             )
             for row in found
         )
-        return Listed[PrefixFigures](total=total, listed=listed)
+        return Listed[PrefixFigures](total=total, listed=listed), by_node
 
     def _with_spans(self, by_target: DataFrame) -> DataFrame:
         return by_target.join(sf.broadcast(self._targets), on="target", how="inner")
