@@ -32,6 +32,8 @@ _BEHIND_CHART = frozenset({"prefixes"})
 """Tables of which the chart says as much, where there is one."""
 _CONTENTS_MIN: Final = 10
 """Parts of a page that has a list of them."""
+_LISTED_OPEN_MAX: Final = 12
+"""Rows of a list that are shown on such a page, where a long one would push what follows out of sight."""
 
 
 def render_page(report: Report) -> str:
@@ -46,7 +48,7 @@ def render_page(report: Report) -> str:
         _notices(report),
         _cards(report),
         _contents(tables),
-        *(_part(table, _chart(report, table.key)) for table in tables),
+        *(_part(table, _chart(report, table.key), crowded=len(tables) >= _CONTENTS_MIN) for table in tables),
     ]
     return (
         "<!doctype html>\n"
@@ -157,9 +159,10 @@ def _asides(report: Report, node: str) -> list[str]:
     elif stalls:
         unknown = sum(one.unknown for one in stalls)
         lines.append("no topic stalled" + (f", {count(unknown)} unknown" if unknown else ""))
-    if times := [one.lag.p99_us for one in report.lag.propagation if one.node == node]:
-        of = "" if len(times) == 1 else ", of the slowest selector"
-        lines.append(f"p99 of the propagation time{of}: {duration(max(times))}")
+    if found := [one.lag for one in report.lag.propagation if one.node == node]:
+        of = "" if len(found) == 1 else ", of the slowest selector"
+        apart = " (clocks differ)" if min(lag.least_us for lag in found) < 0 else ""
+        lines.append(f"p99 of the propagation time{of}: {duration(max(lag.p99_us for lag in found))}{apart}")
     return lines
 
 
@@ -187,18 +190,20 @@ def _chart(report: Report, key: str) -> str:
     return ""
 
 
-def _part(table: Table, chart: str) -> str:
+def _part(table: Table, chart: str, *, crowded: bool) -> str:
     note = table.note
     if table.total is not None and len(table.rows) < table.total:
         note = f"{len(table.rows)} of {table.total:,}. {note}".strip()
     rows = _table(table)
     folded = table.key in _FOLDED
-    if (len(table.rows) > _ROWS_OPEN_MAX or (chart and table.key in _BEHIND_CHART)) and not folded:
+    open_max = _LISTED_OPEN_MAX if crowded and table.total is not None else _ROWS_OPEN_MAX
+    if (len(table.rows) > open_max or (chart and table.key in _BEHIND_CHART)) and not folded:
         rows = f'<details class="rows"><summary>{counted(len(table.rows), "row")}</summary>{rows}</details>'
     content = chart + rows + (f'<p class="note">{escape(note)}</p>' if note else "")
     heading = f"<h2>{escape(table.title)}</h2>"
     if folded:
-        return f'<details id="{table.key}"><summary>{heading}</summary>{content}</details>'
+        total = "" if table.total is None else f' <span class="dim">{count(table.total)}</span>'
+        return f'<details id="{table.key}"><summary>{heading}{total}</summary>{content}</details>'
     return f'<section id="{table.key}">{heading}{content}</section>'
 
 

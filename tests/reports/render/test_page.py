@@ -180,7 +180,7 @@ def test_a_headline_names_stalls_and_lag() -> None:
     assert "stalled" not in other
     made = whole_report()
     assert made.stalls is not None
-    assert "p99 of the propagation time, of the slowest selector: 90.0 ms" in edge
+    assert "p99 of the propagation time, of the slowest selector: 90.0 ms (clocks differ)" in edge
     quiet = made.stalls.targets[0].model_copy(update={"stalled": 0, "alone": 0, "unknown": 3})
     page = render_page(made.model_copy(update={"stalls": made.stalls.model_copy(update={"targets": (quiet,)})}))
     assert "no topic stalled, 3 unknown" in page
@@ -192,6 +192,19 @@ def test_a_page_on_everything_is_as_safe_as_the_others() -> None:
     assert [a for tag, a in elements.found if tag == "script"] == [{"type": "application/json", "id": "report"}]
     assert Report.model_validate_json(elements.texts["script"]).report == "all"
     assert all(re.fullmatch("#[a-z-]+", a["href"] or "") for tag, a in elements.found if tag == "a")
+
+
+def test_a_long_list_does_not_push_what_follows_out_of_sight() -> None:
+    """On a page of many parts a list of more than a dozen is closed; what is folded says how much it holds."""
+    made = whole_report()
+    assert made.stalls is not None
+    topics = made.stalls.topics.model_copy(update={"total": 70, "listed": made.stalls.topics.listed * 10})
+    page = render_page(made.model_copy(update={"stalls": made.stalls.model_copy(update={"topics": topics})}))
+    assert "<summary>20 rows</summary>" in page
+    assert "<summary>2 rows</summary>" not in page
+    assert '<h2>Missing updates</h2> <span class="dim">1,234</span></summary>' in page
+    alone = section_report("stalls").model_copy(update={"stalls": made.stalls.model_copy(update={"topics": topics})})
+    assert "<summary>20 rows</summary>" not in render_page(alone)
 
 
 def test_a_timeline_says_what_it_leaves_out() -> None:
