@@ -171,7 +171,7 @@ def _contents(tables: list[Table]) -> str:
     if len(tables) < _CONTENTS_MIN:
         return ""
     entries = "".join(f'<li><a href="#{table.key}">{escape(table.title)}</a></li>' for table in tables)
-    return f"<nav><ul>{entries}</ul></nav>"
+    return f'<nav aria-label="Contents"><ul>{entries}</ul></nav>'
 
 
 def _chart(report: Report, key: str) -> str:
