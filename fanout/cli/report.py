@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeAlias
 
 import typer
 
@@ -33,6 +33,9 @@ app = typer.Typer(help="Make a report from replication logs, with Spark.", no_ar
 _SETTLE_S: Final = 30.0
 _LOCAL_MASTER: Final = "local[*]"
 _EXIT_CODES: Final = "Exit codes: 0 done, 4 pyspark is not installed, 5 no report can be made."
+_JUDGED_EXIT_CODES: Final = (
+    "Exit codes: 0 done, 1 below --fail-under, 4 pyspark is not installed, 5 no report can be made."
+)
 _STANDARD_OUTPUT: Final = Path("-")
 
 
@@ -94,6 +97,19 @@ Until: TypeAlias = Annotated[
         "left out.",
     ),
 ]
+BehindMax: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        metavar="SECONDS",
+        help="How long before the reference's, without a stop, a log may end: later updates are pending, "
+        "beyond it unknown. Default: 120 where only sealed files are read, else as --settle.",
+    ),
+]
+FailUnder: TypeAlias = Annotated[
+    float | None,
+    typer.Option(min=0, max=100, metavar="PERCENT", help="Exit 1 when any selector has a lower share."),
+]
 Master: TypeAlias = Annotated[str, typer.Option(metavar="URL", help="The Spark master.")]
 
 
@@ -103,29 +119,55 @@ class _Run(Protocol):
     def __call__(self, logs: LogFiles, *, json_path: Path | None, progress: Callable[[str], None]) -> ReportResult: ...
 
 
-@app.command(epilog="Exit codes: 0 done, 1 below --fail-under, 4 pyspark is not installed, 5 no report can be made.")
+@app.command("all", epilog=_JUDGED_EXIT_CODES)
+def everything(
+    log_dirs: LogDirectories,
+    *,
+    reference: Reference = None,
+    settle: Settle = _SETTLE_S,
+    behind_max: BehindMax = None,
+    depth: Annotated[int, typer.Option(min=1, metavar="LEVELS", help="How many topic levels make a prefix.")] = 2,
+    fail_under: FailUnder = None,
+    since: Since = None,
+    until: Until = None,
+    json_file: JsonFile = None,
+    html_file: HtmlFile = None,
+    parquet: ParquetDirectory = None,
+    master: Master = _LOCAL_MASTER,
+) -> None:
+    """Show everything in one report.
+
+    Completeness, stalled topics, convergence, epochs, lag and traffic, from one look at the logs.
+    """
+    _compare(
+        "all",
+        log_dirs,
+        json_file,
+        reference=reference,
+        settle_s=settle,
+        behind_max_s=behind_max,
+        depth=depth,
+        since=since,
+        until=until,
+        master=master,
+        fail_under=fail_under,
+        html_path=html_file,
+        parquet=parquet,
+    )
+
+
+@app.command(epilog=_JUDGED_EXIT_CODES)
 def completeness(
     log_dirs: LogDirectories,
     *,
     reference: Reference = None,
     settle: Settle = _SETTLE_S,
-    behind_max: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            metavar="SECONDS",
-            help="How long before the reference's, without a stop, a log may end: later updates are pending, "
-            "beyond it unknown. Default: 120 where only sealed files are read, else as --settle.",
-        ),
-    ] = None,
+    behind_max: BehindMax = None,
     depth: Annotated[
         int,
         typer.Option(min=0, metavar="LEVELS", help="Also list shares by topic prefixes of so many levels."),
     ] = 0,
-    fail_under: Annotated[
-        float | None,
-        typer.Option(min=0, max=100, metavar="PERCENT", help="Exit 1 when any selector has a lower share."),
-    ] = None,
+    fail_under: FailUnder = None,
     since: Since = None,
     until: Until = None,
     json_file: JsonFile = None,
@@ -138,12 +180,10 @@ def completeness(
     For each selector: expected, applied, missing and duplicated updates, final values, propagation times and
     the time to ready; what is proved exactly is told from what is only a bound.
     """
-    _check_window(since, until)
-    _require_spark()
-    from fanout.reports.entry import run_completeness
-
-    run = partial(
-        run_completeness,
+    _compare(
+        "completeness",
+        log_dirs,
+        json_file,
         reference=reference,
         settle_s=settle,
         behind_max_s=behind_max,
@@ -155,7 +195,6 @@ def completeness(
         html_path=html_file,
         parquet=parquet,
     )
-    _make(run, log_dirs=log_dirs, master=master, json_file=json_file)
 
 
 @app.command(epilog=_EXIT_CODES)
@@ -382,6 +421,35 @@ def compact(
         local = [place for place in log_dirs if not is_store(place)]
         result = compact_logs([*local, *fetched], into=into, tell=progress)
     typer.echo(f"{result.sealed_files} new files taken in; {into} has {result.files}")
+
+
+@app.command(epilog="Exit codes: 0 done.")
+def schema() -> None:
+    """Print the JSON schema of the reports.
+
+    It describes what --json writes, of every report; needs neither Spark nor Java.
+    """
+    from fanout.reports.document import schema_text
+
+    sys.stdout.write(schema_text())
+
+
+def _compare(
+    name: Literal["completeness", "all"],
+    log_dirs: list[str],
+    json_file: Path | None,
+    *,
+    since: datetime | None,
+    until: datetime | None,
+    master: str,
+    **options: Any,
+) -> None:
+    _check_window(since, until)
+    _require_spark()
+    from fanout.reports.entry import run_completeness
+
+    run = partial(run_completeness, name=name, since=since, until=until, master=master, **options)
+    _make(run, log_dirs=log_dirs, master=master, json_file=json_file)
 
 
 def _section(

@@ -20,6 +20,7 @@ from fanout.reports.document import (
     MissingUpdate,
     Parameters,
     PrefixFigures,
+    PrefixNodes,
     ReferenceSequences,
     RepeatedTopic,
 )
@@ -32,6 +33,7 @@ from fanout.reports.figures import (
     percent,
     time_of,
 )
+from fanout.reports.jobs.prefixes import map_prefixes
 from fanout.reports.parquet import ParquetTables
 from fanout.reports.reading import Tables, collect_rows
 from fanout.reports.schemas import PHASE_LIVE
@@ -54,6 +56,7 @@ class ByIdentity(NamedTuple):
     figures: dict[int, StampedFigures]
     """By target."""
     prefixes: Listed[PrefixFigures] | None
+    prefix_map: Listed[PrefixNodes] | None
     missing: Listed[MissingUpdate] | None
     over_time: CompletenessSection | None
 
@@ -110,7 +113,8 @@ class Comparison:
         """
         targets = self._scope.targets_of("stamped")
         if not targets:
-            return ByIdentity({}, None, None, None)
+            self._parquet.write_empty("missing")
+            return ByIdentity({}, None, None, None, None)
         published = self._sources.where(words.stamped(self._scope) & (sf.col("phase") == PHASE_LIVE))
         logged = rows.target_rows(self._updates, spark=self._spark, scope=self._scope, targets=targets).where(
             words.stamped(self._scope)
@@ -141,7 +145,7 @@ class Comparison:
             absent = absences.with_cause(lost, absences=self._absences).persist()
             kinds = self._count_kinds(absent) if total else {}
             listed = self._list_missing(absent) if total else ()
-            by_prefix = self._list_prefixes(wanted, absent) if self._depth else None
+            by_prefix, prefix_map = self._list_prefixes(wanted, absent) if self._depth else (None, None)
             over_time = self._over_time(wanted, absent)
             self._parquet.write("missing", self._with_names(absent))
         finally:
@@ -159,7 +163,8 @@ class Comparison:
             )
             for target in targets
         }
-        return ByIdentity(figures, by_prefix, Listed[MissingUpdate](total=total, listed=listed), over_time)
+        missing = Listed[MissingUpdate](total=total, listed=listed)
+        return ByIdentity(figures, by_prefix, prefix_map, missing, over_time)
 
     def unstamped(self) -> tuple[dict[int, UnstampedFigures], Listed[RepeatedTopic] | None]:
         """Return the bounds of each target without stamps, and the topics on which a loss can stay unseen."""
@@ -322,7 +327,7 @@ class Comparison:
             for row in collect_rows(first.limit(self._list_limit))
         )
 
-    def _list_prefixes(self, wanted: DataFrame, absent: DataFrame) -> Listed[PrefixFigures]:
+    def _list_prefixes(self, wanted: DataFrame, absent: DataFrame) -> tuple[Listed[PrefixFigures], Listed[PrefixNodes]]:
         counted = prefixes.count_prefixes(
             wanted, absent=absent, depth=self._depth, repeats=not self._scope.stamped_once
         ).persist()
@@ -330,6 +335,8 @@ class Comparison:
             total = counted.count()
             worst = counted.orderBy(sf.desc("missing"), sf.desc("unknown"), "prefix", "target").limit(self._list_limit)
             found = collect_rows(worst)
+            places = [(target.id, target.node, self._shows_all(target)) for target in self._scope.targets]
+            by_node = map_prefixes(self._spark, counted, places=places, list_limit=self._list_limit)
         finally:
             counted.unpersist()
         listed = tuple(
@@ -348,7 +355,7 @@ class Comparison:
             )
             for row in found
         )
-        return Listed[PrefixFigures](total=total, listed=listed)
+        return Listed[PrefixFigures](total=total, listed=listed), by_node
 
     def _with_spans(self, by_target: DataFrame) -> DataFrame:
         return by_target.join(sf.broadcast(self._targets), on="target", how="inner")

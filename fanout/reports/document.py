@@ -1,12 +1,13 @@
 """A finished report as values: what every rendering shows and what the JSON file holds.
 
-Owns the shape of `report.json`, version 1: `Report.model_json_schema()` is its published schema. Nothing here depends
+Owns the shape of `report.json`, version 1, and its published schema (`docs/report.schema.json`). Nothing here depends
 on when, where or by how many machines the report was computed, so that two runs over the same logs give the same
 bytes. Knows neither Spark nor any rendering.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Literal
 
 from pydantic import AwareDatetime
@@ -29,7 +30,9 @@ __all__ = [
     "LogSummary",
     "MissingUpdate",
     "Parameters",
+    "PrefixAtNode",
     "PrefixFigures",
+    "PrefixNodes",
     "Propagation",
     "ReadySection",
     "ReadySummary",
@@ -42,11 +45,12 @@ __all__ = [
     "TargetReport",
     "Verdict",
     "WindowSummary",
+    "schema_text",
 ]
 
 
-ReportName = Literal["completeness", "lag", "snapshots", "convergence", "stalls", "traffic", "watch"]
-"""What can be reported on; each is a command."""
+ReportName = Literal["completeness", "lag", "snapshots", "convergence", "stalls", "traffic", "all", "watch"]
+"""What can be reported on; each is a command, and `all` is every other but `watch` in one."""
 
 
 class Parameters(Value):
@@ -199,6 +203,25 @@ class CompletenessSection(Value):
     window_s: int
     """The width of the windows."""
     series: tuple[CompletenessSeries, ...]
+
+
+class PrefixAtNode(Value):
+    """Updates by identity under one topic prefix at one node, over its selectors."""
+
+    node: str
+    expected: int
+    missing: int
+    unknown: int
+    complete_percent_at_least: float | None
+    """Null where nothing was expected, and where the reference's log does not show every update."""
+    complete_percent_at_most: float | None
+
+
+class PrefixNodes(Value):
+    """One topic prefix at every node of which something was expected under it."""
+
+    prefix: str
+    nodes: tuple[PrefixAtNode, ...]
 
 
 class MissingUpdate(Value):
@@ -373,6 +396,9 @@ class Report(Value):
     """What a reader must know to read the figures right."""
     targets: tuple[TargetReport, ...] = ()
     prefixes: Listed[PrefixFigures] | None = None
+    """By selector, those that lack most updates first."""
+    prefix_map: Listed[PrefixNodes] | None = None
+    """By node, the prefixes that lack most updates, in the order of their names."""
     over_time: CompletenessSection | None = None
     """Null when no target has stamps."""
     missing: Listed[MissingUpdate] | None = None
@@ -392,3 +418,9 @@ class Report(Value):
     def to_json(self) -> str:
         """Return the report as JSON text that ends with a line feed."""
         return self.model_dump_json(indent=2) + "\n"
+
+
+def schema_text() -> str:
+    """Return the JSON schema of a report as text that ends with a line feed; every key is in every report."""
+    schema = Report.model_json_schema(mode="serialization")
+    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema, indent=2) + "\n"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from fanout.errors import ReportError
 from fanout.reports.compacted import read_compacted
@@ -72,6 +72,7 @@ class ReportResult:
 def run_completeness(
     logs: LogFiles | Sequence[Path | str],
     *,
+    name: Literal["completeness", "all"] = "completeness",
     reference: str | None = None,
     settle_s: float = SETTLE_S,
     behind_max_s: float | None = None,
@@ -86,10 +87,11 @@ def run_completeness(
     console: Console | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> ReportResult:
-    """Run the completeness and lag report over the logs of several nodes.
+    """Run the completeness and lag report over the logs of several nodes, or every report in one.
 
     Args:
         logs: The staged files, or log directories (of which only sealed files are read).
+        name: `all` adds stalls, convergence, snapshots and traffic to it.
         reference: The node whose log says what there was to be replicated; None takes the only primary in the
             logs, else the only tap, else the union of the secondaries.
         settle_s: The settle horizon in seconds: updates younger than this at the end of the reference's log
@@ -97,7 +99,7 @@ def run_completeness(
             pending, neither applied nor missing.
         behind_max_s: How long before the reference's, without a stop, a node's log may end and what came later be
             pending; beyond, that is unknown. None means 120 s where the input has sealed files only, else settle_s.
-        depth: How many topic levels make a prefix of the table by prefix; 0 for no such table.
+        depth: How many topic levels make a prefix; 0 for no figures by prefix, which traffic cannot do without.
         since: Updates that were published before this are in no figure; None for no such bound.
         until: Those that were published at this time or later neither.
         master: The Spark master's URL.
@@ -117,6 +119,8 @@ def run_completeness(
             "settle horizon, depth and how late a log may be cannot be negative", hint="Give 0 or a positive number"
         )
     AskedWindow.between(since, until)  # refused before anything is started
+    if name == "all" and depth < 1:
+        raise ReportError("traffic is counted by prefixes of at least one level", hint="Give a depth of 1 or more")
     _check_places(json_path, html_path)
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
     tell = progress or _tell_nobody
@@ -135,7 +139,9 @@ def run_completeness(
             since=since,
             until=until,
         )
-        report = make_completeness_report(spark, files, parameters=parameters, parquet=parquet, progress=tell)
+        report = make_completeness_report(
+            spark, files, name=name, parameters=parameters, parquet=parquet, progress=tell
+        )
     return _finish(report, json_path=json_path, html_path=html_path, console=console)
 
 

@@ -51,7 +51,12 @@ def percent(part: int, whole: int) -> float | None:
 class Value(BaseModel):
     """A frozen value that goes into the JSON; its docstrings are the descriptions in the schema."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        json_schema_serialization_defaults_required=True,  # every key is written, that of a default too
+    )
 
 
 Item = TypeVar("Item")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, Literal
 
 from pyspark.sql import SparkSession
 
@@ -42,6 +42,8 @@ from fanout.reports.survey import Survey
 __all__ = ["make_completeness_report", "make_lag_report", "make_section_report"]
 
 Progress = Callable[[str], None]
+
+_SNAPSHOTS_BASIS: Final = "The links' own events, each by its node's clock; no reference is needed."
 
 
 def make_section_report(
@@ -82,7 +84,7 @@ def make_section_report(
             )
             return Report(
                 **common,
-                basis=("The links' own events, each by its node's clock; no reference is needed.",),
+                basis=(_SNAPSHOTS_BASIS,),
                 snapshots=epochs,
             )
         if name == "traffic":
@@ -148,11 +150,12 @@ def make_completeness_report(
     spark: SparkSession,
     files: LogFiles,
     *,
+    name: Literal["completeness", "all"] = "completeness",
     parameters: Parameters,
     parquet: str | None = None,
     progress: Progress,
 ) -> Report:
-    """Return the report on completeness and lag."""
+    """Return the report on completeness and lag, or with the name `all` on everything, from one look at the logs."""
     out = ParquetTables(spark, parquet)
     with spark_errors():
         tables, survey, progress = _look(spark, files, window=_asked(parameters), progress=progress)
@@ -168,6 +171,8 @@ def make_completeness_report(
         if not scope.window.has_end:  # what is held then, not at the end of the logs, would take replaying them
             progress("final values")
             finals, differing = comparison.finals()
+        else:
+            out.write_empty("final_values")
         targets = tuple(
             _target_report(
                 target, scope, by_identity.figures.get(target.id), unstamped.get(target.id), finals.get(target.id)
@@ -175,8 +180,8 @@ def make_completeness_report(
             for target in scope.targets
         )
         progress("lag")
-        return Report(
-            report="completeness",
+        report = Report(
+            report=name,
             parameters=parameters,
             inputs=describe_inputs(files, survey=survey),
             logs=describe_logs(survey),
@@ -186,6 +191,7 @@ def make_completeness_report(
             notices=scope.notices,
             targets=targets,
             prefixes=by_identity.prefixes,
+            prefix_map=by_identity.prefix_map,
             over_time=by_identity.over_time,
             missing=by_identity.missing,
             differing=differing,
@@ -199,6 +205,54 @@ def make_completeness_report(
                 cut_off=scope.cut_off,
             ),
         )
+        if name == "completeness":
+            return report
+        return _with_sections(
+            report, spark, tables, survey=survey, scope=scope, parameters=parameters, parquet=out, progress=progress
+        )
+
+
+def _with_sections(
+    report: Report,
+    spark: SparkSession,
+    tables: Tables,
+    *,
+    survey: Survey,
+    scope: Scope,
+    parameters: Parameters,
+    parquet: ParquetTables,
+    progress: Progress,
+) -> Report:
+    """Return a completeness report with the sections of all other reports, relative to the same reference."""
+    settle_us, limit = scope.settle_us, parameters.list_limit
+    progress("stalls")
+    stalled = describe_stalls(spark, tables, scope=scope, list_limit=limit, parquet=parquet)
+    progress("convergence")
+    held = describe_convergence(spark, tables, survey=survey, scope=scope, list_limit=limit, parquet=parquet)
+    progress("snapshots")
+    epochs = describe_snapshots(
+        spark, tables, survey=survey, settle_us=settle_us, window=scope.window, list_limit=limit, parquet=parquet
+    )
+    progress("traffic")
+    # By the same rule it has the same reference. Its groups are not those of the comparison, where a primary that
+    # links over MQTT 3.1.1 are compared with stands twice, by identity and by value: its updates would count twice.
+    seen = traffic_scope(survey, requested=parameters.reference, settle_us=settle_us, window=scope.window)
+    counted = describe_traffic(
+        spark, tables, survey=survey, scope=seen, depth=parameters.depth, list_limit=limit, parquet=parquet
+    )
+    return report.model_copy(
+        update={
+            "basis": (
+                *report.basis,
+                f"Traffic: {basis_statement(seen.reference)}",
+                f"Epochs: {_SNAPSHOTS_BASIS}",
+            ),
+            "stalls": stalled,
+            "convergence": held,
+            "snapshots": epochs,
+            "traffic": counted,
+        }
+    )
 
 
 def _look(

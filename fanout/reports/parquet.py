@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 
 from fanout.errors import ReportError
 from fanout.reports.reading import uri_errors
-from fanout.reports.transforms.rows import struct_of
+from fanout.reports.transforms.rows import small_frame, struct_of
 
 __all__ = ["TABLES", "ParquetTables"]
 
@@ -55,6 +55,7 @@ class ParquetTables:
     """
 
     def __init__(self, spark: SparkSession, directory: str | None) -> None:
+        self._spark = spark
         self._directory = directory
         if directory is None:
             return
@@ -90,4 +91,14 @@ class ParquetTables:
             else sf.col(field.name).cast(field.dataType).alias(field.name)
             for field in schema.fields
         ]
-        frame.select(*columns).write.mode("overwrite").parquet(f"{self._directory.rstrip('/')}/{name}")
+        frame.select(*columns).write.mode("overwrite").parquet(self._place(name))
+
+    def write_empty(self, name: str) -> None:
+        """Replace one table by one without rows, since the report makes none: that of an earlier one would mislead."""
+        if self._directory is not None:
+            empty = small_frame(self._spark, [], schema=TABLES[name])
+            empty.write.mode("overwrite").parquet(self._place(name))
+
+    def _place(self, name: str) -> str:
+        assert self._directory is not None
+        return f"{self._directory.rstrip('/')}/{name}"

@@ -135,8 +135,9 @@ def running_tasks() -> tuple[int, int]:
 
     Both are 0 when none runs. To be asked from any thread, at any time.
     """
-    spark = sys.modules.get("pyspark")  # it is not imported for this
-    context = spark.SparkContext._active_spark_context if spark is not None else None
+    # It is not imported for this, and while another thread imports it, it has no SparkContext yet.
+    kind = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    context = None if kind is None else kind._active_spark_context
     if context is None:
         return 0, 0
     from py4j.protocol import Py4JError

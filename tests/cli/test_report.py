@@ -86,8 +86,9 @@ def log(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.mark.parametrize("name", ["completeness", "all"])
 def test_completeness_stages_the_logs_and_passes_every_option(
-    runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path
+    runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path, name: str
 ) -> None:
     """All options reach the job, which finds the staged files; afterwards the temporary ones are gone."""
     arguments = [
@@ -96,9 +97,10 @@ def test_completeness_stages_the_logs_and_passes_every_option(
         *("--parquet", "s3a://bucket/tables", "--behind-max", "7"),
         *("--since", "2026-02-02T14:00", "--until", "2026-02-02T16:00+01:00"),
     ]
-    answer = runner.invoke(app, ["report", "completeness", str(log), *arguments])
+    answer = runner.invoke(app, ["report", name, str(log), *arguments])
     assert answer.exit_code == 0, answer.output
     assert job.options == {
+        "name": name,
         "reference": "hub",
         "settle_s": 2.5,
         "behind_max_s": 7,
@@ -117,14 +119,16 @@ def test_completeness_stages_the_logs_and_passes_every_option(
     assert job.files_were_there
 
 
-def test_defaults_are_those_of_the_job(runner: CliRunner, job: StandInJob, log: Path) -> None:
-    """The defaults that the help shows are the job's own."""
-    runner.invoke(app, ["report", "completeness", str(log)])
+@pytest.mark.parametrize(("name", "depth"), [("completeness", 0), ("all", 2)])
+def test_defaults_are_those_of_the_job(runner: CliRunner, job: StandInJob, log: Path, name: str, depth: int) -> None:
+    """The defaults that the help shows are the job's own; a report on everything has prefixes too."""
+    runner.invoke(app, ["report", name, str(log)])
     assert job.options == {
+        "name": name,
         "reference": None,
         "settle_s": entry.SETTLE_S,
         "behind_max_s": None,
-        "depth": 0,
+        "depth": depth,
         "since": None,
         "until": None,
         "master": LOCAL_MASTER,
@@ -357,6 +361,14 @@ def test_real_report(log: Path, tmp_path: Path) -> None:
     assert re.search(r"(identity|value|values|lag), [0-9]+ rows", run.text)
     assert "edge-1" in run.text.rpartition("starting Spark")[2]
     assert max(map(len, run.lines)) <= 80
+
+
+def test_the_schema_is_printed_without_spark(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads reports elsewhere needs neither pyspark nor Java to know what is in them."""
+    monkeypatch.setattr("fanout.reports.spark.importlib.util.find_spec", lambda name: None)
+    answer = runner.invoke(app, ["report", "schema"])
+    assert (answer.exit_code, answer.stderr) == (0, "")
+    assert "all" in json.loads(answer.stdout)["properties"]["report"]["enum"]
 
 
 def test_compacted_logs_are_read_beside_the_logs(runner: CliRunner, job: StandInJob, log: Path, tmp_path: Path) -> None:

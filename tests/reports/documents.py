@@ -19,7 +19,9 @@ from fanout.reports.document import (
     LogSummary,
     MissingUpdate,
     Parameters,
+    PrefixAtNode,
     PrefixFigures,
+    PrefixNodes,
     Propagation,
     ReadySection,
     ReadySummary,
@@ -231,6 +233,25 @@ def report(*targets: TargetReport, hostile: bool = False, fail_under: float | No
                 ),
             ),
         ),
+        prefix_map=Listed[PrefixNodes](
+            total=1,
+            listed=(
+                PrefixNodes(
+                    prefix=topic,
+                    nodes=tuple(
+                        PrefixAtNode(
+                            node=node,
+                            expected=9,
+                            missing=missing,
+                            unknown=0,
+                            complete_percent_at_least=percent(9 - missing, 9),
+                            complete_percent_at_most=percent(9 - missing, 9),
+                        )
+                        for node, missing in ((name, 1), ("other", 0))
+                    ),
+                ),
+            ),
+        ),
         missing=Listed[MissingUpdate](
             total=1234,
             listed=tuple(
@@ -317,6 +338,8 @@ def section_report(name: ReportName, *, place: str = "edge") -> Report:
             "lag": LagSection(),
             "ready": ReadySection(),
             "prefixes": None,
+            "prefix_map": None,
+            "over_time": None,
             "missing": None,
             "differing": None,
             "repeated": None,
@@ -439,3 +462,10 @@ def traffic(place: str) -> TrafficSection:
         publishers=(Publisher(node=None, updates=200), Publisher(node=place, updates=100)),
     )
     return TrafficSection(depth=1, sources=(source,), prefixes=Listed[PrefixTraffic](total=2, listed=(prefix,)))
+
+
+def whole_report(*, place: str = "edge") -> Report:
+    """Return the report on everything, with `place` for every name and topic of its sections."""
+    made = report(target(place), target("other"), hostile=place == HOSTILE, fail_under=99)
+    sections = {"snapshots": snapshots, "convergence": convergence, "stalls": stalls, "traffic": traffic}
+    return made.model_copy(update={"report": "all"} | {name: section(place) for name, section in sections.items()})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
-from fanout.reports.document import Report
+from fanout.reports.document import Report, schema_text
 from tests.reports.documents import report, stamped, target, unstamped
 
 
@@ -32,7 +33,14 @@ def test_what_is_unknown_is_null() -> None:
 
 def test_the_schema_describes_its_fields() -> None:
     """The published schema carries the meaning of the figures, from the same place as the code's documentation."""
-    schema = Report.model_json_schema()
+    schema = json.loads(schema_text())
     figures = schema["$defs"]["StampedFigures"]["properties"]
     assert all("description" in figures[name] for name in ("expected", "missing", "unknown", "superseded", "pending"))
     assert schema["additionalProperties"] is False
+    assert set(schema["required"]) == set(json.loads(report().to_json()))
+
+
+def test_the_schema_in_the_documents_is_that_of_the_code() -> None:
+    """`fanout report schema > docs/report.schema.json` writes it anew."""
+    page = Path(__file__).parents[2] / "docs" / "report.schema.json"
+    assert page.read_text() == schema_text()

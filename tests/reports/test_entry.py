@@ -99,6 +99,8 @@ def test_wrong_parameters_and_inputs_are_refused_before_spark_starts(tmp_path: P
     for wrong in ({"settle_s": -1.0}, {"depth": -1}, {"behind_max_s": -1.0}):
         with pytest.raises(ReportError, match="cannot be negative"):
             run_completeness([tmp_path], **wrong)
+    with pytest.raises(ReportError, match="at least one level"):
+        run_completeness([tmp_path], name="all")
     with pytest.raises(ReportError, match="is not the directory of a replication log"):
         run_completeness([tmp_path])
     with pytest.raises(ReportError, match="is not the directory of a replication log"):

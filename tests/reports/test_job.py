@@ -19,7 +19,9 @@ from fanout.reports import comparison, reading, sections
 from fanout.reports.document import Parameters, Report
 from fanout.reports.figures import percent, time_of
 from fanout.reports.job import make_completeness_report, make_lag_report
+from fanout.reports.jobs import prefixes
 from fanout.reports.log_files import LogFiles
+from fanout.reports.parquet import TABLES
 from fanout.reports.reading import collect_rows
 from fanout.reports.render.page import render_page
 from fanout.reports.render.terminal import print_report
@@ -44,7 +46,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         seen.append(plan_of(frame))
         return collect_rows(frame)
 
-    for module in (reading, comparison, sections):
+    for module in (reading, comparison, prefixes, sections):
         monkeypatch.setattr(module, "collect_rows", collect)
     yield seen
     for plan in seen:
@@ -262,6 +264,13 @@ def test_a_secondary_that_was_cut_off_lacks_exactly_what_was_published_meanwhile
     assert [(p.node, p.prefix, p.missing) for p in report.prefixes.listed] == [
         ("cut", "plant", 45),
         ("whole", "plant", 0),
+    ]
+    assert report.prefix_map is not None
+    (prefix,) = report.prefix_map.listed
+    assert (prefix.prefix, report.prefix_map.total) == ("plant", 1)
+    assert [(one.node, one.expected, one.missing, one.complete_percent_at_least) for one in prefix.nodes] == [
+        ("cut", 180, 45, 75),
+        ("whole", 180, 0, 100),
     ]
     assert [p.lag.p50_us for p in report.lag.propagation] == [1000, 1000]
     assert [link.last_ready_s for link in report.ready.links] == [1, 1]
@@ -507,6 +516,55 @@ def test_a_link_without_stamps_is_compared_with_a_primary_that_stamps(spark: Spa
     assert (report.verdict.passed, report.verdict.lowest_percent) == (False, 75)
     assert [notice for notice in report.notices if "brought no stamps" in notice]
     assert len(report.basis) == 2
+
+
+def test_everything_is_in_one_report(spark: SparkSession, tmp_path: Path) -> None:
+    """One look at the logs gives every section with one reference, its basis and its table.
+
+    One secondary brings no stamps, so the primary is compared with by identity and by value: its traffic counts once.
+    """
+    hub, whole, cut = primary_and_secondaries()
+    cut.updates = [row for row in cut.updates if row["topic"] != "plant/3" or row["applied"] < when(at(15))]
+    for position, row in enumerate(sorted([*cut.updates, *cut.events], key=lambda row: int(row["log_pos"])), 1):
+        row["log_pos"] = position
+    for row in cut.updates:
+        row.update(stamp_primary=None, stamp_epoch=None, sequence=None, origin=None)
+    stages: list[str] = []
+    report = make_completeness_report(
+        spark,
+        LogFiles.in_directories([write(tmp_path / "log", [hub, whole, cut])]),
+        name="all",
+        parameters=Parameters(reference=None, settle_s=1, depth=2, fail_under_percent=99, list_limit=5),
+        parquet=str(tmp_path / "tables"),
+        progress=stages.append,
+    )
+    assert [stage.partition(",")[0] for stage in stages] == [
+        *("first look at the logs", "updates by identity", "updates by value", "final values", "lag"),
+        *("stalls", "convergence", "snapshots", "traffic"),
+    ]
+    assert (report.report, report.reference and report.reference.name) == ("all", "hub")
+    assert [statement.split()[0] for statement in report.basis] == ["Stamped:", "Unstamped:", "Traffic:", "Epochs:"]
+    by_node = {target.node: target for target in report.targets}
+    assert by_node["whole"].stamped is not None
+    assert by_node["cut"].unstamped is not None
+    assert (by_node["whole"].stamped.missing, by_node["cut"].unstamped.missing_at_least > 45) == (0, True)
+    assert report.verdict is not None
+    assert not report.verdict.passed
+    assert report.stalls is not None
+    assert {(topic.node, topic.topic) for topic in report.stalls.topics.listed} == {("cut", "plant/3")}
+    assert report.convergence is not None
+    assert report.convergence.apart is not None
+    assert {(one.topic, len(one.values)) for one in report.convergence.apart.listed} == {("plant/3", 2)}
+    assert report.snapshots is not None
+    assert [(link.node, link.ready) for link in report.snapshots.links] == [("cut", 1), ("whole", 1)]
+    assert report.traffic is not None
+    assert [(source.source, source.updates) for source in report.traffic.sources] == [("hub, published", 200)]
+    assert {prefix.prefix for prefix in report.traffic.prefixes.listed} <= {
+        "plant/debug",
+        *map("plant/{}".format, range(7)),
+    }
+    assert [p.node for p in report.lag.propagation] == ["whole"]
+    assert {path.name for path in (tmp_path / "tables").iterdir()} == set(TABLES)
 
 
 def test_a_union_is_named_as_the_reference(spark: SparkSession, tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ def two_secondaries() -> tuple[NodeLog, NodeLog, NodeLog]:
 
 
 def test_a_gap_makes_stalls_and_values_unknown(spark: SparkSession, tmp_path: Path) -> None:
-    """What was lost in a gap of the log is neither stalled nor apart."""
+    """What a gap may hide is neither stalled nor apart; the table of stalled topics is there, and empty."""
     hub, one, two = two_secondaries()
     for number in range(2):
         row = hub.publish(at(2 + number), number + 1, "a", f"{number}")
@@ -259,8 +259,9 @@ def test_a_gap_makes_stalls_and_values_unknown(spark: SparkSession, tmp_path: Pa
     for node in (hub, one, two):
         node.event("heartbeat", at(60))
     files = write(tmp_path, [hub, one, two])
-    stalled = section(spark, files, "stalls").stalls
+    stalled = section(spark, files, "stalls", parquet=tmp_path / "tables").stalls
     assert stalled is not None
+    assert spark.read.parquet(str(tmp_path / "tables" / "stalls")).count() == 0
     assert [(t.node, t.current, t.stalled, t.unknown) for t in stalled.targets] == [("one", 1, 0, 0), ("two", 0, 0, 1)]
     converged = section(spark, files, "convergence").convergence
     assert converged is not None

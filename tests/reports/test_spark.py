@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -141,4 +142,10 @@ def test_tasks_that_run_are_counted(spark: SparkSession) -> None:
     finally:
         done.set()
         thread.join(60)
+    assert running_tasks() == (0, 0)
+
+
+def test_tasks_are_asked_for_while_pyspark_is_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The display asks from its own thread, also when the module is there and its contents are not."""
+    monkeypatch.setitem(sys.modules, "pyspark", ModuleType("pyspark"))
     assert running_tasks() == (0, 0)

@@ -95,6 +95,8 @@ def describe_convergence(
     finals = None
     if not scope.window.has_end:
         finals = _finals(spark, tables, survey=survey, members=members, list_limit=list_limit, parquet=parquet)
+    else:
+        parquet.write_empty("convergence")
     places = _places(spark, survey=survey, members=members)
     events = tables.events.where(rows.is_within(sf.col("at"), scope.window))
     points = convergence.digest_points(events, places=places, window_us=width_us).persist()

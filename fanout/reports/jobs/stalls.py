@@ -48,18 +48,19 @@ def describe_stalls(
     try:
         counts = {row.pop("target"): row for row in collect_rows(stalls.count_stalls(verdicts, stalled=stalled))}
         total = sum(row["stalled"] for row in counts.values())
+        lacking = stalls.lacking_updates(stalled, rows=wanted, few=total <= _BROADCAST_MAX)
+        found = lacking.join(sf.broadcast(named), on="target", how="inner")
         listed = []
         if total:
-            lacking = stalls.lacking_updates(stalled, rows=wanted, few=total <= _BROADCAST_MAX)
-            found = lacking.join(sf.broadcast(named), on="target", how="inner")
             here_alone = sf.when(sf.col("current_links") > 0, 0).otherwise(1)
             listed = collect_rows(found.orderBy(here_alone, sf.desc("lacking"), "target", "topic").limit(list_limit))
-            parquet.write(
-                "stalls",
-                found.withColumnsRenamed(
-                    {"held_us": "newest_us", "settled_us": "reference_newest_us", "first_us": "first_lacking_us"}
-                ),
-            )
+        # An empty table too: what stalled at the time of an earlier report may have stood there.
+        parquet.write(
+            "stalls",
+            found.withColumnsRenamed(
+                {"held_us": "newest_us", "settled_us": "reference_newest_us", "first_us": "first_lacking_us"}
+            ),
+        )
     finally:
         stalled.unpersist()
         verdicts.unpersist()

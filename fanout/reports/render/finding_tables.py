@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fanout.reports.document import Report
 from fanout.reports.findings import (
     ConvergenceSection,
     PrefixTraffic,
@@ -13,26 +12,15 @@ from fanout.reports.findings import (
 from fanout.reports.render.table import PLACE, Cell, Column, Table, Tone, build, count_cell
 from fanout.reports.render.wording import NBSP, NOTHING, count, counted, percentage, printable, seconds, timestamp
 
-__all__ = ["tables"]
+__all__ = ["convergence", "snapshots", "stalls", "traffic"]
 
 _EPOCH_TONES: dict[str, Tone] = {"ready": "", "pending": "dim", "never": "bad"}
 
 
-def tables(report: Report) -> list[Table]:
-    """Return the tables of the sections that a report has."""
-    found: list[Table] = []
-    if report.snapshots is not None:
-        found += _snapshots(report.snapshots)
-    if report.convergence is not None:
-        found += _convergence(report.convergence)
-    if report.stalls is not None:
-        found += _stalls(report.stalls)
-    if report.traffic is not None:
-        found += _traffic(report.traffic)
-    return found
-
-
-def _snapshots(section: SnapshotSection) -> list[Table]:
+def snapshots(section: SnapshotSection | None) -> list[Table]:
+    """Return the epochs of each link in numbers, and the latest of them; nothing where that is not reported."""
+    if section is None:
+        return []
     links = build(
         "snapshots",
         "Epochs of each link",
@@ -104,7 +92,10 @@ def _snapshots(section: SnapshotSection) -> list[Table]:
     return [links, epochs]
 
 
-def _convergence(section: ConvergenceSection) -> list[Table]:
+def convergence(section: ConvergenceSection | None) -> list[Table]:
+    """Return what the nodes of each selector hold, and where they differ; nothing where that is not reported."""
+    if section is None:
+        return []
     sets = build(
         "convergence",
         "Final values of all nodes of a selector",
@@ -178,7 +169,10 @@ def _convergence(section: ConvergenceSection) -> list[Table]:
     return [sets, members, apart]
 
 
-def _stalls(section: StallSection) -> list[Table]:
+def stalls(section: StallSection | None) -> list[Table]:
+    """Return how many topics stopped at each selector, and which; nothing where that is not reported."""
+    if section is None:
+        return []
     targets = build(
         "stalls",
         "Topics that stopped",
@@ -241,7 +235,10 @@ def _stalls(section: StallSection) -> list[Table]:
     return [targets, topics]
 
 
-def _traffic(section: TrafficSection) -> list[Table]:
+def traffic(section: TrafficSection | None) -> list[Table]:
+    """Return what was published, in all and by prefix; nothing where that is not reported."""
+    if section is None:
+        return []
     bounds = {source.source: "" if source.exact else f"≥{NBSP}" for source in section.sources}
     sources = build(
         "traffic",
@@ -271,7 +268,7 @@ def _traffic(section: TrafficSection) -> list[Table]:
     )
     prefixes = build(
         "traffic-prefixes",
-        f"By topic prefix, {counted(section.depth, 'level')}, the busiest first",
+        f"Published, by topic prefix, {counted(section.depth, 'level')}, the busiest first",
         (
             Column("seen by", numeric=False),
             Column("prefix", numeric=False),

@@ -6,11 +6,10 @@ tell colours apart.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from html import escape
 from typing import Final
 
-from fanout.reports.document import PrefixFigures
+from fanout.reports.document import PrefixAtNode, PrefixNodes
 from fanout.reports.figures import Listed, percent
 from fanout.reports.render.wording import count, percentage, printable
 
@@ -20,55 +19,47 @@ _STEPS: Final = (100.0, 99.99, 99.9, 99.0, 90.0)
 """The least shares of the classes `heat-0` to `heat-4`; what is below has `heat-5`."""
 
 
-def heat_map(prefixes: Listed[PrefixFigures]) -> str:
+def heat_map(prefixes: Listed[PrefixNodes]) -> str:
     """Return the map of the listed prefixes, those that lack the largest share first; nothing for one node alone."""
-    expected: defaultdict[tuple[str, str], int] = defaultdict(int)
-    lacking: defaultdict[tuple[str, str], int] = defaultdict(int)
-    unproved: set[tuple[str, str]] = set()
-    for one in prefixes.listed:
-        if one.expected and one.complete_percent_at_least is None:
-            unproved.add((one.prefix, one.node))
-        expected[one.prefix, one.node] += one.expected
-        lacking[one.prefix, one.node] += one.missing + one.unknown
-    nodes = sorted({node for _, node in expected})
+    nodes = sorted({one.node for row in prefixes.listed for one in row.nodes})
     if len(nodes) < 2:
         return ""
-    worst: dict[str, float] = {}
-    for (prefix, node), number in expected.items():
-        share = percent(number - lacking[prefix, node], number)
-        worst[prefix] = min(worst.get(prefix, 100.0), 100.0 if share is None else share)
     head = "".join(f'<th scope="col" class="number">{escape(printable(node))}</th>' for node in nodes)
-    rows = "".join(
-        f'<tr><th scope="row">{escape(printable(prefix))}</th>'
-        + "".join(
-            _cell(expected.get((prefix, node)), lacking[prefix, node], proved=(prefix, node) not in unproved)
-            for node in nodes
-        )
-        + "</tr>"
-        for prefix in sorted(worst, key=lambda prefix: (worst[prefix], prefix))
-    )
-    empty = "Empty: nothing was expected there"
-    if len(prefixes.listed) < prefixes.total:
-        empty += f", or it is not among the {count(len(prefixes.listed))} of {count(prefixes.total)} that lack most"
+    rows: list[tuple[float, str, str]] = []
+    for row in prefixes.listed:
+        by_node = {one.node: one for one in row.nodes}
+        worst = min(_share(one) for one in row.nodes)
+        cells = "".join(_cell(by_node[node]) if node in by_node else "<td></td>" for node in nodes)
+        name = escape(printable(row.prefix))
+        rows.append((worst, row.prefix, f'<tr><th scope="row">{name}</th>{cells}</tr>'))
+    shown = "".join(row for _, _, row in sorted(rows))
+    cut = ""
+    if len(rows) < prefixes.total:
+        cut = f"The {count(len(rows))} of {count(prefixes.total)} prefixes that lack most updates. "
     return (
         f'<div class="wide"><table class="heat"><thead><tr><th scope="col">prefix</th>{head}</tr></thead>'
-        f'<tbody>{rows}</tbody></table></div><p class="note">Share of the expected updates that each node has, over '
-        f"its selectors; what is unknown counts as lacking. ≤: the reference need not have seen all. {empty}.</p>"
+        f'<tbody>{shown}</tbody></table></div><p class="note">{cut}Share of the expected updates that each node has, '
+        f"over its selectors; what is unknown counts as lacking. ≤: the reference need not have seen all. Empty: "
+        f"nothing was expected there.</p>"
     )
 
 
-def heat_step(share: float | None) -> int:
-    """Return the number of the class that colours a share in per cent; None, of nothing, is as good as all."""
-    return next((step for step, least in enumerate(_STEPS) if share is None or share >= least), len(_STEPS))
+def heat_step(share: float) -> int:
+    """Return the number of the class that colours a share in per cent."""
+    return next((step for step, least in enumerate(_STEPS) if share >= least), len(_STEPS))
 
 
-def _cell(expected: int | None, lacking: int, *, proved: bool) -> str:
-    if expected is None:
-        return "<td></td>"
-    share = percent(expected - lacking, expected)
+def _share(one: PrefixAtNode) -> float:
+    """Return what a node has for certain of what the reference saw; all of nothing."""
+    share = percent(one.expected - one.missing - one.unknown, one.expected)
+    return 100.0 if share is None else share
+
+
+def _cell(one: PrefixAtNode) -> str:
+    share = _share(one)
     step = heat_step(share)
-    said = f"{count(lacking)} of {count(expected)} lacking"
-    if not proved:
+    said = f"{count(one.missing + one.unknown)} of {count(one.expected)} lacking"
+    if one.expected and one.complete_percent_at_least is None:
         # Nothing shows that this is all, so the colour of all does not either.
         kind = f"number heat-{step}" if step else "number"
         return f'<td class="{kind}" title="{said}, at least">≤ {escape(percentage(share))}</td>'

@@ -157,8 +157,8 @@ def attempts(report: Report) -> Table:
         )
         for a in found.listed
     ]
-    # One line for each link says nothing that the table before does not.
-    if found.total <= len(report.ready.links):
+    # One line for each link says nothing that the table before does not, and epochs say more.
+    if found.total <= len(report.ready.links) or report.snapshots is not None:
         rows = []
     return build("attempts", "Each time a link became ready", columns, rows, total=found.total)
 

@@ -57,8 +57,9 @@ def strips(section: CompletenessSection) -> str:
     return "".join(parts)
 
 
-def _share(point: CompletenessPoint) -> float | None:
-    return percent(point.expected - point.missing - point.unknown, point.expected)
+def _share(point: CompletenessPoint) -> float:
+    share = percent(point.expected - point.missing - point.unknown, point.expected)
+    return 100.0 if share is None else share
 
 
 def _said(point: CompletenessPoint) -> str:

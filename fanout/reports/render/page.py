@@ -19,8 +19,9 @@ from fanout.reports.render.over_time import strips
 from fanout.reports.render.style import STYLE
 from fanout.reports.render.table import Cell, Column, Table
 from fanout.reports.render.tables import tables_of
+from fanout.reports.render.timeline import ROWS_MAX as TIMELINE_ROWS_MAX
 from fanout.reports.render.timeline import timeline
-from fanout.reports.render.wording import count, counted, facts, percentage, printable
+from fanout.reports.render.wording import count, counted, duration, facts, percentage, printable
 
 __all__ = ["render_page"]
 
@@ -28,28 +29,27 @@ _FOLDED = frozenset({"logs", "attempts", "repeated", "missing", "members"})
 """Tables that are closed until asked for."""
 _ROWS_OPEN_MAX: Final = 60
 """Rows of a table that are shown below what is above it; of more the reader has to ask for them."""
+_BEHIND_CHART = frozenset({"prefixes"})
+"""Tables of which the chart says as much, where there is one."""
+_CONTENTS_MIN: Final = 10
+"""Parts of a page that has a list of them."""
+_LISTED_OPEN_MAX: Final = 12
+"""Rows of a list that are shown on such a page, where a long one would push what follows out of sight."""
 
 
 def render_page(report: Report) -> str:
     """Return the page's HTML."""
     digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    tables = {table.key: table for table in tables_of(report)}
+    tables = tables_of(report)
     body = [
         f"<h1>Replication report: {report.report}</h1>",
         _verdict(report),
         _facts(report),
         _notices(report),
         _cards(report),
-        _part(tables.pop("updates-stamped", None), _update_chart(report)),
-        _part(tables.pop("updates-unstamped", None)),
-        _part(tables.pop("causes", None)),
-        _part(tables.pop("over-time", None), "" if report.over_time is None else _wide(strips(report.over_time))),
-        _part(tables.pop("final-values", None), _final_chart(report)),
-        _part(tables.pop("prefixes", None), "" if report.prefixes is None else heat_map(report.prefixes), open_rows=0),
-        _part(tables.pop("propagation", None), _lag_charts(report)),
-        _part(tables.pop("snapshots", None), _timeline(report)),
-        *(_part(table) for table in tables.values()),
+        _contents(tables),
+        *(_part(table, _chart(report, table.key), crowded=len(tables) >= _CONTENTS_MIN) for table in tables),
     ]
     return (
         "<!doctype html>\n"
@@ -137,6 +137,7 @@ def _cards(report: Report) -> str:
             lines.append(f"{of} final values: {percentage(min(finals))}")
         if never:
             lines.append(f"{counted(never, 'selector')} never held whole")
+        lines += _asides(report, node)
         shares = stamped + unstamped
         lowest = min(shares) if shares else None
         proved = bool(stamped) and not unstamped and all(target.exact for target in targets)
@@ -153,20 +154,63 @@ def _cards(report: Report) -> str:
     return f'<div class="cards">{"".join(cards)}</div>' if cards else ""
 
 
-def _part(table: Table | None, chart: str = "", *, open_rows: int = _ROWS_OPEN_MAX) -> str:
-    if table is None:
+def _asides(report: Report, node: str) -> list[str]:
+    """Return what else a node's headline says: its stalled topics and its slowest link."""
+    lines: list[str] = []
+    stalls = [] if report.stalls is None else [one for one in report.stalls.targets if one.node == node]
+    if stalled := sum(one.stalled for one in stalls):
+        alone = sum(one.alone for one in stalls)
+        lines.append(f"{counted(stalled, 'topic')} stalled, {count(alone)} of them here alone")
+    elif stalls:
+        unknown = sum(one.unknown for one in stalls)
+        lines.append("no topic stalled" + (f", {count(unknown)} unknown" if unknown else ""))
+    if found := [one.lag for one in report.lag.propagation if one.node == node]:
+        of = "" if len(found) == 1 else ", of the slowest selector"
+        apart = " (clocks differ)" if min(lag.least_us for lag in found) < 0 else ""
+        lines.append(f"p99 of the propagation time{of}: {duration(max(lag.p99_us for lag in found))}{apart}")
+    return lines
+
+
+def _contents(tables: list[Table]) -> str:
+    """Return links to the parts of a page that has many."""
+    if len(tables) < _CONTENTS_MIN:
         return ""
+    entries = "".join(f'<li><a href="#{table.key}">{escape(table.title)}</a></li>' for table in tables)
+    return f'<nav aria-label="Contents"><ul>{entries}</ul></nav>'
+
+
+def _chart(report: Report, key: str) -> str:
+    """Return what is drawn above a table; an empty string for most."""
+    match key:
+        case "updates-stamped":
+            return _update_chart(report)
+        case "over-time":
+            return "" if report.over_time is None else _wide(strips(report.over_time))
+        case "final-values":
+            return _final_chart(report)
+        case "prefixes":
+            return "" if report.prefix_map is None else heat_map(report.prefix_map)
+        case "propagation":
+            return _lag_charts(report)
+        case "snapshots":
+            return _timeline(report)
+    return ""
+
+
+def _part(table: Table, chart: str, *, crowded: bool) -> str:
     note = table.note
     if table.total is not None and len(table.rows) < table.total:
         note = f"{len(table.rows)} of {table.total:,}. {note}".strip()
     rows = _table(table)
     folded = table.key in _FOLDED
-    if len(table.rows) > open_rows and not folded:
+    open_max = _LISTED_OPEN_MAX if crowded and table.total is not None else _ROWS_OPEN_MAX
+    if (len(table.rows) > open_max or (chart and table.key in _BEHIND_CHART)) and not folded:
         rows = f'<details class="rows"><summary>{counted(len(table.rows), "row")}</summary>{rows}</details>'
     content = chart + rows + (f'<p class="note">{escape(note)}</p>' if note else "")
     heading = f"<h2>{escape(table.title)}</h2>"
     if folded:
-        return f'<details id="{table.key}"><summary>{heading}</summary>{content}</details>'
+        total = "" if table.total is None else f' <span class="dim">{count(table.total)}</span>'
+        return f'<details id="{table.key}"><summary>{heading}{total}</summary>{content}</details>'
     return f'<section id="{table.key}">{heading}{content}</section>'
 
 
@@ -227,11 +271,17 @@ def _wide(chart: str) -> str:
 
 
 def _timeline(report: Report) -> str:
-    drawn = "" if report.snapshots is None else timeline(report.snapshots)
-    if not drawn:
+    if report.snapshots is None or not (drawn := timeline(report.snapshots)):
         return ""
     kinds = [("pending", "until ready"), ("applied", "held"), ("unknown", "never ready"), ("different", "torn down")]
-    return _legend(kinds) + _wide(drawn)
+    epochs = report.snapshots.epochs
+    listed = {(epoch.node, epoch.link) for epoch in epochs.listed}
+    said: list[str] = []
+    if len(epochs.listed) < epochs.total:
+        said.append(f"The latest {count(len(epochs.listed))} of {count(epochs.total)} epochs.")
+    if len(listed) > TIMELINE_ROWS_MAX:
+        said.append(f"The first {TIMELINE_ROWS_MAX} of {count(len(listed))} links.")
+    return _legend(kinds) + _wide(drawn) + (f'<p class="note">{" ".join(said)}</p>' if said else "")
 
 
 def _lag_charts(report: Report) -> str:
@@ -258,4 +308,6 @@ def _lag_charts(report: Report) -> str:
             _line_legend([(f"series-{i}", printable(f"{p.node}/{p.link} {p.filter}")) for i, p in enumerate(lines)])
         )
         parts.append(_wide(charts.cumulative_lines(lines)))
+        if len(lines) < len(report.lag.propagation):
+            parts.append(f'<p class="note">The {len(lines)} slowest of {count(len(report.lag.propagation))}.</p>')
     return "".join(parts)

@@ -39,6 +39,8 @@ dt { color: var(--quiet); } dd { margin: 0; }
 .notices { background: var(--notice); border-left: 4px solid var(--notice-line); padding: .5rem .9rem; margin: 1rem 0; }
 .notices p { margin: .2rem 0; }
 .verdict { font-weight: 600; padding: .5rem .9rem; border: 2px solid currentColor; border-radius: .5rem; }
+nav ul { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; list-style: none; padding: 0; margin: 1.25rem 0 0;
+  font-size: .85rem; } a { color: inherit; text-decoration-color: var(--quiet); }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .28rem .8rem .28rem 0; vertical-align: top; border-bottom: 1px solid var(--line); }

@@ -21,12 +21,15 @@ def tables_of(report: Report) -> list[Table]:
         completeness_tables.missing(report),
         completeness_tables.differing(report),
         completeness_tables.repeated(report),
-        *finding_tables.tables(report),
+        *finding_tables.stalls(report.stalls),
+        *finding_tables.convergence(report.convergence),
+        *finding_tables.snapshots(report.snapshots),
         lag_tables.propagation(report),
         lag_tables.heartbeat(report),
         lag_tables.clocks(report),
         lag_tables.ready(report),
         lag_tables.attempts(report),
+        *finding_tables.traffic(report.traffic),
         lag_tables.logs(report),
     ]
     return [table for table in tables if table.rows]

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 
 from fanout.reports.transforms.words import is_expected, origin_us
 
-__all__ = ["count_prefixes", "count_windows", "prefix_of"]
+__all__ = ["count_by_node", "count_prefixes", "count_windows", "prefix_of", "worst_prefixes"]
 
 
 def prefix_of(topic: Column, *, depth: int) -> Column:
@@ -66,6 +66,35 @@ def _count_parts(rows: DataFrame, *, absent: DataFrame, part: str, repeats: bool
         .groupBy("target", part)
         .agg(*(sf.sum(name).alias(name) for name in ("expected", "missing", "unknown")))
     )
+
+
+def count_by_node(counted: DataFrame, *, places: DataFrame) -> DataFrame:
+    """Return, for each prefix and node, the counts of its selectors, and whether all of them are proved.
+
+    Args:
+        counted: `count_prefixes`.
+        places: The node of each target, and whether the reference shows every update that it had to get (`proved`).
+    """
+    return (
+        counted.join(sf.broadcast(places), on="target", how="inner")
+        .groupBy("prefix", "node")
+        .agg(
+            *(sf.sum(name).alias(name) for name in ("expected", "missing", "unknown")),
+            sf.bool_and(sf.col("proved") | (sf.col("expected") == 0)).alias("proved"),
+        )
+    )
+
+
+def worst_prefixes(by_node: DataFrame, *, limit: int) -> DataFrame:
+    """Return the rows of the prefixes that lack most, over all nodes, with every node of each.
+
+    Args:
+        by_node: `count_by_node`.
+        limit: The most prefixes.
+    """
+    lacking = by_node.groupBy("prefix").agg(*(sf.sum(name).alias(name) for name in ("missing", "unknown")))
+    worst = lacking.orderBy(sf.desc("missing"), sf.desc("unknown"), "prefix").limit(limit).select("prefix")
+    return by_node.join(sf.broadcast(worst), on="prefix", how="left_semi")
 
 
 def _window_of(at_us: Column, window_us: int) -> Column:

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import re
 
-from fanout.reports.document import PrefixFigures
+from fanout.reports.document import PrefixAtNode, PrefixNodes
 from fanout.reports.figures import Listed, percent
 from fanout.reports.render.heat_map import heat_map
 from tests.reports.documents import HOSTILE
 
 
-def figures(node: str, prefix: str, *, expected: int, missing: int = 0, unknown: int = 0) -> PrefixFigures:
-    """Return an entry of the list of prefixes."""
-    share = percent(expected - missing - unknown, expected)
-    return PrefixFigures(
+def figures(node: str, *, expected: int, missing: int = 0, unknown: int = 0, proved: bool = True) -> PrefixAtNode:
+    """Return what a node has under a prefix."""
+    return PrefixAtNode(
         node=node,
-        link="up",
-        filter="#",
-        prefix=prefix,
         expected=expected,
         missing=missing,
         unknown=unknown,
-        complete_percent_at_least=share,
+        complete_percent_at_least=percent(expected - missing - unknown, expected) if proved else None,
+        complete_percent_at_most=percent(expected - missing, expected),
     )
 
 
-def listed(*entries: PrefixFigures, total: int | None = None) -> Listed[PrefixFigures]:
+def listed(prefixes: dict[str, list[PrefixAtNode]], *, total: int | None = None) -> Listed[PrefixNodes]:
     """Return a list, cut when `total` says so."""
-    return Listed[PrefixFigures](total=len(entries) if total is None else total, listed=entries)
+    rows = tuple(PrefixNodes(prefix=prefix, nodes=tuple(nodes)) for prefix, nodes in prefixes.items())
+    return Listed[PrefixNodes](total=len(rows) if total is None else total, listed=rows)
 
 
 def cells(page: str) -> dict[str, list[tuple[str, str]]]:
@@ -36,40 +34,40 @@ def cells(page: str) -> dict[str, list[tuple[str, str]]]:
     return {prefix: re.findall(r'<td(?: class="number ?(heat-\d)?"[^>]*)?>(.*?)</td>', row) for prefix, row in rows}
 
 
-def test_cells_add_up_selectors_and_the_worst_prefix_is_first() -> None:
-    """Missing and unknown updates of a node's selectors are one share; what is not listed of a node stays empty."""
+def test_the_worst_prefix_is_first() -> None:
+    """What is missing and what is unknown lack alike; where nothing was expected of a node the cell is empty."""
     page = heat_map(
         listed(
-            figures("b", "good", expected=10),
-            figures("a", "bad", expected=50, missing=4, unknown=1),
-            figures("a", "bad", expected=50, missing=15),
-            figures("b", "bad", expected=10_000, missing=1),
+            {
+                "good": [figures("b", expected=10)],
+                "bad": [figures("a", expected=100, missing=19, unknown=1), figures("b", expected=10_000, missing=1)],
+                "none": [figures("a", expected=0)],
+            }
         )
     )
-    assert list(cells(page)) == ["bad", "good"]
+    assert list(cells(page)) == ["bad", "good", "none"]
     assert cells(page)["bad"] == [("heat-5", "80.0\u00a0%"), ("heat-1", "99.99\u00a0%")]
     assert cells(page)["good"] == [("", ""), ("heat-0", "100\u00a0%")]
     assert 'title="20 of 100 lacking"' in page
-    assert "Empty: nothing was expected there." in page
+    assert "prefixes that lack most" not in page
 
 
 def test_what_is_not_proved_is_a_bound_and_not_green() -> None:
     """Where the reference need not have seen every update, all of what it saw is no reason for the colour of all."""
-    some = figures("b", "x", expected=10, missing=5).model_copy(update={"complete_percent_at_least": None})
-    every = figures("a", "x", expected=10).model_copy(update={"complete_percent_at_least": None})
-    page = heat_map(listed(every, some))
+    some, every = figures("b", expected=10, missing=5, proved=False), figures("a", expected=10, proved=False)
+    page = heat_map(listed({"x": [every, some]}))
     assert cells(page)["x"] == [("", "≤ 100\u00a0%"), ("heat-5", "≤ 50.0\u00a0%")]
     assert 'title="5 of 10 lacking, at least"' in page
 
 
 def test_a_list_that_is_cut_is_told() -> None:
-    """An empty cell may then be a good one."""
-    page = heat_map(listed(figures("a", "x", expected=1), figures("b", "x", expected=1), total=7))
-    assert "not among the 2 of 7 that lack most" in page
+    """Prefixes are cut, never a node of one."""
+    page = heat_map(listed({"x": [figures("a", expected=1), figures("b", expected=1)]}, total=1234))
+    assert "The 1 of 1,234 prefixes that lack most updates." in page
 
 
 def test_one_node_has_no_map_and_names_are_text() -> None:
     """A table says as much of one node; what publishers name a topic is never markup."""
-    assert heat_map(listed(figures("a", "x", expected=1))) == ""
-    page = heat_map(listed(figures(HOSTILE, HOSTILE, expected=1), figures("b", HOSTILE, expected=1)))
+    assert heat_map(listed({"x": [figures("a", expected=1)]})) == ""
+    page = heat_map(listed({HOSTILE: [figures(HOSTILE, expected=1), figures("b", expected=1)]}))
     assert "<script" not in page

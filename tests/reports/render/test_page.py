@@ -13,7 +13,7 @@ import pytest
 from fanout.reports.document import Report, ReportName
 from fanout.reports.render.page import render_page
 from fanout.reports.render.style import STYLE
-from tests.reports.documents import HOSTILE, report, section_report, stamped, target, unstamped
+from tests.reports.documents import HOSTILE, report, section_report, stamped, target, unstamped, whole_report
 
 
 class Elements(HTMLParser):
@@ -52,9 +52,10 @@ def test_a_page_refers_to_nothing_outside_itself() -> None:
     """No element loads or links anything, whatever is in the topics, and nothing needs the network."""
     elements = Elements(hostile_page())
     for tag, attributes in elements.found:
-        assert not {"src", "href", "xlink:href", "action", "data", "srcset", "style"} & set(attributes), tag
+        assert not {"src", "xlink:href", "action", "data", "srcset", "style"} & set(attributes), tag
+        assert (attributes.get("href") or "#").startswith("#"), tag
         assert not any(name.startswith("on") for name in attributes), tag
-    assert not {tag for tag, _ in elements.found} & {"link", "img", "iframe", "object", "base", "a", "form"}
+    assert not {tag for tag, _ in elements.found} & {"link", "img", "iframe", "object", "base", "form"}
     assert "url(" not in STYLE
     assert "@import" not in STYLE
     assert "http" not in render_page(report()).replace("http-equiv", "")
@@ -130,12 +131,13 @@ def test_a_thousand_selectors_leave_the_page_readable() -> None:
     assert "lowest of 500 selectors, of updates (stamped), 0 missing in all" in page
     assert page.count("<summary>1,000 rows</summary>") == 2
     assert page.count("The 40 worst of 1,000.") == 2
-    assert "<summary>" not in render_page(report(target())).partition("<details id")[0].partition("prefixes")[0]
+    assert "<summary>" not in render_page(report(target())).partition("<details id")[0].partition('id="prefixes"')[0]
 
 
 def test_a_lag_report_has_no_headline_of_completeness() -> None:
     """Without targets there are no cards, and without values over time no charts."""
-    made = report().model_copy(update={"targets": (), "reference": None, "window": None, "notices": ()})
+    nothing = {"targets": (), "reference": None, "window": None, "notices": (), "over_time": None}
+    made = report().model_copy(update=nothing)
     empty = made.model_copy(update={"lag": made.lag.model_copy(update={"over_time": (), "propagation": ()})})
     page = render_page(empty)
     assert '<div class="card">' not in page
@@ -156,3 +158,56 @@ def test_pages_of_single_sections_are_as_safe_as_the_others() -> None:
     page = render_page(section_report("snapshots"))
     for kind, bars in (("pending", 3), ("applied", 2), ("unknown", 1), ("different", 1)):
         assert page.count(f'<rect class="piece {kind}"') == bars, kind
+
+
+def test_a_page_on_everything_has_its_parts_in_reading_order() -> None:
+    """Headline, completeness, what is missing and stalled, epochs, lag, traffic; the list of contents names each."""
+    elements = Elements(render_page(whole_report()))
+    parts = [a["id"] for tag, a in elements.found if tag in ("section", "details") and "id" in a]
+    order = ["updates-stamped", "final-values", "prefixes", "missing", "stalls", "stalled-topics", "convergence"]
+    order += ["snapshots", "epochs", "propagation", "ready", "traffic", "traffic-prefixes", "logs"]
+    assert [part for part in parts if part in order] == order
+    assert [a["href"] for tag, a in elements.found if tag == "a"] == [f"#{part}" for part in parts]
+    assert [a for tag, a in elements.found if tag == "table" and a.get("class") == "heat"]
+
+
+def test_a_headline_names_stalls_and_lag() -> None:
+    """Each node's card says how many topics stopped there, and how late updates were; where none did, that."""
+    page = render_page(whole_report()).replace("\u00a0", " ")
+    edge, other = (
+        page.partition(f'<div class="card"><h3>{node}</h3>')[2].partition("</p></div>")[0] for node in ("edge", "other")
+    )
+    assert "2 topics stalled, 1 of them here alone" in page
+    assert "stalled" not in other
+    made = whole_report()
+    assert made.stalls is not None
+    assert "p99 of the propagation time, of the slowest selector: 90.0 ms (clocks differ)" in edge
+    quiet = made.stalls.targets[0].model_copy(update={"stalled": 0, "alone": 0, "unknown": 3})
+    page = render_page(made.model_copy(update={"stalls": made.stalls.model_copy(update={"targets": (quiet,)})}))
+    assert "no topic stalled, 3 unknown" in page
+
+
+def test_a_page_on_everything_is_as_safe_as_the_others() -> None:
+    """Hostile names stay text in every section and in the list of contents."""
+    elements = Elements(render_page(whole_report(place=HOSTILE)))
+    assert [a for tag, a in elements.found if tag == "script"] == [{"type": "application/json", "id": "report"}]
+    assert Report.model_validate_json(elements.texts["script"]).report == "all"
+    assert all(re.fullmatch("#[a-z-]+", a["href"] or "") for tag, a in elements.found if tag == "a")
+
+
+def test_a_long_list_does_not_push_what_follows_out_of_sight() -> None:
+    """On a page of many parts a list of more than a dozen is closed; what is folded says how much it holds."""
+    made = whole_report()
+    assert made.stalls is not None
+    topics = made.stalls.topics.model_copy(update={"total": 70, "listed": made.stalls.topics.listed * 10})
+    page = render_page(made.model_copy(update={"stalls": made.stalls.model_copy(update={"topics": topics})}))
+    assert "<summary>20 rows</summary>" in page
+    assert "<summary>2 rows</summary>" not in page
+    assert '<h2>Missing updates</h2> <span class="dim">1,234</span></summary>' in page
+    alone = section_report("stalls").model_copy(update={"stalls": made.stalls.model_copy(update={"topics": topics})})
+    assert "<summary>20 rows</summary>" not in render_page(alone)
+
+
+def test_a_timeline_says_what_it_leaves_out() -> None:
+    """The list of epochs is cut; the drawing of it says so."""
+    assert "The latest 4 of 9 epochs." in render_page(section_report("snapshots"))

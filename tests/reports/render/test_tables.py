@@ -26,6 +26,7 @@ def test_every_section_with_rows_is_a_table() -> None:
     assert [table.key for table in tables_of(made)] == [
         "updates-stamped",
         "updates-unstamped",
+        "over-time",
         "final-values",
         "prefixes",
         "missing",
@@ -51,6 +52,29 @@ def test_a_stamped_selector_shows_what_it_got() -> None:
     assert row["superseded"] == "2"
     assert "unknown" not in row
     assert "0 everywhere: re-obtained, conflated, unknown" in table_of(made, "updates-stamped").note
+
+
+def test_what_links_were_doing_when_they_lost_updates_is_said_of_those_that_did() -> None:
+    """Exactly by identity; without stamps what a cause explains is at most, and what none does at least."""
+    whole, lossy, doubtful = stamped(), stamped(missing=3), unstamped(missing=5)
+    made = report(target(figures=whole), target(figures=lossy), target("other", figures=doubtful))
+    first, second = texts(made, "causes")
+    assert (first["missing"], first["new epoch"], first["session resumed"], first["unexplained"]) == (
+        "3",
+        "3",
+        "0",
+        "0",
+    )
+    assert (second["missing"], second["session resumed"], second["unexplained"]) == ("≥ 5", "≤ 2", "≥ 3")
+    assert [row[-1].tone for row in table_of(made, "causes").rows] == ["good", "bad"]
+    assert "causes" not in [table.key for table in tables_of(report(target(figures=whole)))]
+
+
+def test_completeness_over_time_names_the_worst_window_of_each_link() -> None:
+    """And how many windows lack something."""
+    (row,) = texts(report(), "over-time")
+    assert (row["windows"], row["lacking"], row["worst at (UTC)"]) == ("60", "8", "2026-02-02 02:40:30")
+    assert (row["complete there"], row["expected there"], row["missing there"]) == ("99.0 %", "100", "1")
 
 
 def test_bounds_are_marked_as_bounds() -> None:
@@ -99,9 +123,8 @@ def test_single_attempts_are_not_repeated() -> None:
 
 def test_a_lag_report_has_only_its_own_tables() -> None:
     """Without targets nothing is said of completeness."""
-    made = report().model_copy(
-        update={"targets": (), "prefixes": None, "missing": None, "differing": None, "repeated": None}
-    )
+    sections = ("prefixes", "over_time", "missing", "differing", "repeated")
+    made = report().model_copy(update={"targets": ()} | dict.fromkeys(sections))
     assert [table.key for table in tables_of(made)] == [
         "propagation",
         "heartbeat",

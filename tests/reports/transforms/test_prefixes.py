@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as sf
 
-from fanout.reports.transforms.prefixes import count_prefixes, count_windows, prefix_of
+from fanout.reports.transforms.prefixes import (
+    count_by_node,
+    count_prefixes,
+    count_windows,
+    prefix_of,
+    worst_prefixes,
+)
 from fanout.reports.transforms.rows import small_frame
 from tests.reports.frames import assert_unique, rows_of
 
@@ -58,3 +64,28 @@ def test_prefixes_count_what_was_expected_and_lacked(spark: SparkSession, repeat
     assert_unique(counted, "target", "window_us")
     by_window = [(r["window_us"], r["expected"], r["missing"], r["unknown"]) for r in rows_of(counted, "window_us")]
     assert by_window == [(8, 2, 1, 0), (12, 1, 0, 1), (20, 1, 0, 0)]
+
+
+def test_the_worst_prefixes_have_all_their_nodes(spark: SparkSession) -> None:
+    """Selectors of a node are added up; prefixes are cut by what they lack in all; one bound makes a cell a bound."""
+    counted = small_frame(
+        spark,
+        [
+            *((target, "bad", 10, missing, 0) for target, missing in ((0, 1), (1, 2), (2, 0))),
+            *((target, "doubtful", 10, 0, unknown) for target, unknown in ((0, 1), (2, 0))),
+            *((target, "good", 10, 0, 0) for target in (0, 2)),
+            (1, "doubtful", 0, 0, 0),
+        ],
+        schema="target int, prefix string, expected bigint, missing bigint, unknown bigint",
+    )
+    places = small_frame(
+        spark, [(0, "a", True), (1, "a", False), (2, "b", True)], schema="target int, node string, proved boolean"
+    )
+    by_node = count_by_node(counted, places=places)
+    assert_unique(by_node, "prefix", "node")
+    found = rows_of(worst_prefixes(by_node, limit=2), "prefix", "node")
+    assert [tuple(row[name] for name in ("prefix", "node", "expected", "missing", "unknown")) for row in found] == [
+        *(("bad", "a", 20, 3, 0), ("bad", "b", 10, 0, 0)),
+        *(("doubtful", "a", 10, 0, 1), ("doubtful", "b", 10, 0, 0)),
+    ]
+    assert [row["proved"] for row in found] == [False, True, True, True]

@@ -1,0 +1,36 @@
+"""Completeness over time as a chart."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from fanout.reports.document import CompletenessPoint, CompletenessSection, CompletenessSeries
+from fanout.reports.render.over_time import ROWS_MAX, strips
+from tests.reports.documents import BEGIN, HOSTILE
+
+
+def series(node: str, *missing: int) -> CompletenessSeries:
+    """Return windows of ten updates, of which so many are missing."""
+    points = tuple(
+        CompletenessPoint(at=BEGIN + timedelta(seconds=5 * number), expected=10, missing=lost, unknown=0)
+        for number, lost in enumerate(missing)
+    )
+    return CompletenessSeries(node=node, link="up", points=points)
+
+
+def test_each_window_has_a_box_in_the_colour_of_its_share() -> None:
+    """And says its figures; names from logs are escaped."""
+    drawn = strips(CompletenessSection(window_s=5, series=(series("edge", 0, 5, 0), series(HOSTILE, 1))))
+    assert drawn.count("<rect") == 4
+    assert [drawn.count(f'class="heat-{step}"') for step in (0, 4, 5)] == [2, 1, 1]
+    assert "50.0 %, 5 of 10 lacking" in drawn.replace("\u00a0", " ")
+    assert "<script>" not in drawn
+
+
+def test_of_many_links_those_that_lack_most_are_drawn() -> None:
+    """Nothing to get draws nothing."""
+    many = tuple(series(f"edge-{number:03}", number == 77) for number in range(ROWS_MAX + 60))
+    drawn = strips(CompletenessSection(window_s=5, series=many))
+    assert drawn.count("<rect") == ROWS_MAX
+    assert "edge-077" in drawn
+    assert strips(CompletenessSection(window_s=5, series=())) == ""
