@@ -10,7 +10,9 @@ slow socket would; one that says nothing for long is killed. A worker that ends 
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
+import time
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
@@ -19,6 +21,7 @@ from structlog.typing import FilteringBoundLogger
 from fanout.access.gate import AccessStats
 from fanout.concerned import Concerned
 from fanout.config import NodeConfig, ServerConfig
+from fanout.errors import ListenError
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Update
@@ -32,10 +35,14 @@ from fanout.workers.messages import Batch, Corrected, Message, Published, Reload
 from fanout.workers.ownership import share_of
 from fanout.workers.process import WorkerProcess, WorkerState
 
-__all__ = ["WorkerPool"]
+__all__ = ["LISTEN_PATIENCE_S", "WorkerPool"]
 
 _TICK_S: Final = 1.0
 _STOP_MARGIN_S: Final = 5.0
+_AGAIN_S: Final = 0.1
+LISTEN_PATIENCE_S = 15.0
+"""How long to wait for an address in use: the workers of a node that was killed keep it until they see that it is gone,
+which takes a busy machine seconds."""
 """How much longer than its clients may take a worker may take to end."""
 
 
@@ -81,9 +88,10 @@ class WorkerPool:
         """Open the listeners and start the workers, which take some time until they serve.
 
         Raises:
-            ListenError: An address cannot be bound, or a certificate cannot be used; nothing is open then.
+            ListenError: An address cannot be bound, for `LISTEN_PATIENCE_S` where it is in use, or a certificate cannot
+                be used; nothing is open then.
         """
-        bound = await self._listeners.bind(self.config.listeners)
+        bound = await self._bind()
         self._arrivals = [new_arrivals() for _ in range(self.config.workers)]
         sockets = tuple(tuple(one.fileno() for one in each) for each in bound)
         others = tuple(sending.fileno() for _, sending in self._arrivals)
@@ -105,6 +113,21 @@ class WorkerPool:
         for worker in self._workers:
             self._tasks.append(asyncio.create_task(worker.run(), name=f"worker-{worker.number + 1}"))
         self._tasks.append(asyncio.create_task(self._watch(), name="workers-watch"))
+
+    async def _bind(self) -> list[list[socket.socket]]:
+        patience_ends = time.monotonic() + LISTEN_PATIENCE_S
+        told = False
+        while True:
+            try:
+                return await self._listeners.bind(self.config.listeners)
+            except ListenError as error:
+                in_use = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
+                if not in_use or time.monotonic() >= patience_ends:
+                    raise
+                if not told:
+                    told = True
+                    self._logger.warning("address in use, waits for it", error=error.message, wait_s=LISTEN_PATIENCE_S)
+            await asyncio.sleep(_AGAIN_S)
 
     async def stop(self, *, deadline_s: float = 5.0) -> None:
         """Let the workers send their clients away, and end; those that do not are killed.

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -99,13 +100,33 @@ async def test_one_worker_that_serves_is_enough_once_all_have_served(pool: Worke
     assert pool.reasons() == ()
 
 
-async def test_an_address_in_use_starts_no_worker(pool: WorkerPool) -> None:
-    """It is told at once, as by a node of one process."""
+async def test_an_address_in_use_starts_no_worker(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the workers of a node that was killed had the time to let it go."""
+    monkeypatch.setattr("fanout.workers.pool.LISTEN_PATIENCE_S", 0.3)
     port = int(pool.addresses[0].rpartition(":")[2])
     second = make_pool(NoLogger(), listen=(Address("mqtt", "127.0.0.1", port),))
     with pytest.raises(ListenError, match="in use"):
         await second.start()
     assert list(second.workers) == []
+
+
+async def test_an_address_is_waited_for_that_the_workers_of_a_killed_node_still_have() -> None:
+    """They see late that their node is gone; the one that follows it says that it waits, once, and serves then."""
+    logger = NoLogger()
+    with socket.socket() as of_worker:
+        of_worker.bind(("127.0.0.1", 0))
+        of_worker.listen()
+        pool = make_pool(logger, listen=(Address("mqtt", "127.0.0.1", of_worker.getsockname()[1]),))
+        starting = asyncio.create_task(pool.start())
+        await wait_until(lambda: bool(logger.calls), what="a line that it waits")
+        assert not starting.done()
+    try:
+        await asyncio.wait_for(starting, 10)
+        assert pool.addresses
+        waits = [call for call in logger.calls if call.args == ("address in use, waits for it",)]
+        assert len(waits) == 1
+    finally:
+        await pool.stop(deadline_s=0.1)
 
 
 async def test_the_end_closes_the_listeners(monkeypatch: pytest.MonkeyPatch) -> None:
