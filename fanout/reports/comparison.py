@@ -83,7 +83,9 @@ class Comparison:
         self._updates = tables.updates
         self._sources = rows.source_rows(tables.updates, spark=spark, scope=scope)
         self._targets = rows.targets_frame(spark, scope)
-        self._absences = absences.absences_of_targets(absences.link_absences(tables.events), spark=spark, scope=scope)
+        self._absences = absences.absences_of_targets(
+            absences.link_absences(tables.events), spark=spark, survey=survey, scope=scope
+        )
 
     def reference_sequences(self) -> tuple[ReferenceSequences, ...]:
         """Return what a primary's own log holds of its sequences; nothing for other references."""

@@ -237,7 +237,7 @@ class MissingUpdate(Value):
     origin: AwareDatetime
     superseded: bool
     """Whether a later value of the topic came in a snapshot or audit."""
-    cause: Literal["restart", "new_epoch", "resumed", "away", "audit", "live"]
+    cause: Literal["restart", "new_epoch", "resumed", "away", "audit", "upstream", "live"]
     """What the link was doing; see `MissingCauses`."""
 
 

@@ -86,6 +86,8 @@ class MissingCauses(Value):
     """It was away, and not live again before the end of its log."""
     audit: int = 0
     """It was live, and the next audit found that the primary had dropped something."""
+    upstream: int = 0
+    """It was live, and for a node above it one of these holds."""
     live: int = 0
     """It was live, and nothing in its log says why."""
 

@@ -282,6 +282,21 @@ class Survey:
         """Return the fanout nodes that a link was connected to."""
         return frozenset(name for row in self._events_of(node) if row.link == link for name in row.upstreams)
 
+    def nodes_above(self, node: str, *, link: str) -> frozenset[str]:
+        """Return the fanout nodes between a link and the top: those that it was connected to, and those above them."""
+        found: set[str] = set()
+        left = set(self.upstreams(node, link=link))
+        while left:
+            found |= left
+            left = {
+                above
+                for one in left
+                for row in self._events_of(one)
+                for above in row.upstreams
+                if above not in found and above in self.roles
+            }
+        return frozenset(found)
+
     def live_rows(self, node: str, *, link: str, stamped: bool | None = None) -> int:
         """Return how many updates a link brought; with `stamped`, only those with, or without, a stamp."""
         return sum(
@@ -363,7 +378,7 @@ class Survey:
         return tuple(LinkConfig(name, (), tuple(sorted(seen[name]))) for name in sorted(seen))
 
     def _events_of(self, node: str) -> list[EventSummary]:
-        return [row for row in self._by_node[node] if isinstance(row, EventSummary)]
+        return [row for row in self._by_node.get(node, ()) if isinstance(row, EventSummary)]
 
     def _updates_of(self, node: str, link: str) -> list[UpdateSummary]:
         return self._by_link.get((node, link), [])

@@ -37,6 +37,7 @@ _CAUSES: Final = {
     "resumed": "session resumed",
     "away": "still away",
     "audit": "found by audit",
+    "upstream": "node above",
     "live": "unexplained",
 }
 """The heads of the columns for `MissingCauses`."""
@@ -165,7 +166,7 @@ def causes(report: Report) -> Table:
         "What the link was doing when they were published, by its own log. Node down: or not holding everything again "
         "yet. New epoch: away, and the session was gone. Session resumed: away or stalled, and the primary had not "
         "kept everything. Still away: at the end of the log. Found by audit: the primary had dropped something. "
-        "Unexplained: live, and nothing says why."
+        "Node above: one of these holds for a node that it is fed by. Unexplained: live, and nothing says why."
     )
     return build("causes", "Missing updates, by what the link was doing", columns, rows, note)
 

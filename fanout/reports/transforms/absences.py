@@ -1,8 +1,9 @@
 """What a link was doing when an update was lost: the spans in which it could lose any, and which of them covers a time.
 
 A link gets every update while it is live. It lost some when its log shows why: it was away, its node was, or an audit
-found later that the primary had dropped something. Only the table of events is read. A heartbeat that came back proves
-that everything in front of it has come, so a span begins when the last one was sent, not when the loss was noticed.
+found later that the primary had dropped something; or when the log of a node above it shows that for that one. Only the
+table of events is read. A heartbeat that came back proves that everything in front of it has come, so a span begins
+when the last one was sent, not when the loss was noticed.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ from pyspark.sql import functions as sf
 
 from fanout.reports.schemas import STATE_LIVE
 from fanout.reports.scope import NEVER_US, Scope, Target
+from fanout.reports.survey import Survey
 from fanout.reports.transforms.rows import small_frame
 
 __all__ = ["CAUSES", "UNEXPLAINED", "UNHEARD_US", "absences_of_targets", "link_absences", "with_cause"]
 
-CAUSES: Final = ("restart", "new_epoch", "resumed", "away", "audit")
+CAUSES: Final = ("restart", "new_epoch", "resumed", "away", "audit", "upstream")
 """Why a link may have lost an update; see `MissingCauses`."""
 
 UNEXPLAINED: Final = "live"
 """The cause of what was lost while the link was live, with nothing in the log that says why."""
+
+_INDIRECT: Final = ("audit", "upstream")
+"""Causes that are told by something else than the link's own absence."""
 
 UNHEARD_US: Final = 60_000_000
 """How long a link without heartbeats may not notice that it is cut off: twice the Keep Alive that it has by default."""
@@ -78,29 +83,39 @@ def link_absences(events: DataFrame) -> DataFrame:
     return away.drop("left_us").unionByName(_dropped(events))
 
 
-def absences_of_targets(absences: DataFrame, *, spark: SparkSession, scope: Scope) -> DataFrame:
-    """Return the spans of each target, by the clock of its group.
+def absences_of_targets(absences: DataFrame, *, spark: SparkSession, survey: Survey, scope: Scope) -> DataFrame:
+    """Return the spans of each target, by its group's clock; those of the nodes above it have the cause `upstream`.
 
     Args:
         absences: `link_absences`.
         spark: The session.
+        survey: Knows which nodes are above which.
         scope: The scope of the report.
 
     Returns:
         Columns target, after_us, until_us, cause.
     """
-    places: list[tuple[object, ...]] = [
-        (target.id, target.node, target.link, target.offset_us, _tolerance_us(target, scope))
-        for target in scope.targets
-    ]
+    links = sorted({(target.group, target.node, target.link, target.offset_us) for target in scope.targets})
+    above = {(node, link): survey.nodes_above(node, link=link) for _, node, link, _ in links}
+    places: list[tuple[object, ...]] = []
+    for target in scope.targets:
+        tolerance_us = _tolerance_us(target, scope)
+        places.append((target.id, target.node, target.link, target.offset_us, tolerance_us, False))
+        places += (
+            (target.id, node, link, offset_us, tolerance_us, True)
+            for group, node, link, offset_us in links
+            if group == target.group and node in above[target.node, target.link]
+        )
     frame = small_frame(
-        spark, places, schema="target int, node string, link string, offset_us bigint, tolerance_us bigint"
+        spark,
+        places,
+        schema="target int, node string, link string, offset_us bigint, tolerance_us bigint, upstream boolean",
     )
     return absences.join(sf.broadcast(frame), on=["node", "link"], how="inner").select(
         "target",
         (sf.col("after_us") - sf.col("offset_us") - sf.col("tolerance_us")).alias("after_us"),
         (sf.col("until_us") - sf.col("offset_us") + sf.col("tolerance_us")).alias("until_us"),
-        "cause",
+        sf.when(sf.col("upstream"), "upstream").otherwise(sf.col("cause")).alias("cause"),
     )
 
 
@@ -124,15 +139,12 @@ def with_cause(lost: DataFrame, *, absences: DataFrame) -> DataFrame:
         .orderBy("origin_us", sf.col("span").isNotNull())
         .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
-    audit = sf.col("span.cause") == "audit"
-    # Of all that have begun the one that lasts longest covers the time, if any does.
-    away = sf.max(sf.when(~audit, sf.col("span"))).over(begun)
-    dropped = sf.max(sf.when(audit, sf.col("span"))).over(begun)
-    cause = (
-        sf.when(away["until_us"] >= sf.col("origin_us"), away["cause"])
-        .when(dropped["until_us"] >= sf.col("origin_us"), dropped["cause"])
-        .otherwise(UNEXPLAINED)
-    )
+    # Of all of a kind that have begun the one that lasts longest covers the time, if any does. What a link did itself
+    # goes before what an audit found, and that before what the nodes above it did.
+    kinds = (~sf.col("span.cause").isin(*_INDIRECT), *(sf.col("span.cause") == each for each in _INDIRECT))
+    longest = [sf.max(sf.when(kind, sf.col("span"))).over(begun) for kind in kinds]
+    covering = [sf.when(span["until_us"] >= sf.col("origin_us"), span["cause"]) for span in longest]
+    cause = sf.coalesce(*covering, sf.lit(UNEXPLAINED))
     return (
         lost.unionByName(spans, allowMissingColumns=True)
         .withColumn("cause", cause)

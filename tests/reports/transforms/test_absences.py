@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -31,6 +31,15 @@ def seen(spark: SparkSession, *logs: NodeLog) -> list[tuple[float, float, str]]:
     """Return the spans of the link `up`, in seconds of the test's clock."""
     found = rows_of(link_absences(tables_of(spark, logs).events).where("link = 'up'"), "after_us", "cause")
     return [((row["after_us"] - at(0)) / SECOND, (row["until_us"] - at(0)) / SECOND, row["cause"]) for row in found]
+
+
+def spans_of_targets(spark: SparkSession, *logs: NodeLog) -> list[dict[str, Any]]:
+    """Return the spans of each target of a report on these logs."""
+    tables = tables_of(spark, logs)
+    survey = take_survey(tables)
+    scope = decide_scope(survey, requested=None, settle_us=SECOND)
+    spans = absences_of_targets(link_absences(tables.events), spark=spark, survey=survey, scope=scope)
+    return rows_of(spans, "target", "after_us")
 
 
 def test_a_link_is_away_from_the_last_heartbeat_to_the_next_time_that_it_is_live(spark: SparkSession) -> None:
@@ -85,15 +94,16 @@ def test_an_audit_that_found_a_difference_covers_the_time_since_the_one_before(s
 
 
 def test_each_update_has_the_cause_of_the_span_that_covers_it(spark: SparkSession) -> None:
-    """After the begin and up to the end of it; one in which the link was away goes before an audit."""
+    """After the begin and up to the end of it; the link's own absence goes before an audit, and that before others'."""
     spans = [
+        (0, 5, 22, "upstream"),
         (0, 10, 20, "audit"),
         (0, 12, 14, "resumed"),
         (0, 14, 19, "new_epoch"),
         (0, 15, 16, "resumed"),
         (1, 0, 99, "away"),
     ]
-    lost = [(target, at_us) for target in (0, 1) for at_us in (10, 11, 12, 13, 14, 15, 16, 17, 20, 21)]
+    lost = [(target, at_us) for target in (0, 1) for at_us in (5, 10, 11, 12, 13, 14, 15, 16, 17, 20, 21, 23)]
     found = with_cause(
         small_frame(spark, lost, schema="target int, origin_us bigint"),
         absences=small_frame(spark, spans, schema="target int, after_us bigint, until_us bigint, cause string"),
@@ -101,7 +111,8 @@ def test_each_update_has_the_cause_of_the_span_that_covers_it(spark: SparkSessio
     assert found.columns == ["target", "origin_us", "cause"]
     causes = {row["origin_us"]: row["cause"] for row in rows_of(found.where("target = 0"))}
     assert causes == {
-        **dict.fromkeys((10, 21), "live"),
+        **dict.fromkeys((5, 23), "live"),
+        **dict.fromkeys((10, 21), "upstream"),
         **dict.fromkeys((11, 12, 20), "audit"),
         **dict.fromkeys((13, 14), "resumed"),
         **dict.fromkeys((15, 16, 17), "new_epoch"),
@@ -121,10 +132,30 @@ def test_spans_of_a_node_are_told_by_the_clock_that_stamped(spark: SparkSession)
     edge.event("heartbeat", at(3610), link="up", lag_us=0)
     edge.event("state", at(3611), link="up", state="down")
     edge.ready(at(3620), "up", "a/#", "b/#")
-    tables = tables_of(spark, [hub, edge])
-    scope = decide_scope(take_survey(tables), requested=None, settle_us=SECOND)
-    found = rows_of(absences_of_targets(link_absences(tables.events), spark=spark, scope=scope), "target")
+    found = spans_of_targets(spark, hub, edge)
     assert [(row["target"], row["after_us"], row["until_us"]) for row in found] == [
         (0, at(10), at(20)),
         (1, at(10), at(20)),
+    ]
+
+
+def test_what_a_node_above_missed_is_explained_by_its_log(spark: SparkSession) -> None:
+    """All the way up: the link of the last node of a chain was live while that of the first was away."""
+    hub, logs = NodeLog("hub", "primary"), [NodeLog(name) for name in ("first", "second", "third")]
+    hub.start(at(0))
+    for log, above in zip(logs, ("hub", "first", "second"), strict=True):
+        log.start(at(0), {"name": "up", "primary": ["mqtt://x"], "selectors": [selector("#")]})
+        log.event("state", at(0.1), link="up", state="connecting", detail=json.dumps({"primary_node": above}))
+        log.ready(at(1), "up", "#")
+    row = hub.publish(at(5), 1, "a", "x")
+    for log in logs:
+        log.apply(row, link="up", selector="#", delay_us=0)
+    logs[0].event("heartbeat", at(10), link="up", lag_us=0)
+    logs[0].event("state", at(11), link="up", state="down")
+    logs[0].ready(at(20), "up", "#")
+    spans = spans_of_targets(spark, hub, *logs)
+    assert [(span["target"], span["after_us"], span["until_us"], span["cause"]) for span in spans] == [
+        (0, at(10), at(20), "resumed"),
+        (1, at(10), at(20), "upstream"),
+        (2, at(10), at(20), "upstream"),
     ]

@@ -26,7 +26,8 @@ def counts_of(
 ) -> dict[str, dict[str, Any]]:
     """Return the counts by node."""
     tables = tables_of(spark, logs)
-    scope = decide_scope(take_survey(tables), requested=requested, settle_us=settle_us)
+    survey = take_survey(tables)
+    scope = decide_scope(survey, requested=requested, settle_us=settle_us)
     spans = rows.targets_frame(spark, scope)
     published = multisets.reference_rows(
         rows.source_rows(tables.updates, spark=spark, scope=scope),
@@ -43,7 +44,8 @@ def counts_of(
     differences = multisets.value_differences(seen, nodes=got)
     assert_unique(differences, "target", "topic", "digest")
     counts = multisets.count_multisets(multisets.sum_by_topic(differences))
-    spans_away = absences.absences_of_targets(absences.link_absences(tables.events), spark=spark, scope=scope)
+    found = absences.link_absences(tables.events)
+    spans_away = absences.absences_of_targets(found, spark=spark, survey=survey, scope=scope)
     causes = multisets.count_causes(differences, rows=published, absences=spans_away, gaps=gaps)
     assert_unique(causes, "target")
     by_target = {row.pop("target"): row for row in rows_of(causes)}
