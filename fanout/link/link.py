@@ -39,6 +39,8 @@ from fanout.stamp import StampCount
 __all__ = ["Link"]
 
 _NEVER = float("inf")
+_WATCHES_END_S = 5.0
+"""How long what went on beside a connection may take to end behind it: it must not keep the link from the next one."""
 
 
 class Link:
@@ -307,7 +309,7 @@ class Link:
             if self._tear_down_reason is not None:
                 await self._tear_down(None)
             if watches:
-                await asyncio.wait(watches)
+                await asyncio.wait(watches, timeout=_WATCHES_END_S)
 
     async def _connect(self, connection: LinkConnection) -> None:
         """Connect to the address in use, unless the attempt fails meanwhile: stale values have no time to wait for it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from fcntl import ioctl
@@ -14,6 +15,7 @@ import pytest
 from fanout.config import Address
 from fanout.errors import AuditRefused
 from fanout.link.forwarding import UNAVAILABLE
+from fanout.link.link import Link
 from fanout.link.missing import Waiting
 from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
@@ -43,6 +45,25 @@ async def test_a_link_becomes_live_and_follows() -> None:
         await link.wait(lambda: link.values()["plant/0"] == b"new")
         assert link.status.evidence is Evidence.MARKER
         assert link.status.payload_bytes == sum(map(len, link.values().values()))
+
+
+async def test_nothing_beside_a_connection_keeps_the_link_from_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever goes wrong in it: a link that waits for ever is worse than a task that is left."""
+    released = asyncio.Event()
+
+    async def never_ends(link: Link) -> None:
+        while not released.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await released.wait()
+
+    monkeypatch.setattr(Link, "_watch_backlog", never_ends)
+    monkeypatch.setattr("fanout.link.link._WATCHES_END_S", 0.05)
+    async with FakeServer(FakePrimary()) as server, running(config_for(server.port, heartbeat_s=1.0)) as link:
+        await link.wait_state(LinkState.LIVE)
+        link.sink.clear()
+        server.cut()
+        await link.wait(lambda: link.sink.states()[-1:] == ["live"])
+        released.set()
 
 
 async def test_acknowledgements_follow_the_record() -> None:
