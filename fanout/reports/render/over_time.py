@@ -4,56 +4,37 @@ from __future__ import annotations
 
 from datetime import timedelta
 from html import escape
-from typing import Final
 
 from fanout.reports.document import CompletenessPoint, CompletenessSection
 from fanout.reports.figures import percent
 from fanout.reports.render.heat_map import heat_step
-from fanout.reports.render.wording import count, percentage, printable, timestamp
+from fanout.reports.render.lanes import LANE_HEIGHT, ROOM, ROWS_MAX, X0, close_lanes, lane_y, name_lane, open_lanes
+from fanout.reports.render.wording import count, percentage, timestamp
 
-__all__ = ["ROWS_MAX", "strips"]
-
-ROWS_MAX: Final = 40
-"""The most links in one chart; those that lack most are kept."""
-
-_WIDTH: Final = 760
-_LABEL_WIDTH: Final = 200
-_ROW: Final = 20
-_LABEL_LENGTH_MAX: Final = 28
+__all__ = ["strips"]
 
 
 def strips(section: CompletenessSection) -> str:
-    """Return the chart; nothing where there was nothing to get. Links beyond `ROWS_MAX` are left to the table."""
+    """Return the chart; nothing where there was nothing to get. Of more than `ROWS_MAX` links those that lack most."""
     times = [point.at for series in section.series for point in series.points]
     if not times:
         return ""
     width = timedelta(seconds=section.window_s)
     begin, end = min(times), max(times) + width
-    step = (_WIDTH - _LABEL_WIDTH - 8) * (width / (end - begin))
+    step = ROOM * (width / (end - begin))
     worst = sorted(section.series, key=lambda one: -sum(point.missing + point.unknown for point in one.points))
     rows = sorted(worst[:ROWS_MAX], key=lambda one: (one.node, one.link))
-    height = len(rows) * _ROW + 26
-    parts = [
-        f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img">'
-        f"<title>Share of the expected updates of each link over time</title>"
-    ]
+    parts = [open_lanes("Share of the expected updates of each link over time", rows=len(rows))]
     for row, series in enumerate(rows):
-        y, name = row * _ROW + 3, printable(f"{series.node}/{series.link}")
-        label = name if len(name) <= _LABEL_LENGTH_MAX else f"{name[: _LABEL_LENGTH_MAX - 1]}…"
-        parts.append(
-            f'<text x="{_LABEL_WIDTH - 8}" y="{y + 12}" text-anchor="end">{escape(label)}'
-            f"<title>{escape(name)}</title></text>"
-        )
+        y = lane_y(row)
+        parts.append(name_lane(row, node=series.node, link=series.link))
         for point in series.points:
-            x = _LABEL_WIDTH + (point.at - begin) / width * step
+            x = X0 + (point.at - begin) / width * step
             parts.append(
                 f'<rect class="heat-{heat_step(_share(point))}" x="{x:.1f}" y="{y}" width="{max(step - 0.5, 1):.1f}"'
-                f' height="14"><title>{escape(_said(point))}</title></rect>'
+                f' height="{LANE_HEIGHT}"><title>{escape(_said(point))}</title></rect>'
             )
-    for time, x_tick, anchor in ((begin, _LABEL_WIDTH, "start"), (end, _WIDTH - 8, "end")):
-        text = escape(timestamp(time, decimals=0))
-        parts.append(f'<text class="tick" x="{x_tick}" y="{height - 6}" text-anchor="{anchor}">{text}</text>')
-    parts.append("</svg>")
+    parts.append(close_lanes(begin, end, rows=len(rows)))
     return "".join(parts)
 
 

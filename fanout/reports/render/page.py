@@ -15,11 +15,11 @@ from typing import Final
 from fanout.reports.document import Report
 from fanout.reports.render import charts
 from fanout.reports.render.heat_map import heat_map
+from fanout.reports.render.lanes import ROWS_MAX
 from fanout.reports.render.over_time import strips
 from fanout.reports.render.style import STYLE
 from fanout.reports.render.table import Cell, Column, Table
 from fanout.reports.render.tables import tables_of
-from fanout.reports.render.timeline import ROWS_MAX as TIMELINE_ROWS_MAX
 from fanout.reports.render.timeline import timeline
 from fanout.reports.render.wording import count, counted, duration, facts, percentage, printable
 
@@ -279,8 +279,8 @@ def _timeline(report: Report) -> str:
     said: list[str] = []
     if len(epochs.listed) < epochs.total:
         said.append(f"The latest {count(len(epochs.listed))} of {count(epochs.total)} epochs.")
-    if len(listed) > TIMELINE_ROWS_MAX:
-        said.append(f"The first {TIMELINE_ROWS_MAX} of {count(len(listed))} links.")
+    if len(listed) > ROWS_MAX:
+        said.append(f"The first {ROWS_MAX} of {count(len(listed))} links.")
     return _legend(kinds) + _wide(drawn) + (f'<p class="note">{" ".join(said)}</p>' if said else "")
 
 

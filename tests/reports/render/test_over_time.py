@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from fanout.reports.document import CompletenessPoint, CompletenessSection, CompletenessSeries
-from fanout.reports.render.over_time import ROWS_MAX, strips
+from fanout.reports.render.lanes import ROWS_MAX
+from fanout.reports.render.over_time import strips
 from tests.reports.documents import BEGIN, HOSTILE
 
 
