@@ -36,10 +36,15 @@ def epochs_of(
         since: dict[tuple[int, str], int] = {}
         times = [micros(r["at"]) for r in node.events] + [micros(r["applied"]) for r in node.updates]
         for row in sorted(node.events, key=lambda row: (row["node_epoch"], row["log_pos"])):
-            if not row["link"] or row["event"] not in ("state", "complete", "tear_down"):
+            if not row["link"] or row["event"] not in ("state", "complete", "tear_down", "heartbeat"):
                 continue
             at_us, place = micros(row["at"]), (row["node_epoch"], row["link"])
-            epoch = found[node.node, row["link"], row["node_epoch"], row["link_epoch"]]
+            key = (node.node, row["link"], row["node_epoch"], row["link_epoch"])
+            if row["event"] == "heartbeat":
+                if key in found:  # it says that the epoch goes on, and begins none
+                    found[key].last_us = max(found[key].last_us, at_us)
+                continue
+            epoch = found[key]
             epoch.last_us = max(epoch.last_us, at_us)
             if row["event"] == "tear_down":
                 epoch.tear_downs += 1
