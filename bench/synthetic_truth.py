@@ -24,6 +24,7 @@ __all__ = ["differences", "figures", "missing_sequences"]
 
 Mask = npt.NDArray[np.bool_]
 _NEVER = 2**62
+_CAUSES = ("restart", "new_epoch", "resumed", "away", "audit", "upstream", "live")
 _STORED = (ChangeKind.NEW, ChangeKind.REPLACED, ChangeKind.REMOVED, ChangeKind.UNCHANGED, ChangeKind.REFUSED)
 
 
@@ -83,6 +84,11 @@ class _Target:
             after = -_NEVER if first_us is None else first_us - self.offset - settle_us
             doubtful |= (origin > after) & (origin <= last_us - self.offset)
         self.missing, self.unknown = absent & ~doubtful, absent & doubtful
+        self.cause = np.full(size, _CAUSES.index("live"))
+        # Of the spans that cover an update the one that lasts longest gives the cause.
+        for after, until, cause in sorted(_absences(log), key=lambda span: span[1]):
+            covered = (origin > after - self.offset) & (origin <= until - self.offset)
+            self.cause[covered] = _CAUSES.index(cause)
 
     def updates(self) -> dict[str, Any]:
         """Return the figures of `StampedFigures`."""
@@ -96,6 +102,9 @@ class _Target:
             "missing": missing,
             "unknown": unknown,
             "superseded": int((self.missing & later).sum()),
+            "causes": {
+                cause: int((self.missing & (self.cause == number)).sum()) for number, cause in enumerate(_CAUSES)
+            },
             "pending": int(self.pending.sum()),
             "pending_applied": int((self.pending & self.came).sum()),
             "duplicated": self.live_rows - int(self.applied.sum()),
@@ -243,6 +252,26 @@ def _held(log: Log) -> tuple[int, int]:
 def _gaps(log: Log) -> list[tuple[int | None, int]]:
     details = [json.loads(row.detail) for _, row in log.events if row.event == "gap"]
     return [(detail["first_us"], detail["last_us"]) for detail in details]
+
+
+def _absences(log: Log) -> Iterator[tuple[int, int, str]]:
+    """Yield when (after, until, by the node's clock) and why the link was away; it has heartbeats, and no audits."""
+    heard_us = left_us = process = session = None
+    for epoch, row in log.events:
+        at_us = row.at_ns // 1000
+        if row.link != LINK:
+            continue
+        if row.event == "heartbeat" and left_us is None:
+            heard_us = at_us - (row.lag_us or 0)
+        elif row.event == "state" and row.state != "live":
+            left_us = at_us if left_us is None else left_us
+        elif row.event == "state":
+            if heard_us is not None and left_us is not None:
+                cause = "new_epoch" if session != row.link_epoch else "resumed"
+                yield heard_us, at_us, "restart" if process != epoch else cause
+            heard_us, left_us, process, session = None, None, epoch, row.link_epoch
+    if heard_us is not None and left_us is not None:
+        yield heard_us, _NEVER, "away"
 
 
 def _span(log: Log) -> tuple[int, int]:
