@@ -39,11 +39,11 @@ __all__ = ["LISTEN_PATIENCE_S", "WorkerPool"]
 
 _TICK_S: Final = 1.0
 _STOP_MARGIN_S: Final = 5.0
+"""How much longer than its clients may take a worker may take to end."""
 _AGAIN_S: Final = 0.1
 LISTEN_PATIENCE_S = 15.0
 """How long to wait for an address in use: the workers of a node that was killed keep it until they see that it is gone,
 which takes a busy machine seconds."""
-"""How much longer than its clients may take a worker may take to end."""
 
 
 class WorkerPool:
