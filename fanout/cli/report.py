@@ -11,11 +11,26 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
 
 import typer
 
-from fanout.cli.times import parse_time
+from fanout.cli.report_options import (
+    LOCAL_MASTER,
+    SETTLE_S,
+    BehindMax,
+    FailUnder,
+    HtmlFile,
+    JsonFile,
+    LogDirectories,
+    Master,
+    ParquetDirectory,
+    Reference,
+    Settle,
+    Since,
+    Until,
+    local_path,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -30,87 +45,11 @@ __all__ = ["app"]
 
 app = typer.Typer(help="Make a report from replication logs, with Spark.", no_args_is_help=True)
 
-_SETTLE_S: Final = 30.0
-_LOCAL_MASTER: Final = "local[*]"
 _EXIT_CODES: Final = "Exit codes: 0 done, 4 pyspark is not installed, 5 no report can be made."
 _JUDGED_EXIT_CODES: Final = (
     "Exit codes: 0 done, 1 below --fail-under, 4 pyspark is not installed, 5 no report can be made."
 )
 _STANDARD_OUTPUT: Final = Path("-")
-
-
-def _local_path(text: str) -> Path:
-    """Return a path that this process writes to; a URI would become a directory with a strange name."""
-    if "://" in text:
-        raise typer.BadParameter(f"{text} is a URI, and this is written to a local path")
-    return Path(text)
-
-
-LogDirectories: TypeAlias = Annotated[
-    list[str],
-    typer.Argument(metavar="LOG_DIR", help="A node's log.directory, or the URI that it ships its log to."),
-]
-JsonFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--json",
-        parser=_local_path,
-        metavar="FILE",
-        help="Write the report as JSON; - writes it to standard output, alone.",
-    ),
-]
-HtmlFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--html", parser=_local_path, metavar="FILE", help="Write the report as one self-contained page."),
-]
-ParquetDirectory: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--parquet", metavar="DIR", help="Write the tables behind the report as Parquet below this place."),
-]
-Reference: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NODE",
-        help="The node whose log says what there was to replicate. Default: the only primary, "
-        "else the only secondary that stamps for others, else the only tap, else all secondaries together.",
-    ),
-]
-Settle: TypeAlias = Annotated[
-    float,
-    typer.Option(min=0, metavar="SECONDS", help="Updates younger than this at the end of the log are pending."),
-]
-Since: TypeAlias = Annotated[
-    datetime | None,
-    typer.Option(
-        parser=parse_time,
-        metavar="TIME",
-        help="Only what happened since then: 2026-02-02T14:00 (UTC; +01:00 at its end says another zone), yesterday, "
-        "today, or an age such as 2h or 30m. What was published before is in no figure.",
-    ),
-]
-Until: TypeAlias = Annotated[
-    datetime | None,
-    typer.Option(
-        parser=parse_time,
-        metavar="TIME",
-        help="Only what happened before then, whenever it arrived. Final values, which are of the end of the logs, are "
-        "left out.",
-    ),
-]
-BehindMax: TypeAlias = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        metavar="SECONDS",
-        help="How long before the reference's, without a stop, a log may end: later updates are pending, "
-        "beyond it unknown. Default: 120 where only sealed files are read, else as --settle.",
-    ),
-]
-FailUnder: TypeAlias = Annotated[
-    float | None,
-    typer.Option(min=0, max=100, metavar="PERCENT", help="Exit 1 when any selector has a lower share."),
-]
-Master: TypeAlias = Annotated[str, typer.Option(metavar="URL", help="The Spark master.")]
 
 
 class _Run(Protocol):
@@ -124,7 +63,7 @@ def everything(
     log_dirs: LogDirectories,
     *,
     reference: Reference = None,
-    settle: Settle = _SETTLE_S,
+    settle: Settle = SETTLE_S,
     behind_max: BehindMax = None,
     depth: Annotated[int, typer.Option(min=1, metavar="LEVELS", help="How many topic levels make a prefix.")] = 2,
     fail_under: FailUnder = None,
@@ -133,7 +72,7 @@ def everything(
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
     parquet: ParquetDirectory = None,
-    master: Master = _LOCAL_MASTER,
+    master: Master = LOCAL_MASTER,
 ) -> None:
     """Show everything in one report.
 
@@ -161,7 +100,7 @@ def completeness(
     log_dirs: LogDirectories,
     *,
     reference: Reference = None,
-    settle: Settle = _SETTLE_S,
+    settle: Settle = SETTLE_S,
     behind_max: BehindMax = None,
     depth: Annotated[
         int,
@@ -173,7 +112,7 @@ def completeness(
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
     parquet: ParquetDirectory = None,
-    master: Master = _LOCAL_MASTER,
+    master: Master = LOCAL_MASTER,
 ) -> None:
     """Show what each secondary applied of what there was.
 
@@ -206,7 +145,7 @@ def lag(
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
     parquet: ParquetDirectory = None,
-    master: Master = _LOCAL_MASTER,
+    master: Master = LOCAL_MASTER,
 ) -> None:
     """Show how long updates took to arrive.
 
@@ -225,13 +164,13 @@ def lag(
 def snapshots(
     log_dirs: LogDirectories,
     *,
-    settle: Settle = _SETTLE_S,
+    settle: Settle = SETTLE_S,
     since: Since = None,
     until: Until = None,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
     parquet: ParquetDirectory = None,
-    master: Master = _LOCAL_MASTER,
+    master: Master = LOCAL_MASTER,
 ) -> None:
     """Show every epoch of every link, and when it was ready.
 
@@ -255,13 +194,13 @@ def convergence(
     log_dirs: LogDirectories,
     *,
     reference: Reference = None,
-    settle: Settle = _SETTLE_S,
+    settle: Settle = SETTLE_S,
     since: Since = None,
     until: Until = None,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
     parquet: ParquetDirectory = None,
-    master: Master = _LOCAL_MASTER,
+    master: Master = LOCAL_MASTER,
 ) -> None:
     """Show whether the nodes hold the same values.
 
@@ -286,13 +225,13 @@ def stalls(
     log_dirs: LogDirectories,
     *,
     reference: Reference = None,
-    settle: Settle = _SETTLE_S,
+    settle: Settle = SETTLE_S,
     since: Since = None,
     until: Until = None,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
     parquet: ParquetDirectory = None,
-    master: Master = _LOCAL_MASTER,
+    master: Master = LOCAL_MASTER,
 ) -> None:
     """Show the topics that stopped at a node.
 
@@ -317,14 +256,14 @@ def traffic(
     log_dirs: LogDirectories,
     *,
     reference: Reference = None,
-    settle: Settle = _SETTLE_S,
+    settle: Settle = SETTLE_S,
     depth: Annotated[int, typer.Option(min=1, metavar="LEVELS", help="How many topic levels make a prefix.")] = 1,
     since: Since = None,
     until: Until = None,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
     parquet: ParquetDirectory = None,
-    master: Master = _LOCAL_MASTER,
+    master: Master = LOCAL_MASTER,
 ) -> None:
     """Show who publishes what, by topic prefix.
 
@@ -355,7 +294,7 @@ def watch(
     into: Annotated[
         Path,
         typer.Option(
-            parser=_local_path, metavar="DIR", help="Where the tables, the checkpoint and the last result are kept."
+            parser=local_path, metavar="DIR", help="Where the tables, the checkpoint and the last result are kept."
         ),
     ],
     every: Annotated[
@@ -363,7 +302,7 @@ def watch(
     ] = 60.0,
     once: Annotated[bool, typer.Option("--once", help="Take in what is new and end, for a timer or cron.")] = False,
     keep: Annotated[float, typer.Option(min=1, metavar="DAYS", help="How long windows and events are kept.")] = 30.0,
-    master: Master = _LOCAL_MASTER,
+    master: Master = LOCAL_MASTER,
 ) -> None:
     """Keep tables of lag, traffic and epochs up to date.
 
@@ -396,7 +335,7 @@ def compact(
     log_dirs: LogDirectories,
     *,
     into: Annotated[
-        Path, typer.Option(parser=_local_path, metavar="DIR", help="Where the large files are kept; reports read it.")
+        Path, typer.Option(parser=local_path, metavar="DIR", help="Where the large files are kept; reports read it.")
     ],
 ) -> None:
     """Make few large files of the many small ones.
