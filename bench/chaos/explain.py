@@ -69,7 +69,7 @@ def explain(
         final = {name: target["final"][name] for name in ("different", "absent", "extra")}
         if any(final.values()):
             unexplained.append(f"final values of {target['node']} {target['filter']}: {final}")
-    for row in () if completeness["missing"] is None else _rows(scratch / "completeness", "missing"):
+    for row in _rows(scratch / "completeness", "missing"):
         at = row["origin"]
         if row["known"] and row["cause"] == "live" and not any(window.explains(row["node"], at) for window in windows):
             unexplained.append(f"{row['node']} lost an update of {row['topic']} at {at:%H:%M:%S.%f} while it was live")

@@ -195,6 +195,7 @@ class Comparison:
             by_topic.unpersist()
         causes: dict[int, MissingCauses] = {}
         if any(row["missing"] for row in counts.values()):
+            # Computed once more for that: kept for all logs, they would take a row for each value ever published.
             found = multisets.count_causes(differences, rows=published, absences=self._absences, gaps=gaps)
             causes = {row.pop("target"): MissingCauses(**row) for row in collect_rows(found)}
         figures = {

@@ -28,7 +28,7 @@ from fanout.reports.render.terminal import print_report
 from tests.reports.conftest import INTERPRETED
 from tests.reports.frames import plan_of
 from tests.reports.logs import SECOND, T0, NodeLog, at, selector, stamp, when, write
-from tests.reports.oracle import NEVER, Oracle, micros
+from tests.reports.oracle import NEVER, Expected, Oracle, micros
 from tests.reports.random_logs import random_hub, random_reference, random_secondary
 
 if TYPE_CHECKING:
@@ -55,22 +55,36 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         assert not any("word#" in line for line in plan.splitlines() if "Window [" in line)
 
 
-def completeness(spark: SparkSession, directory: Path, logs: list[NodeLog], **asked: object) -> Report:
+def completeness(
+    spark: SparkSession, directory: Path, logs: list[NodeLog], *, parquet: Path | None = None, **asked: object
+) -> Report:
     """Write logs and report on them."""
     parameters = {"reference": None, "settle_s": 0, "depth": 0, "fail_under_percent": None, "list_limit": 5}
     return make_completeness_report(
         spark,
         LogFiles.in_directories([write(directory, logs)]),
         parameters=Parameters.model_validate(parameters | asked),
+        parquet=None if parquet is None else str(parquet),
         progress=lambda stage: None,
     )
 
 
-def counts_of(target: TargetReport) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return what is counted of a selector with stamps, and the causes of what it misses that are not 0."""
+def tables_without_rows(spark: SparkSession, parquet: Path) -> set[str]:
+    """Return which of the tables that a report left are empty."""
+    return {table.name for table in parquet.iterdir() if not spark.read.parquet(str(table)).count()}
+
+
+def checked_counts(target: TargetReport, expected: Expected, place: object) -> tuple[dict[str, int], int | None]:
+    """Return what is counted of a selector, the causes of what it misses among it, and apart what nobody has seen.
+
+    All but that is what the oracle expects.
+    """
     assert target.stamped is not None
     figures = {k: v for k, v in target.stamped.model_dump().items() if not k.startswith("complete_")}
-    return figures, {name: number for name, number in figures.pop("causes").items() if number}
+    causes, unseen = figures.pop("causes"), figures.pop("unseen")
+    assert {name: number for name, number in causes.items() if number} == expected.causes, place
+    assert figures == {name: expected.updates[name] for name in figures}, place
+    return figures | causes, unseen
 
 
 def test_random_logs_give_what_the_oracle_says(spark: SparkSession, tmp_path: Path) -> None:
@@ -87,14 +101,12 @@ def test_random_logs_give_what_the_oracle_says(spark: SparkSession, tmp_path: Pa
         place = (target.node, target.link, target.filter)
         expected = oracle[place]
         assert target.basis == "stamped"
-        assert target.stamped is not None
-        figures, causes = counts_of(target)
-        assert causes == expected.causes, place
-        assert figures == {name: expected.updates[name] for name in figures}, place
+        figures, unseen = checked_counts(target, expected, place)
+        assert unseen == 0
         assert target.final is not None
         finals = {k: v for k, v in target.final.model_dump().items() if not k.startswith("equal_")}
         assert finals == {name: expected.finals[name] for name in finals}, place
-        seen |= {name for counts in (figures, finals, causes) for name, number in counts.items() if number}
+        seen |= {name for counts in (figures, finals) for name, number in counts.items() if number}
     # A kind of fault that no log had would prove nothing.
     assert seen >= {"missing", "superseded", "unknown", "reobtained", "conflated", "duplicated", "stale", "refused"}
     assert seen >= {"pending", "equal", "different", "absent", "extra"}
@@ -140,11 +152,8 @@ def test_references_with_gaps_give_what_the_oracle_says(spark: SparkSession, tmp
     for target in report.targets:
         place = (seed, target.node, target.link, target.filter)
         expected = oracle[place[1:]]
+        figures, unseen = checked_counts(target, expected, place)
         assert target.stamped is not None
-        figures, causes = counts_of(target)
-        assert causes == expected.causes, place
-        unseen = figures.pop("unseen")
-        assert figures == {name: expected.updates[name] for name in figures}, place
         assert target.final is not None
         finals = {k: v for k, v in target.final.model_dump().items() if not k.startswith("equal_")}
         # A tap has one process, so its gap leaves open what its topics have that were not logged since.
@@ -203,11 +212,7 @@ def test_a_window_of_random_logs_gives_what_the_oracle_says(
     for target in report.targets:
         place = (seed, target.node, target.link, target.filter)
         expected = oracle[place[1:]]
-        assert target.stamped is not None
-        figures, causes = counts_of(target)
-        assert causes == expected.causes, place
-        unseen = figures.pop("unseen")
-        assert figures == {name: expected.updates[name] for name in figures}, place
+        _, unseen = checked_counts(target, expected, place)
         assert unseen == (expected.updates["unseen"] if kind == "primary" else None), place
         assert (target.complete_at is not None) is expected.held, place
         assert (target.final is None) is (until is not None), "with a begin alone the logs end when the window does"
@@ -296,9 +301,11 @@ def test_a_window_is_judged_by_what_was_published_in_it(spark: SparkSession, tmp
     directory = write(tmp_path, [hub, whole, cut])
 
     def asked(since: float, until: float) -> Report:
-        return completeness(spark, directory, [], fail_under_percent=99, since=when(at(since)), until=when(at(until)))
+        window = {"since": when(at(since)), "until": when(at(until))}
+        return completeness(spark, directory, [], parquet=tmp_path / "tables", fail_under_percent=99, **window)
 
     report = asked(7, 12)
+    assert tables_without_rows(spark, tmp_path / "tables") == {"final_values"}
     figures = {target.node: target.stamped for target in report.targets}
     assert figures["cut"] is not None
     assert figures["whole"] is not None
@@ -481,7 +488,10 @@ def unstamped(logs: list[NodeLog]) -> list[NodeLog]:
 
 def test_without_stamps_every_output_says_that_losses_are_lower_bounds(spark: SparkSession, tmp_path: Path) -> None:
     """With a tap final values are exact and losses `at least`, in the JSON, on the page and on the terminal."""
-    report = completeness(spark, tmp_path, unstamped(primary_and_secondaries()), settle_s=1)
+    report = completeness(
+        spark, tmp_path, unstamped(primary_and_secondaries()), parquet=tmp_path / "tables", settle_s=1
+    )
+    assert tables_without_rows(spark, tmp_path / "tables") == {"missing", "lag"}
     by_node = {target.node: target for target in report.targets}
     assert report.reference is not None
     assert (report.reference.name, report.reference.kind, report.missing) == ("tap", "tap", None)

@@ -14,11 +14,12 @@ from fanout.errors import ReportError
 from fanout.reports import reading
 from fanout.reports.details import GapRecord
 from fanout.reports.log_files import LogFiles
-from fanout.reports.parquet import ParquetTables
+from fanout.reports.parquet import TABLES, ParquetTables
 from fanout.reports.reading import collect_rows, read_tables, spark_errors, take_survey
 from fanout.reports.schemas import EVENTS, UPDATES
 from fanout.reports.scope import AskedWindow
 from fanout.reports.survey import CompleteSummary, EventSummary, StartRecord, Survey, UpdateSummary
+from fanout.reports.transforms.rows import struct_of
 from tests.reports.logs import NodeLog, at, selector, write
 
 if TYPE_CHECKING:
@@ -107,6 +108,20 @@ def test_a_place_that_spark_cannot_write_is_told_at_once(spark: SparkSession, tm
     (tmp_path / "file").touch()
     with pytest.raises(ReportError, match="tables cannot be written: Not a directory"):
         ParquetTables(spark, str(tmp_path / "file" / "tables"))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_that_a_report_does_not_make_has_its_columns_and_no_rows(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    """In the place of what an earlier report left there, which would be taken for this one's."""
+    tables = ParquetTables(spark, str(tmp_path))
+    (tmp_path / name).mkdir()
+    pq.write_table(pa.table({"left": ["behind"]}), tmp_path / name / "part-0.parquet")
+    tables.write_empty(name)
+    found = spark.read.parquet(str(tmp_path / name))
+    assert found.schema == struct_of(TABLES[name])
+    assert found.count() == 0
 
 
 def test_take_survey_summarizes_both_tables(spark: SparkSession, tmp_path: Path) -> None:

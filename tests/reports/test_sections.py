@@ -307,7 +307,9 @@ def test_digests_over_time_say_when_nodes_agreed(spark: SparkSession, tmp_path: 
     points = rows_of(spark.read.parquet(str(tmp_path / "digests")), "node", "window")
     assert [point["digest"] for point in points if point["node"] == "two"][-3:] == [-5, 9, 9]
     asked: dict[str, Any] = {"since": when(at(6)), "until": when(at(9))}
-    window = section(spark, tmp_path / "log", "convergence", **asked).convergence
+    assert spark.read.parquet(str(tmp_path / "convergence")).count() > 0
+    window = section(spark, tmp_path / "log", "convergence", parquet=tmp_path, **asked).convergence
+    assert spark.read.parquet(str(tmp_path / "convergence")).count() == 0
     assert window is not None
     (found,) = window.sets
     assert (found.windows_compared, found.windows_equal, found.last_equal) == (3, 2, time_of(at(7)))
