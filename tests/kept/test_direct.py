@@ -170,6 +170,16 @@ async def test_marks_of_passes_that_are_over_go(tmp_path: Path, monkeypatch: pyt
         await wait_until(lambda: marks() == 0, what="their removal")
 
 
+async def test_a_piece_of_many_marks_costs_what_one_of_few_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop waits for it: with ten million marks, too."""
+    monkeypatch.setattr(module, "_FORGOTTEN_AT_ONCE", 100)
+    async with started(tmp_path / "r") as (kept, replica):
+        costs = [await _cost_of_a_piece(kept, replica, marks) for marks in (500, 3_000)]
+    assert costs[1] < 1.5 * costs[0], costs
+
+
 def test_another_process_is_kept_away(tmp_path: Path) -> None:
     """Whichever storage it has: the lock is that of the file, and goes with its holder."""
     first = direct_store(tmp_path / "r")
@@ -183,6 +193,32 @@ def test_another_process_is_kept_away(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is in use by another process"):
         direct_store(tmp_path / "r").open(now_ns=1)
     file.close()
+
+
+async def _cost_of_a_piece(kept: DirectStore, replica: DiscReplica, marks: int) -> int:
+    """Return how many times a hundred steps SQLite takes to forget the first of the marks of a pass."""
+    values = [value(b"%d" % number) for number in range(marks)]
+    replica.apply(values, phase=Phase.LIVE)
+    replica.begin_pass()
+    replica.apply(values, phase=Phase.AUDIT)
+    kept.commit()
+    hundreds = 0
+
+    def count() -> int:
+        nonlocal hundreds
+        hundreds += 1
+        return 0
+
+    replica.drop_pass()
+    kept.database.set_progress_handler(count, 100)
+    try:
+        kept.commit()
+    finally:
+        kept.database.set_progress_handler(None, 0)
+    left = kept.database.execute("SELECT count(*) FROM scratch.mark").fetchone()[0]
+    assert left == marks - 100
+    await wait_until(lambda: not kept.database.execute("SELECT 1 FROM scratch.mark").fetchall(), what="the rest")
+    return hundreds
 
 
 def _is_longer(done: list[int], number: int) -> bool:
