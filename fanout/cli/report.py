@@ -288,7 +288,10 @@ def traffic(
 def watch(
     log_dirs: Annotated[
         list[str],
-        typer.Argument(metavar="LOG_DIR", help="A node's log.directory, on this machine or mounted; no URI."),
+        typer.Argument(
+            metavar="LOG_DIR",
+            help="A node's log.directory, on this machine or mounted, or the URI that nodes ship to, s3:// or gs://.",
+        ),
     ],
     *,
     into: Annotated[

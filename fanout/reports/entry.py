@@ -14,11 +14,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from fanout.errors import ReportError
+from fanout.errors import LogError, ReportError
+from fanout.replog.fetching import is_store
 from fanout.reports.compacted import read_compacted
 from fanout.reports.log_files import LogFiles
 from fanout.reports.scope import AskedWindow
-from fanout.reports.spark import LOCAL_MASTER, SMALL_RUN_SETTINGS, has_ended, spark_session
+from fanout.reports.spark import LOCAL_MASTER, SMALL_RUN_SETTINGS, has_ended, is_local, spark_session
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -263,7 +264,7 @@ def run_watch(
     """Keep tables of lag, traffic and events up to date from the sealed files of log directories.
 
     Args:
-        logs: Local log directories.
+        logs: Log directories on this machine, and `s3://` or `gs://` URIs that nodes ship to.
         into: The directory of the tables, of the checkpoint and of the last result.
         every_s: Seconds between the beginnings of two runs; None runs until nothing is new, once.
         keep_days: How long windows and events are kept.
@@ -273,15 +274,25 @@ def run_watch(
 
     Raises:
         ExtraMissing: pyspark is not installed.
+        LogError: With `every_s` None, when a store cannot be read.
         ReportError: No Java, a directory is not that of a log, `into` cannot be used, or Spark ended by itself; with
             `every_s` None also when a run fails.
     """
-    for directory in logs:
+    directories = [place for place in logs if not is_store(str(place))]
+    for directory in directories:
         if "://" in str(directory):
-            raise ReportError(f"{directory} is not a local directory", hint="Mount it, or report on it without watch")
+            raise ReportError(
+                f"{directory} cannot be watched",
+                hint="Give the s3:// or gs:// URI that nodes ship to, or mount it and give the directory",
+            )
         if read_compacted(directory) is not None:
             raise ReportError(f"{directory} is compacted", hint="Give the directories that nodes write to")
-    LogFiles.in_directories(logs)
+    if len(directories) < len(logs) and not is_local(master):
+        raise ReportError(
+            f"what is fetched from a store is on this machine only, where {master} cannot read it",
+            hint="Leave --master out, or mount the store for all machines of the cluster and give the directory",
+        )
+    LogFiles.in_directories(directories)
     from fanout.reports.watching.ledger import Ledger
 
     ledger = Ledger(into)
@@ -298,7 +309,7 @@ def run_watch(
                     kept = keeper.run()
                 more = kept.more
                 tell(f"{kept.files} new files")
-            except ReportError as error:
+            except (LogError, ReportError) as error:
                 if has_ended(spark):
                     # What ends all processes of a service may reach Spark's before this one. The run that was under
                     # way is made again by the next start.
@@ -307,7 +318,7 @@ def run_watch(
                     raise ReportError(
                         "Spark ended unexpectedly", hint="Start it again, with more memory if that was short"
                     ) from error
-                # A file may go by retention between listing and reading: the next run does without it.
+                # A file may go by retention between listing and reading, a store be away: the next run may do better.
                 if every_s is None:
                     raise
                 tell(f"failed: {error.message}")

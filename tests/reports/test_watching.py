@@ -7,9 +7,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.fs as pafs
 import pytest
 
-from fanout.errors import ReportError
+from fanout.errors import LogError, ReportError
 from fanout.node.kept_report import KeptReport
 from fanout.reports import entry, run_watch
 from fanout.reports.document import Report
@@ -17,6 +18,7 @@ from fanout.reports.watching.keeper import LATEST_JSON, LATEST_PAGE, Keeper
 from fanout.reports.watching.ledger import Ledger, Seen, new_files
 from tests.reports.frames import rows_of
 from tests.reports.logs import T0, NodeLog, at, selector
+from tests.support.object_store import local_s3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,7 +149,7 @@ def test_each_file_counts_once_through_kills_and_merges(
     (shown,) = KeptReport(tmp_path / "kept", node="edge").lag() or ()
     assert (shown.link, shown.stamped_by, shown.updates, shown.most_seconds) == ("up", "hub", 5, 0.09)
     assert KeptReport(tmp_path / "kept", node="hub").lag() == (), "what was published at a node itself is no link"
-    report = Report.model_validate_json((tmp_path / "kept" / LATEST_JSON).read_text())
+    report = read_report(tmp_path / "kept")
     (propagation,) = report.lag.propagation
     assert (propagation.node, propagation.lag.rows, propagation.lag.most_us) == ("edge", 20, 90_000)
     assert (report.inputs.updates, report.inputs.update_files) == (40, 8)
@@ -200,7 +202,7 @@ def test_a_stamp_of_the_future_neither_ends_nor_freezes_the_watching(spark: Spar
             )
         add_segment(log, [hub, edge], 0)
         keeper.run(parts_max=1)
-        report = Report.model_validate_json((tmp_path / "kept" / LATEST_JSON).read_text())
+        report = read_report(tmp_path / "kept")
         assert {series.stamped_by: [point.rows for point in series.points] for series in report.lag.over_time} == {
             "hub": [5],
             "press": [2],
@@ -236,7 +238,7 @@ def test_watching_runs_until_it_is_stopped(spark: SparkSession, tmp_path: Path) 
     assert told[0] == "4 new files"
     assert told[1].startswith("failed: ")
     assert told[2] == "0 new files"
-    assert Report.model_validate_json((into / LATEST_JSON).read_text()).parameters.settle_s == entry.SETTLE_S
+    assert read_report(into).parameters.settle_s == entry.SETTLE_S
     Path(sealed(tmp_path / "log", "hub", 1)).write_bytes(b"no Parquet")
     with pytest.raises(ReportError):
         run_watch([tmp_path / "log"], into=into, every_s=None, keep_days=30, stop=threading.Event(), tell=tell)
@@ -294,11 +296,72 @@ def test_a_damaged_commit_is_told(tmp_path: Path) -> None:
     assert "empty directory" in caught.value.hint
 
 
-def test_a_store_cannot_be_watched(tmp_path: Path) -> None:
-    """A URI is refused before Spark starts."""
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_what_nodes_ship_is_watched_beside_a_directory(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a store only what is new is fetched, so many files at a time, and what is in both places counts once.
+
+    A store that is away is told, and does not end the watching.
+    """
+    log, into, told = tmp_path / "log", tmp_path / "kept", list[str]()
+    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
+    monkeypatch.setattr("fanout.reports.watching.keeper._FILES_MAX", 3)
+    with local_s3() as server:
+        server.make_bucket("watched")
+        uri = server.uri("watched/site")
+        store, root = server.open("watched/site")
+        stop = threading.Event()
+
+        def watch(*logs: str, every_s: float | None) -> None:
+            run_watch(logs, into=into, every_s=every_s, keep_days=30, stop=stop, tell=told.append)
+
+        for number in (0, 1):
+            rolling(hub, edge, number)
+            add_segment(log, [hub, edge], number)
+            pafs.copy_files(str(log), root, source_filesystem=pafs.LocalFileSystem(), destination_filesystem=store)
+        watch(uri, every_s=None)
+        assert told == ["6 new files", "2 new files"], "three of a table, then the fourth"
+        assert read_report(into).inputs.directories == (uri,)
+        rolling(hub, edge, 2)
+        add_segment(log, [hub, edge], 2)
+        watch(str(log), uri, every_s=None)
+        pafs.copy_files(str(log), root, source_filesystem=pafs.LocalFileSystem(), destination_filesystem=store)
+        watch(uri, every_s=None)
+        assert told[2:] == ["4 new files", "0 new files"]
+        report = read_report(into)
+        assert (report.inputs.updates, report.inputs.update_files) == (30, 6)
+        with pytest.raises(LogError, match="there is no replication log in"):
+            watch(server.uri("watched/elsewhere"), every_s=None)
+
+    def tell(text: str) -> None:
+        told.append(text)
+        stop.set()
+
+    run_watch([uri], into=into, every_s=0.01, keep_days=30, stop=stop, tell=tell)
+    assert told[4].startswith(f"failed: {uri} cannot be read: ")
+
+
+@pytest.mark.parametrize(
+    ("place", "master", "message"),
+    [
+        ("s3a://b/logs", "local[2]", "s3a://b/logs cannot be watched"),
+        ("hdfs://name/logs", "local[2]", "cannot be watched"),
+        ("s3://b/logs", "spark://cluster:7077", "on this machine only, where spark://cluster:7077 cannot read it"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused(tmp_path: Path, place: str, master: str, message: str) -> None:
+    """Before Spark starts, with what to do instead."""
     stop = threading.Event()
-    with pytest.raises(ReportError, match="not a local directory"):
-        run_watch(["s3a://b/logs"], into=tmp_path, every_s=None, keep_days=1, stop=stop, tell=print)
+    with pytest.raises(ReportError, match=message) as caught:
+        run_watch([place], into=tmp_path, every_s=None, keep_days=1, master=master, stop=stop, tell=print)
+    assert "give the directory" in caught.value.hint
+
+
+def read_report(into: Path) -> Report:
+    """Return the last result."""
+    return Report.model_validate_json((into / LATEST_JSON).read_text())
 
 
 def _killed(*_: object, **__: object) -> None:

@@ -6,7 +6,9 @@ Owns the order of one run. What a batch adds is in `fanout.reports.transforms.ke
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -18,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from fanout.errors import ReportError
+from fanout.replog.fetching import fetch, is_store
 from fanout.replog.schema import SCHEMA_VERSION
 from fanout.reports.document import Inputs, Parameters, Report
 from fanout.reports.jobs.snapshots import describe_snapshots
@@ -29,7 +32,7 @@ from fanout.reports.schemas import EVENTS, UPDATES
 from fanout.reports.sections import describe_cells
 from fanout.reports.transforms import kept
 from fanout.reports.transforms.rows import small_frame
-from fanout.reports.watching.ledger import Batch, Ledger, new_files
+from fanout.reports.watching.ledger import Batch, Ledger, Seen, new_files
 
 __all__ = ["KEEP_DAYS", "LATEST_JSON", "LATEST_PAGE", "NODE_LAG", "Keeper", "Kept"]
 
@@ -67,7 +70,8 @@ class Keeper:
 
     Args:
         spark: The session.
-        logs: Log directories; a file that is in several counts once.
+        logs: Log directories, or URIs of stores that nodes ship to; a file that is in several places counts once. What
+            is new in a store is copied to this machine for the run that takes it in.
         ledger: The directory of the tables, locked by the caller.
         keep_days: How long windows and events are kept.
         settle_s: The settle horizon: an epoch that began later than this before its log ends is pending.
@@ -83,7 +87,7 @@ class Keeper:
         settle_s: float = 0,
     ) -> None:
         self._spark = spark
-        self._logs = logs
+        self._logs = tuple(dict.fromkeys(map(str, logs)))
         self._ledger = ledger
         self._keep_us = round(keep_days * _DAY_US)
         self._settle_s = settle_s
@@ -95,20 +99,30 @@ class Keeper:
             parts_max: How many parts of a table may lie beside each other.
 
         Raises:
+            LogError: A store cannot be read, or holds no log.
             ReportError: A log directory or the tables cannot be used.
         """
         batch = self._ledger.read()
-        listed = LogFiles.in_directories(self._logs)
-        updates = new_files(listed.updates, seen=batch.seen, limit=_FILES_MAX)
-        events = new_files(listed.events, seen=batch.seen, limit=_FILES_MAX)
+        with tempfile.TemporaryDirectory(prefix="fanout-watch-") as scratch:
+            listed = LogFiles.in_directories(self._on_this_machine(Path(scratch), seen=batch.seen))
+            updates = new_files(listed.updates, seen=batch.seen, limit=_FILES_MAX)
+            events = new_files(listed.events, seen=batch.seen, limit=_FILES_MAX)
+            if updates or events:
+                self._add(batch.next_number, updates=updates, events=events)
         if updates or events:
-            self._add(batch.next_number, updates=updates, events=events)
             batch = self._ledger.read()
             if len(batch.numbers) > parts_max:
                 batch = self._merge(batch)
         if batch.numbers:
-            self._publish(batch, listed)
+            self._publish(batch)
         return Kept(len(updates) + len(events), _FILES_MAX in (len(updates), len(events)))
+
+    def _on_this_machine(self, scratch: Path, *, seen: Seen) -> list[str]:
+        """Return the log directories; those of stores have what is not seen yet, no more than one batch takes."""
+        return [
+            str(fetch(place, target=scratch / str(number), wanted=_first_unseen(seen))) if is_store(place) else place
+            for number, place in enumerate(self._logs)
+        ]
 
     def _add(self, number: int, *, updates: Sequence[str], events: Sequence[str]) -> None:
         tables = read_tables(self._spark, LogFiles.of_files(updates=updates, events=events, directories=()))
@@ -138,7 +152,7 @@ class Keeper:
         parts = [self._spark.read.parquet(self._ledger.table_path(name, number)) for number in batch.numbers]
         return kept.MERGES[name](reduce(DataFrame.unionByName, parts))
 
-    def _publish(self, batch: Batch, listed: LogFiles) -> None:
+    def _publish(self, batch: Batch) -> None:
         cells = self.table("lag", batch)
         newest = cells.agg(kept.newest_window().alias("newest_us")).first()
         if newest is not None and newest["newest_us"] is not None:
@@ -160,7 +174,7 @@ class Keeper:
                 fail_under_percent=None,
                 list_limit=_LIST_LIMIT,
             ),
-            inputs=_inputs(listed, batch),
+            inputs=_inputs(self._logs, batch),
             logs=(),
             basis=(
                 f"Lag is of the latest {_LAG_WINDOWS} minutes in which there was any, from sealed files alone: what "
@@ -199,10 +213,22 @@ def _latest_lag(report: Report) -> list[dict[str, object]]:
     ]
 
 
-def _inputs(listed: LogFiles, batch: Batch) -> Inputs:
+def _first_unseen(seen: Seen) -> Callable[[str], bool]:
+    """Return what says of sealed files, asked of each in turn, which one batch takes."""
+    taken = Counter[str]()
+
+    def is_wanted(name: str) -> bool:
+        table = Path(name).parts[1]
+        taken[table] += (wanted := name not in seen and taken[table] < _FILES_MAX)
+        return wanted
+
+    return is_wanted
+
+
+def _inputs(logs: tuple[str, ...], batch: Batch) -> Inputs:
     files = batch.seen.count_by_table()
     return Inputs(
-        directories=listed.directories,
+        directories=logs,
         update_files=files.get("updates", 0),
         event_files=files.get("events", 0),
         updates=batch.rows.get("updates", 0),
