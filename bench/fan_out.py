@@ -12,6 +12,8 @@ __all__ = ["add_arguments", "run"]
 
 _ASKED = {0: {1: 1.0, 10: 5.0, 100: 40.0, 1000: 100.0}, 1: {1: 1.0, 10: 3.0, 100: 20.0, 1000: 40.0}}
 """Delivered per second, ours divided by the bridge's, by QoS and number of subscribers."""
+_LOG_LEAVES = 0.9
+"""Of what is delivered per second without a replication log, this much must be left with one."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,11 +51,14 @@ def _compare(sides: dict[str, Side], subscribers: int, qos: int, arguments: argp
     runs = alternate(arguments.runs, {name: partial(one, side) for name, side in sides.items()})
     speeds = {name: medians(results).delivered_per_s for name, results in runs.items()}
     peer, limit = speeds[BRIDGE], speeds.pop(RELAY, None)
-    asked = {}
+    asked: dict[str, tuple[Ask, ...]] = {}
     if subscribers in _ASKED[qos]:
         for name in {OURS, BARE} & set(sides):
             at_least = _ASKED[qos][subscribers]
             asked[name] = (Ask("times the bridge", ratio(speeds[name], peer), at_least=at_least),)
+    if {OURS, BARE} <= set(sides):
+        with_log = Ask("times that without the log", ratio(speeds[OURS], speeds[BARE]), at_least=_LOG_LEAVES)
+        asked[OURS] = (*asked.get(OURS, ()), with_log)
     if limit is not None:
         asked[RELAY] = (Ask("times the fastest", ratio(limit, max(speeds.values())), at_least=1.0),)
     case = {"QoS": qos, "subscribers": subscribers, "messages": messages}
