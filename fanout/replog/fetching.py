@@ -17,7 +17,7 @@ from fanout.replog.object_store import STORE_ERRORS, ObjectStore
 from fanout.replog.schema import SCHEMA_VERSION
 from fanout.replog.sealing import TABLES, table_directory
 
-__all__ = ["fetch", "is_store"]
+__all__ = ["check_uri", "fetch", "is_store"]
 
 _SCHEMES: Final = ("s3://", "gs://")
 """Stores that `log.ship.to` takes and Spark cannot read by itself."""
@@ -31,6 +31,19 @@ _NAME: Final = re.compile(
 def is_store(place: str) -> bool:
     """Tell whether a place is a URI of a store that `fetch` reads."""
     return place.startswith(_SCHEMES)
+
+
+def check_uri(uri: str) -> None:
+    """Refuse what no try can read.
+
+    Raises:
+        LogError: The URI of a store has credentials in it.
+    """
+    if "@" in uri.removeprefix("s3://").removeprefix("gs://").partition("/")[0]:  # said without it: it is a secret
+        raise LogError(
+            "a URI has credentials in it",
+            hint="Leave them out, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use the machine's role",
+        )
 
 
 def fetch(
@@ -51,11 +64,7 @@ def fetch(
     Raises:
         LogError: The store cannot be read, holds no log, or the directory cannot be written.
     """
-    if "@" in uri.removeprefix("s3://").removeprefix("gs://").partition("/")[0]:  # said without it: it is a secret
-        raise LogError(
-            "a URI has credentials in it",
-            hint="Leave them out, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use the machine's role",
-        )
+    check_uri(uri)
     store = ObjectStore(uri)
     try:
         found = sorted(filter(_NAME.fullmatch, store.sizes(f"v{SCHEMA_VERSION}")))

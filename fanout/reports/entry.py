@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from fanout.errors import LogError, ReportError
-from fanout.replog.fetching import is_store
+from fanout.replog.fetching import check_uri, is_store
 from fanout.reports.compacted import read_compacted
 from fanout.reports.log_files import LogFiles
 from fanout.reports.scope import AskedWindow
@@ -274,11 +274,14 @@ def run_watch(
 
     Raises:
         ExtraMissing: pyspark is not installed.
-        LogError: With `every_s` None, when a store cannot be read.
+        LogError: A URI has credentials in it; with `every_s` None also when a store cannot be read.
         ReportError: No Java, a directory is not that of a log, `into` cannot be used, or Spark ended by itself; with
             `every_s` None also when a run fails.
     """
-    directories = [place for place in logs if not is_store(str(place))]
+    stores = [place for place in map(str, logs) if is_store(place)]
+    directories = [place for place in logs if str(place) not in stores]
+    for uri in stores:
+        check_uri(uri)
     for directory in directories:
         if "://" in str(directory):
             raise ReportError(
@@ -287,7 +290,7 @@ def run_watch(
             )
         if read_compacted(directory) is not None:
             raise ReportError(f"{directory} is compacted", hint="Give the directories that nodes write to")
-    if len(directories) < len(logs) and not is_local(master):
+    if stores and not is_local(master):
         raise ReportError(
             f"what is fetched from a store is on this machine only, where {master} cannot read it",
             hint="Leave --master out, or mount the store for all machines of the cluster and give the directory",

@@ -357,6 +357,8 @@ def test_what_cannot_be_watched_is_refused(tmp_path: Path, place: str, master: s
     with pytest.raises(ReportError, match=message) as caught:
         run_watch([place], into=tmp_path, every_s=None, keep_days=1, master=master, stop=stop, tell=print)
     assert "give the directory" in caught.value.hint
+    with pytest.raises(LogError, match="credentials"):
+        run_watch(["s3://me:secret@b/logs"], into=tmp_path, every_s=60, keep_days=1, stop=stop, tell=print)
 
 
 def read_report(into: Path) -> Report:
