@@ -18,7 +18,9 @@ __all__ = ["print_report"]
 
 _STYLES: dict[Tone, str] = {"": "", "good": "green", "fair": "yellow", "bad": "bold red", "dim": "dim"}
 _LISTED_MAX = 12
-"""Rows of a list on a terminal; tables with figures of selectors are shown whole."""
+"""Rows of a list on a terminal."""
+_ROWS_MAX = 60
+"""Rows of a table with the figures of selectors."""
 _NARROW = 120
 """Below this width the node and its link share a column."""
 _NAMES = frozenset({"node", "link", "node/link", "selector"})
@@ -64,7 +66,7 @@ def _verdict(verdict: Verdict) -> Text:
 
 
 def _table(table: Table, *, width: int) -> RenderableType:
-    rows = table.rows if table.total is None else table.rows[:_LISTED_MAX]
+    rows = _worst(table.rows) if table.total is None else table.rows[:_LISTED_MAX]
     columns, rows = _merged(table.columns, rows) if width < _NARROW else (table.columns, rows)
     parts: list[RenderableType] = [Text(table.title, style="bold")]
     for indices in _parts(columns, rows, width=width):
@@ -85,7 +87,21 @@ def _table(table: Table, *, width: int) -> RenderableType:
     note = table.note
     if table.total is not None and len(rows) < table.total:
         note = f"{len(rows)} of {table.total:,}. {note}".strip()
+    elif len(rows) < len(table.rows):
+        note = f"The worst {len(rows)} of {len(table.rows):,}; --json and --html have all. {note}".strip()
     return Group(*parts, Text(note, style="dim italic")) if note else Group(*parts)
+
+
+def _worst(rows: tuple[tuple[Cell, ...], ...]) -> tuple[tuple[Cell, ...], ...]:
+    """Return as many rows as are shown, in their order: those with most that is bad, then most that is fair."""
+    if len(rows) <= _ROWS_MAX:
+        return rows
+
+    def rank(index: int) -> tuple[int, int]:
+        tones = [cell.tone for cell in rows[index]]
+        return -tones.count("bad"), -tones.count("fair")
+
+    return tuple(rows[index] for index in sorted(sorted(range(len(rows)), key=rank)[:_ROWS_MAX]))
 
 
 def _parts(columns: Sequence[Column], rows: Sequence[tuple[Cell, ...]], *, width: int) -> list[list[int]]:

@@ -43,6 +43,23 @@ def test_lists_are_cut_and_say_so() -> None:
     assert "12 of 1,234." in text
 
 
+def test_of_a_thousand_selectors_the_worst_are_shown() -> None:
+    """In their order, with the note where the others are; sixty are shown whole."""
+    lacking = {4: 90, 700: 10, 999: 5}
+    targets = [
+        target(topic_filter=f"plant/{number:03}/#", figures=stamped(missing=lacking.get(number, 0)))
+        for number in range(1000)
+    ]
+    text = printed(report(*targets), width=160)
+    updates = text[text.index("Updates, by identity") : text.index("--json and --html have all")]
+    shown = [line.split()[2] for line in updates.splitlines() if "plant/" in line]
+    assert len(shown) == 60
+    assert shown == sorted(shown)
+    assert {"plant/004/#", "plant/700/#", "plant/999/#", "plant/000/#"} <= set(shown)
+    assert "The worst 60 of 1,000;" in updates
+    assert "--json and --html" not in printed(report(*targets[:60]), width=160)
+
+
 def test_what_a_reader_must_know_stands_first() -> None:
     """Reference, basis and notices come before the first table, the verdict last."""
     text = printed(report(target(), fail_under=99), width=160)
