@@ -445,6 +445,8 @@ class Link:
                 elif isinstance(event, StateEntered) and event.state is LinkState.LIVE:
                     self._was_live = True
                     self._became_live.set()
+                    if self._preferred is not None:  # it answered while the link was stalled or verifying
+                        self._attention.set()
 
     def _answer_audit(self, report: AuditReport) -> None:
         waiters, self._audit_waiters = self._audit_waiters, []

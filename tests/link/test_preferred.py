@@ -8,8 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from fanout.config import Address
+from fanout.config import Address, LinkConfig
 from fanout.link import probe
+from fanout.link.handshake import Handshake
 from fanout.link.states import LinkState
 from fanout.mqtt.packets import Connack, Packet
 from fanout.mqtt.properties import Properties
@@ -87,6 +88,36 @@ async def test_a_preferred_address_that_only_accepts_is_left_in_peace() -> None:
             preferred.refuse_filters = ()
             await link.wait(lambda: link.status.primary == str(at(one.port)) and link.status.ready)
             assert link.values() == {"plant/1": b"x"}
+
+
+async def test_an_answer_that_comes_while_the_link_is_stalled_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The preferred address is taken once the link is live again, without another question."""
+    preferred, other = (TimedPrimary(retained={b"plant/1": b"x"}) for _ in range(2))
+    preferred.connack = Connack(False, 0x88)
+    ask, asked, answered = probe.ask, asyncio.Event(), asyncio.Event()
+
+    async def ask_and_wait(address: Address, config: LinkConfig, *, node_id: str) -> Handshake | None:
+        asked.set()
+        await answered.wait()
+        return await ask(address, config, node_id=node_id)
+
+    monkeypatch.setattr(probe, "ask", ask_and_wait)
+    async with FakeServer(preferred) as one, FakeServer(other) as two:
+        config = config_for(0, primaries=(at(one.port), at(two.port)), heartbeat_s=0.3, retry_max_s=0.2)
+        async with running(config) as link:
+            await link.wait(lambda: link.status.primary == str(at(two.port)) and link.status.ready)
+            await asyncio.wait_for(asked.wait(), 10)
+            preferred.connack = Connack(False, 0)
+            other.silent_control = True
+            await link.wait_state(LinkState.STALLED)
+            answered.set()
+            await link.wait(lambda: preferred.connects[-1].client_id.endswith("-probe"))
+            await asyncio.sleep(0)
+            assert link.status.primary == str(at(two.port))
+            other.silent_control = False
+            await link.wait(lambda: link.status.primary == str(at(one.port)) and link.status.ready)
 
 
 async def test_addresses_that_all_fail_have_pauses_of_their_own() -> None:
