@@ -276,7 +276,7 @@ class DiscReplica(Replica):
         due = self._next_expiry is not None and self._next_expiry <= now_ns
         return self._remove(self._table.expired(now_ns, piece) if due else (), now_ns=now_ns)
 
-    def _expire_later(self, expires_ns: int, topic: bytes) -> None:
+    def _change_expiry(self, topic: bytes, before_ns: int, expires_ns: int) -> None:
         """Do nothing: `_write` finds what expires."""
 
     def _change_expiries(self, gone: list[tuple[int, bytes]], new: list[tuple[int, bytes]]) -> None:

@@ -21,7 +21,7 @@ __all__ = ["Replica"]
 _DIGEST_MASK = 2**64 - 1
 _ANY_LENGTH = 2**63
 _STALE_EXPIRIES_MAX = 1024
-"""How many outdated entries the expiry heap may hold beyond as many as it has valid ones."""
+"""How many entries the expiry heap may have beyond two for each value that expires."""
 _CHANGED_PIECE = 512
 _WILDCARDS = ("+", "#")
 _EXPIRY_ROUNDED_NS = 2_000_000_000
@@ -102,9 +102,11 @@ class Replica:
         self._digests = [0] * (len(self.selectors) + 1)
         self._last_index = 0
         self._expiries: list[tuple[int, bytes]] = []
-        """A heap of (expires_ns, topic); an entry is valid while the topic's value has this expiry."""
+        """A heap of (expires_ns, topic). Each value that expires has an entry that is not later than it does; one that
+        is earlier is put back with the right time when that time has come, so that a topic whose expiry is moved on and
+        on costs nothing until then."""
         self._expiring = 0
-        """How many values expire, which is how many entries of the heap are valid."""
+        """How many values expire."""
         self._counts_down = False
         """Whether a copy has shown that the primary counts an expiry down."""
         self._seen: set[bytes] | None = None
@@ -201,7 +203,7 @@ class Replica:
                     self._counts[index] += 1
                     digests[index] += digest
                 if expires_ns:
-                    self._expire_later(expires_ns, topic)
+                    self._change_expiry(topic, 0, expires_ns)
                 mark(_NEW)
                 continue
             if copies and held[1] == payload and held[4] == properties:
@@ -224,9 +226,7 @@ class Replica:
                 if several:
                     digests[selector_of[topic]] += digest - held[7]
                 if expires_ns or held[6]:
-                    self._expiring -= held[6] != 0
-                    if expires_ns:
-                        self._expire_later(expires_ns, topic)
+                    self._change_expiry(topic, held[6], expires_ns)
                 mark(_REPLACED)
                 continue
             # Removed, or its new value does not fit: then the old one must not be served any longer either.
@@ -320,10 +320,8 @@ class Replica:
 
     def _set_expiry(self, held: Update, copy: Update) -> Update:
         value: Update = (*held[:5], copy[5], copy[6], *held[7:])
-        self._expiring -= held[6] != 0
         self.values[held[0]] = value
-        if copy[6]:
-            self._expire_later(copy[6], held[0])
+        self._change_expiry(held[0], held[6], copy[6])
         return value
 
     @property
@@ -344,12 +342,20 @@ class Replica:
         """
         expired: list[bytes] = []
         heap = self._expiries
-        for _ in range(piece):  # outdated entries count, too: there may be as many
+        for _ in range(piece):  # entries that are put back count, too: there may be as many
             if not heap or heap[0][0] > now_ns:
                 break
             entry = heapq.heappop(heap)
-            if self._expires(entry):
-                expired.append(entry[1])
+            while heap and heap[0] == entry:
+                heapq.heappop(heap)
+            _, topic = entry
+            held = self.values.get(topic)
+            if held is None or not held[6]:
+                continue
+            if held[6] <= now_ns:
+                expired.append(topic)
+            else:
+                heapq.heappush(heap, (held[6], topic))
         return self._remove(expired, now_ns=now_ns)
 
     def begin_pass(self, selector_index: int = 0, *, seen: Iterable[bytes] = ()) -> None:
@@ -635,19 +641,19 @@ class Replica:
         index = self._index(topic)
         return topic[len(self.selectors[index].prefix.encode()) :] if index >= 0 else topic
 
-    def _expire_later(self, expires_ns: int, topic: bytes) -> None:
-        self._expiring += 1
+    def _change_expiry(self, topic: bytes, before_ns: int, expires_ns: int) -> None:
+        """Note when the value that a topic has now expires, and when the one before did; 0 for never."""
+        self._expiring += (expires_ns != 0) - (before_ns != 0)
+        if not expires_ns or 0 < before_ns <= expires_ns:
+            return  # the entry that is there comes first, and is put back then
         heap = self._expiries
         if len(heap) > 2 * self._expiring + _STALE_EXPIRIES_MAX:
-            # Topics updated faster than they expire leave outdated entries; without this the heap would grow.
-            heap[:] = {entry for entry in heap if self._expires(entry)}
+            # Topics that go and come again, and expiries that become shorter, leave entries.
+            values = self.values
+            topics = {topic for _, topic in heap}
+            heap[:] = [(held[6], topic) for topic in topics if (held := values.get(topic)) is not None and held[6]]
             heapq.heapify(heap)
         heapq.heappush(heap, (expires_ns, topic))
-
-    def _expires(self, entry: tuple[int, bytes]) -> bool:
-        """Say whether an entry of the expiry heap is valid."""
-        held = self.values.get(entry[1])
-        return held is not None and held[6] == entry[0]
 
     def _note_pass(self, updates: list[Update], kinds: bytearray, *, copies: bool) -> None:
         seen, changed = self._seen, self._changed

@@ -287,6 +287,12 @@ def test_a_primary_that_counts_down_may_lengthen_by_the_same(make: Make) -> None
     assert [each[0] for each in replica.remove_expired(NOW + 80 * SECOND).updates] == [b"b"]
 
 
+expiry_steps = st.lists(
+    st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.none() | st.integers(0, 9), st.integers(0, 4)), max_size=30
+)
+"""Topic; in what time its new value expires, 0 for never, None to clear it; how much time passes then."""
+
+
 def test_expired_values_are_removed_as_zero_length_updates(make: Make) -> None:
     """Values whose expiry has passed are removed, with removals to dispatch [MQTT-3.3.2-5]."""
     assert make().next_expiry_ns is None
@@ -344,8 +350,36 @@ def test_outdated_expiries_do_not_pile_up() -> None:
     replica = Replica()
     for number in range(10_000):
         replica.apply([update(b"a", b"%d" % number, expires_ns=NOW + SECOND + number)], phase=Phase.LIVE)
+        if number == 5_000:
+            assert len(replica._expiries) == 1, "it is moved on when its time has come"
+    for number in range(10_000):
+        replica.apply([update(b"a", b"%d" % number, expires_ns=NOW + SECOND - number)], phase=Phase.LIVE)
     assert len(replica._expiries) < 3000
     assert len(replica.remove_expired(NOW + 2 * SECOND).updates) == 1
+
+
+@given(steps=expiry_steps)
+def test_each_value_goes_when_it_expires(steps: list[tuple[bytes, int | None, int]]) -> None:
+    """Whatever came and went before: none earlier, none later, and never twice."""
+    replica, expected, now = Replica(), dict[bytes, int](), 100
+    for number, (topic, left, passed) in enumerate(steps):
+        if left is None:
+            replica.apply([update(topic, b"")], phase=Phase.LIVE)
+            expected.pop(topic, None)
+        else:
+            expires = now + left if left else 0
+            replica.apply([update(topic, b"%d" % number, expires_ns=expires)], phase=Phase.LIVE)
+            expected[topic] = expires
+        now += passed
+        due = {topic for topic, at in expected.items() if 0 < at <= now}
+        gone = [one[0] for _ in range(20) for one in replica.remove_expired(now, piece=2).updates]
+        assert sorted(gone) == sorted(due)
+        for topic in due:
+            del expected[topic]
+        assert set(replica.values) == set(expected)
+        soonest = min((at for at in expected.values() if at), default=None)
+        asked = replica.next_expiry_ns
+        assert asked == soonest if asked is None or soonest is None else asked <= soonest
 
 
 # --- selectors ---
