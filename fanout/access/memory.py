@@ -5,6 +5,7 @@ Owns their age and their number. The time comes in as an argument.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -28,7 +29,7 @@ class TimedMemory(Generic[K, V]):
         """
         self._seconds = seconds
         self._entries_max = entries_max
-        self._entries: dict[K, tuple[float, V]] = {}  # in the order in which they expire
+        self._entries: OrderedDict[K, tuple[float, V]] = OrderedDict()  # in the order in which they expire
 
     def __len__(self) -> int:
         """Return the number of values held, those that nobody asked for since they expired included."""
@@ -50,5 +51,5 @@ class TimedMemory(Generic[K, V]):
             return
         self._entries.pop(key, None)
         while len(self._entries) >= self._entries_max:
-            del self._entries[next(iter(self._entries))]
+            self._entries.popitem(last=False)
         self._entries[key] = (now_s + self._seconds, value)

@@ -53,11 +53,8 @@ _MARK: Final = (
     " ON CONFLICT DO UPDATE SET flags = excluded.flags"
 )
 _UNMARK: Final = f"DELETE FROM scratch.mark WHERE pass = ?1 AND topic IN (SELECT {_TOPIC} FROM json_each(?3) AS place)"
-_PLACE: Final = "json_extract(place.value, '$[0]')"
-_EXPIRY: Final = (
-    f"json_extract(place.value, '$[1]'), substr(?2, {_PLACE} >> {_BITS}, {_PLACE} & {_MASK})"
-    " FROM json_each(?3) AS place"
-)
+_EXPIRING: Final = "INSERT OR IGNORE INTO scratch.expiring VALUES (?, ?, ?)"
+_NOT_EXPIRING: Final = "DELETE FROM scratch.expiring WHERE store = ? AND expires = ? AND topic = ?"
 _TOPICS: Final = "SELECT topic FROM retained WHERE store = ?1 AND topic >= ?2 AND topic < ?3 ORDER BY topic LIMIT ?4"
 _UNMARKED: Final = (
     "SELECT topic, NOT EXISTS"
@@ -183,16 +180,9 @@ class KeptTable(TopicSearch):
         """Note when values expire, and when they do not any more; each is (expires_ns, topic)."""
         store = self.store
         with self._rows.writing():
-            for statement, entries in (
-                (f"DELETE FROM scratch.expiring WHERE (store, expires, topic) IN (SELECT ?1, {_EXPIRY})", removed),
-                (f"INSERT OR IGNORE INTO scratch.expiring SELECT ?1, {_EXPIRY}", added),
-            ):
-                if entries:
-                    topics = [topic for _, topic in entries]
-                    places = ",".join(
-                        f"[{place},{at}]" for place, (at, _) in zip(_offsets(topics), entries, strict=True)
-                    )
-                    self._rows.database.execute(statement, (store, b"".join(topics), f"[{places}]"))
+            # Not one statement with "IN": SQLite would read all that expires at the same time as each of these.
+            self._rows.database.executemany(_NOT_EXPIRING, ((store, *entry) for entry in removed))
+            self._rows.database.executemany(_EXPIRING, ((store, *entry) for entry in added))
 
     def next_expiry(self) -> int | None:
         """Return when the next value expires; None when none does."""

@@ -7,6 +7,7 @@ a second. It must not know who subscribed, whether a topic is there, nor how a m
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from fanout.errors import ProtocolError
@@ -78,7 +79,7 @@ class MissingTopics:
         self.suppressed_total = 0
         self.dropped_total = 0
         self._node_id = node_id
-        self._pending: dict[bytes, Waiting] = {}
+        self._pending: OrderedDict[bytes, Waiting] = OrderedDict()
         """Local Topic Filter to what is known of it, oldest first."""
         self._pending_bytes = 0
         self._last: dict[str, float] = {}

@@ -562,16 +562,18 @@ class Node:
 
     async def _keep_house(self) -> None:
         """Remove the node's own values that have expired, and say in the log that the node is alive."""
-        alive_at = sys_at = self.clock.monotonic()
+        look_at = alive_at = sys_at = self.clock.monotonic()
         long_lived, long_waiting = LongLived(), LongLived()
         sys_interval_s = self.server.config.sys_interval_s if self.server is not None else 0.0
         while True:
             now_ns = self.clock.now_ns()
-            long_lived.note(len(self.store))
-            if self.server is not None:  # removals are in no store any more while slow clients are yet to get them
-                long_waiting.note(self.server.conflated_topics_max)
             more = self.ingress.remove_expired(now_ns, piece=piece_topics(self.client_count()))
-            self.standing_changed()  # a limit that keeps values out changes it without a word of the link
+            if self.clock.monotonic() >= look_at:  # and not for each piece that expires
+                look_at = self.clock.monotonic() + _HOUSEKEEPING_S
+                long_lived.note(len(self.store))
+                if self.server is not None:  # removals are in no store while slow clients are yet to get them
+                    long_waiting.note(self.server.conflated_topics_max)
+                self.standing_changed()  # a limit that keeps values out changes it without a word of the link
             if self._log is not None and self.clock.monotonic() >= alive_at:
                 alive_at = self.clock.monotonic() + _ALIVE_S
                 self._log.event("heartbeat", topics=len(self.store))

@@ -7,6 +7,7 @@ must not know what waits, nor in which order: that is `sending`'s business.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from itertools import chain
 from operator import itemgetter
 
@@ -67,7 +68,7 @@ class Flight:
         self.blocked = False
         """Whether the last attempt to send stopped because the client must acknowledge first."""
         self._counters = counters
-        self.resend: dict[int, Message] = {}
+        self.resend: OrderedDict[int, Message] = OrderedDict()  # a dict would be searched for its first entry
         """Messages of a former Network Connection, to be sent again before all others, by Packet Identifier."""
 
     def connect(self, *, wire: WireVariant, window: int) -> bytes:
@@ -123,8 +124,7 @@ class Flight:
             if free <= 0:
                 self.blocked = True
                 return
-            packet_id = next(iter(self.resend))
-            message = self.resend.pop(packet_id)
+            packet_id, message = self.resend.popitem(last=False)
             frame = encode_message(message, wire=self.wire, now_ns=piece.now_ns, packet_id=packet_id, dup=True)
             if 0 < self.wire.packet_bytes_max < len(frame):  # as if it had been completed [MQTT-3.1.2-25]
                 self._counters.dropped[DropReason.PACKET_TOO_LARGE] += 1

@@ -37,6 +37,7 @@ from fanout.server.places import Place, Places
 from fanout.server.registry import SessionRegistry
 from fanout.server.serving import Serving
 from fanout.server.session_lives import SessionLives
+from fanout.server.sessions import SessionState
 from fanout.server.timer import Timer
 from fanout.server.websocket import WebSocket
 from fanout.stamp import StampCount
@@ -220,7 +221,10 @@ class Server:
     @property
     def conflated_topics_max(self) -> int:
         """How many newest values wait for the slowest client; those of the others are mostly the same objects."""
-        return max((len(session.sending.conflation) for session in self.registry.index.held), default=0)
+        # Not of all members of audiences that wait: a hundred thousand may be away, for which nothing is conflated.
+        sessions = (connection.session for connection in self._connections)
+        queued = (session for session in sessions if session is not None and session.state is SessionState.QUEUED)
+        return max((len(session.sending.conflation) for session in queued), default=0)
 
     def dispatch(self, updates: list[Update], *, origin: str | None = None) -> int:
         """Deliver a batch of updates to every session with a matching subscription.

@@ -6,6 +6,8 @@ MQTT 3.1.1 has no such thing, yet its clients may use the same form, as with oth
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from fanout.server.audiences import AudienceIndex, SubscriptionOptions
 from fanout.server.sessions import Session, SessionState
 
@@ -25,7 +27,7 @@ class ShareGroup:
         """The Topic Filter behind the ShareName."""
         self._members: dict[Session, SubscriptionOptions] = {}
         # The same sessions by state, each in order of turn: the first is next.
-        self._turns: dict[SessionState, dict[Session, None]] = {state: {} for state in SessionState}
+        self._turns: dict[SessionState, OrderedDict[Session, None]] = {state: OrderedDict() for state in SessionState}
 
     def __len__(self) -> int:
         """Return the number of members."""
@@ -55,8 +57,7 @@ class ShareGroup:
         """
         turns = next(turns for turns in map(self._turns.__getitem__, _ORDER) if turns)
         session = next(iter(turns))
-        del turns[session]
-        turns[session] = None
+        turns.move_to_end(session)
         return session, self._members[session]
 
     def _take_from_turns(self, session: Session) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -195,13 +195,20 @@ def test_another_process_is_kept_away(tmp_path: Path) -> None:
     file.close()
 
 
-async def _cost_of_a_piece(kept: DirectStore, replica: DiscReplica, marks: int) -> int:
-    """Return how many times a hundred steps SQLite takes to forget the first of the marks of a pass."""
-    values = [value(b"%d" % number) for number in range(marks)]
-    replica.apply(values, phase=Phase.LIVE)
-    replica.begin_pass()
-    replica.apply(values, phase=Phase.AUDIT)
-    kept.commit()
+async def test_an_expiry_is_changed_at_the_same_cost_however_many_values_expire_with_it(tmp_path: Path) -> None:
+    """All values of one read have the same time; each of them may get another one, in any order."""
+    async with started(tmp_path / "r") as (kept, replica):
+        costs = []
+        for total in (500, 5_000):
+            topics = [b"%d/%d" % (total, number) for number in range(total)]
+            replica.apply([value(topic, expires_ns=total) for topic in topics], phase=Phase.LIVE)
+            later = [value(topic, b"2", expires_ns=10**6) for topic in topics[::50][:10]]
+            costs.append(_hundreds_of_steps(kept, partial(replica.apply, later, phase=Phase.LIVE)))
+    assert costs[1] <= 1.5 * costs[0] + 5, costs
+
+
+def _hundreds_of_steps(kept: DirectStore, work: Callable[[], object]) -> int:
+    """Return how many times a hundred steps SQLite takes for `work`."""
     hundreds = 0
 
     def count() -> int:
@@ -209,12 +216,23 @@ async def _cost_of_a_piece(kept: DirectStore, replica: DiscReplica, marks: int) 
         hundreds += 1
         return 0
 
-    replica.drop_pass()
     kept.database.set_progress_handler(count, 100)
     try:
-        kept.commit()
+        work()
     finally:
         kept.database.set_progress_handler(None, 0)
+    return hundreds
+
+
+async def _cost_of_a_piece(kept: DirectStore, replica: DiscReplica, marks: int) -> int:
+    """Return how many times a hundred steps SQLite takes to forget the first of the marks of a pass."""
+    values = [value(b"%d" % number) for number in range(marks)]
+    replica.apply(values, phase=Phase.LIVE)
+    replica.begin_pass()
+    replica.apply(values, phase=Phase.AUDIT)
+    kept.commit()
+    replica.drop_pass()
+    hundreds = _hundreds_of_steps(kept, kept.commit)
     left = kept.database.execute("SELECT count(*) FROM scratch.mark").fetchone()[0]
     assert left == marks - 100
     await wait_until(lambda: not kept.database.execute("SELECT 1 FROM scratch.mark").fetchall(), what="the rest")
