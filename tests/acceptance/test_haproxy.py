@@ -7,7 +7,8 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -274,3 +275,34 @@ def test_rolling_restart_behind_haproxy(tmp_path: Path, nodes: Nodes) -> None:
                     one.end()
                 assert [node.stop(signal.SIGINT) for node, _ in pool] == [0, 0, 0]
             assert complete > 100, (complete, readers.cut)
+
+
+def has_weight(haproxy: HAProxy, node: LiveNode, weight: int) -> bool:
+    """Return whether HAProxy gives a node this weight."""
+    return haproxy.weight(node.name) == weight
+
+
+def test_the_weight_follows_the_connections_that_are_free(mosquitto: Mosquitto, nodes: Nodes, tmp_path: Path) -> None:
+    """HAProxy reads the agent's line; a node with half of its connections taken still gets clients, a full one none."""
+    agent_port = free_port()
+    node = nodes.secondary(
+        link(mosquitto.port, selector("plant/#"), settings=QUICK),
+        settings="connections_max = 4\n",
+        http=f'agent_listen = "127.0.0.1:{agent_port}"\n',
+    )
+    node.start()
+    node.wait_until_ready()
+    with (
+        HAProxy(tmp_path, EXAMPLE.read_text(), [(node, agent_port)], check_s=CHECK_S) as haproxy,
+        ExitStack() as clients,
+    ):
+        wait_until_blocking(
+            lambda: haproxy.servers()[node.name]["agent_status"] == "L7OK", 30, what="an answer of the agent"
+        )
+        before = haproxy.clients_sent(node.name)
+        for taken in range(4):
+            weight = 100 - 25 * taken
+            wait_until_blocking(partial(has_weight, haproxy, node, weight), 30, what=f"weight {weight}")
+            clients.enter_context(publisher(haproxy.port, client_id=f"client-{taken}"))
+        wait_until_blocking(partial(has_weight, haproxy, node, 0), 30, what="no weight")
+        assert haproxy.clients_sent(node.name) == before + 4

@@ -74,6 +74,10 @@ class HAProxy(Server):
         """Return how many connections it has sent to one server."""
         return int(self.servers()[name]["stot"])
 
+    def weight(self, name: str) -> int:
+        """Return the weight of one server: its share of new connections beside the others' weights."""
+        return int(self.servers()[name]["weight"])
+
     def is_up(self, name: str) -> bool:
         """Return whether it sends clients to one server."""
         return self.status(name).startswith("UP")
