@@ -104,7 +104,9 @@ def completeness(
     behind_max: BehindMax = None,
     depth: Annotated[
         int,
-        typer.Option(min=0, metavar="LEVELS", help="Also list shares by topic prefixes of so many levels."),
+        typer.Option(
+            min=0, metavar="LEVELS", help="Also list shares and the slowest by topic prefixes of so many levels."
+        ),
     ] = 0,
     fail_under: FailUnder = None,
     since: Since = None,
@@ -140,6 +142,10 @@ def completeness(
 def lag(
     log_dirs: LogDirectories,
     *,
+    depth: Annotated[
+        int,
+        typer.Option(min=0, metavar="LEVELS", help="Also list the slowest topic prefixes of so many levels."),
+    ] = 0,
     since: Since = None,
     until: Until = None,
     json_file: JsonFile = None,
@@ -156,7 +162,7 @@ def lag(
     _require_spark()
     from fanout.reports.entry import run_lag
 
-    run = partial(run_lag, since=since, until=until, master=master, html_path=html_file, parquet=parquet)
+    run = partial(run_lag, depth=depth, since=since, until=until, master=master, html_path=html_file, parquet=parquet)
     _make(run, log_dirs=log_dirs, master=master, json_file=json_file)
 
 

@@ -318,6 +318,21 @@ class LagSeries(Value):
     points: tuple[LagPoint, ...]
 
 
+class PrefixLag(Value):
+    """Propagation time of the updates under one topic prefix at one link, over its selectors."""
+
+    node: str
+    link: str
+    stamped_by: str
+    prefix: str
+    rows: int
+    least_us: int
+    p50_us: int
+    p95_us: int
+    p99_us: int
+    most_us: int
+
+
 class LagSection(Value):
     """How late updates were."""
 
@@ -328,6 +343,8 @@ class LagSection(Value):
     window_s: int = 0
     """The width of the windows of `over_time`; 0 when nothing was measured over time."""
     over_time: tuple[LagSeries, ...] = ()
+    prefixes: Listed[PrefixLag] | None = None
+    """The slowest first, by p99; null when prefixes were not asked for."""
     others: int = 0
     """How many of those that stamped have no figures of their own: too many, they are added up as `(others)`."""
 

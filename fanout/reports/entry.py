@@ -149,6 +149,7 @@ def run_completeness(
 def run_lag(
     logs: LogFiles | Sequence[Path | str],
     *,
+    depth: int = 0,
     since: datetime | None = None,
     until: datetime | None = None,
     master: str = LOCAL_MASTER,
@@ -162,6 +163,7 @@ def run_lag(
 
     Args:
         logs: The staged files, or log directories (of which only sealed files are read).
+        depth: How many topic levels make a prefix; 0 for no figures by prefix.
         since: What happened before this is in no figure; None for no such bound.
         until: What happened at this time or later neither.
         master: The Spark master's URL.
@@ -175,6 +177,8 @@ def run_lag(
         ExtraMissing: pyspark is not installed.
         ReportError: No Java, no usable logs, or a file cannot be written.
     """
+    if depth < 0:
+        raise ReportError("the depth cannot be negative", hint="Give 0 or a positive number")
     AskedWindow.between(since, until)  # refused before anything is started
     _check_places(json_path, html_path)
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
@@ -184,7 +188,7 @@ def run_lag(
         from fanout.reports.job import make_lag_report
 
         report = make_lag_report(
-            spark, files, list_limit=LIST_LIMIT, since=since, until=until, parquet=parquet, progress=tell
+            spark, files, depth=depth, list_limit=LIST_LIMIT, since=since, until=until, parquet=parquet, progress=tell
         )
     return _finish(report, json_path=json_path, html_path=html_path, console=console)
 

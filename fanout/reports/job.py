@@ -116,17 +116,18 @@ def make_lag_report(
     spark: SparkSession,
     files: LogFiles,
     *,
+    depth: int = 0,
     list_limit: int,
     since: datetime | None = None,
     until: datetime | None = None,
     parquet: str | None = None,
     progress: Progress,
 ) -> Report:
-    """Return the report on lag and readiness alone."""
+    """Return the report on lag and readiness alone, with a depth above 0 by topic prefix too."""
     parameters = Parameters(
         reference=None,
         settle_s=0,
-        depth=0,
+        depth=depth,
         fail_under_percent=None,
         list_limit=list_limit,
         since=since,
@@ -141,7 +142,14 @@ def make_lag_report(
             parameters=parameters,
             inputs=describe_inputs(files, survey=survey),
             logs=describe_logs(survey),
-            lag=describe_lag(tables, survey=survey, window=window, parquet=ParquetTables(spark, parquet)),
+            lag=describe_lag(
+                tables,
+                survey=survey,
+                window=window,
+                depth=depth,
+                list_limit=list_limit,
+                parquet=ParquetTables(spark, parquet),
+            ),
             ready=describe_ready(tables, survey=survey, window=window, list_limit=list_limit),
         )
 
@@ -196,7 +204,14 @@ def make_completeness_report(
             missing=by_identity.missing,
             differing=differing,
             repeated=repeated,
-            lag=describe_lag(tables, survey=survey, window=scope.window, parquet=out),
+            lag=describe_lag(
+                tables,
+                survey=survey,
+                window=scope.window,
+                depth=parameters.depth,
+                list_limit=parameters.list_limit,
+                parquet=out,
+            ),
             ready=describe_ready(tables, survey=survey, window=scope.window, list_limit=parameters.list_limit),
             verdict=judge(
                 targets,

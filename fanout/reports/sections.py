@@ -19,6 +19,7 @@ from fanout.reports.document import (
     LagSection,
     LagSeries,
     LogSummary,
+    PrefixLag,
     Propagation,
     ReadySection,
     ReadySummary,
@@ -75,8 +76,25 @@ def describe_logs(survey: Survey) -> tuple[LogSummary, ...]:
     return tuple(logs)
 
 
-def describe_lag(tables: Tables, *, survey: Survey, window: AskedWindow = WHOLE, parquet: ParquetTables) -> LagSection:
-    """Return the propagation times, in all and over time, and the heartbeats' round trips."""
+def describe_lag(
+    tables: Tables,
+    *,
+    survey: Survey,
+    window: AskedWindow = WHOLE,
+    depth: int = 0,
+    list_limit: int = 0,
+    parquet: ParquetTables,
+) -> LagSection:
+    """Return the propagation times, in all, over time and by prefix, and the heartbeats' round trips.
+
+    Args:
+        tables: The logs.
+        survey: What is known of the links.
+        window: What was asked for.
+        depth: How many topic levels make a prefix; 0 for no figures by prefix.
+        list_limit: The most prefixes that are listed.
+        parquet: Where the cells go.
+    """
     begin_us, end_us = survey.span_us(window)
     width_us = buckets.window_us(end_us - begin_us)
     cells = (
@@ -86,9 +104,36 @@ def describe_lag(tables: Tables, *, survey: Survey, window: AskedWindow = WHOLE,
     )
     try:
         parquet.write("lag", cells)
-        return describe_cells(cells, survey=survey, window_us=width_us, from_us=begin_us - width_us)
+        section = describe_cells(cells, survey=survey, window_us=width_us, from_us=begin_us - width_us)
     finally:
         cells.unpersist()
+    if not depth:
+        return section
+    prefixes = _by_prefix(tables, window=window, depth=depth, list_limit=list_limit)
+    return section.model_copy(update={"prefixes": prefixes})
+
+
+def _by_prefix(tables: Tables, *, window: AskedWindow, depth: int, list_limit: int) -> Listed[PrefixLag]:
+    cells = lag.prefix_cells(tables.updates, depth=depth, asked=window)
+    ranked = lag.rank_percentiles(cells, key=lag.PREFIX_KEY).persist()
+    try:
+        slowest = ranked.orderBy(sf.desc("p99"), sf.desc("most_us"), *lag.PREFIX_KEY).limit(list_limit)
+        listed = tuple(
+            PrefixLag(
+                node=row["node"],
+                link=row["link"],
+                stamped_by=row["stamp_primary"],
+                prefix=row["prefix"],
+                rows=row["rows"],
+                least_us=row["least_us"],
+                most_us=row["most_us"],
+                **_values(row),
+            )
+            for row in collect_rows(slowest)
+        )
+        return Listed[PrefixLag](total=ranked.count(), listed=listed)
+    finally:
+        ranked.unpersist()
 
 
 def describe_cells(cells: DataFrame, *, survey: Survey, window_us: int, from_us: int) -> LagSection:

@@ -23,6 +23,7 @@ from fanout.reports.jobs import prefixes
 from fanout.reports.log_files import LogFiles
 from fanout.reports.parquet import TABLES
 from fanout.reports.reading import collect_rows
+from fanout.reports.render.lag_tables import slowest_prefixes
 from fanout.reports.render.page import render_page
 from fanout.reports.render.terminal import print_report
 from tests.reports.conftest import INTERPRETED
@@ -606,6 +607,35 @@ def test_lag_needs_no_reference(spark: SparkSession, tmp_path: Path) -> None:
     empty = LogFiles(files.updates[:0], (), ())
     with pytest.raises(ReportError, match="no log file"):
         make_lag_report(spark, empty, list_limit=5, progress=stages.append)
+
+
+def test_the_slowest_prefixes_are_listed(spark: SparkSession, tmp_path: Path) -> None:
+    """By link, stamping node and first levels of the topic, over the selectors of a link; copies do not count."""
+    hub, edge, far = NodeLog("hub", "primary"), NodeLog("edge"), NodeLog("far")
+    selectors = {"a": "plant/a/#", "b": "plant/b/#"}
+    for number in range(100):
+        branch, delay_us = ("a", 1_000 + number) if number % 2 else ("b", 500_000 + number)
+        row = hub.publish(at(2) + number, number + 1, f"plant/{branch}/{number % 5}", f"{number}")
+        edge.apply(row, link="up", selector=selectors[branch], delay_us=delay_us)
+        far.apply(row, link="up", selector="#", delay_us=2_000_000 if number == 1 else 100)
+    files = LogFiles.in_directories([write(tmp_path, [hub, edge, far])])
+    lag = make_lag_report(spark, files, depth=2, list_limit=3, progress=lambda stage: None).lag
+    assert lag.prefixes is not None
+    assert lag.prefixes.total == 4
+    figures = [(p.node, p.stamped_by, p.prefix, p.rows, p.least_us, p.most_us) for p in lag.prefixes.listed]
+    assert figures == [
+        ("far", "hub", "plant/a", 50, 100, 2_000_000),
+        ("edge", "hub", "plant/b", 50, 500_000, 500_098),
+        ("edge", "hub", "plant/a", 50, 1_001, 1_099),
+    ]
+    whole = make_lag_report(spark, files, depth=1, list_limit=9, progress=lambda stage: None).lag
+    assert whole.prefixes is not None
+    assert {p.node: (p.prefix, p.rows) for p in whole.prefixes.listed} == {
+        "edge": ("plant", 100),
+        "far": ("plant", 100),
+    }
+    table = slowest_prefixes(Report.model_construct(lag=lag))
+    assert (len(table.rows), table.total) == (3, 4)
 
 
 def test_clock_differences_are_between_bounds(spark: SparkSession, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from fanout.reports.document import Report
 from fanout.reports.render.table import PLACE, Cell, Column, Table, build, count_cell
 from fanout.reports.render.wording import NOTHING, count, duration, printable, seconds, timestamp
 
-__all__ = ["attempts", "clocks", "heartbeat", "logs", "propagation", "ready"]
+__all__ = ["attempts", "clocks", "heartbeat", "logs", "propagation", "ready", "slowest_prefixes"]
 
 
 def propagation(report: Report) -> Table:
@@ -47,6 +47,36 @@ def propagation(report: Report) -> Table:
             f"applied before it was stamped."
         )
     return build("propagation", "Propagation time", columns, rows, note)
+
+
+def slowest_prefixes(report: Report) -> Table:
+    """Return the list of the topic prefixes whose updates took longest."""
+    columns = (
+        *PLACE[:2],
+        Column("stamped by", numeric=False),
+        Column("prefix", numeric=False),
+        Column("updates"),
+        Column("least"),
+        Column("p50"),
+        Column("p95"),
+        Column("p99"),
+        Column("most"),
+    )
+    found = report.lag.prefixes
+    rows = [
+        (
+            Cell(printable(p.node)),
+            Cell(printable(p.link)),
+            Cell(printable(p.stamped_by)),
+            Cell(printable(p.prefix)),
+            Cell(count(p.rows)),
+            *(Cell(duration(value)) for value in (p.least_us, p.p50_us, p.p95_us, p.p99_us, p.most_us)),
+        )
+        for p in (found.listed if found is not None else ())
+    ]
+    note = "By the first levels of the topic, over the selectors of a link; the slowest first, by p99."
+    total = found.total if found is not None else 0
+    return build("slowest-prefixes", "Propagation time by prefix", columns, rows, note, total=total)
 
 
 def heartbeat(report: Report) -> Table:

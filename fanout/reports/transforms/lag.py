@@ -17,15 +17,18 @@ from pyspark.sql import functions as sf
 from fanout.replog.schema import FLAG_DUPLICATE
 from fanout.reports.buckets import BUCKETS_PER_OCTAVE, ROUNDING
 from fanout.reports.scope import WHOLE, AskedWindow
+from fanout.reports.transforms.prefixes import prefix_of
 from fanout.reports.transforms.rows import is_live, is_within
 
 __all__ = [
     "KEY",
     "OTHERS",
     "PERCENTILES",
+    "PREFIX_KEY",
     "add_up_others",
     "count_octaves",
     "heartbeat_cells",
+    "prefix_cells",
     "propagation_cells",
     "rank_percentiles",
     "rank_publishers",
@@ -37,6 +40,8 @@ PERCENTILES = (50, 95, 99)
 KEY = ("kind", "node", "link", "selector", "stamp_primary")
 """What a distribution is of; a heartbeat has no selector and no stamp, so its last two are empty."""
 
+PREFIX_KEY = ("node", "link", "stamp_primary", "prefix")
+"""What a distribution by topic prefix is of, over the selectors of a link."""
 
 _CLOCKS_APART_US: Final = 3_600_000_000
 """How far clocks are taken to differ."""
@@ -57,9 +62,29 @@ def propagation_cells(updates: DataFrame, *, window_us: int, asked: AskedWindow 
             future.
         asked: Updates that stand at a time outside it do not count either.
     """
+    rows = _propagation(updates, asked=asked).select(
+        sf.lit("propagation").alias("kind"), *KEY[1:], sf.unix_micros("at").alias("at_us"), "lag_us"
+    )
+    return _cells(rows, window_us=window_us)
+
+
+def prefix_cells(updates: DataFrame, *, depth: int, asked: AskedWindow = WHOLE) -> DataFrame:
+    """Return the cells (`PREFIX_KEY`, bucket) of the same propagation times.
+
+    Args:
+        updates: See `propagation_cells`.
+        depth: How many topic levels make a prefix.
+        asked: See there.
+    """
+    rows = _propagation(updates, asked=asked).withColumn("prefix", prefix_of(sf.col("topic"), depth=depth))
+    return rows.groupBy(*PREFIX_KEY, bucket(sf.col("lag_us")).alias("bucket")).agg(*_figures())
+
+
+def _propagation(updates: DataFrame, *, asked: AskedWindow) -> DataFrame:
+    """Return the rows of updates whose propagation time is known, with it as lag_us, and at, when they count."""
     lag_us = sf.unix_micros("applied") - sf.unix_micros("origin")
     at = sf.when(lag_us < -_CLOCKS_APART_US, sf.col("applied")).otherwise(sf.col("origin"))
-    rows = updates.where(
+    return updates.where(
         # The first says no more than the second, but of bare columns, by which Parquet files can skip rows.
         (is_within(sf.col("applied"), asked) | is_within(sf.col("origin"), asked))
         & is_within(at, asked)
@@ -67,13 +92,7 @@ def propagation_cells(updates: DataFrame, *, window_us: int, asked: AskedWindow 
         & sf.col("origin").isNotNull()
         & (sf.col("link") != "")
         & (sf.col("flags").bitwiseAND(FLAG_DUPLICATE) == 0)
-    ).select(
-        sf.lit("propagation").alias("kind"),
-        *KEY[1:],
-        sf.unix_micros(at).alias("at_us"),
-        lag_us.alias("lag_us"),
-    )
-    return _cells(rows, window_us=window_us)
+    ).withColumns({"at": at, "lag_us": lag_us})
 
 
 def heartbeat_cells(events: DataFrame, *, window_us: int, asked: AskedWindow = WHOLE) -> DataFrame:
@@ -146,11 +165,15 @@ def bucket(value_us: Column) -> Column:
 
 def _cells(rows: DataFrame, *, window_us: int) -> DataFrame:
     start = sf.col("at_us") - sf.pmod(sf.col("at_us"), sf.lit(window_us).cast("long"))
-    return rows.groupBy(*KEY, start.alias("window_us"), bucket(sf.col("lag_us")).alias("bucket")).agg(
+    return rows.groupBy(*KEY, start.alias("window_us"), bucket(sf.col("lag_us")).alias("bucket")).agg(*_figures())
+
+
+def _figures() -> list[Column]:
+    return [
         sf.count(sf.lit(1)).alias("rows"),
         sf.min("lag_us").alias("least_us"),
         sf.max("lag_us").alias("most_us"),
-    )
+    ]
 
 
 def _reaches(percent: int) -> Column:
