@@ -141,9 +141,11 @@ def test_defaults_are_those_of_the_job(runner: CliRunner, job: StandInJob, log: 
 
 def test_lag_passes_its_options(runner: CliRunner, job: StandInJob, log: Path) -> None:
     """The lag report needs no reference."""
-    answer = runner.invoke(app, ["report", "lag", str(log), "--master", "local[2]", "--until", "2026-02-02"])
+    options = ["--master", "local[2]", "--until", "2026-02-02", "--depth", "3"]
+    answer = runner.invoke(app, ["report", "lag", str(log), *options])
     assert answer.exit_code == 0
     assert job.options == {
+        "depth": 3,
         "since": None,
         "until": datetime(2026, 2, 2, tzinfo=UTC),
         "master": "local[2]",
