@@ -66,6 +66,14 @@ def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+def test_the_architecture_names_every_part() -> None:
+    """Each part of the package has a row in the table of `docs/architecture.md`."""
+    parts = {part_of(path) for path in modules()} - {"__init__", "__main__"}
+    assert parts == LAYERS.keys() - {"__main__"}
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text()
+    assert [part for part in sorted(parts) if f"\n| `fanout.{part}` | " not in page] == []
+
+
 def imported(path: Path) -> set[str]:
     """Return the modules that a module imports, as full names."""
     names: set[str] = set()
