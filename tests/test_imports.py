@@ -34,7 +34,7 @@ LAYERS: dict[str, set[str]] = {
     "api": {"errors"},
     # It joins parts in other processes, as `node` does in the first one.
     "workers": {"errors", "mqtt", "concerned", "long_lived", "replica", "config", "access", "server", "link.backoff"},
-    "reports": {"errors", "replog.schema"},
+    "reports": {"errors", "replog.schema", "replog.fetching"},
     "probe": {"errors"},
     "node": {"*"},
     "cli": {"*"},
