@@ -34,7 +34,7 @@ LAYERS: dict[str, set[str]] = {
     "api": {"errors"},
     # It joins parts in other processes, as `node` does in the first one.
     "workers": {"errors", "mqtt", "concerned", "long_lived", "replica", "config", "access", "server", "link.backoff"},
-    "reports": {"errors", "replog.schema"},
+    "reports": {"errors", "replog.schema", "replog.fetching"},
     "probe": {"errors"},
     "node": {"*"},
     "cli": {"*"},
@@ -64,6 +64,14 @@ def modules() -> list[Path]:
 def part_of(path: Path) -> str:
     """Return the part of the package to which a module belongs: its top-level package or module."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def test_the_architecture_names_every_part() -> None:
+    """Each part of the package has a row in the table of `docs/architecture.md`."""
+    parts = {part_of(path) for path in modules()} - {"__init__", "__main__"}
+    assert parts == LAYERS.keys() - {"__main__"}
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text()
+    assert [part for part in sorted(parts) if f"\n| `fanout.{part}` | " not in page] == []
 
 
 def imported(path: Path) -> set[str]:

@@ -24,7 +24,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fanout.errors import StoreError
 from fanout.kept.file import FileDamagedError, KeptFile, Sync
 from fanout.replica.update import ChangeKind, Changes, Update
 
@@ -232,12 +231,12 @@ class KeptStore:
         """Wait until the writer ends before `close`, which only a bug makes it do: nothing is acknowledged any more.
 
         Raises:
-            StoreError: It did.
+            RuntimeError: It did.
         """
         await self._failed.wait()
-        raise StoreError(
-            f"the thread that writes retained values to {self.path} ended: {self._failure!r}",
-            hint="This is a bug: report it with the log. What was acknowledged is in the file",
+        raise RuntimeError(
+            f"the thread that writes retained values to {self.path} ended: {self._failure!r}. This is a bug: report it "
+            "with the log. What was acknowledged is in the file"
         ) from self._failure
 
     def stats(self) -> KeptStats:

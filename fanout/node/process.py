@@ -16,13 +16,15 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from fanout.config import NodeConfig, Role, load_config
-from fanout.errors import ConfigError
+from fanout.errors import ConfigError, StoreError
 from fanout.node.running import Node
 
 __all__ = ["run_node"]
 
 _FAILED: Final = 70
 """Exit code when a part of the node failed: a bug, as `fanout.cli` has it."""
+_STORE_FAILED: Final = 5
+"""Exit code when the disk failed that has the values: something could not be done, as `fanout.cli` has it."""
 
 
 async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) -> int:
@@ -36,7 +38,8 @@ async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) 
         path: The file that it is from, which SIGHUP reads again; None leaves that signal alone.
 
     Returns:
-        The exit code: 0 after a stop in good order, 70 when a part failed, which only a bug makes it do.
+        The exit code: 0 after a stop in good order, 5 when the disk failed that alone has the retained values
+        (`disc_only`), 70 when another part failed, which only a bug makes it do.
 
     Raises:
         ConfigError: The password file cannot be used.
@@ -73,8 +76,13 @@ async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) 
     await asyncio.wait({failure, waiter}, return_when=asyncio.FIRST_COMPLETED)
     code = 0
     if failure.done():
-        logger.error("a part of the node failed", exc_info=failure.result())
-        code = _FAILED
+        error = failure.result()
+        if isinstance(error, StoreError):
+            logger.error("a part of the node failed", error=error.message, hint=error.hint)
+            code = _STORE_FAILED
+        else:
+            logger.error("a part of the node failed", exc_info=error)
+            code = _FAILED
     failure.cancel()
     waiter.cancel()
     await node.stop()

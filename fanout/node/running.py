@@ -304,7 +304,7 @@ class Node:
             self.server.reload_certificates()
 
     async def wait_failed(self) -> BaseException:
-        """Wait until a task of the node ends, which only a bug makes it do, and return why."""
+        """Wait until a task of the node ends, and return why: a `StoreError` of the disk, anything else is a bug."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         task = done.pop()
         return task.exception() or RuntimeError(f"the task {task.get_name()} ended")

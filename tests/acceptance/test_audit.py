@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ def audited(node: LiveNode, *further: str) -> tuple[int, Any]:
 
 @pytest.mark.parametrize("vanished", [2, 5])
 def test_audit_repairs_what_was_missed(tmp_path: Path, nodes: Nodes, vanished: int) -> None:
-    """T13, T14: values that changed and vanished without a message to the link are put right while it is live.
+    """T14: values that changed and vanished without a message to the link are put right while it is live.
 
     For a moment the primary does not let the link read some topics. Up to a fifth of them are removed, more only when
     that is confirmed. Local subscribers get each difference once, and nothing that is unchanged; the node stays ready.
@@ -81,6 +83,53 @@ def test_audit_repairs_what_was_missed(tmp_path: Path, nodes: Nodes, vanished: i
         assert node.link_status()["epochs_total"] == 1
         assert node.stop() == 0
         assert [event["event"] for event in read_events(node.log_directory)].count("audit") == (1 if removed else 2)
+
+
+def test_audit_settles_a_race_of_two_publishers(tmp_path: Path, nodes: Nodes) -> None:
+    """T13: two publishers race at one topic; after the next audit the replica, and who reads it, has the final value.
+
+    The primary lets the link read the first half of the race only, so that the replica is left with a value of it.
+    """
+    rules = tmp_path / "rules"
+    rules.write_text(EVERYTHING + "user edge\n" + EVERYTHING)
+    with Mosquitto(tmp_path, settings=[f"acl_file {rules}"]) as mosquitto:
+
+        def allow(text: str) -> None:
+            rules.write_text(EVERYTHING + "user edge\n" + text)
+            assert mosquitto.process is not None
+            mosquitto.process.send_signal(signal.SIGHUP)
+
+        def race(half: str) -> bytes:
+            begin = threading.Barrier(2)
+
+            def run(name: str, qos: int) -> None:
+                with publisher(mosquitto.port) as client:
+                    begin.wait(30)
+                    values = [b"%s %s %d" % (half.encode(), name.encode(), number) for number in range(200)]
+                    publish_all(client, [("plant/race", value) for value in values], qos=qos)
+
+            with ThreadPoolExecutor(2) as racers:
+                list(racers.map(run, ("tortoise", "hare"), (1, 0)))
+            return read_retained(mosquitto.port, "plant/#")["plant/race"]
+
+        settings = QUICK + 'username = "edge"\n'
+        node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=settings)).started()
+        with subscriber(node.port, "plant/#", qos=1) as local:
+            local.wait_for("plant/race", race("first"))
+            allow("topic deny plant/race\n" + EVERYTHING)
+            wait_until_blocking(lambda: not seen_by_edge(mosquitto.port), what="the new rules")
+            final = race("second")
+            allow(EVERYTHING)
+            wait_until_blocking(lambda: seen_by_edge(mosquitto.port), what="the old rules")
+            assert read_retained(node.port, "plant/#")["plant/race"].startswith(b"first ")
+
+            found = (
+                httpx.post(f"{node.url}/v1/links/primary/audit", trust_env=False, timeout=60).raise_for_status().json()
+            )
+            assert (found["changed_topics"], found["failure"]) == (1, None)
+            assert read_retained(node.port, "plant/#") == {"plant/race": final}
+            wait_until_blocking(lambda: local.messages[-1].payload == final, what="the final value")
+        assert node.link_status()["epochs_total"] == 1
 
 
 def seen_by_edge(port: int) -> set[str]:

@@ -187,11 +187,16 @@ async def test_shared_subscription_gets_no_retained_values(mirror: Mirror) -> No
 
 
 async def test_session_gets_what_came_while_it_was_away(mirror: Mirror) -> None:
-    """T12: a durable session gets at QoS 1 what it missed, once, without subscribing again."""
+    """T12: a durable session gets retained values when it subscribes; later, at QoS 1, what it missed, once."""
     kept = Properties(session_expiry_interval=60)
     port = mirror.secondary.port
+    await publish_retained(mirror, "plant/durable/0")
     async with await RawClient.connect(port, "durable", properties=kept) as client:
         await client.subscribe(b"plant/durable/#", qos=1)
+        first = await client.expect(Publish)
+        assert (first.topic, first.retain) == (b"plant/durable/0", True)
+        client.send(Ack(PacketType.PUBACK, first.packet_id or 0))
+        assert await client.messages_until_ping() == []
         await client.disconnect()
     await publish_retained(mirror, "plant/durable/1", "plant/durable/2")
     async with await RawClient.connect(port, "durable", clean_start=False, properties=kept) as client:

@@ -1,4 +1,4 @@
-"""`docs/access.md`: its example has no faults, and its documents are those of the hook."""
+"""`docs/access.md`: its example has no faults and lets a node replicate, and its documents are those of the hook."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from fanout.access.http_hook import Question, _content, _read_answer
-from fanout.access.settings import AccessConfig, find_access_faults
+from fanout.access.identity import Identity
+from fanout.access.rules import RuleSet
+from fanout.access.settings import AccessConfig, find_access_faults, rules_of
+from fanout.link.control import ControlChannel
+from fanout.link.rehearsal import RETAINED_COUNT, SERVER_FENCE
+from fanout.standing import STANDING_TOPIC
 
 PAGE = (Path(__file__).parents[2] / "docs" / "access.md").read_text()
 [EXAMPLE] = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
@@ -26,7 +31,29 @@ def test_the_example_has_no_faults() -> None:
     """It can be copied."""
     config = load(EXAMPLE)
     assert find_access_faults(config) == []
-    assert len(config.rules) == 6
+    assert len(config.rules) == 8
+
+
+def test_the_example_lets_another_node_replicate() -> None:
+    """Whoever connects as the node `edge` gets the set, how this node stands, the fences, and its own messages back."""
+    rights = RuleSet(rules_of(load(EXAMPLE))).rights(Identity(client_id="edge-1-plant", user="edge"))
+    control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=1, heartbeat_s=5)
+    system = (STANDING_TOPIC, SERVER_FENCE, b"$SYS/+/version", RETAINED_COUNT)
+    reads = (b"plant/#", *system, control.topic, control.own_filter)
+    assert {one: rights.explain(one) for one in reads} == dict.fromkeys(reads)
+    assert rights.may_publish(control.topic)
+    assert rights.may_publish(control.fence_topic)
+
+
+def test_the_example_keeps_setpoints_from_others() -> None:
+    """A client reads what is no setpoint; `plant/#` is refused to it, and the rule that denies is named."""
+    rules = rules_of(load(EXAMPLE))
+    rights = RuleSet(rules).rights(Identity(client_id="c", user="alice"))
+    assert rights.may_subscribe(b"plant/+/state")
+    denied = rights.explain(b"plant/#")
+    assert denied is not None
+    assert denied.rule is not None
+    assert rules[denied.rule].filter == "plant/+/setpoint/#"
 
 
 def test_the_documents_of_the_hook_are_those_of_the_code() -> None:

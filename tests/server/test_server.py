@@ -450,7 +450,10 @@ async def test_retain_handling(node: NodeInMemory) -> None:
 
 
 async def test_durable_subscription_gets_retained_values_once(node: NodeInMemory) -> None:
-    """After a reconnect only those not yet sent come as retained; what changed since comes as a message."""
+    """T12: only the first subscription brings them; after a reconnect those not yet sent come as retained still.
+
+    What changed since comes as a message.
+    """
     for number in range(5):
         node.set(b"t/%d" % number, b"%d" % number, qos=1)
     narrow = Properties(session_expiry_interval=600, receive_maximum=2)
