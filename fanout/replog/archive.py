@@ -8,6 +8,7 @@ own. What is not confirmed is never removed here. Knows no rows, and touches onl
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import queue
 import random
@@ -37,6 +38,7 @@ _RECORD: Final = "removed.json"
 """Beside the node's lock: what it removed, for `fanout log verify`."""
 _HOUR_NS: Final = 3_600_000_000_000
 _DAY_NS: Final = 24 * _HOUR_NS
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _PLACE: Final = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/(\d+)-(\d+)\.parquet")
 
 
@@ -98,6 +100,7 @@ class Archive:
         self._failures = 0  # since the last success
         self._error = ""  # the last of them
         self._removed: dict[int, int] = {}  # by run: up to which number files were removed
+        self._untold = False  # whether the record lacks some of it, for want of room on the disk
         self._removed_total = 0
         self._shipped_total = 0
         self._shipped_bytes_total = 0
@@ -159,7 +162,7 @@ class Archive:
         """Tend the files until closed, after a look at what is there."""
         for path in self._found():
             self._note(path)
-        self._removed = read_removed(self._record.parent)
+        self._removed = read_removed(self._record.parent) | self._removed
         while not self._give_up.is_set():
             while not self._added.empty():
                 self._note(self._added.get())
@@ -207,6 +210,11 @@ class Archive:
             self._waiting[path] = stat.st_mtime_ns
 
     def _remove_old(self) -> None:
+        self._remove_due()
+        if self._untold:
+            self._tell_removed(self._removed)
+
+    def _remove_due(self) -> None:
         if not self._kept or not self._is_due(next(iter(self._kept.values()))):
             return
         for path, kept in list(self._kept.items()):
@@ -244,10 +252,24 @@ class Archive:
         return True
 
     def _tell_removed(self, removed: dict[int, int]) -> None:
+        """Write down what was removed, or note that it has to be when there is room for it.
+
+        Removing is what makes room on a full disk, so it does not wait for the record; a check of the log would take
+        it for damage only if the node ended before the record is written.
+        """
         removed = {run: number for run, number in removed.items() if run in self._kept_by_run}
         aside = self._record.with_name(f".{_RECORD}.unfinished")
-        aside.write_text(json.dumps(removed))
-        aside.replace(self._record)
+        try:
+            aside.write_text(json.dumps(removed))
+            aside.replace(self._record)
+        except OSError as error:
+            if error.errno not in _NO_ROOM and not self._untold:
+                raise
+            self._alarms.begin("record", f"{self._record} cannot be written: {error}")
+            self._untold = True
+        else:
+            self._alarms.end("record")
+            self._untold = False
         self._removed = removed
 
     def _ship_next(self, store: ObjectStore) -> bool:

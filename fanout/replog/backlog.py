@@ -100,6 +100,8 @@ class Backlog:
         """Events that were put and are not `done`."""
         self.dropping = False
         """Whether batches are refused until the queue has drained."""
+        self.disk_fails = False
+        """Whether the writer cannot write at the moment, as it says; what finds no room then is the disk's loss."""
         self.lost_rows_total = 0
         self.lost_events_total = 0
         self._node_epoch = node_epoch
@@ -109,7 +111,9 @@ class Backlog:
         self._now_ns = now_ns
         self._lock = threading.Lock()
         self._queue: deque[_Queued] = deque()  # in order of log_pos
-        self._losses: dict[tuple[str, str], Loss] = {}  # by (link, reason); not yet told
+        self._overflow = "queue"  # why there is no room: this or "disk"
+        # Not yet told, by link, reason, and whether there was no room: what a disk lost of older rows is no such span.
+        self._losses: dict[tuple[str, str, bool], Loss] = {}
 
     @property
     def untold(self) -> bool:
@@ -135,7 +139,7 @@ class Backlog:
                 self.dropping = True
             if self.dropping:
                 self.lost_rows_total += count
-                self._loss("queue", source.link, link_epoch).add(
+                self._loss(self._overflow_reason(), source.link, link_epoch).add(
                     rows=count,
                     events=0,
                     log_pos=(first, self.log_pos),
@@ -157,7 +161,7 @@ class Backlog:
                 return
             self.log_pos += 1
             self.lost_events_total += 1
-            self._loss("queue", event.link, event.link_epoch).add(
+            self._loss(self._overflow_reason(), event.link, event.link_epoch).add(
                 rows=0, events=1, log_pos=(self.log_pos, self.log_pos), time_ns=(event.at_ns, event.at_ns)
             )
 
@@ -209,7 +213,7 @@ class Backlog:
         with self._lock:
             self.lost_rows_total += loss.rows or 0
             self.lost_events_total += loss.events
-            known = self._losses.setdefault((loss.link, loss.reason), loss)
+            known = self._losses.setdefault((loss.link, loss.reason, False), loss)
             if known is not loss:
                 known.rows = None if known.rows is None or loss.rows is None else known.rows + loss.rows
                 known.events += loss.events
@@ -245,9 +249,15 @@ class Backlog:
             self.rows = self.bytes = self.events = 0
 
     def _loss(self, reason: str, link: str, link_epoch: int) -> Loss:
-        loss = self._losses.setdefault((link, reason), Loss(reason, link, link_epoch, self._node_epoch))
+        loss = self._losses.setdefault((link, reason, True), Loss(reason, link, link_epoch, self._node_epoch))
         loss.link_epoch = link_epoch
         return loss
+
+    def _overflow_reason(self) -> str:
+        """Return why there is no room; a queue that a failing disk filled is that one's doing until it has drained."""
+        if self.disk_fails:
+            self._overflow = "disk"
+        return self._overflow
 
     def _resume(self) -> None:
         """Put the gap events into the queue, unless it is over its low mark after an overflow."""
@@ -255,6 +265,7 @@ class Backlog:
             if self.rows > self._rows_max // 2 or self.bytes > self._bytes_max // 2:
                 return
             self.dropping = False
+        self._overflow = "queue"
         if self._losses:
             at_ns = self._now_ns()
             for loss in self._losses.values():

@@ -95,8 +95,9 @@ A "gap" belongs to the link whose rows were lost ("" for rows published at the n
 Lost rows keep their `log_pos`, so that a gap shows as missing positions too. Its detail has these keys, null
 where nobody can know:
 
-    reason         "queue" (the writer was too slow), "disk", "encoding" (a bug of the writer), or "crash"
-                   (the node did not stop in good order; its next start writes this event)
+    reason         "queue" (the writer was too slow), "disk" (it failed, was full, or lost what it took), "encoding"
+                   (a bug of the writer), or "crash" (the node did not stop in good order; its next start writes
+                   this event)
     rows           how many updates were lost; null after a crash
     events         how many events were lost; 0 after a crash, though some may have been
     node_epoch     the epoch whose rows were lost

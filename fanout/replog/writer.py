@@ -417,6 +417,7 @@ class LogWriter:
             return
         self._alarms.end("encode")
         while not self._segments.write(frame, batch):
+            self._backlog.disk_fails = True
             # While closing, the time that is left is all there is; else the queue fills up and says so.
             left_s = self._close_by - time.monotonic() if self._closing.is_set() else None
             if left_s is not None and left_s <= 0:
@@ -427,6 +428,7 @@ class LogWriter:
                 self._closing.wait(pause_s)
             else:
                 time.sleep(min(pause_s, left_s))
+        self._backlog.disk_fails = False
         self._rows_total += batch.update_rows
         self._events_total += len(batch.events)
         self._backlog.done(batch)

@@ -82,6 +82,7 @@ class Comparison:
         self._parquet = parquet
         self._updates = tables.updates
         self._sources = rows.source_rows(tables.updates, spark=spark, scope=scope)
+        self._events = tables.events
         self._targets = rows.targets_frame(spark, scope)
         self._absences = absences.absences_of_targets(
             absences.link_absences(tables.events), spark=spark, survey=survey, scope=scope
@@ -174,12 +175,12 @@ class Comparison:
         if not targets:
             return {}, None
         gaps = any(target.gaps_us for target in targets)
-        published = multisets.reference_rows(
-            self._sources, scope=self._scope, targets_frame=self._targets, targets=targets
-        )
+        ways = multisets.journeys(self._events, spans=self._targets, spark=self._spark, scope=self._scope)
+        spans = self._targets.join(sf.broadcast(ways), on="target", how="inner")
+        published = multisets.reference_rows(self._sources, scope=self._scope, targets_frame=spans, targets=targets)
         seen = multisets.reference_multiset(published, scope=self._scope, gaps=gaps)
-        logged = self._with_spans(
-            rows.target_rows(self._updates, spark=self._spark, scope=self._scope, targets=targets)
+        logged = rows.target_rows(self._updates, spark=self._spark, scope=self._scope, targets=targets).join(
+            sf.broadcast(spans), on="target", how="inner"
         )
         got = multisets.node_multiset(logged, settle_us=self._scope.settle_us)
         differences = multisets.value_differences(seen, nodes=got)

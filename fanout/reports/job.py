@@ -44,6 +44,11 @@ __all__ = ["make_completeness_report", "make_lag_report", "make_section_report"]
 Progress = Callable[[str], None]
 
 _SNAPSHOTS_BASIS: Final = "The links' own events, each by its node's clock; no reference is needed."
+_LAG_BASIS: Final = (
+    "Propagation times run from an update's stamp to its logging at the node, by two clocks whose difference is in "
+    "them; updates without a stamp have none. Round trips are those of the links' heartbeats, by one clock. No "
+    "reference is needed."
+)
 
 
 def make_section_report(
@@ -140,6 +145,7 @@ def make_lag_report(
         return Report(
             report="lag",
             parameters=parameters,
+            basis=(_LAG_BASIS,),
             inputs=describe_inputs(files, survey=survey),
             logs=describe_logs(survey),
             lag=describe_lag(

@@ -180,13 +180,14 @@ def _start(settings: Mapping[str, str]) -> SparkSession:
         try:
             if SparkContext._gateway is None:
                 _prepare_environment(settings["spark.master"])
-                # Everything that the JVM would print (its own warnings, then log4j) goes to a file, whose end
-                # is shown when the start fails. The running JVM keeps the file after it is closed here.
+                # Everything that the JVM would print (its own warnings, log4j) goes to a file, whose end is
+                # shown when the start fails. The running JVM keeps the file after it is closed here. HotSpot
+                # prints on standard output, which may be where a report's JSON goes.
                 gateway = launch_gateway(  # type: ignore[no-untyped-call]
                     # A group of its own: what ends this process (a shell, Ctrl-C) must not end the JVM first. It
                     # goes when this process goes, however that happens: its standard input is then at its end.
                     conf,
-                    popen_kwargs={"stderr": launch_log, "start_new_session": True},
+                    popen_kwargs={"stdout": launch_log, "stderr": launch_log, "start_new_session": True},
                 )
                 context = SparkContext(conf=conf, gateway=gateway)
             else:

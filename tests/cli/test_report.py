@@ -350,8 +350,12 @@ def test_a_window_that_is_none(runner: CliRunner, job: StandInJob, log: Path, na
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_real_report(log: Path, tmp_path: Path) -> None:
-    """The real job on logs of the real writer, on a terminal: two updates are missing, and everything says so."""
+def test_real_report(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real job on logs of the real writer, on a terminal: two updates are missing, and everything says so.
+
+    What the JVM prints on its standard output, here of its garbage collections, would end `--json -` as JSON.
+    """
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Xlog:gc")
     document, page = tmp_path / "report.json", tmp_path / "report.html"
     arguments = ["--settle", "0", "--master", "local[1]", "--json", str(document), "--html", str(page)]
     run = run_on_terminal("report", "completeness", str(log), *arguments, "--fail-under", "99")
@@ -363,6 +367,7 @@ def test_real_report(log: Path, tmp_path: Path) -> None:
     assert re.search(r"(identity|value|values|lag), [0-9]+ rows", run.text)
     assert "edge-1" in run.text.rpartition("starting Spark")[2]
     assert max(map(len, run.lines)) <= 80
+    assert "[gc" not in run.text
 
 
 def test_the_schema_is_printed_without_spark(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:

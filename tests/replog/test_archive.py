@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import pytest
 import structlog
 
 from fanout.replog.alarms import Alarms
-from fanout.replog.archive import Archive
+from fanout.replog.archive import Archive, read_removed
 from fanout.replog.object_store import ObjectStore
 from fanout.replog.sealing import open_directory
 from fanout.replog.settings import ArchiveSettings, ArchiveStats
@@ -213,6 +214,34 @@ def test_a_file_that_cannot_be_removed_is_an_alarm(tmp_path: Path, monkeypatch: 
         archive.archive.add([sealed(tmp_path, 3)])
         wait_until_blocking(lambda: archive.stats.removed_files_total == 2, 30)
         assert archive.alarms.text == ""
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_freed_and_what_was_removed_is_told_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """The record of what is removed needs room, which only the removal makes: the log would stay full for ever."""
+    paths = [sealed(tmp_path, number) for number in (1, 2, 3)]
+    write, full = Path.write_text, True
+
+    def write_text(path: Path, text: str) -> int:
+        if full or paths[0].exists():
+            raise OSError(code, os.strerror(code))
+        return write(path, text)
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+    place = open_directory(tmp_path, "edge-1")
+    with tended(tmp_path, keep_bytes_max=25) as archive:
+        wait_until_blocking(lambda: archive.stats.removed_files_total == 1, 30, what=lambda: archive.alarms.text)
+        wait_until_blocking(lambda: os.strerror(code) in archive.alarms.text, 30)
+        assert read_removed(place) == {}, "others took the room that became free"
+        full = False
+        archive.archive.add([])
+        wait_until_blocking(lambda: read_removed(place) == {EPOCH: 1}, 30)
+        wait_until_blocking(lambda: archive.alarms.text == "", 30)
+        archive.archive.add([sealed(tmp_path, 4)])
+        wait_until_blocking(lambda: read_removed(place) == {EPOCH: 2}, 30)
+    assert [path.exists() for path in paths] == [False, False, True]
 
 
 def test_files_that_are_gone_or_cannot_be_read_do_not_hold_up_the_others(

@@ -114,6 +114,33 @@ def test_a_full_queue_drops_until_it_has_drained_to_half() -> None:
     assert queue.lost_rows_total == 5
 
 
+def test_what_a_failing_disk_leaves_no_room_for_is_its_loss() -> None:
+    """Until the queue has drained, also when the disk works again; before and after it the writer was too slow."""
+    queue = backlog(rows_max=10, events_max=1)
+    put(queue, 10)
+    put(queue, 1)
+    queue.disk_fails = True
+    put(queue, 2)
+    queue.put_event(BEAT)
+    queue.put_event(BEAT)
+    queue.disk_fails = False
+    put(queue, 4)
+    older = Loss("disk", "plant", 7, EPOCH, rows=3, first_log_pos=2, last_log_pos=4)
+    queue.lose(older)  # swallowed after it was written: its positions are no part of the others
+    queue.done(taken(queue, 10))
+    found = details(taken(queue))
+    assert [(gap["reason"], gap["rows"], gap["first_log_pos"], gap["last_log_pos"]) for gap in found] == [
+        ("queue", 1, 11, 11),
+        ("disk", 6, 12, 19),
+        ("disk", 3, 2, 4),
+    ]
+    assert [gap["events"] for gap in found] == [0, 1, 0]
+    put(queue, 20)
+    put(queue, 3)
+    queue.done(taken(queue))
+    assert [gap["reason"] for gap in details(taken(queue))] == ["queue"]
+
+
 def test_the_gap_is_told_even_when_nothing_follows() -> None:
     """The writer itself brings the gap event when it has drained the queue."""
     queue = backlog(rows_max=4)

@@ -571,7 +571,7 @@ def test_a_full_disk_stops_neither_the_node_nor_the_log(tmp_path: Path) -> None:
     assert (len(rows), written + lost) == (written, offered)
     assert len({row["log_pos"] for row in rows}) == written
     gaps = gap_details(tmp_path)
-    assert {gap["reason"] for gap in gaps} == {"queue"}
+    assert {gap["reason"] for gap in gaps} == {"disk"}
     assert sum(gap["rows"] for gap in gaps) == lost
     [check] = inspection.verify(tmp_path)
     assert check.sound

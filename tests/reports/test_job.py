@@ -602,6 +602,8 @@ def test_lag_needs_no_reference(spark: SparkSession, tmp_path: Path) -> None:
     stages: list[str] = []
     report = make_lag_report(spark, files, list_limit=5, progress=stages.append)
     assert (report.report, report.reference, report.targets) == ("lag", None, ())
+    (basis,) = report.basis
+    assert all(said in basis for said in ("from an update's stamp", "without a stamp", "heartbeats", "two clocks"))
     assert [p.lag.rows for p in report.lag.propagation] == [180]
     assert stages == ["first look at the logs", "lag, 180 rows"]
     empty = LogFiles(files.updates[:0], (), ())

@@ -5,7 +5,8 @@ is not the k-th occurrence there once one was lost. What can be said is that a v
 reference than at the node was lost at least the difference of times. Everything doubtful is counted so that
 the bound stays true: what may be a second copy (DUP set) counts for the side that would be accused, not for
 the side that accuses; so do retained copies, which may stand for an update; and so does what lies a settle
-horizon before or after the window.
+horizon before or after the window, or as far from it as updates may have waited while the link was away: up to a
+heartbeat that came back, in front of which everything had come.
 
 Which of several occurrences was lost is not known either, so those that fell into a time in which the link could lose
 updates are taken to be lost first: what is left was lost without an explanation, at least.
@@ -13,17 +14,18 @@ updates are taken to be lost first: what is left was lost without an explanation
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from fanout.replog.schema import FLAG_DUP
-from fanout.reports.scope import Scope, Target
+from fanout.reports.scope import NEVER_US, Scope, Target
 from fanout.reports.transforms.absences import CAUSES, UNEXPLAINED, with_cause
-from fanout.reports.transforms.rows import explode_targets, in_gap, is_live
+from fanout.reports.transforms.rows import explode_targets, in_gap, is_live, small_frame
 
 __all__ = [
     "count_causes",
     "count_multisets",
+    "journeys",
     "node_multiset",
     "reference_multiset",
     "reference_rows",
@@ -44,11 +46,52 @@ def reference_rows(
     Args:
         sources: The rows of the reference, with `group`.
         scope: The scope of the report.
-        targets_frame: The frame of the targets and their spans.
+        targets_frame: The frame of the targets with their spans and `journeys`.
         targets: The targets without stamps.
     """
     rows = explode_targets(sources, scope=scope, targets=targets)
     return rows.join(sf.broadcast(targets_frame), on="target", how="inner")
+
+
+def journeys(events: DataFrame, *, spans: DataFrame, spark: SparkSession, scope: Scope) -> DataFrame:
+    """Return how long before its span a target's first updates may have been published, and how long after it come.
+
+    A link that was away gets what was kept for it when it is back, however late. A heartbeat that came back proves
+    that everything in front of it has come, and a link that holds everything gets nothing that is older.
+
+    Args:
+        events: The rows of `events`.
+        spans: `rows.targets_frame`.
+        spark: The session.
+        scope: The scope of the report.
+
+    Returns:
+        One row for each target: target, published_after_us, came_until_us.
+    """
+    links: list[tuple[object, ...]] = [
+        (target.id, target.node, target.link, target.held_from_us, target.covered_from_us) for target in scope.targets
+    ]
+    places = small_frame(
+        spark, links, schema="target int, node string, link string, held_from_us bigint, covered_from_us bigint"
+    )
+    at_us = sf.unix_micros("at")
+    sent_us = at_us - sf.col("lag_us")
+    heard = events.where((sf.col("event") == "heartbeat") & sf.col("lag_us").isNotNull())
+    found = (
+        heard.join(sf.broadcast(places), on=["node", "link"], how="inner")
+        .join(sf.broadcast(spans.select("target", "settled_until_us")), on="target", how="inner")
+        .groupBy("target")
+        .agg(
+            sf.max(sf.when(at_us <= sf.col("covered_from_us"), sent_us)).alias("sent_us"),
+            sf.min(sf.when(sent_us > sf.col("settled_until_us") + scope.settle_us, at_us)).alias("came_us"),
+        )
+    )
+    published_us = sf.least("covered_from_us", sf.greatest("held_from_us", "sent_us"))
+    return places.join(found, on="target", how="left").select(
+        "target",
+        (published_us - scope.settle_us).alias("published_after_us"),
+        sf.coalesce(sf.col("came_us") + scope.settle_us, sf.lit(NEVER_US)).alias("came_until_us"),
+    )
 
 
 def reference_multiset(rows: DataFrame, *, scope: Scope, gaps: bool) -> DataFrame:
@@ -66,7 +109,12 @@ def reference_multiset(rows: DataFrame, *, scope: Scope, gaps: bool) -> DataFram
         a gap of the target's log.
     """
     by_source = rows.groupBy("target", "node", "link", "topic", "digest").agg(
-        *_counts("seen", settle_us=scope.settle_us, gaps=gaps)
+        *_counts(
+            "seen",
+            after_us=sf.col("published_after_us"),
+            until_us=sf.col("settled_until_us") + scope.settle_us,
+            gaps=gaps,
+        )
     )
     if scope.reference.kind != "union":
         return by_source.select(*_KEY, *_SEEN)
@@ -77,13 +125,14 @@ def node_multiset(rows: DataFrame, *, settle_us: int) -> DataFrame:
     """Return how often each target logged each value.
 
     Args:
-        rows: The nodes' rows by target, with the target's spans.
+        rows: The nodes' rows by target, with the target's spans and `journeys`.
         settle_us: The settle horizon.
 
     Returns:
         One row for each (target, topic, digest): got_sure, got_all.
     """
-    counts = _counts("got", settle_us=settle_us, gaps=False)
+    after_us = sf.col("covered_from_us") - settle_us
+    counts = _counts("got", after_us=after_us, until_us=sf.col("came_until_us"), gaps=False)
     return rows.groupBy(*_KEY).agg(*counts).select(*_KEY, *_GOT)
 
 
@@ -168,10 +217,10 @@ def count_causes(differences: DataFrame, *, rows: DataFrame, absences: DataFrame
     )
 
 
-def _counts(name: str, *, settle_us: int, gaps: bool) -> tuple[Column, ...]:
+def _counts(name: str, *, after_us: Column, until_us: Column, gaps: bool) -> tuple[Column, ...]:
     at_us = sf.unix_micros("applied")
     # Wider on both sides by as much as clocks may differ and an update may be under way.
-    near = (at_us > sf.col("covered_from_us") - settle_us) & (at_us <= sf.col("settled_until_us") + settle_us)
+    near = (at_us > after_us) & (at_us <= until_us)
     sure = _sure(at_us)
     doubtful = in_gap(at_us) if gaps else sf.lit(False)
     return (

@@ -9,6 +9,7 @@ import pytest
 
 from fanout.reports.planning import decide_scope
 from fanout.reports.reading import take_survey
+from fanout.reports.scope import WHOLE, AskedWindow
 from fanout.reports.transforms import absences, multisets, rows
 from tests.reports.frames import assert_unique, rows_of, tables_of
 from tests.reports.logs import SECOND, NodeLog, Row, at, selector
@@ -22,13 +23,21 @@ LINK = {"name": "up", "primary": ["mqtt://broker"], "selectors": [selector("#")]
 
 
 def counts_of(
-    spark: SparkSession, logs: list[NodeLog], *, settle_us: int = SECOND, requested: str | None = None
+    spark: SparkSession,
+    logs: list[NodeLog],
+    *,
+    settle_us: int = SECOND,
+    requested: str | None = None,
+    window: AskedWindow = WHOLE,
 ) -> dict[str, dict[str, Any]]:
     """Return the counts by node."""
     tables = tables_of(spark, logs)
     survey = take_survey(tables)
-    scope = decide_scope(survey, requested=requested, settle_us=settle_us)
+    scope = decide_scope(survey, requested=requested, settle_us=settle_us, window=window)
     spans = rows.targets_frame(spark, scope)
+    spans = spans.join(
+        multisets.journeys(tables.events, spans=spans, spark=spark, scope=scope), on="target", how="inner"
+    )
     published = multisets.reference_rows(
         rows.source_rows(tables.updates, spark=spark, scope=scope),
         scope=scope,
@@ -160,3 +169,31 @@ def test_losses_are_explained_by_times_away_as_far_as_those_go(spark: SparkSessi
     # The repeated value that was lost at 90 falls to the two that fell within the horizon around the absence.
     assert counts["cut"]["causes"] == {"resumed": 21, "live": 2}
     assert counts["whole"]["causes"] == {}
+
+
+@pytest.mark.parametrize("heartbeats", [True, False])
+def test_what_came_after_the_window_is_late_not_lost(spark: SparkSession, heartbeats: bool) -> None:
+    """A link that was away at an end of the window and resumed its session got everything: it lost and made up nothing.
+
+    A heartbeat that was sent behind the window and came back proves that no update of the window comes any more, so
+    that later ones of the same value hide no loss; without heartbeats they do.
+    """
+    tap, edge, lossy = observers("edge", "lossy")
+    for number in range(100):
+        now = at(2 + number / 2)
+        topic, payload = ("unique", str(number)) if number % 2 else ("same", "x")
+        see(tap, now, topic, payload)
+        # Away from second 18 to 23, and from 28 to 35; what was queued comes then.
+        away = next((until for since, until in ((18, 23), (28, 35)) if at(since) < now <= at(until)), 0)
+        see(edge, at(away) if away else now, topic, payload)
+        if number not in (42, 44, 46, 47, 48, 50, 52):
+            see(lossy, now, topic, payload)
+        if heartbeats:
+            for log in (lossy,) if away else (lossy, edge):
+                log.event("heartbeat", now, link="up", lag_us=0)
+    for log in (tap, edge, lossy):
+        log.event("heartbeat", at(60))
+    found = counts_of(spark, [tap, edge, lossy], window=AskedWindow(at(20), at(30)))
+    assert (found["edge"]["missing"], found["edge"]["extra"]) == (0, 0)
+    # Of the value that came once a second, 6 of 10; the one before and the three behind may stand for some of them.
+    assert (found["lossy"]["missing"], found["lossy"]["extra"]) == (1 + 2 if heartbeats else 1, 0)
