@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 from fanout.errors import StoreError
 from fanout.kept.file import FileDamagedError, KeptFile, Sync, translated
 from fanout.kept.file_lock import FileLock
-from fanout.kept.store import Done, KeptStats, stored_rows
+from fanout.kept.store import Done, Encode, KeptStats, stored_rows
 from fanout.kept.table import KeptTable, attach_scratch
 from fanout.replica.update import Changes, Update
 
@@ -169,7 +169,7 @@ class DirectStore:
     # --- what replicas and links call ---
 
     def put(
-        self, store: str, changes: Sequence[Changes], *, session: bytes | None = None, done: Done | None = None
+        self, store: str, changes: Sequence[Changes], *, session: Encode | None = None, done: Done | None = None
     ) -> None:
         """Take note of what batches changed, which the replicas have written; see `KeptStore.put`."""
         if self._failure is not None:
@@ -180,7 +180,7 @@ class DirectStore:
         with self.writing():
             self._rows += rows
             if session is not None:
-                self._opened.leave(store, session)
+                self._opened.leave(store, session())
             if done is not None:
                 self._done.append(done)
 

@@ -157,9 +157,9 @@ class DiscReplica(Replica):
         """Yield the topics that a Topic Filter matches, as `Replica.match_topics` does."""
         return self._table.match(topic_filter) if len(self) else iter(())
 
-    def get(self, topic: bytes) -> Update | None:
-        """Return the retained value of a topic, or None when it has none."""
-        return next(iter(self._table.select([topic])), None) if len(self) else None
+    def get_many(self, topics: Sequence[bytes]) -> list[Update]:
+        """Return the retained values of topics with one statement; see `Replica.get_many`."""
+        return self._table.select(topics) if len(self) else []
 
     # --- batches ---
 
@@ -371,10 +371,9 @@ class _View(Mapping[bytes, Update]):
         self._replica = replica
 
     def __getitem__(self, topic: bytes) -> Update:
-        value = self._replica.get(topic)
-        if value is None:
-            raise KeyError(topic)
-        return value
+        for value in self._replica.get_many((topic,)):
+            return value
+        raise KeyError(topic)
 
     def __len__(self) -> int:
         return len(self._replica)

@@ -52,6 +52,7 @@ _PAYLOAD: Final = itemgetter(1)
 _PROPERTIES: Final = itemgetter(4)
 
 Done = Callable[[], None]
+Encode = Callable[[], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class _Unit:
 
     store: str
     changes: Sequence[Changes]
-    session: bytes | None
+    session: Encode | None
     rows: int
     size: int
     done: Done | None
@@ -135,7 +136,7 @@ class KeptStore:
         """Why the thread ended before its time."""
         # The transaction under way, which is tried again until it succeeds.
         self._values: dict[str, dict[bytes, Update | None]] = {}
-        self._sessions: dict[str, bytes | None] = {}
+        self._sessions: dict[str, Encode] = {}
         self._rows = 0
         self._bytes = 0
         self._units = 0
@@ -191,7 +192,7 @@ class KeptStore:
         self._thread.start()
 
     def put(
-        self, store: str, changes: Sequence[Changes], *, session: bytes | None = None, done: Done | None = None
+        self, store: str, changes: Sequence[Changes], *, session: Encode | None = None, done: Done | None = None
     ) -> None:
         """Hand over what batches changed.
 
@@ -200,7 +201,8 @@ class KeptStore:
         Args:
             store: Whose values they are.
             changes: The batches, in order; with `session` they are committed together, or not at all.
-            session: What to leave beside the values; None leaves what is there.
+            session: Makes what to leave beside the values, in the thread, for the newest of a transaction; None leaves
+                what is there.
             done: Called on the event loop when this and everything before is committed; None for nobody.
         """
         rows = sum(map(stored_rows, changes))
@@ -330,7 +332,8 @@ class KeptStore:
 
     def _commit(self, *, force: bool) -> bool:
         try:
-            self._opened.commit(self._values, self._sessions, force=force)
+            sessions = {store: encode() for store, encode in self._sessions.items()}
+            self._opened.commit(self._values, sessions, force=force)
         except (sqlite3.Error, OSError) as error:
             if not self._alarm:
                 self._logger.error("retained values cannot be written", reason=str(error), file=str(self.path))

@@ -110,9 +110,11 @@ class Link:
         self._connection: LinkConnection | None = None
         self._attempt: asyncio.Timeout | None = None
         """What ends an attempt to connect; None while none is made."""
-        self._held = False
+        self._free = asyncio.Event()
+        """Set unless the link is held."""
+        self._free.set()
         self._attention = asyncio.Event()
-        """Set when the task has something to do: a failure, a tear-down, or a connection that is gone."""
+        """Set when the task has something to do: a failure, a tear-down, a connection or a hold that is over."""
         self._failure: FanoutError | None = None
         self._tear_down_reason: str | None = None
         self._crash: BaseException | None = None
@@ -202,9 +204,13 @@ class Link:
         return verdict
 
     def hold(self, held: bool) -> None:
-        """Read nothing from the primary while held: who takes the batches has too many of them."""
-        self._held = held
+        """Read nothing from the primary while held, and remove nothing: who takes the batches has too many of them."""
         self._session.hold(held, now=self._clock.monotonic())
+        if held:
+            self._free.clear()
+        else:
+            self._free.set()
+            self._attention.set()  # what was not done meanwhile may be due, without a connection too
         if self._connection is not None:
             self._connection.hold(held)
             if not held:
@@ -254,6 +260,7 @@ class Link:
             FanoutError: Why it ended.
         """
         clock, session = self._clock, self._session
+        stopping = False
         self._failure = None
         self._account.begin_attempt()
         watches: list[asyncio.Task[None]] = []
@@ -296,6 +303,7 @@ class Link:
                 else "When this repeats, the primary's log says why; perhaps another client has the same client_id",
             )
         except asyncio.CancelledError:
+            stopping = True
             session.close(end_session=self._keeping is None, now=clock.monotonic())
             raise
         finally:
@@ -306,7 +314,8 @@ class Link:
             self._connection = None
             self._drive.detach()
             self._drive.act(session.lost(now_ns=clock.now_ns(), now=clock.monotonic()))
-            if self._tear_down_reason is not None:
+            # Of a node that stops nobody reads any more, and what is on disk without a session is not taken up again.
+            if self._tear_down_reason is not None and not stopping:
                 await self._tear_down(None)
             if watches:
                 await asyncio.wait(watches, timeout=_WATCHES_END_S)
@@ -331,7 +340,7 @@ class Link:
             self._attempt = None
         self._connection = connection
         self._drive.attach(connection)
-        connection.hold(self._held)
+        connection.hold(not self._free.is_set())
         self._drive.write_and_plan()
 
     def _failed(self) -> bool:
@@ -387,6 +396,7 @@ class Link:
         self._drive.write_and_plan()
         while self._clock.monotonic() < until:
             await self._wait_attention(until)
+            self._drive.write_and_plan()
             if self._tear_down_reason is not None:
                 await self._tear_down(None)
 
@@ -406,16 +416,18 @@ class Link:
             raise self._crash
 
     async def _tear_down(self, connection: LinkConnection | None) -> None:
-        """Remove the replica in pieces, telling local clients, while other tasks have their turn."""
+        """Remove the replica in pieces, telling local clients, while other tasks have their turn; none while held."""
         clock = self._clock
         reason, self._tear_down_reason = self._tear_down_reason or "", None
         topics = len(self._replica)
         clients = await self._sink.prepare_tear_down(self.config.name)
+        await self._free.wait()
         for changes in self._replica.tear_down(piece_topics(clients), now_ns=clock.now_ns()):
             if self._keeping is not None:
                 self._keeping.remove(changes)
             self._sink.dispatch(changes)
             await asyncio.sleep(0)
+            await self._free.wait()
         self._account.note_torn_down(reason, topics=topics)
         if connection is not None and connection.closed.is_set():
             self._drive.act(self._session.lost(now_ns=clock.now_ns(), now=clock.monotonic()))

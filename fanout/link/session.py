@@ -215,7 +215,8 @@ class LinkSession:
         life = self.life
         life.at(now_ns, now)
         self._watch_clock(now_ns, now)
-        life.remove_expired()
+        if self._held_since is None:
+            life.remove_expired()
         if now >= life.staleness.deadline and life.state is not LinkState.TEARING_DOWN:
             life.end_grace()
         elif now >= life.abandoned_at:
@@ -238,7 +239,7 @@ class LinkSession:
         deadline = life.abandoned_at
         if life.state is not LinkState.TEARING_DOWN:
             expiry_ns = self._replica.next_expiry_ns
-            if expiry_ns is not None:
+            if expiry_ns is not None and self._held_since is None:
                 deadline = min(deadline, now + max(0, expiry_ns - now_ns) / 1e9)
             deadline = min(deadline, life.staleness.deadline)
         if not life.connected:
@@ -257,8 +258,9 @@ class LinkSession:
     def hold(self, held: bool, *, now: float) -> None:
         """Note that nothing is read any more, or that everything is again; `now` is monotonic seconds.
 
-        Meanwhile the primary hears of the link, and a stall is noticed. But that it is silent is not its fault, so its
-        answers may take as much longer.
+        Meanwhile nothing is swept and no expired value removed, which would be more for who has too much. The primary
+        hears of the link, and a stall is noticed. But that it is silent is not its fault, so its answers may take as
+        much longer.
         """
         if held:
             self._held_since = now if self._held_since is None else self._held_since

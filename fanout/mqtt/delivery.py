@@ -30,12 +30,14 @@ class Inbound:
             PUBCOMP or a failing PUBREC.
     """
 
-    __slots__ = ("_open", "_unreleased")
+    __slots__ = ("_open", "_unreleased", "_unreleased_copy")
 
     def __init__(self) -> None:
         # QoS 2 messages that were received and not released: state of the Session, it outlives Network
         # Connections.
         self._unreleased: set[int] = set()
+        # What `unreleased` gave last; None once that is not so any more.
+        self._unreleased_copy: frozenset[int] | None = None
         # What counts for the Receive Maximum: state of the Network Connection (section 4.9).
         self._open: set[int] = set()
 
@@ -46,12 +48,15 @@ class Inbound:
 
     @property
     def unreleased(self) -> frozenset[int]:
-        """Packet Identifiers of QoS 2 messages that were received and not released."""
-        return frozenset(self._unreleased)
+        """Packet Identifiers of QoS 2 messages received and not released; the same object until they change."""
+        if self._unreleased_copy is None:
+            self._unreleased_copy = frozenset(self._unreleased)
+        return self._unreleased_copy
 
     def restore(self, unreleased: Iterable[int]) -> None:
         """Take over what an earlier process had in `unreleased`."""
         self._unreleased.update(unreleased)
+        self._unreleased_copy = None
 
     def accept(self, packet_id: int, qos: int, dup: bool = False) -> bool:
         """Note a PUBLISH at QoS 1 or 2.
@@ -72,12 +77,15 @@ class Inbound:
         if packet_id in self._unreleased:
             return False
         self._unreleased.add(packet_id)
+        self._unreleased_copy = None
         return True
 
     def acknowledge(self, packet_id: int) -> None:
         """Note that PUBACK, or a PUBREC that refuses the message, was sent [MQTT-4.3.3-9]."""
         self._open.discard(packet_id)
-        self._unreleased.discard(packet_id)
+        if packet_id in self._unreleased:
+            self._unreleased.remove(packet_id)
+            self._unreleased_copy = None
 
     def release(self, packet_id: int) -> bool:
         """Note PUBREL; answer it with PUBCOMP.
@@ -89,6 +97,7 @@ class Inbound:
         if packet_id not in self._unreleased:
             return False
         self._unreleased.remove(packet_id)
+        self._unreleased_copy = None
         self._open.discard(packet_id)
         return True
 

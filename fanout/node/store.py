@@ -32,10 +32,11 @@ class JoinedStore:
         for replica in self._readable:
             yield from replica.match(topic_filter)
 
-    def get(self, topic: bytes) -> Update | None:
-        """Return the retained value of a topic, or None when it has none."""
+    def get_many(self, topics: Sequence[bytes]) -> list[Update]:
+        """Return the retained values of those of some topics that have one, replica by replica."""
+        found: list[Update] = []
         for replica in self._readable:
-            value = replica.get(topic)
-            if value is not None:
-                return value
-        return None
+            found += replica.get_many(topics)
+            if len(found) == len(topics):
+                break
+        return found

@@ -539,9 +539,9 @@ class Replica:
         """Yield the topics that a Topic Filter matches, as `match` does their values: after each stretch searched."""
         return self._tree.match(topic_filter)
 
-    def get(self, topic: bytes) -> Update | None:
-        """Return the retained value of a topic, or None when it has none."""
-        return self.values.get(topic)
+    def get_many(self, topics: Sequence[bytes]) -> list[Update]:
+        """Return the retained values of those of some topics, none of them twice, that have one, in that order."""
+        return list(filter(None, map(self.values.get, topics)))
 
     def digest(self, selector_index: int | None = None) -> int:
         """Return the sum of the content digests of the values modulo 2**64: equal sets have equal digests.

@@ -61,8 +61,12 @@ class RetainedStore(Protocol):
         server runs in between: so nobody sees a value twice, and nobody misses one.
         """
 
-    def get(self, topic: bytes) -> Update | None:
-        """Return the retained value of a topic, or None when it has none."""
+    def get_many(self, topics: Sequence[bytes]) -> list[Update]:
+        """Return the retained values of those of some topics, none of them twice, that have one, in that order.
+
+        All are asked for at once, since a store on disk looks each up with a statement otherwise. Topics that one piece
+        of `match` had stay in order.
+        """
 
 
 class Ingress(Protocol):

@@ -91,7 +91,7 @@ class RetainedDelivery:
         while self._left_from < len(self._left):  # looked up anew: they may have been replaced since
             topics = self._left[self._left_from : self._left_from + count]
             self._left_from += len(topics)
-            if values := list(filter(None, map(self._store.get, topics))):
+            if values := self._store.get_many(topics):
                 self._whole = False
                 return values
         if self._values is None:

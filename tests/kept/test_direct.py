@@ -60,7 +60,7 @@ async def test_who_waits_is_told_in_order_and_after_the_commit(tmp_path: Path, s
     async with started(path, sync=sync) as (kept, replica):
         for number in range(5):
             changes = replica.apply([value(b"%d" % number)], phase=Phase.LIVE)
-            kept.put("a", [changes], session=b"%d" % number, done=partial(tell, number))
+            kept.put("a", [changes], session=partial(bytes, b"%d" % number), done=partial(tell, number))
         assert seen_by_others(path) == 0
         assert kept.stats().waiting == 5
         assert sum(map(len, replica.match(b"#"))) == 5, "what is not committed is found all the same"
@@ -106,7 +106,7 @@ async def test_a_disk_that_is_full_ends_the_node(tmp_path: Path) -> None:
             replica.apply([value(b"%d" % number, bytes(9000)) for number in range(100)], phase=Phase.LIVE)
         with pytest.raises(StoreError, match="full"):
             await asyncio.wait_for(kept.wait_failed(), 5)
-        kept.put("a", [], session=b"", done=partial(done.append, 3))
+        kept.put("a", [], session=bytes, done=partial(done.append, 3))
         assert "full" in kept.stats().alarm
         assert not await asyncio.to_thread(kept.close, timeout_s=5)
     assert done == [1]

@@ -111,7 +111,7 @@ def shown(replica: Replica) -> dict[str, Any]:
             sorted(each for piece in replica.match_topics(topic_filter) for each in piece)
             for topic_filter in (b"#", b"plant/+/a", b"plant", b"none")
         ],
-        "get": [replica.get(topic) for topic in (b"plant", b"plant/1/a", b"none")],
+        "get": replica.get_many((b"plant/1/a", b"none", b"plant")),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -70,7 +71,7 @@ async def test_the_newest_values_are_in_the_file(tmp_path: Path) -> None:
         message = (b"m", b"x", 0, False, b"", 1, 0, 0, None)
         kept.put("a", [changes_of(replica, value(b"1"), value(b"2"), message)])
         kept.put("a", [changes_of(replica, value(b"1", b"new"), value(b"2", b"")), changes_of(replica, value(b"3"))])
-        kept.put("a", [changes_of(replica, value(b"full"))], session=b"session")
+        kept.put("a", [changes_of(replica, value(b"full"))], session=lambda: b"session")
         await committed(kept)
         assert kept.stats().committed_total == 6
         assert kept.stats().waiting == 0
@@ -79,6 +80,38 @@ async def test_the_newest_values_are_in_the_file(tmp_path: Path) -> None:
     assert read(tmp_path / "r") == {b"1": b"new", b"3": b"1"}
     file = opened(tmp_path / "r")
     assert file.sessions() == {"a": b"session"}
+    file.close()
+
+
+async def test_of_what_is_left_beside_the_values_only_the_newest_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each transaction, and not on the event loop: with many QoS 2 messages under way each takes a millisecond."""
+    entered, go_on = threading.Event(), threading.Event()
+    commit = KeptFile.commit
+
+    def slow(self: KeptFile, writes: Any, sessions: Any, *, force: bool) -> None:
+        entered.set()
+        assert go_on.wait(30)
+        commit(self, writes, sessions, force=force)
+
+    monkeypatch.setattr(KeptFile, "commit", slow)
+    made: list[tuple[int, str]] = []
+
+    def make(number: int) -> bytes:
+        made.append((number, threading.current_thread().name))
+        return b"%d" % number
+
+    async with started(tmp_path / "r") as kept:
+        kept.put("a", [], session=partial(make, 0))
+        await wait_until(entered.is_set, what="the first transaction")
+        for number in range(1, 10):
+            kept.put("a", [], session=partial(make, number))
+        go_on.set()
+        await committed(kept)
+    assert made == [(0, "fanout-kept-writer"), (9, "fanout-kept-writer")]
+    file = opened(tmp_path / "r")
+    assert file.sessions() == {"a": b"9"}
     file.close()
 
 

@@ -39,11 +39,11 @@ class Disk:
         store: str,
         changes: Sequence[Changes],
         *,
-        session: bytes | None = None,
+        session: Callable[[], bytes] | None = None,
         done: Callable[[], None] | None = None,
     ) -> None:
         assert store == "plant"
-        self.puts.append((changes, session))
+        self.puts.append((changes, None if session is None else session()))
         if done is not None:
             self.waiting.append(done)
 

@@ -33,7 +33,7 @@ class Disk:
         store: str,
         changes: Sequence[Changes],
         *,
-        session: bytes | None = None,
+        session: Callable[[], bytes] | None = None,
         done: Callable[[], None] | None = None,
     ) -> None:
         if self.hangs:
@@ -45,7 +45,7 @@ class Disk:
                 elif kind == ChangeKind.REMOVED:
                     self.values.pop(update[0], None)
         if session is not None:
-            self.session = session
+            self.session = session()
         if done is not None:
             done()
 

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import json
 import sys
+import time
 from fcntl import ioctl
 from termios import FIONREAD
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -332,6 +333,110 @@ async def test_a_held_link_reads_nothing() -> None:
         assert (unread_bytes(link) > 0, link.status.state) == (True, LinkState.CONNECTING)
         link.link.hold(False)
         await link.wait_state(LinkState.LIVE)
+
+
+@pytest.mark.parametrize("pieces", [0, 2])
+@pytest.mark.parametrize("offline", [False, True])
+async def test_a_tear_down_waits_while_the_link_is_held(*, pieces: int, offline: bool) -> None:
+    """Held before it begins, or in the middle of it: no piece comes until who takes them has room again."""
+    primary = FakePrimary(retained={b"plant/%d" % number: b"x" for number in range(5 * TOPICS_MAX)})
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        link.sink.clear()
+        removed = hold_at_removals(link, pieces=pieces)
+        link.sink.may_tear_down = asyncio.Event()
+        primary.has_session = False
+        primary.retained.clear()
+        server.cut()
+        await link.wait_state(LinkState.TEARING_DOWN)
+        if offline:
+            connection = link.link._connection
+            assert connection is not None
+            server.cut()
+            await link.wait(connection.closed.is_set)
+        if not pieces:
+            link.link.hold(True)
+        link.sink.may_tear_down.set()
+        await link.wait(lambda: len(removed) == pieces)
+        for _ in range(3):
+            await turns_of_the_loop()
+        assert removed == [TOPICS_MAX] * pieces
+        assert link.status.state is LinkState.TEARING_DOWN
+        link.link.hold(False)
+        await link.wait_state(LinkState.LIVE)
+        assert sum(removed) == 5 * TOPICS_MAX
+
+
+def hold_at_removals(link: Running, *, pieces: int) -> list[int]:
+    """Hold a link when it has removed so many pieces, and return the sizes of all: those to come are added."""
+    removed: list[int] = []
+    dispatch = link.sink.dispatch
+
+    def count(changes: Changes) -> None:
+        removed.append(len(changes.dispatch))
+        dispatch(changes)
+        if len(removed) == pieces:
+            link.link.hold(True)
+
+    link.sink.dispatch = count  # type: ignore[method-assign]
+    return removed
+
+
+async def test_a_held_tear_down_does_not_keep_a_node_from_stopping() -> None:
+    """The disk may be full for ever."""
+    primary = FakePrimary(retained={b"plant/%d" % number: b"x" for number in range(2 * TOPICS_MAX)})
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        removed = hold_at_removals(link, pieces=1)
+        primary.has_session = False
+        server.cut()
+        await link.wait(lambda: removed)
+        link.task.cancel()
+        await asyncio.wait_for(asyncio.wait([link.task]), 30)
+        assert (link.task.cancelled(), removed) == (True, [TOPICS_MAX])
+
+
+async def test_a_tear_down_that_is_asked_for_as_the_node_stops_is_left_out() -> None:
+    """Nobody reads any more; held, it would wait for ever for what has stopped, too."""
+    primary = FakePrimary(retained=dict(VALUES))
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        removed = hold_at_removals(link, pieces=0)
+        event = link.sink.event
+
+        def stop_at_loss(*names: Any, **fields: Any) -> None:
+            event(*names, **fields)
+            if fields.get("state") == "tearing_down":
+                link.link.hold(True)
+                link.task.cancel()
+
+        link.sink.event = stop_at_loss  # type: ignore[method-assign]
+        primary.has_session = False
+        server.cut()
+        done, _ = await asyncio.wait([link.task], timeout=30)
+        assert done
+        assert removed == []
+
+
+async def test_what_expired_during_a_hold_goes_without_a_connection() -> None:
+    """The primary is away, and the next attempt far: values are removed when the hold ends, not when it is made."""
+    async with (
+        FakeServer(FakePrimary()) as server,
+        running(config_for(server.port, retry_min_s=3600.0, retry_max_s=3600.0)) as link,
+    ):
+        await link.wait_state(LinkState.LIVE)
+        server.primary.publish(b"plant/0", b"x", properties=b"\x02\x00\x00\x00\x01")
+        server.push()
+        await link.wait(link.values)
+        link.link.hold(True)
+        server.cut()
+        await link.wait_state(LinkState.DOWN)
+        (value,) = link.replica.values.values()
+        await link.wait(lambda: time.time_ns() > value[6])
+        await turns_of_the_loop()
+        assert link.values()
+        link.link.hold(False)
+        await link.wait(lambda: not link.values())
 
 
 def unread_bytes(link: Running) -> int:

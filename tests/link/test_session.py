@@ -1406,6 +1406,28 @@ def test_a_short_hold_changes_nothing() -> None:
     assert pair.states() == []
 
 
+@pytest.mark.parametrize("connected", [True, False])
+def test_nothing_expires_during_a_hold(connected: bool) -> None:
+    """Its removals would be more for who has too much; they are due at once behind the hold, and nothing is before."""
+    pair = Pair(make_config(heartbeat_s=0.0), primary=filled())
+    pair.go_live()
+    pair.primary.publish(b"plant/0", b"x", properties=b"\x02\x00\x00\x00\x03")
+    pair.pump()
+    if not connected:
+        pair.lose()
+    pair.hold()
+    pair.now += 5
+    pair.events.clear()
+    pair.tick()
+    assert b"plant/0" in pair.values()
+    assert pair.of(Applied) == []
+    assert pair.session.deadline(now_ns=pair.now_ns, now=pair.now) > pair.now
+    pair.session.hold(False, now=pair.now)
+    assert pair.session.deadline(now_ns=pair.now_ns, now=pair.now) == pair.now
+    pair.tick()
+    assert pair.dispatched() == [(b"plant/0", b"")]
+
+
 @pytest.mark.parametrize("after", range(1, 5))
 def test_a_node_that_did_not_run_reads_what_has_come_before_it_judges(after: int) -> None:
     """Stopped for longer than the primary may take: its answers are there, and wait to be read."""

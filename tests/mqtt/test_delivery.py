@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -80,6 +82,31 @@ def test_inbound_after_a_new_connection() -> None:
     assert inbound.open_count == 0
     assert not inbound.accept(2, 2, dup=True)
     assert inbound.release(2)
+
+
+def test_inbound_unreleased_is_made_anew_only_when_it_changed() -> None:
+    """Who compares it after each read with what it was has the answer from the object, unless it is another one."""
+    inbound = Inbound()
+    inbound.restore([7])
+    steps: list[tuple[Callable[[], object], set[int]]] = [
+        (lambda: inbound.accept(1, 2), {1, 7}),
+        (lambda: inbound.accept(2, 2), {1, 2, 7}),
+        (lambda: inbound.release(1), {2, 7}),
+        (lambda: inbound.acknowledge(2), {7}),
+        (lambda: inbound.restore([8]), {7, 8}),
+    ]
+    for step, expected in steps:
+        before = inbound.unreleased
+        assert inbound.unreleased is before
+        step()
+        assert inbound.unreleased == expected
+    before = inbound.unreleased
+    inbound.accept(7, 2, dup=True)
+    inbound.accept(3, 1)
+    inbound.acknowledge(3)
+    inbound.release(9)
+    inbound.new_connection()
+    assert inbound.unreleased is before
 
 
 # The sender

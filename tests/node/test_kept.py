@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from fanout.config import LinkConfig
+from fanout.kept import store as module
+from fanout.kept.file import KeptFile
 from fanout.kept.store import KeptStore
 from fanout.link.kept_session import KeptSession, Resumption, encode_session
+from fanout.link.link import Link
 from fanout.link.proof import Evidence
 from fanout.link.rehearsal import Order
+from fanout.link.states import LinkState
+from fanout.link.teardown import TOPICS_MAX
 from fanout.node.kept import OWN_STORE, load_kept
 from fanout.replica.store import Replica
 from fanout.replica.update import Update, content_digest
 from fanout.selection import Selector
 from tests.kept.pieces import contents, opened, value
-from tests.link.fake_primary import make_config
-from tests.link.harness import logging_to
+from tests.link.fake_primary import FakePrimary, make_config
+from tests.link.fake_server import FakeServer
+from tests.link.harness import config_for, logging_to, running
+from tests.support.waiting import wait_until
 
 NOW_NS = 1_700_000_000_000_000_000
 CONFIG = make_config(Selector("plant/#"), Selector("office/#", prefix="hq/"))
@@ -117,3 +128,46 @@ def test_a_value_that_was_not_written_is_damage(tmp_path: Path) -> None:
     assert "is not what was written" in str(lines[-1]["reason"])
     assert len(list(tmp_path.glob("*.damaged-*"))) == 1
     assert load(tmp_path / "r")[2] == {}
+
+
+async def test_a_tear_down_goes_no_faster_than_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the disk fails, no more waits for it than its mark and a piece; the rest goes when it is back."""
+    monkeypatch.setattr(module, "_RETRY_S", 0.01)
+    monkeypatch.setattr(module, "ROWS_HIGH", TOPICS_MAX)
+    monkeypatch.setattr(module, "ROWS_LOW", 1)
+    broken = False
+    commit = KeptFile.commit
+
+    def failing(self: KeptFile, writes: Any, sessions: Any, *, force: bool) -> None:
+        if broken:
+            raise sqlite3.OperationalError("database or disk is full")
+        commit(self, writes, sessions, force=force)
+
+    monkeypatch.setattr(KeptFile, "commit", failing)
+    links: list[Link] = []
+
+    def hold(held: bool) -> None:
+        for each in links:
+            each.hold(held)
+
+    kept = KeptStore(tmp_path / "r", sync="off", sync_interval_s=1, hold=hold, logger=logging_to([]))
+    await asyncio.to_thread(kept.open, now_ns=1)
+    kept.start()
+    primary = FakePrimary(retained={b"plant/%d" % number: b"x" for number in range(5 * TOPICS_MAX)})
+    async with FakeServer(primary) as server, running(config_for(server.port), store=kept) as link:
+        links.append(link.link)
+        await link.wait_state(LinkState.LIVE)
+        await wait_until(lambda: not kept.waiting)
+        broken = True
+        primary.has_session = False
+        primary.retained.clear()
+        server.cut()
+        await link.wait(lambda: kept.waiting > TOPICS_MAX and kept.stats().alarm)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert kept.waiting == 2 * TOPICS_MAX
+        assert link.status.state is LinkState.TEARING_DOWN
+        broken = False
+        await link.wait_state(LinkState.LIVE)
+        await wait_until(lambda: not kept.waiting)
+    assert await asyncio.to_thread(kept.close, timeout_s=5)

@@ -889,7 +889,7 @@ async def test_tap_reloads_nothing(tmp_path: Path) -> None:
 
 async def test_sys_topics_are_retained_and_not_logged(node: Node, tmp_path: Path) -> None:
     """Clients read figures of the server and of the links below `$SYS`, which `#` does not match; a report does not."""
-    await wait_until(lambda: node.store.get(b"$SYS/broker/uptime") is not None)
+    await wait_until(lambda: node.store.get_many([b"$SYS/broker/uptime"]))
     async with await RawClient.connect(port_of(node)) as client:
         await client.subscribe(b"#")
         assert await client.messages_until_ping() == []

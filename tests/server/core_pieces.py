@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fanout.config import QueueOverflow
 from fanout.replica.update import Update
@@ -37,9 +37,9 @@ class Values:
         for start in range(0, len(topics), self.piece):
             yield [self.values[topic] for topic in topics[start : start + self.piece] if topic in self.values]
 
-    def get(self, topic: bytes) -> Update | None:
-        """Return one value."""
-        return self.values.get(topic)
+    def get_many(self, topics: Sequence[bytes]) -> list[Update]:
+        """Return the values that are there now."""
+        return [self.values[topic] for topic in topics if topic in self.values]
 
     def delivery(
         self, topic_filter: bytes, granted: SubscriptionOptions, *, manifest: bool = False

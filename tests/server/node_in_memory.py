@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 
@@ -77,9 +77,9 @@ class NodeInMemory:
         """Yield retained values in pieces."""
         return self.replica.match(topic_filter)
 
-    def get(self, topic: bytes) -> Update | None:
-        """Return the retained value of a topic."""
-        return self.replica.get(topic)
+    def get_many(self, topics: Sequence[bytes]) -> list[Update]:
+        """Return the retained values of topics."""
+        return self.replica.get_many(topics)
 
     def publish(self, client_id: str, rows: list[PublishRow], now_ns: int) -> list[PublishVerdict]:
         """Take what a client published."""

@@ -57,7 +57,7 @@ class Model:
 
     def value(self, topic: bytes) -> bytes:
         """Return the payload of a topic's retained value, empty for none."""
-        held = self.replica.get(topic)
+        held = self.replica.values.get(topic)
         return held[1] if held is not None else b""
 
     def publish(self, messages: list[tuple[int, int, str]]) -> None:
