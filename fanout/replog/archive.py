@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import queue
 import random
 import re
@@ -25,6 +26,7 @@ from urllib.parse import quote
 from fanout.replog.alarms import Alarms
 from fanout.replog.object_store import STORE_ERRORS, ObjectStore
 from fanout.replog.sealing import TABLES, open_directory, table_directory
+from fanout.replog.segments import sync_directory
 from fanout.replog.settings import ArchiveSettings, ArchiveStats, LogClock
 
 if TYPE_CHECKING:
@@ -260,8 +262,12 @@ class Archive:
         removed = {run: number for run, number in removed.items() if run in self._kept_by_run}
         aside = self._record.with_name(f".{_RECORD}.unfinished")
         try:
-            aside.write_text(json.dumps(removed))
+            with aside.open("w") as file:
+                json.dump(removed, file)
+                file.flush()
+                os.fsync(file.fileno())
             aside.replace(self._record)
+            sync_directory(self._record.parent)  # before the files go: what is not noted and not there is damage
         except OSError as error:
             if error.errno not in _NO_ROOM and not self._untold:
                 raise

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 import pyarrow.fs as pafs
 import pytest
@@ -222,14 +223,14 @@ def test_a_full_disk_is_freed_and_what_was_removed_is_told_then(
 ) -> None:
     """The record of what is removed needs room, which only the removal makes: the log would stay full for ever."""
     paths = [sealed(tmp_path, number) for number in (1, 2, 3)]
-    write, full = Path.write_text, True
+    open_file, full = Path.open, True
 
-    def write_text(path: Path, text: str) -> int:
-        if full or paths[0].exists():
+    def open_path(path: Path, mode: str = "r") -> IO[Any]:
+        if path.name == ".removed.json.unfinished" and (full or paths[0].exists()):
             raise OSError(code, os.strerror(code))
-        return write(path, text)
+        return open_file(path, mode)
 
-    monkeypatch.setattr(Path, "write_text", write_text)
+    monkeypatch.setattr(Path, "open", open_path)
     place = open_directory(tmp_path, "edge-1")
     with tended(tmp_path, keep_bytes_max=25) as archive:
         wait_until_blocking(lambda: archive.stats.removed_files_total == 1, 30, what=lambda: archive.alarms.text)
