@@ -163,9 +163,8 @@ class _Run:
 
     def _leaf(self, above: Edge) -> Edge:
         prefix = self.setting.prefix
-        links = link(
-            above.node.port, selector(f"{prefix or 'plant/'}#"), selector("office/#", qos=2), settings=self._link()
-        )
+        plant = selector(f"{prefix}plant/+/v")  # what the node above selects: the rest would look lost beside the tap
+        links = link(above.node.port, plant, selector("office/#", qos=2), settings=self._link())
         node = self._node("secondary", LEAF, links)
         return Edge(node, {"plant": prefix, "office": ""}, self.setting.horizon_of(LEAF))
 
