@@ -15,6 +15,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from bench.chaos.plan import PRIMARIES
 from bench.chaos.run import Outcome, run_seed
 
 __all__ = ["REPEATED", "ChaosReport", "add_arguments", "run"]
@@ -68,6 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1, help="the first seed (1)")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds, one after another (1)")
     parser.add_argument(
+        "--primary", choices=PRIMARIES, help="what the primary is in every run; the seed decides (default)"
+    )
+    parser.add_argument(
         "--skip-reports", action="store_true", help="leave out the reports on the logs, which need Java"
     )
     parser.add_argument("--keep", type=Path, help="keep the files of all servers below this directory")
@@ -79,12 +83,19 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
     outcomes = []
     for seed in range(arguments.seed, arguments.seed + arguments.seeds):
         outcome = asyncio.run(
-            run_seed(seed, seconds=arguments.minutes * 60, reports=not arguments.skip_reports, keep=arguments.keep)
+            run_seed(
+                seed,
+                seconds=arguments.minutes * 60,
+                reports=not arguments.skip_reports,
+                keep=arguments.keep,
+                primary_role=arguments.primary,
+            )
         )
         outcomes.append(outcome)
         console.print(_verdict(outcome))
         if not outcome.passed:
-            console.print(f"to repeat: python -m bench chaos --minutes {arguments.minutes:g} --seed {seed}")
+            primary = f" --primary {arguments.primary}" if arguments.primary else ""
+            console.print(f"to repeat: python -m bench chaos --minutes {arguments.minutes:g} --seed {seed}{primary}")
             console.print(str(outcome.setting))
             console.print("\n".join(outcome.time_line))
     return ChaosReport(outcomes)

@@ -1,7 +1,8 @@
 """Whether the reports on the nodes' logs explain what happened by the faults that were injected.
 
 Owns the judgement of `fanout report completeness`, `snapshots` and `stalls`, which run as their users run them. It must
-not know the nodes, only their log directories and the time line of faults.
+not know the nodes, only their log directories and the time line of faults. An epoch or a stalled topic needs a fault;
+an update that was lost while a link was live has no excuse, since the log has to say why a link could lose any.
 """
 
 from __future__ import annotations
@@ -10,22 +11,27 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
 
-from bench.chaos.plan import ABOVE, PRIMARY
+from bench.chaos.plan import ABOVE, LEAF, PRIMARY, Setting
 
-__all__ = ["Window", "explain"]
+__all__ = ["Evidence", "Window", "explain", "judge"]
 
-_AFTER = timedelta(seconds=20)
-"""How long after the end of a fault its consequences may begin: retries, silence that counts as a loss, an audit."""
+_LOCAL_KINDS = ("cut witness",)
+"""Faults of a node's own clients, which no link sees."""
+_LIVE = "live"
+"""The cause of what was lost while nothing in the log says why."""
 _SETTLE_S = 1.0
 _REPORT_S = 900
+
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,76 +43,132 @@ class Window:
     begin: datetime
     end: datetime
 
-    def explains(self, node: str, at: datetime) -> bool:
-        """Say whether something at a node may be its consequence; a fault of what is above touches it, too."""
-        return self.target in (PRIMARY, node, ABOVE.get(node)) and self.begin <= at <= self.end + _AFTER
+    def explains(self, node: str, at: datetime, *, horizon_s: float) -> bool:
+        """Say whether something at a node may be its consequence; a fault of what is above touches it, too.
+
+        Args:
+            node: The node.
+            at: When it began.
+            horizon_s: How long after its end the node may take to notice, or to connect again.
+        """
+        touched = self.kind not in _LOCAL_KINDS and self.target in (PRIMARY, node, ABOVE.get(node))
+        return touched and self.begin <= at <= self.end + timedelta(seconds=horizon_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the reports say of one run."""
+
+    documents: Sequence[Mapping[str, Any]]
+    """Those of `completeness`: one for each reference."""
+    missing: Sequence[Row]
+    """Rows of the table `missing`, of all of them."""
+    snapshots: Sequence[Row]
+    """Rows of the table `snapshots`, by node and time."""
+    stalls: Sequence[Row]
+    """Rows of the table `stalls`."""
 
 
 def explain(
-    directories: Sequence[Path], windows: Sequence[Window], *, scratch: Path
+    directories: Mapping[str, Path], windows: Sequence[Window], *, setting: Setting, scratch: Path
 ) -> tuple[dict[str, Any], list[str]]:
-    """Run the reports over the logs of stopped nodes.
+    """Run the reports over the logs of stopped nodes, and judge them.
+
+    Where a secondary stamps, what it and the one below it logged is reported on by itself too: by identity.
 
     Args:
-        directories: The log directory of each node.
+        directories: The log directory of each node, by its name.
         windows: The faults.
+        setting: The configuration of the run.
         scratch: For what the reports write.
 
     Returns:
         Figures, and what no fault explains.
     """
-    completeness = _report("completeness", directories, scratch)
-    snapshots = _report("snapshots", directories, scratch)
-    stalls = _report("stalls", directories, scratch)
-    unexplained: list[str] = []
-    kills = Counter(window.target for window in windows if window.kind == "kill")
-    for log in completeness["logs"]:
-        if log["absent_rows"]:
-            unexplained.append(f"the log of {log['node']} lacks {log['absent_rows']} rows without a gap that says why")
-        if log["gaps"] > kills[log["node"]]:
-            unexplained.append(f"the log of {log['node']} has {log['gaps']} gaps after {kills[log['node']]} kills")
-    for target in completeness["targets"]:
-        final = {name: target["final"][name] for name in ("different", "absent", "extra")}
-        if any(final.values()):
-            unexplained.append(f"final values of {target['node']} {target['filter']}: {final}")
-    for row in _rows(scratch / "completeness", "missing"):
-        at = row["origin"]
-        if row["known"] and row["cause"] == "live" and not any(window.explains(row["node"], at) for window in windows):
-            unexplained.append(f"{row['node']} lost an update of {row['topic']} at {at:%H:%M:%S.%f} while it was live")
-    epochs = _rows(scratch / "snapshots", "snapshots")
-    for number, row in enumerate(epochs):
-        first = not number or (row["node"], row["node_epoch"]) != tuple(
-            epochs[number - 1][name] for name in ("node", "node_epoch")
-        )
-        if first or any(window.explains(row["node"], row["begin"]) for window in windows):
-            continue
-        unexplained.append(f"an epoch of {row['node']} began at {row['begin']:%H:%M:%S.%f} without a fault")
-    stalled = _rows(scratch / "stalls", "stalls")
-    for row in stalled:
-        if not any(window.explains(row["node"], row["first_lacking"]) for window in windows):
-            at = f"{row['first_lacking']:%H:%M:%S.%f}"
-            unexplained.append(f"{row['topic']} stalled at {row['node']} from {at} on without a fault")
+    everything = list(directories.values())
+    parts = {"": (everything, ["--reference", "tap"] if setting.stamped else [])}
+    if setting.stamped:
+        parts["tree-"] = ([directories[ABOVE[LEAF]], directories[LEAF]], [])
+    documents, missing, stalls = [], [], []
+    for part, (logs, options) in parts.items():
+        documents.append(_report("completeness", logs, scratch / f"{part}completeness", options))
+        missing += _rows(scratch / f"{part}completeness", "missing")
+        _report("stalls", logs, scratch / f"{part}stalls", options)
+        stalls += _rows(scratch / f"{part}stalls", "stalls")
+    _report("snapshots", everything, scratch / "snapshots", [])
+    evidence = Evidence(documents, missing, _rows(scratch / "snapshots", "snapshots"), stalls)
+    targets = [target for document in documents for target in document["targets"]]
     causes: Counter[str] = Counter()
-    for target in completeness["targets"]:
+    for target in targets:
         causes.update((target["stamped"] or target["unstamped"])["causes"])
     figures = {
         "missing_by_cause": ", ".join(f"{cause} {number}" for cause, number in causes.items() if number),
-        "epochs": len(epochs),
-        "tear_downs": sum(row["tear_downs"] for row in epochs),
-        "stalled_topics": len(stalled),
-        "missing_at_least": sum(
-            (each["unstamped"] or {}).get("missing_at_least", 0) for each in completeness["targets"]
-        ),
+        "epochs": len(evidence.snapshots),
+        "tear_downs": sum(row["tear_downs"] for row in evidence.snapshots),
+        "stalled_topics": len(stalls),
+        "missing": sum((target["stamped"] or {}).get("missing", 0) for target in targets),
+        "missing_at_least": sum((target["unstamped"] or {}).get("missing_at_least", 0) for target in targets),
     }
-    assert snapshots["report"] == "snapshots"
-    assert stalls["report"] == "stalls"
-    return figures, unexplained
+    return figures, judge(evidence, windows, setting=setting)
 
 
-def _report(name: str, directories: Sequence[Path], scratch: Path) -> Any:
-    target = scratch / name
+def judge(evidence: Evidence, windows: Sequence[Window], *, setting: Setting) -> list[str]:
+    """Return what no fault explains.
+
+    Args:
+        evidence: What the reports say.
+        windows: The faults.
+        setting: The configuration of the run, which says how long a loss may go unnoticed, and who may drop silently.
+    """
+
+    def is_explained(node: str, at: datetime) -> bool:
+        return any(window.explains(node, at, horizon_s=setting.horizon_of(node)) for window in windows)
+
+    found: list[str] = []
+    kills = Counter(window.target for window in windows if window.kind == "kill")
+    for document in evidence.documents:
+        for log in document["logs"]:
+            if log["absent_rows"]:
+                found.append(f"the log of {log['node']} lacks {log['absent_rows']} rows without a gap that says why")
+            if log["gaps"] > kills[log["node"]]:
+                found.append(f"the log of {log['node']} has {log['gaps']} gaps after {kills[log['node']]} kills")
+        for target in document["targets"]:
+            found += _judge_target(target, setting)
+    for row in evidence.missing:
+        if row["known"] and row["cause"] == _LIVE:
+            found.append(
+                f"{row['node']} lost an update of {row['topic']} at {row['origin']:%H:%M:%S.%f} while it was live"
+            )
+    for before, row in pairwise(evidence.snapshots):
+        of_process = (before["node"], before["node_epoch"]) == (row["node"], row["node_epoch"])  # not its first
+        if of_process and not is_explained(row["node"], row["begin"]):
+            found.append(f"an epoch of {row['node']} began at {row['begin']:%H:%M:%S.%f} without a fault")
+    for row in evidence.stalls:
+        if not is_explained(row["node"], row["first_lacking"]):
+            at = f"{row['first_lacking']:%H:%M:%S.%f}"
+            found.append(f"{row['topic']} stalled at {row['node']} from {at} on without a fault")
+    return list(dict.fromkeys(found))  # a log is in the document of each reference
+
+
+def _judge_target(target: Mapping[str, Any], setting: Setting) -> list[str]:
+    """Return what is wrong with a target in the end, and that it lost updates while live, where no row says so."""
+    found = []
+    place = f"{target['node']} {target['filter']}"
+    final = {name: target["final"][name] for name in ("different", "absent", "extra")}
+    if any(final.values()):
+        found.append(f"final values of {place}: {final}")
+    # A primary with a short queue drops while the link is live, and no audit sees what was not retained or replaced.
+    if target["unstamped"] is not None and not setting.max_queued_messages:
+        lost = target["unstamped"]["causes"][_LIVE]  # a lower bound: what the causes explain is taken off at most
+        if lost:
+            found.append(f"{place} lost {lost} updates at least while it was live")
+    return found
+
+
+def _report(name: str, directories: Sequence[Path], target: Path, options: Sequence[str]) -> Any:
     command = [sys.executable, "-m", "fanout", "report", name, *map(str, directories), "--master", "local[2]"]
     command += ["--settle", str(_SETTLE_S), "--json", str(target.with_suffix(".json")), "--parquet", str(target)]
+    command += options
     answer = subprocess.run(command, capture_output=True, text=True, timeout=_REPORT_S, check=False)
     if answer.returncode:
         raise RuntimeError(f"fanout report {name} ended with {answer.returncode}: {answer.stderr[-2000:]}")

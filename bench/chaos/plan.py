@@ -9,7 +9,18 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["ABOVE", "EDGES", "LEAF", "PRIMARY", "PROXIED", "Fault", "Setting", "draw_faults", "draw_setting"]
+__all__ = [
+    "ABOVE",
+    "EDGES",
+    "LEAF",
+    "PRIMARIES",
+    "PRIMARY",
+    "PROXIED",
+    "Fault",
+    "Setting",
+    "draw_faults",
+    "draw_setting",
+]
 
 PRIMARY = "primary"
 PROXIED = "edge-a"
@@ -19,6 +30,10 @@ LEAF = "leaf"
 """A secondary of the second of them, in some runs."""
 ABOVE = {LEAF: EDGES[1]}
 """What is between a node and the primary."""
+PRIMARIES = ("mosquitto", "fanout")
+"""What the primary can be."""
+_HOP_S = 4.0
+"""How much longer a loss may go unnoticed one hop further below: three heartbeats more, and a busy machine."""
 _PRIMARY_KINDS = {"kill": 4, "kill and wipe": 3, "restart": 2, "stop": 3}
 _EDGE_KINDS = {"kill": 3, "stop": 3, "cut": 3, "black hole": 4, "half open": 2, "cut witness": 1}
 _THROUGH_PROXY = ("cut", "black hole", "half open")
@@ -32,6 +47,7 @@ _STORED = 0.4
 _HAS_LEAF = 0.35
 _FANOUT = 0.3
 _OLD_LINK = 0.4
+_STAMPED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +74,21 @@ class Setting:
     """Of everything that is published."""
     version: int = 5
     """MQTT version of the link behind the proxy; 4 means MQTT 3.1.1, and then properties are not published."""
+    stamped: bool = False
+    """Whether the other secondary stamps what a Mosquitto brings it, for the one below it."""
 
     @property
     def edges(self) -> tuple[str, ...]:
         """The secondaries of the run."""
         return (*EDGES, LEAF) if self.has_leaf else EDGES
+
+    @property
+    def prefix(self) -> str:
+        """What the other secondary puts before `plant/`: nothing where it stamps, for names have to stay as they are.
+
+        What a first-tier node replicates with a prefix is not compared with what is below it.
+        """
+        return "" if self.stamped else "site/"
 
     @property
     def horizon_s(self) -> float:
@@ -82,6 +108,12 @@ class Setting:
         without an answer: after twice the Keep Alive of 5 s.
         """
         return self.horizon_s if self.version == 5 else max(self.horizon_s, 12.0)
+
+    def horizon_of(self, node: str) -> float:
+        """Return the same of any node of the run."""
+        if node in ABOVE:
+            return self.horizon_s + _HOP_S
+        return self.proxied_horizon_s if node == PROXIED else self.horizon_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +135,17 @@ class Fault:
         return f"{self.target}: {self.kind} for {self.outage_s:.1f} s"
 
 
-def draw_setting(draw: random.Random, variety: random.Random) -> Setting:
+def draw_setting(draw: random.Random, variety: random.Random, *, primary_role: str | None = None) -> Setting:
     """Return the configuration of a run.
 
     Args:
         draw: Goes on to decide the faults.
         variety: Decides what was added later, so that a seed keeps its faults.
+        primary_role: One of `PRIMARIES`, whatever is drawn; `fanout` has no limit of its queue. None lets it be drawn.
     """
     setting = _draw_plain_setting(draw)
     is_tight = setting.max_queued_messages > 0
-    return replace(
+    setting = replace(
         setting,
         stored=variety.random() < _STORED,
         has_leaf=variety.random() < _HAS_LEAF,
@@ -120,6 +153,12 @@ def draw_setting(draw: random.Random, variety: random.Random) -> Setting:
         primary_role="fanout" if variety.random() < _FANOUT and not is_tight else "mosquitto",
         version=4 if variety.random() < _OLD_LINK and not is_tight else 5,
     )
+    if primary_role is not None:
+        max_queued_messages = setting.max_queued_messages if primary_role == "mosquitto" else 0
+        setting = replace(setting, primary_role=primary_role, max_queued_messages=max_queued_messages)
+    # Drawn in every run, so that what may be added behind it does not depend on the rest.
+    stamped = variety.random() < _STAMPED
+    return replace(setting, stamped=stamped and setting.has_leaf and setting.primary_role == "mosquitto")
 
 
 def _draw_plain_setting(draw: random.Random) -> Setting:

@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from bench.chaos.client import Client, pack_properties
 from bench.chaos.truth import Truth, Value
@@ -33,6 +34,7 @@ class Publisher:
 
     Attributes:
         sent_total: Messages sent.
+        bursts: Begin, end and number of messages of what it published at one go.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Publisher:
             with_properties: Whether some values have properties, and some expire.
         """
         self.sent_total = 0
+        self.bursts: list[tuple[datetime, datetime, int]] = []
         self._qos = qos
         self._with_properties = with_properties
         self._port = port
@@ -127,10 +130,14 @@ class Publisher:
                 self._tell(f"a burst of {count} ({kind})")
             except TimeoutError:
                 kind, count = "mixed", self._draw.choice((1, 3, 10, 30, 100))
-            for _ in range(count):
-                if not self._may_run.is_set():
-                    return
-                await self._one(client, kind)
+            begin = datetime.now(UTC)
+            try:
+                for _ in range(count):
+                    if not self._may_run.is_set():
+                        return
+                    await self._one(client, kind)
+            finally:
+                self.bursts.append((begin, datetime.now(UTC), count))
 
     async def _one(self, client: Client, kind: str) -> None:
         topic = self._draw.choice(TOPICS)

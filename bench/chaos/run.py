@@ -38,8 +38,6 @@ __all__ = ["Outcome", "run_seed"]
 RESIDENT_BYTES_MAX = 384 << 20
 """More memory than a node with a few hundred topics may ever use, its workers included."""
 _STORED = '[retained]\nstorage = "disc"\n'
-HOP_S = 4.0
-"""How much longer a loss may go unnoticed one hop further below: three heartbeats more, and a busy machine."""
 _READY_S = 60.0
 _EQUAL_S = 60.0
 _STOP_S = 30.0
@@ -49,7 +47,7 @@ _LATE_S = 0.5
 """Longer than this the process of a chaos run may not stand still without being noted."""
 _CANCEL_S = 2.0
 _BEYOND_S = 3600.0
-"""What starting, waiting for readiness, comparing and three reports may take at most, beside the faults."""
+"""What starting, waiting for readiness, comparing and the reports may take at most, beside the faults."""
 _FINDINGS_MAX = 20
 """More of them from the same client, node or report say nothing new."""
 
@@ -77,10 +75,11 @@ class Outcome:
 class _Run:
     """The state of one run."""
 
-    def __init__(self, seed: int, *, scratch: Path, proxy: Proxy, primary: Server) -> None:
-        draw = random.Random(seed)
-        self.setting = draw_setting(draw, _variety(seed))
-        self.outcome = Outcome(seed, self.setting)
+    def __init__(
+        self, seed: int, *, draw: random.Random, setting: Setting, scratch: Path, proxy: Proxy, primary: Server
+    ) -> None:
+        self.setting = setting
+        self.outcome = Outcome(seed, setting)
         self.truth = Truth()
         self.windows: list[Window] = []
         self._draw = draw
@@ -145,26 +144,29 @@ class _Run:
             selector("plant/#"),
             settings=self._link(session_expiry_s=self.setting.session_expiry_s, version=self.setting.version),
         )
-        return Edge(self._node("secondary", PROXIED, links), {"plant": ""}, self.setting.proxied_horizon_s)
+        return Edge(self._node("secondary", PROXIED, links), {"plant": ""}, self.setting.horizon_of(PROXIED))
 
     def _edge_b(self) -> Edge:
         links = link(
             self.primary.port,
-            selector("plant/+/v", prefix="site/"),
+            selector("plant/+/v", prefix=self.setting.prefix),
             selector("office/#", qos=2, exclude=["office/debug/#"]),
             selector("hall/+", qos=0),
-            settings=self._link(on_session_loss=self.setting.on_session_loss),
+            settings=self._link(on_session_loss=self.setting.on_session_loss)
+            + ("stamp_updates = true\n" if self.setting.stamped else ""),
         )
         if self.setting.stored:
             links = _STORED + links
         node = self._node("secondary", EDGES[1], links, settings=f"workers = {self.setting.workers}\n")
-        prefixes = {"plant": "site/", "office": "", "hall": ""}
-        return Edge(node, prefixes, self.setting.horizon_s, frozenset({"hall"}))
+        prefixes = {"plant": self.setting.prefix, "office": "", "hall": ""}
+        return Edge(node, prefixes, self.setting.horizon_of(EDGES[1]), frozenset({"hall"}))
 
     def _leaf(self, above: Edge) -> Edge:
-        links = link(above.node.port, selector("site/#"), selector("office/#", qos=2), settings=self._link())
+        prefix = self.setting.prefix
+        plant = selector(f"{prefix}plant/+/v")  # what the node above selects: the rest would look lost beside the tap
+        links = link(above.node.port, plant, selector("office/#", qos=2), settings=self._link())
         node = self._node("secondary", LEAF, links)
-        return Edge(node, {"plant": "site/", "office": ""}, above.horizon_s + HOP_S)
+        return Edge(node, {"plant": prefix, "office": ""}, self.setting.horizon_of(LEAF))
 
     def _node(self, role: str, name: str, links: str, *, settings: str = "") -> Node:
         return Node(self.scratch, role=role, name=name, links=links, settings=settings)
@@ -209,9 +211,12 @@ class _Run:
             await self.injector.inject(fault)
         finally:
             self.windows.append(Window(fault.target, fault.kind, begin, datetime.now(UTC)))
-            if self.setting.max_queued_messages and (fault.burst or fault.burst_after):
-                # The primary drops what exceeds its queue, for every node.
-                self.windows.append(Window(PRIMARY, "burst", begin, datetime.now(UTC)))
+
+    def overflows(self) -> list[Window]:
+        """Return when the primary may have dropped for every node: bursts as long as its queue, or nearly."""
+        limit = self.setting.max_queued_messages
+        bursts = self.publisher.bursts if limit else []
+        return [Window(PRIMARY, "burst", begin, end) for begin, end, count in bursts if 2 * count >= limit]
 
     async def until_ready(self) -> None:
         """Return when every node is ready; a node that does not get there is a finding."""
@@ -293,7 +298,9 @@ class _Run:
                 self.found(f"{node.name} wrote a traceback: {text[text.index('Traceback') :][:2000]}")
 
 
-async def run_seed(seed: int, *, seconds: float, reports: bool, keep: Path | None = None) -> Outcome:
+async def run_seed(
+    seed: int, *, seconds: float, reports: bool, keep: Path | None = None, primary_role: str | None = None
+) -> Outcome:
     """Run one seed.
 
     Args:
@@ -301,11 +308,12 @@ async def run_seed(seed: int, *, seconds: float, reports: bool, keep: Path | Non
         seconds: For how long faults are injected.
         reports: Whether the reports on the logs are made and judged too; they need Java.
         keep: A directory for all files of the run; None for one that is removed.
+        primary_role: What the primary is, as for `draw_setting`.
 
     Raises:
         TimeoutError: Servers or reports take far longer than anything here may take.
     """
-    async with asyncio.timeout(seconds + _BEYOND_S), _started(seed, keep=keep) as run:
+    async with asyncio.timeout(seconds + _BEYOND_S), _started(seed, keep=keep, primary_role=primary_role) as run:
         tasks = [
             asyncio.create_task(each)
             for each in (
@@ -340,8 +348,11 @@ async def run_seed(seed: int, *, seconds: float, reports: bool, keep: Path | Non
             "resident_mib_max": max(edge.resident_bytes_max for edge in run.edges) >> 20,
         }
         if reports:
-            logs = [node.log_directory for node in run.nodes]
-            figures, unexplained = await asyncio.to_thread(explain, logs, run.windows, scratch=run.scratch)
+            logs = {node.name: node.log_directory for node in run.nodes}
+            windows = [*run.windows, *run.overflows()]
+            figures, unexplained = await asyncio.to_thread(
+                explain, logs, windows, setting=run.setting, scratch=run.scratch
+            )
             outcome.figures |= figures
             for each in unexplained:
                 run.found(f"unexplained: {each}")
@@ -349,7 +360,7 @@ async def run_seed(seed: int, *, seconds: float, reports: bool, keep: Path | Non
 
 
 @asynccontextmanager
-async def _started(seed: int, *, keep: Path | None) -> AsyncIterator[_Run]:
+async def _started(seed: int, *, keep: Path | None, primary_role: str | None) -> AsyncIterator[_Run]:
     """Give a run whose servers have started and whose primary has a value at every topic; end them all afterwards."""
     async with AsyncExitStack() as ends:
         if keep is None:
@@ -357,11 +368,13 @@ async def _started(seed: int, *, keep: Path | None) -> AsyncIterator[_Run]:
         else:
             scratch = keep / f"seed-{seed}"
             scratch.mkdir(parents=True)
-        primary = _primary(draw_setting(random.Random(seed), _variety(seed)), scratch)
+        draw = random.Random(seed)
+        setting = draw_setting(draw, random.Random(seed + 2_000_000), primary_role=primary_role)
+        primary = _primary(setting, scratch)
         ends.callback(primary.stop)
         await asyncio.to_thread(primary.start, deadline_s=START_S)
         proxy = await ends.enter_async_context(Proxy(primary.port))
-        run = _Run(seed, scratch=scratch, proxy=proxy, primary=primary)
+        run = _Run(seed, draw=draw, setting=setting, scratch=scratch, proxy=proxy, primary=primary)
         await run.publisher.load()
         await learn_truth(primary, run.truth, since=time.monotonic())
         run.publisher.resume()
@@ -374,10 +387,6 @@ async def _started(seed: int, *, keep: Path | None) -> AsyncIterator[_Run]:
         await asyncio.gather(*(asyncio.to_thread(node.start, deadline_s=START_S) for node in others))
         await run.until_ready()
         yield run
-
-
-def _variety(seed: int) -> random.Random:
-    return random.Random(seed + 2_000_000)
 
 
 def _primary(setting: Setting, scratch: Path) -> Server:

@@ -176,10 +176,19 @@ class RowEncoder:
         self._constants: dict[tuple[pa.DataType, object], Column] = {}
 
     def updates(self, rows: Iterable[UpdateRows]) -> list[pa.RecordBatch]:
-        """Return record batches of `schema.UPDATES`, one for each source, link epoch and phase."""
-        groups: dict[tuple[LogSource, int, Phase], _Group] = {}
+        """Return record batches of `schema.UPDATES`, one for each source, link epoch and phase.
+
+        Where stamped updates of two phases take turns, there is one for each turn: a copy says how new a topic's value
+        is, so it may make stale what came behind it, and nothing in front of it.
+        """
+        groups: dict[tuple[LogSource, int, Phase, int], _Group] = {}
+        turns: dict[tuple[LogSource, int], tuple[Phase, int]] = {}
         for source, link_epoch, phase, updates, kinds, flags, first_log_pos in rows:
-            group = groups.setdefault((source, link_epoch, phase), _Group())
+            phase_before, turn = turns.setdefault((source, link_epoch), (phase, 0))
+            if phase is not phase_before and any(map(_stamp, updates)):  # expired values, which have none, take no turn
+                turn += 1
+                turns[source, link_epoch] = phase, turn
+            group = groups.setdefault((source, link_epoch, phase, turn), _Group())
             if flags is not None:
                 group.flags.append((len(group.updates), flags))
             group.updates += updates
@@ -187,7 +196,9 @@ class RowEncoder:
             # Times do not go back inside a batch, so equal ends mean one time, as there nearly always is.
             received_ns = updates[0][5]
             group.runs.append((first_log_pos, len(updates), received_ns if updates[-1][5] == received_ns else None))
-        return [self._batch(source, link_epoch, phase, group) for (source, link_epoch, phase), group in groups.items()]
+        return [
+            self._batch(source, link_epoch, phase, group) for (source, link_epoch, phase, _), group in groups.items()
+        ]
 
     def events(self, rows: Sequence[EventRow]) -> pa.RecordBatch:
         """Return one record batch of `schema.EVENTS`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from typing import Any
 import pytest
 
 from bench.chaos.client import Message, pack_properties, read_retained
-from bench.chaos.explain import Window
-from bench.chaos.plan import draw_faults, draw_setting
+from bench.chaos.explain import Evidence, Window, judge
+from bench.chaos.plan import Setting, draw_faults, draw_setting
 from bench.chaos.probe import Edge, differences
 from bench.chaos.truth import Truth, Value
 from bench.chaos.witness import Witness
@@ -55,6 +56,27 @@ def test_a_seed_decides_everything() -> None:
 
     assert drawn(7) == drawn(7)
     assert drawn(7) != drawn(8)
+
+
+@pytest.mark.parametrize("primary_role", ["mosquitto", "fanout"])
+def test_a_primary_that_is_asked_for_replaces_the_one_that_was_drawn(primary_role: str) -> None:
+    """In every run, with the same faults; only a Mosquitto has a short queue, and a node that stamps beside it."""
+    stamped = set()
+    for seed in range(40):
+        draws = random.Random(seed), random.Random(seed)
+        asked = draw_setting(draws[0], random.Random(seed), primary_role=primary_role)
+        drawn = draw_setting(draws[1], random.Random(seed))
+        assert asked.primary_role == primary_role
+        assert asked.has_leaf == drawn.has_leaf
+        assert draw_faults(draws[0], asked.edges) == draw_faults(draws[1], drawn.edges)
+        if primary_role == drawn.primary_role:
+            assert asked == drawn
+        stamped.add(asked.stamped)
+        if asked.stamped:
+            assert asked.has_leaf
+        if primary_role == "fanout":
+            assert (asked.max_queued_messages, asked.stamped) == (0, False)
+    assert (True in stamped) == (primary_role == "mosquitto")
 
 
 # --- the truth ---
@@ -265,19 +287,110 @@ async def test_witness_does_not_take_a_session_for_its_own_that_it_was_not_told_
 # --- the faults and the reports ---
 
 
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+END = BEGIN + timedelta(seconds=5)
+LATER = END + timedelta(minutes=1)
+PLAIN = replace(draw_setting(random.Random(17), random.Random(17)), max_queued_messages=0, version=5)
+TIGHT = replace(PLAIN, max_queued_messages=20, audit_interval_s=3.0)
+CUT = Window("edge-a", "cut", BEGIN, END)
+CAUSES = {"restart": 0, "new_epoch": 0, "resumed": 0, "away": 0, "audit": 0, "upstream": 0, "live": 0}
+
+
+def document(*, stamped: bool = False, node: str = "edge-a", gaps: int = 0, absent: int = 0, **causes: int) -> Any:
+    """Return a report on completeness of one node, with as many missing updates as the causes add up to."""
+    figures = {"missing": sum(causes.values()), "causes": CAUSES | causes}
+    target = {
+        "node": node,
+        "filter": "plant/#",
+        "stamped": figures if stamped else None,
+        "unstamped": None if stamped else figures,
+        "final": {"different": 0, "absent": absent, "extra": 0},
+    }
+    return {"logs": [{"node": node, "gaps": gaps, "absent_rows": 0}], "targets": [target]}
+
+
+def missing_row(cause: str, **changes: Any) -> dict[str, Any]:
+    """Return a row of the table `missing`, of an update that was lost within the cut."""
+    return {"node": "edge-a", "topic": "plant/1/v", "origin": BEGIN, "known": True, "cause": cause} | changes
+
+
+def epoch_row(begin: datetime, **changes: Any) -> dict[str, Any]:
+    """Return a row of the table `snapshots`."""
+    return {"node": "edge-a", "node_epoch": 1, "begin": begin} | changes
+
+
+def stall_row(at: datetime, *, node: str = "edge-a") -> dict[str, Any]:
+    """Return a row of the table `stalls`."""
+    return {"node": node, "topic": "plant/1/v", "first_lacking": at}
+
+
+def judged(setting: Setting = PLAIN, **tables: Any) -> list[str]:
+    """Return what is found in these tables, of a run in which one secondary was cut off once."""
+    evidence = {"documents": [], "missing": [], "snapshots": [], "stalls": [], **tables}
+    return judge(Evidence(**evidence), [CUT], setting=setting)
+
+
 def test_a_fault_explains_what_follows_it_where_it_was() -> None:
-    """For a while, at its own node; a fault of the primary at every node."""
-    begin = datetime(2026, 1, 1, tzinfo=UTC)
-    end = begin + timedelta(seconds=5)
-    cut, kill = Window("edge-a", "cut", begin, end), Window("primary", "kill", begin, end)
-    assert cut.explains("edge-a", end + timedelta(seconds=10))
-    assert not cut.explains("edge-b", end)
-    assert not cut.explains("edge-a", begin - timedelta(seconds=1))
-    assert not cut.explains("edge-a", end + timedelta(minutes=1))
-    assert kill.explains("edge-b", end)
-    above = Window("edge-b", "kill", begin, end)
-    assert above.explains("leaf", end)
-    assert not above.explains("edge-a", end)
+    """For as long as it may go unnoticed, at its own node; a fault of the primary at every node."""
+    cut, kill = CUT, Window("primary", "kill", BEGIN, END)
+    for window, node, at, explained in (
+        (cut, "edge-a", END + timedelta(seconds=3), True),
+        (cut, "edge-a", END + timedelta(seconds=5), False),
+        (cut, "edge-a", BEGIN - timedelta(seconds=1), False),
+        (cut, "edge-b", END, False),
+        (kill, "edge-b", END, True),
+        (Window("edge-b", "kill", BEGIN, END), "leaf", END, True),
+        (Window("edge-b", "kill", BEGIN, END), "edge-a", END, False),
+        (Window("edge-a", "cut witness", BEGIN, END), "edge-a", END, False),
+    ):
+        assert window.explains(node, at, horizon_s=4.0) is explained
+
+
+def test_an_update_lost_while_live_is_found_without_stamps() -> None:
+    """By its lower bound alone: no row says when it was, and no fault excuses it."""
+    assert judged(documents=[document(resumed=3)]) == []
+    assert judged(documents=[document(resumed=3, live=2)]) == [
+        "edge-a plant/# lost 2 updates at least while it was live"
+    ]
+
+
+def test_a_primary_that_drops_silently_explains_what_is_lost_while_live() -> None:
+    """Its queue is short; below a node that stamps it explains nothing."""
+    assert judged(TIGHT, documents=[document(live=2)]) == []
+    lost = [missing_row("live", node="leaf")]
+    assert len(judged(TIGHT, documents=[document(stamped=True, node="leaf", live=1)], missing=lost)) == 1
+
+
+def test_an_update_lost_while_live_is_found_by_its_stamp() -> None:
+    """Within the time of a fault too, for then the log says what the link was doing; not where the log has a gap."""
+    explained = [missing_row("new_epoch"), missing_row("upstream"), missing_row("live", known=False)]
+    assert judged(documents=[document(stamped=True, new_epoch=1, upstream=1, live=1)], missing=explained) == []
+    (found,) = judged(documents=[document(stamped=True, live=1)], missing=[missing_row("live")])
+    assert found == "edge-a lost an update of plant/1/v at 00:00:00.000000 while it was live"
+
+
+def test_an_epoch_needs_a_fault_unless_it_is_the_first_of_its_process() -> None:
+    """A kill leaves another process, which begins one."""
+    rows = [epoch_row(BEGIN - timedelta(minutes=1)), epoch_row(END), epoch_row(LATER, node_epoch=2)]
+    assert judged(snapshots=rows) == []
+    (found,) = judged(snapshots=[*rows, epoch_row(LATER, node_epoch=2)])
+    assert found == "an epoch of edge-a began at 00:01:05.000000 without a fault"
+
+
+def test_a_stalled_topic_needs_a_fault() -> None:
+    """At its node, or above."""
+    assert judged(stalls=[stall_row(BEGIN)]) == []
+    assert judged(stalls=[stall_row(LATER)]) == ["plant/1/v stalled at edge-a from 00:01:05.000000 on without a fault"]
+    assert len(judged(stalls=[stall_row(BEGIN, node="edge-b")])) == 1
+
+
+def test_gaps_and_final_values_are_judged_once() -> None:
+    """A gap needs a kill; final values have to be equal whatever happened; a log counts once, whoever refers to it."""
+    found = judged(documents=[document(gaps=1), document(gaps=1, absent=2)])
+    assert found == [
+        "the log of edge-a has 1 gaps after 0 kills",
+        "final values of edge-a plant/#: {'different': 0, 'absent': 2, 'extra': 0}",
+    ]
 
 
 # --- the client ---

@@ -193,6 +193,26 @@ def test_flags_of_the_caller_and_of_the_stamps_are_joined() -> None:
     assert (source.duplicates_total, source.stale_total) == (2, 1)
 
 
+def test_stamps_are_looked_at_in_the_order_of_the_log_whatever_the_phase() -> None:
+    """A copy makes what came behind it stale, and nothing in front of it, also where both phases come again."""
+    source = LogSource("plant", ())
+
+    def rows(position: int, phase: Phase, sequence: int | None) -> UpdateRows:
+        stamp = None if sequence is None else Stamp("p", EPOCH, sequence, EPOCH)
+        return make_rows([make_update(b"a", stamp=stamp)], source=source, first_log_pos=position, phase=phase)
+
+    frame = (
+        rows(1, Phase.AUDIT, None),  # a value that expired
+        rows(2, Phase.LIVE, 5),
+        rows(3, Phase.AUDIT, 7),
+        rows(4, Phase.LIVE, 6),
+        rows(5, Phase.AUDIT, 7),
+        rows(6, Phase.LIVE, 8),
+    )
+    assert [row["flags"] for row in encoded(*frame)] == [0, 0, 0, FLAG_STALE, 0, 0]
+    assert source.stale_total == 1
+
+
 def test_what_the_node_stamped_itself_has_no_flags() -> None:
     """A node's own sequence is not examined."""
     updates = [make_update(b"a", stamp=Stamp("edge-1", EPOCH, 1, EPOCH))] * 2
