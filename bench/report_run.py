@@ -1,6 +1,6 @@
 """One report in a process of its own, as `fanout report` makes it, and what Spark says that it cost.
 
-`python -m bench.report_run completeness|lag OUT_DIR LOG_DIR...` writes `OUT_DIR/report.json` and `OUT_DIR/cost.json`.
+`python -m bench.report_run completeness|lag|all OUT_DIR LOG_DIR...` writes `report.json` and `cost.json` in `OUT_DIR`.
 Memory is the highest resident set of this process and of the JVM together.
 """
 
@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fanout.replog.reading import stage
 from fanout.reports.entry import run_completeness, run_lag, run_settings
@@ -66,7 +66,8 @@ def make_report(name: str, out: Path, directories: list[Path]) -> Cost:
             if name == "lag":
                 run_lag(files, json_path=json_path)
             else:
-                run_completeness(files, settle_s=SETTLE_S, depth=DEPTH, json_path=json_path)
+                kind: Literal["all", "completeness"] = "all" if name == "all" else "completeness"
+                run_completeness(files, name=kind, settle_s=SETTLE_S, depth=DEPTH, json_path=json_path)
             seconds = read_s + time.monotonic() - begin
             jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
             peak_bytes = _peak_bytes("self") + _peak_bytes(str(jvm))

@@ -1,4 +1,4 @@
-"""Completeness and lag reports on synthetic logs with known faults: every number checked, time, memory and shuffle."""
+"""Reports on synthetic logs with known faults: every number checked, time, memory and shuffle."""
 
 from __future__ import annotations
 
@@ -19,11 +19,18 @@ from bench.synthetic_truth import differences, figures
 __all__ = ["add_arguments", "run"]
 
 _SETTLE_US = round(SETTLE_S * 1e6)
+_REPORTS = ("completeness", "lag", "all")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--rows", default="1000000,10000000", help="rows of all four logs (1000000,10000000)")
+    parser.add_argument(
+        "--reports",
+        type=_reports_named,
+        default="completeness,lag",
+        help=f"which, of {', '.join(_REPORTS)} (completeness,lag); of all, what completeness has is compared",
+    )
     parser.add_argument("--scratch", type=Path, help="where logs are written; 15 bytes a row (the temporary directory)")
     parser.add_argument("--seed", type=int, default=1, help="of the random faults (1)")
 
@@ -52,7 +59,7 @@ def _reports(rows: int, arguments: argparse.Namespace, scratch: Path) -> list[Ro
     del published, logs
     print(f"{logged:,} rows, {log_bytes / logged:.1f} bytes each, written in {written_s:.1f} s", file=sys.stderr)
     found: list[Row] = []
-    for name in ("completeness", "lag"):
+    for name in arguments.reports:
         costs: list[Cost] = []
         wrong: list[str] = []
         for _ in range(arguments.runs):
@@ -80,9 +87,16 @@ def _reports(rows: int, arguments: argparse.Namespace, scratch: Path) -> list[Ro
     return found
 
 
+def _reports_named(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if not set(names) <= set(_REPORTS):
+        raise argparse.ArgumentTypeError(f"{text!r} are not all of {', '.join(_REPORTS)}")
+    return names
+
+
 def _part(truth: dict[str, Any], name: str) -> dict[str, Any]:
     lag = ("logs", "propagation", "over_time", "heartbeat", "clocks", "ready")
-    return truth if name == "completeness" else {part: truth[part] for part in lag}
+    return {part: truth[part] for part in lag} if name == "lag" else truth
 
 
 def _report(name: str, scratch: Path, directories: list[Path]) -> tuple[Cost, dict[str, Any]]:

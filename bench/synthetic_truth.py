@@ -10,6 +10,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,8 @@ def figures(published: Published, logs: Sequence[Log], *, settle_us: int) -> dic
             sum(target.finals(wanted)[name] for name in ("different", "absent", "extra")) for target in targets
         ),
         "prefixes": {place: _prefixes(published, target) for place, target in places.items()},
+        "prefix_map": _prefix_map(published, targets),
+        "complete_over_time": {log.node: _complete_over_time(published, log, targets, width) for log in nodes},
         "propagation": {(log.node, name): found for log in nodes for name, found in _propagation(published, log)},
         "over_time": {log.node: _over_time(published, log, width) for log in nodes},
         "heartbeat": {log.node: _distribution(_heartbeats(log)) for log in nodes},
@@ -207,6 +210,14 @@ def differences(truth: dict[str, Any], report: dict[str, Any]) -> tuple[int, lis
         "missing": (report["missing"] or {}).get("total"),
         "differing": (report["differing"] or {}).get("total"),
         "prefixes": {},
+        "prefix_map": {
+            one["prefix"]: {node["node"]: _counts(node) for node in one["nodes"]}
+            for one in (report["prefix_map"] or {}).get("listed", ())
+        },
+        "complete_over_time": {
+            one["node"]: {datetime.fromisoformat(point["at"]): _counts(point) for point in one["points"]}
+            for one in (report["over_time"] or {}).get("series", ())
+        },
         "propagation": {tuple(one[name] for name in place): one["lag"] for one in lag["propagation"]},
         "over_time": {one["node"]: [_point(point) for point in one["points"]] for one in lag["over_time"]},
         "heartbeat": {one["node"]: one["lag"] for one in lag["heartbeat"]},
@@ -214,8 +225,7 @@ def differences(truth: dict[str, Any], report: dict[str, Any]) -> tuple[int, lis
         "ready": {one["node"]: [one[name] for name in _READY] for one in report["ready"]["links"]},
     }
     for one in (report["prefixes"] or {}).get("listed", ()):
-        numbers = [one[name] for name in ("expected", "missing", "unknown")]
-        said["prefixes"].setdefault((one["node"], one["filter"]), {})[one["prefix"]] = numbers
+        said["prefixes"].setdefault((one["node"], one["filter"]), {})[one["prefix"]] = _counts(one)
     pairs = list(_leaves(truth, {part: said[part] for part in truth}, ""))
     return len(pairs), [f"{path}: {got!r}, and {true!r} is true" for path, true, got in pairs if true != got]
 
@@ -316,6 +326,42 @@ def _prefixes(published: Published, target: _Target) -> dict[str, list[int]]:
         for mask in (target.settled, target.missing, target.unknown)
     ]
     return {p: [int(count[n]) for count in counts] for p, n in numbers.items() if counts[0][n]}
+
+
+def _prefix_map(published: Published, targets: Sequence[_Target]) -> dict[str, dict[str, list[int]]]:
+    """Return the counts of each prefix at each node, over the node's selectors."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for target in targets:
+        for prefix, counts in _prefixes(published, target).items():
+            nodes = found.setdefault(prefix, {})
+            so_far = nodes.get(target.log.node, [0] * len(counts))
+            nodes[target.log.node] = [one + more for one, more in zip(so_far, counts, strict=True)]
+    return found
+
+
+def _complete_over_time(
+    published: Published, log: Log, targets: Sequence[_Target], width: int
+) -> dict[datetime, list[int]]:
+    """Return the counts of each window in which a node had to get something, by the window's begin."""
+    windows = published.origin // width
+    first = int(windows.min())
+    counts = [
+        sum(
+            np.bincount(windows[getattr(target, name)] - first, minlength=int(windows.max()) - first + 1)
+            for target in targets
+            if target.log is log
+        )
+        for name in ("settled", "missing", "unknown")
+    ]
+    return {
+        datetime.fromtimestamp((first + number) * width // 1_000_000, UTC): [int(one) for one in row]
+        for number, row in enumerate(np.stack(counts, axis=1))
+        if row[0]
+    }
+
+
+def _counts(one: dict[str, Any]) -> list[int]:
+    return [one[name] for name in ("expected", "missing", "unknown")]
 
 
 def _lags(published: Published, log: Log) -> tuple[Ints, Ints, npt.NDArray[np.int32]]:
