@@ -12,7 +12,15 @@ from typing import Literal
 
 from pydantic import AwareDatetime
 
-from fanout.reports.figures import FinalFigures, LagFigures, Listed, StampedFigures, UnstampedFigures, Value
+from fanout.reports.figures import (
+    Distribution,
+    FinalFigures,
+    LagFigures,
+    Listed,
+    StampedFigures,
+    UnstampedFigures,
+    Value,
+)
 from fanout.reports.findings import ConvergenceSection, SnapshotSection, StallSection, TrafficSection
 from fanout.reports.scope import Basis, ReferenceKind
 
@@ -325,12 +333,7 @@ class PrefixLag(Value):
     link: str
     stamped_by: str
     prefix: str
-    rows: int
-    least_us: int
-    p50_us: int
-    p95_us: int
-    p99_us: int
-    most_us: int
+    lag: Distribution
 
 
 class LagSection(Value):

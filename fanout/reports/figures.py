@@ -185,8 +185,8 @@ class Cumulative(Value):
     rows: int
 
 
-class LagFigures(Value):
-    """A distribution: counts are exact, percentiles within 2.2 per cent, the extremes exact."""
+class Distribution(Value):
+    """How long something took: counts are exact, percentiles within 2.2 per cent, the extremes exact."""
 
     rows: int
     least_us: int
@@ -194,4 +194,9 @@ class LagFigures(Value):
     p95_us: int
     p99_us: int
     most_us: int
+
+
+class LagFigures(Distribution):
+    """A distribution, and its shape."""
+
     cumulative: tuple[Cumulative, ...]

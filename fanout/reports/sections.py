@@ -25,7 +25,7 @@ from fanout.reports.document import (
     ReadySummary,
     RoundTrip,
 )
-from fanout.reports.figures import Cumulative, LagFigures, Listed, time_of
+from fanout.reports.figures import Cumulative, Distribution, LagFigures, Listed, time_of
 from fanout.reports.log_files import LogFiles
 from fanout.reports.parquet import ParquetTables
 from fanout.reports.reading import Tables, collect_rows
@@ -124,10 +124,7 @@ def _by_prefix(tables: Tables, *, window: AskedWindow, depth: int, list_limit: i
                 link=row["link"],
                 stamped_by=row["stamp_primary"],
                 prefix=row["prefix"],
-                rows=row["rows"],
-                least_us=row["least_us"],
-                most_us=row["most_us"],
-                **_values(row),
+                lag=Distribution(rows=row["rows"], least_us=row["least_us"], most_us=row["most_us"], **_values(row)),
             )
             for row in collect_rows(slowest)
         )

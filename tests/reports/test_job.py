@@ -624,7 +624,7 @@ def test_the_slowest_prefixes_are_listed(spark: SparkSession, tmp_path: Path) ->
     lag = make_lag_report(spark, files, depth=2, list_limit=3, progress=lambda stage: None).lag
     assert lag.prefixes is not None
     assert lag.prefixes.total == 4
-    figures = [(p.node, p.stamped_by, p.prefix, p.rows, p.least_us, p.most_us) for p in lag.prefixes.listed]
+    figures = [(p.node, p.stamped_by, p.prefix, p.lag.rows, p.lag.least_us, p.lag.most_us) for p in lag.prefixes.listed]
     assert figures == [
         ("far", "hub", "plant/a", 50, 100, 2_000_000),
         ("edge", "hub", "plant/b", 50, 500_000, 500_098),
@@ -632,7 +632,7 @@ def test_the_slowest_prefixes_are_listed(spark: SparkSession, tmp_path: Path) ->
     ]
     whole = make_lag_report(spark, files, depth=1, list_limit=9, progress=lambda stage: None).lag
     assert whole.prefixes is not None
-    assert {p.node: (p.prefix, p.rows) for p in whole.prefixes.listed} == {
+    assert {p.node: (p.prefix, p.lag.rows) for p in whole.prefixes.listed} == {
         "edge": ("plant", 100),
         "far": ("plant", 100),
     }

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from fanout.reports.document import Report
+from fanout.reports.figures import Distribution
 from fanout.reports.render.table import PLACE, Cell, Column, Table, build, count_cell
 from fanout.reports.render.wording import NOTHING, count, duration, printable, seconds, timestamp
 
 __all__ = ["attempts", "clocks", "heartbeat", "logs", "propagation", "ready", "slowest_prefixes"]
+
+
+_TIMES = tuple(Column(name) for name in ("least", "p50", "p95", "p99", "most"))
 
 
 def propagation(report: Report) -> Table:
@@ -15,11 +19,7 @@ def propagation(report: Report) -> Table:
         *PLACE,
         Column("stamped by", numeric=False),
         Column("updates"),
-        Column("least"),
-        Column("p50"),
-        Column("p95"),
-        Column("p99"),
-        Column("most"),
+        *_TIMES,
     )
     rows = [
         (
@@ -28,8 +28,7 @@ def propagation(report: Report) -> Table:
             Cell(printable(p.filter)),
             Cell(printable(p.stamped_by)),
             Cell(count(p.lag.rows)),
-            Cell(duration(p.lag.least_us), "fair" if p.lag.least_us < 0 else ""),
-            *(Cell(duration(value)) for value in (p.lag.p50_us, p.lag.p95_us, p.lag.p99_us, p.lag.most_us)),
+            *_times(p.lag),
         )
         for p in report.lag.propagation
     ]
@@ -56,11 +55,7 @@ def slowest_prefixes(report: Report) -> Table:
         Column("stamped by", numeric=False),
         Column("prefix", numeric=False),
         Column("updates"),
-        Column("least"),
-        Column("p50"),
-        Column("p95"),
-        Column("p99"),
-        Column("most"),
+        *_TIMES,
     )
     found = report.lag.prefixes
     rows = [
@@ -69,8 +64,8 @@ def slowest_prefixes(report: Report) -> Table:
             Cell(printable(p.link)),
             Cell(printable(p.stamped_by)),
             Cell(printable(p.prefix)),
-            Cell(count(p.rows)),
-            *(Cell(duration(value)) for value in (p.least_us, p.p50_us, p.p95_us, p.p99_us, p.most_us)),
+            Cell(count(p.lag.rows)),
+            *_times(p.lag),
         )
         for p in (found.listed if found is not None else ())
     ]
@@ -84,21 +79,14 @@ def heartbeat(report: Report) -> Table:
     columns = (
         *PLACE[:2],
         Column("heartbeats"),
-        Column("least"),
-        Column("p50"),
-        Column("p95"),
-        Column("p99"),
-        Column("most"),
+        *_TIMES,
     )
     rows = [
         (
             Cell(printable(h.node)),
             Cell(printable(h.link)),
             Cell(count(h.lag.rows)),
-            *(
-                Cell(duration(value))
-                for value in (h.lag.least_us, h.lag.p50_us, h.lag.p95_us, h.lag.p99_us, h.lag.most_us)
-            ),
+            *_times(h.lag),
         )
         for h in report.lag.heartbeat
     ]
@@ -224,3 +212,11 @@ def logs(report: Report) -> Table:
     ]
     note = "By each node's own clock. Open: the log does not end with a stop in good order."
     return build("logs", "The logs", columns, rows, note)
+
+
+def _times(lag: Distribution) -> tuple[Cell, ...]:
+    """Return the cells of `_TIMES`; a negative time is one of two clocks that differ."""
+    rest = (lag.p50_us, lag.p95_us, lag.p99_us, lag.most_us)
+    return Cell(duration(lag.least_us), "fair" if lag.least_us < 0 else ""), *(
+        Cell(duration(time_us)) for time_us in rest
+    )
