@@ -182,7 +182,7 @@ class Comparison:
         logged = rows.target_rows(self._updates, spark=self._spark, scope=self._scope, targets=targets).join(
             sf.broadcast(spans), on="target", how="inner"
         )
-        got = multisets.node_multiset(logged, settle_us=self._scope.settle_us)
+        got = multisets.node_multiset(logged)
         differences = multisets.value_differences(seen, nodes=got)
         by_topic = multisets.sum_by_topic(differences).persist()
         try:

@@ -54,10 +54,11 @@ def reference_rows(
 
 
 def journeys(events: DataFrame, *, spans: DataFrame, spark: SparkSession, scope: Scope) -> DataFrame:
-    """Return how long before its span a target's first updates may have been published, and how long after it come.
+    """Return which rows of either side may be updates that the other side has in a target's span.
 
-    A link that was away gets what was kept for it when it is back, however late. A heartbeat that came back proves
-    that everything in front of it has come, and a link that holds everything gets nothing that is older.
+    A link that was away gets what was kept for it when it is back, however late, be it the node's or the reference's. A
+    heartbeat that came back proves that everything in front of it has come, and a link that holds everything gets
+    nothing that is older.
 
     Args:
         events: The rows of `events`.
@@ -66,31 +67,56 @@ def journeys(events: DataFrame, *, spans: DataFrame, spark: SparkSession, scope:
         scope: The scope of the report.
 
     Returns:
-        One row for each target: target, published_after_us, came_until_us.
+        One row for each target: target, seen_after_us, seen_until_us, got_after_us, got_until_us.
     """
     links: list[tuple[object, ...]] = [
-        (target.id, target.node, target.link, target.held_from_us, target.covered_from_us) for target in scope.targets
+        (target.id, target.node, target.link, target.held_from_us, False) for target in scope.targets
     ]
-    places = small_frame(
-        spark, links, schema="target int, node string, link string, held_from_us bigint, covered_from_us bigint"
+    links += (
+        (target.id, source.node, source.link, scope.groups[target.group].from_us, True)
+        for target in scope.targets
+        for source in scope.sources
+        if source.group == target.group and source.link
     )
+    places = small_frame(
+        spark, links, schema="target int, node string, link string, held_from_us bigint, above boolean"
+    )
+    span = sf.broadcast(spans.select("target", "covered_from_us", "settled_until_us"))
+    place = ["target", "node", "link", "above"]
     at_us = sf.unix_micros("at")
     sent_us = at_us - sf.col("lag_us")
-    heard = events.where((sf.col("event") == "heartbeat") & sf.col("lag_us").isNotNull())
-    found = (
-        heard.join(sf.broadcast(places), on=["node", "link"], how="inner")
-        .join(sf.broadcast(spans.select("target", "settled_until_us")), on="target", how="inner")
-        .groupBy("target")
+    heard = (
+        events.where((sf.col("event") == "heartbeat") & sf.col("lag_us").isNotNull())
+        .join(sf.broadcast(places), on=["node", "link"], how="inner")
+        .join(span, on="target", how="inner")
+        .groupBy(*place)
         .agg(
             sf.max(sf.when(at_us <= sf.col("covered_from_us"), sent_us)).alias("sent_us"),
             sf.min(sf.when(sent_us > sf.col("settled_until_us") + scope.settle_us, at_us)).alias("came_us"),
         )
     )
-    published_us = sf.least("covered_from_us", sf.greatest("held_from_us", "sent_us"))
-    return places.join(found, on="target", how="left").select(
+    # What a link brought within the span was published in between these, and what was published then it brought.
+    begin_us = sf.least("covered_from_us", sf.greatest("held_from_us", "sent_us")) - scope.settle_us
+    end_us = sf.coalesce(sf.col("came_us") + scope.settle_us, sf.lit(NEVER_US))
+    above = sf.col("above")
+    bounds = (
+        places.join(span, on="target", how="inner")
+        .join(heard, on=place, how="left")
+        .groupBy("target", "covered_from_us", "settled_until_us")
+        .agg(
+            sf.min(sf.when(~above, begin_us)).alias("seen_after_us"),
+            sf.max(sf.when(above, end_us)).alias("seen_until_us"),
+            sf.min(sf.when(above, begin_us)).alias("got_after_us"),
+            sf.max(sf.when(~above, end_us)).alias("got_until_us"),
+        )
+    )
+    # What was published at the reference itself it logged at once.
+    return bounds.select(
         "target",
-        (published_us - scope.settle_us).alias("published_after_us"),
-        sf.coalesce(sf.col("came_us") + scope.settle_us, sf.lit(NEVER_US)).alias("came_until_us"),
+        "seen_after_us",
+        sf.coalesce("seen_until_us", sf.col("settled_until_us") + scope.settle_us).alias("seen_until_us"),
+        sf.coalesce("got_after_us", sf.col("covered_from_us") - scope.settle_us).alias("got_after_us"),
+        "got_until_us",
     )
 
 
@@ -108,32 +134,22 @@ def reference_multiset(rows: DataFrame, *, scope: Scope, gaps: bool) -> DataFram
         One row for each (target, topic, digest): seen_sure, seen_all, and seen_doubtful, those that fell into
         a gap of the target's log.
     """
-    by_source = rows.groupBy("target", "node", "link", "topic", "digest").agg(
-        *_counts(
-            "seen",
-            after_us=sf.col("published_after_us"),
-            until_us=sf.col("settled_until_us") + scope.settle_us,
-            gaps=gaps,
-        )
-    )
+    by_source = rows.groupBy("target", "node", "link", "topic", "digest").agg(*_counts("seen", gaps=gaps))
     if scope.reference.kind != "union":
         return by_source.select(*_KEY, *_SEEN)
     return by_source.groupBy(*_KEY).agg(*(sf.max(name).alias(name) for name in _SEEN))
 
 
-def node_multiset(rows: DataFrame, *, settle_us: int) -> DataFrame:
+def node_multiset(rows: DataFrame) -> DataFrame:
     """Return how often each target logged each value.
 
     Args:
         rows: The nodes' rows by target, with the target's spans and `journeys`.
-        settle_us: The settle horizon.
 
     Returns:
         One row for each (target, topic, digest): got_sure, got_all.
     """
-    after_us = sf.col("covered_from_us") - settle_us
-    counts = _counts("got", after_us=after_us, until_us=sf.col("came_until_us"), gaps=False)
-    return rows.groupBy(*_KEY).agg(*counts).select(*_KEY, *_GOT)
+    return rows.groupBy(*_KEY).agg(*_counts("got", gaps=False)).select(*_KEY, *_GOT)
 
 
 def value_differences(reference: DataFrame, *, nodes: DataFrame) -> DataFrame:
@@ -217,10 +233,10 @@ def count_causes(differences: DataFrame, *, rows: DataFrame, absences: DataFrame
     )
 
 
-def _counts(name: str, *, after_us: Column, until_us: Column, gaps: bool) -> tuple[Column, ...]:
+def _counts(name: str, *, gaps: bool) -> tuple[Column, ...]:
     at_us = sf.unix_micros("applied")
     # Wider on both sides by as much as clocks may differ and an update may be under way.
-    near = (at_us > after_us) & (at_us <= until_us)
+    near = (at_us > sf.col(f"{name}_after_us")) & (at_us <= sf.col(f"{name}_until_us"))
     sure = _sure(at_us)
     doubtful = in_gap(at_us) if gaps else sf.lit(False)
     return (
