@@ -22,18 +22,13 @@ SAMPLE_TOPICS = 2_000
 _SPREAD = 8
 """From so many places of the sample a branch is asked for."""
 _LIMIT_MIN = 100
-"""Smaller counts are too common to be suspicious, all but one."""
-_BIFROMQ = 10
-"""The limit that BifroMQ has unless it is set (`RetainMessageMatchLimit`); MQTTnet's is 250."""
+"""Smaller counts are too common to be suspicious, although one broker is said to have a limit of 10 (0003)."""
 
 
 def is_likely_limit(count: int) -> bool:
-    """Say whether limits are set to such a count.
-
-    Those are 1, 2, 2.5 or 5 times a power of ten, a power of two, or one less.
-    """
+    """Say whether limits are set to such a count: 1, 2, 2.5 or 5 times a power of ten, a power of two, or one less."""
     if count < _LIMIT_MIN:
-        return count == _BIFROMQ
+        return False
     return str(count).rstrip("0") in ("1", "2", "25", "5") or not count & (count - 1) or not count & (count + 1)
 
 

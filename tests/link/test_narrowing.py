@@ -34,16 +34,14 @@ def branched(count: int) -> list[bytes]:
     return sorted(b"plant/%d/%d" % (number % 7, number) for number in range(count))
 
 
-@pytest.mark.parametrize(
-    "count", [10, 100, 127, 128, 200, 250, 500, 1000, 1023, 1024, 2500, 5000, 20_000, 65_535, 65_536]
-)
+@pytest.mark.parametrize("count", [100, 127, 128, 200, 250, 500, 1000, 1023, 1024, 2500, 5000, 20_000, 65_535, 65_536])
 def test_counts_that_limits_are_set_to_are_suspicious(count: int) -> None:
     """And none beside them is."""
     assert is_likely_limit(count)
     assert not is_likely_limit(count + 2)
 
 
-@pytest.mark.parametrize("count", [0, 1, 9, 11, 50, 64, 99, 300, 999, 1020, 1040, 3000])
+@pytest.mark.parametrize("count", [0, 1, 10, 50, 64, 99, 300, 999, 1020, 1040, 3000])
 def test_other_counts_are_not(count: int) -> None:
     """Small ones least of all: many sets have so few topics."""
     assert not is_likely_limit(count)
