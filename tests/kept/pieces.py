@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from fanout.kept.file import KeptFile
 from fanout.replica.update import Update, content_digest
 
-__all__ = ["contents", "opened", "value"]
+__all__ = ["FailingDisk", "contents", "opened", "value"]
 
 
 def value(topic: bytes, payload: bytes = b"1", *, received_ns: int = 1, expires_ns: int = 0) -> Update:
@@ -23,3 +27,18 @@ def opened(path: Path) -> KeptFile:
 def contents(file: KeptFile, store: str) -> dict[bytes, bytes]:
     """Return topics and payloads of a store."""
     return {update[0]: update[1] for piece in file.read(store) for update in piece}
+
+
+class FailingDisk:
+    """Lets each commit of a `KeptFile` fail while it is `broken`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, broken: bool) -> None:
+        self.broken = broken
+        commit = KeptFile.commit
+
+        def commit_or_fail(file: KeptFile, writes: Any, sessions: Any, *, force: bool) -> None:
+            if self.broken:
+                raise sqlite3.OperationalError("database or disk is full")
+            commit(file, writes, sessions, force=force)
+
+        monkeypatch.setattr(KeptFile, "commit", commit_or_fail)

@@ -18,7 +18,7 @@ from fanout.kept.file import KeptFile, Sync
 from fanout.kept.store import KeptStore, stored_rows
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Update
-from tests.kept.pieces import contents, opened, value
+from tests.kept.pieces import FailingDisk, contents, opened, value
 from tests.link.harness import logging_to
 from tests.support.waiting import wait_until
 
@@ -148,15 +148,7 @@ async def test_a_disk_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(module, "_RETRY_S", 0.01)
     monkeypatch.setattr(module, "ROWS_HIGH", 3)
     monkeypatch.setattr(module, "ROWS_LOW", 1)
-    broken = True
-    commit = KeptFile.commit
-
-    def failing(self: KeptFile, writes: Any, sessions: Any, *, force: bool) -> None:
-        if broken:
-            raise sqlite3.OperationalError("database or disk is full")
-        commit(self, writes, sessions, force=force)
-
-    monkeypatch.setattr(KeptFile, "commit", failing)
+    disk = FailingDisk(monkeypatch, broken=True)
     replica = Replica()
     held: list[bool] = []
     done: list[int] = []
@@ -167,7 +159,7 @@ async def test_a_disk_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pyt
         assert held == [True]
         assert done == []
         assert kept.stats().waiting == 5
-        broken = False
+        disk.broken = False
         await wait_until(lambda: held == [True, False], what="the end of the hold")
         assert done == [0, 1, 2, 3, 4]
         assert kept.stats().alarm == ""

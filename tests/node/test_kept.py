@@ -6,13 +6,11 @@ import asyncio
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fanout.config import LinkConfig
 from fanout.kept import store as module
-from fanout.kept.file import KeptFile
 from fanout.kept.store import KeptStore
 from fanout.link.kept_session import KeptSession, Resumption, encode_session
 from fanout.link.link import Link
@@ -24,7 +22,7 @@ from fanout.node.kept import OWN_STORE, load_kept
 from fanout.replica.store import Replica
 from fanout.replica.update import Update, content_digest
 from fanout.selection import Selector
-from tests.kept.pieces import contents, opened, value
+from tests.kept.pieces import FailingDisk, contents, opened, value
 from tests.link.fake_primary import FakePrimary, make_config
 from tests.link.fake_server import FakeServer
 from tests.link.harness import config_for, logging_to, running
@@ -135,15 +133,7 @@ async def test_a_tear_down_goes_no_faster_than_the_disk(tmp_path: Path, monkeypa
     monkeypatch.setattr(module, "_RETRY_S", 0.01)
     monkeypatch.setattr(module, "ROWS_HIGH", TOPICS_MAX)
     monkeypatch.setattr(module, "ROWS_LOW", 1)
-    broken = False
-    commit = KeptFile.commit
-
-    def failing(self: KeptFile, writes: Any, sessions: Any, *, force: bool) -> None:
-        if broken:
-            raise sqlite3.OperationalError("database or disk is full")
-        commit(self, writes, sessions, force=force)
-
-    monkeypatch.setattr(KeptFile, "commit", failing)
+    disk = FailingDisk(monkeypatch, broken=False)
     links: list[Link] = []
 
     def hold(held: bool) -> None:
@@ -158,7 +148,7 @@ async def test_a_tear_down_goes_no_faster_than_the_disk(tmp_path: Path, monkeypa
         links.append(link.link)
         await link.wait_state(LinkState.LIVE)
         await wait_until(lambda: not kept.waiting)
-        broken = True
+        disk.broken = True
         primary.has_session = False
         primary.retained.clear()
         server.cut()
@@ -167,7 +157,7 @@ async def test_a_tear_down_goes_no_faster_than_the_disk(tmp_path: Path, monkeypa
             await asyncio.sleep(0)
         assert kept.waiting == 2 * TOPICS_MAX
         assert link.status.state is LinkState.TEARING_DOWN
-        broken = False
+        disk.broken = False
         await link.wait_state(LinkState.LIVE)
         await wait_until(lambda: not kept.waiting)
     assert await asyncio.to_thread(kept.close, timeout_s=5)
