@@ -21,6 +21,7 @@ LAYERS: dict[str, set[str]] = {
     "stamp": {"replica"},
     "standing": set(),
     "manifest": {"replica"},
+    "copy_mark": {"mqtt", "replica"},
     "config": {"errors", "mqtt", "selection", "access.settings"},
     "logging_setup": set(),
     "system_clock": set(),
@@ -28,8 +29,8 @@ LAYERS: dict[str, set[str]] = {
     "concerned": {"errors", "selection"},
     "replog": {"errors", "replica", "config"},
     "kept": {"errors", "replica", "selection"},
-    "link": {"errors", "mqtt", "selection", "replica", "stamp", "standing", "manifest", "config"},
-    "server": {"errors", "mqtt", "replica", "stamp", "manifest", "config", "access"},
+    "link": {"errors", "mqtt", "selection", "replica", "stamp", "standing", "manifest", "copy_mark", "config"},
+    "server": {"errors", "mqtt", "replica", "stamp", "manifest", "copy_mark", "config", "access"},
     "access": {"errors", "mqtt", "selection"},
     "api": {"errors"},
     # It joins parts in other processes, as `node` does in the first one.
@@ -41,7 +42,7 @@ LAYERS: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
-CORE = ("mqtt", "selection", "replica", "stamp", "standing", "manifest", "errors")
+CORE = ("mqtt", "selection", "replica", "stamp", "standing", "manifest", "copy_mark", "errors")
 NOT_IN_CORE = {
     "asyncio",
     "socket",

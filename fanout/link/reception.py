@@ -99,6 +99,7 @@ class Reception:
         self._open_max = None if resumed else self._receive_maximum
         self.intake.settling.clear()
         self._primary_stamps = stamped
+        self._replica.counts_down |= stamped  # only fanout nodes stamp
         self.intake.stamped = stamped or self._publishers_stamp
         self._stamps_itself = self._stamps is not None and not stamped
 

@@ -324,11 +324,13 @@ class Node:
             self._log.append(changes, source=source, link_epoch=epoch)
 
     def dispatch(self, changes: Changes) -> None:
-        """Deliver what a batch changed to this node's clients."""
-        if self.pool is not None and changes.corrected:
-            self.pool.correct(changes.corrected)
-        if self.server is not None and changes.dispatch:
+        """Deliver what a batch changed to this node's clients, and what it corrected to those that are nodes."""
+        if self.server is None:
+            return
+        if changes.dispatch:
             self.server.dispatch(changes.dispatch)
+        if changes.corrected:
+            self.server.correct(changes.corrected)
 
     def client_count(self) -> int:
         """Return how many connections of clients there are."""

@@ -58,6 +58,7 @@ class Replica:
         refused_total: Retained values that a limit kept out, since the replica was made.
         refused_by: The same by the key of the limit.
         refused: Topics that a limit keeps out at the moment.
+        counts_down: Whether the primary is known to count a Message Expiry Interval down in the copies that it sends.
     """
 
     def __init__(
@@ -107,8 +108,7 @@ class Replica:
         on costs nothing until then."""
         self._expiring = 0
         """How many values expire."""
-        self._counts_down = False
-        """Whether a copy has shown that the primary counts an expiry down."""
+        self.counts_down = False
         self._seen: set[bytes] | None = None
         """Topics of the selector `_pass_index` that the running pass brought; None when no pass runs."""
         self._changed: set[bytes] = set()
@@ -312,9 +312,9 @@ class Replica:
         expires_ns = copy[6]
         if expires_ns and held[6]:
             if abs(expires_ns - held[6]) <= _EXPIRY_ROUNDED_NS:
-                self._counts_down = self._counts_down or copy[5] - held[5] > _EXPIRY_ROUNDED_NS
+                self.counts_down = self.counts_down or copy[5] - held[5] > _EXPIRY_ROUNDED_NS
                 return []
-            if expires_ns > held[6] and not self._counts_down and expires_ns - copy[5] == held[6] - held[5]:
+            if expires_ns > held[6] and not self.counts_down and expires_ns - copy[5] == held[6] - held[5]:
                 return []
         return [self._set_expiry(held, copy)]
 

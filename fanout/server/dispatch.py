@@ -8,10 +8,12 @@ join.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Final
 
+from fanout.copy_mark import mark
 from fanout.replica.update import Update
 from fanout.server.audiences import Audience, AudienceIndex, Encoding, Write
 from fanout.server.counters import Counters, DropReason
@@ -148,6 +150,23 @@ class Dispatcher:
                 handed += self._flush(touched, alone, now_ns, origin if apart is not None else None)
                 touched, alone, weight = [], {}, 0
         return handed + self._flush(touched, alone, now_ns, origin if apart is not None else None)
+
+    def correct(self, values: Sequence[Update], *, now_ns: int) -> None:
+        """Tell nodes below when values that were delivered expire, where that is another time than was told then.
+
+        Args:
+            values: As the store holds them now.
+            now_ns: Unix time in nanoseconds.
+        """
+        alone: dict[Session, list[Message]] = {}
+        for value in values:
+            routes, _ = self._index.routes(value[0])
+            for audience, encoding, _ in routes:
+                if encoding.wire.stamped:  # who asked for stamps is a node
+                    message = _own_message(mark(value), encoding)
+                    for session in (*audience.direct, *audience.held):
+                        alone.setdefault(session, []).append(message)
+        self._flush([], alone, now_ns, None)
 
     def redeliver(self, messages: list[tuple[ShareGroup, Update]], *, now_ns: int) -> None:
         """Deliver what a member of a shared subscription did not get, to members of groups that have some."""

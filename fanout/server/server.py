@@ -243,6 +243,16 @@ class Server:
             self.lives.end_overflowed()
         return handed
 
+    def correct(self, values: Sequence[Update]) -> None:
+        """Tell the nodes below when values that they have expire; other clients are told nothing.
+
+        Args:
+            values: As the store holds them now.
+        """
+        self._dispatcher.correct(values, now_ns=self.clock.now_ns())
+        if self.registry.overflowed:
+            self.lives.end_overflowed()
+
     def stats(self) -> ServerStats:
         """Return the server's figures at this moment."""
         return self.counters.stats(

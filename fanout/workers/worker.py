@@ -248,6 +248,8 @@ class _Life:
                 return
             case Corrected(values):
                 self._replica.correct(values)
+                if self._complete and self._server is not None:
+                    self._server.correct(values)
                 return
             case Verdicts():
                 self._ingress.answer(message)

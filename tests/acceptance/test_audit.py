@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.processes import run_fanout
 from tests.support.clients import subscriber
-from tests.support.mosquitto import Mosquitto, publish_all, publisher
+from tests.support.mosquitto import Mosquitto, publish_all, publisher, save_with_session
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_events, selector
 from tests.support.raw_reader import RawReader, read_retained
 from tests.support.waiting import wait_until_blocking
@@ -150,18 +150,19 @@ def test_primary_that_came_back_from_an_old_copy(tmp_path: Path, nodes: Nodes) -
         with publisher(mosquitto.port) as client:
             publish_all(client, list(VALUES.items()))
         node = nodes.secondary(link(mosquitto.port, selector("plant/#"), settings=QUICK)).started()
-        mosquitto.stop()
-        shutil.copy(store, copy)
-        mosquitto.start()
+        mosquitto.restart()
         node.wait_until_ready()
+        save_with_session(mosquitto, store, client_id="fanout-edge-1-primary")
+        shutil.copy(store, copy)
         with publisher(mosquitto.port) as client:
             publish_all(client, [("plant/0", b""), ("plant/1", b"new"), ("plant/more", b"new")])
             wait_until_blocking(lambda: "plant/more" in read_retained(node.port, "plant/#"), what="the newer values")
-        mosquitto.stop()
+        mosquitto.kill()
         wait_until_blocking(lambda: not node.ready, what="503 without the primary")
         shutil.copy(copy, store)
         mosquitto.start()
         node.wait_until_ready()
+        assert "messages were lost: 1 topics vanished and 2 changed" in node.log_text()
         assert read_retained(node.port, "plant/#") == read_retained(mosquitto.port, "plant/#") == VALUES
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 import time
 from collections import Counter
@@ -10,12 +11,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
+from bench.processes import Mosquitto, Server
 from tests.support.clients import publish_properties, subscriber
-from tests.support.mosquitto import publish_all, publisher
+from tests.support.mosquitto import publish_all, publisher, save_with_session
 from tests.support.network import Proxy
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_events, read_updates, selector, watched
 from tests.support.raw_reader import read_retained
@@ -262,6 +266,55 @@ def test_tree_heals_when_any_node_is_killed(nodes: Nodes) -> None:
                 if leaf is not killed and leaf not in under(killed):
                     assert counts[f"not {leaf.name}"] == before[f"not {leaf.name}"]
     assert found == []
+
+
+@pytest.mark.parametrize("settings", ["workers = 2\n", '[retained]\nstorage = "disc_only"\n'])
+def test_a_forgotten_expiry_reaches_the_nodes_below(tmp_path: Path, nodes: Nodes, settings: str) -> None:
+    """A primary that came back from an older store does not know that a value expires: nor does any node of the chain.
+
+    Clients are not told, for they have the value.
+    """
+    kept = ["persistence true", f"persistence_location {tmp_path}/", "autosave_interval 0"]
+    store, copy = tmp_path / "mosquitto.db", tmp_path / "copy"
+    expires = publish_properties(MessageExpiryInterval=600)
+
+    with Mosquitto(tmp_path, settings=kept) as mosquitto:
+        with publisher(mosquitto.port) as client:
+            publish_all(client, [("plant/1", b"x")])
+        edge_link = link(mosquitto.port, selector("plant/#", prefix="top/"), settings=QUICK)
+        edge = nodes.secondary(edge_link, name="edge", settings=settings).started()
+        middle = nodes.secondary(link(edge.port, selector("top/#"), settings=QUICK), name="middle").started()
+        leaf_link = link(middle.port, selector("top/#", prefix="far/"), settings=QUICK)
+        leaf = nodes.secondary(leaf_link, name="leaf").started()
+        mosquitto.restart()
+        leaf.wait_until_ready()
+        save_with_session(mosquitto, store, client_id="fanout-edge-primary")
+        shutil.copy(store, copy)
+        with subscriber(edge.port, "#", qos=1) as at_edge, subscriber(leaf.port, "#", qos=1) as at_leaf:
+            with publisher(mosquitto.port) as client:
+                publish_all(client, [("plant/1", b"x")], properties=expires)
+            at_edge.wait(2)
+            at_leaf.wait(2)
+            assert "MessageExpiryInterval" in retained_properties(leaf, "far/top/plant/1")
+            mosquitto.kill()
+            wait_until_blocking(lambda: not leaf.ready, what="503 without the primary")
+            shutil.copy(copy, store)
+            mosquitto.start()
+            leaf.wait_until_ready()
+            wait_until_blocking(lambda: retained_properties(leaf, "far/top/plant/1") == {}, what="the leaf forgetting")
+            assert retained_properties(edge, "top/plant/1") == {}
+            with publisher(mosquitto.port) as client:
+                publish_all(client, [("plant/end", b"")], retain=False)
+            at_edge.wait_for("top/plant/end")
+            at_leaf.wait_for("far/top/plant/end")
+        assert at_edge.topics == ["top/plant/1", "top/plant/1", "top/plant/end"]
+        assert at_leaf.topics == [f"far/{topic}" for topic in at_edge.topics]
+
+
+def retained_properties(server: Server, topic: str) -> dict[str, Any]:
+    """Return the properties of a retained value."""
+    with subscriber(server.port, topic) as inbox:
+        return inbox.wait_for(topic).properties
 
 
 async def test_lag_has_items_while_the_way_is_held_up(nodes: Nodes) -> None:

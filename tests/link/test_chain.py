@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 
+from fanout.copy_mark import mark
 from fanout.errors import PrimaryRefused
 from fanout.link.events import Applied, Failed, StandingTold
 from fanout.link.states import LinkState
@@ -144,3 +147,63 @@ def test_standing_is_heard_during_a_tear_down() -> None:
     assert told(pair) == [UNTOLD, READY]
     assert pair.session.inbox.outside_total == 0
     assert any(event.acknowledgement for event in pair.of(Applied))
+
+
+EXPIRES_IN_60_S = b"\x02\x00\x00\x00\x3c"
+VALUE: Final = (b"plant/1", b"x", 1, True, b"", 0, 0, 0, None)
+MARKED = mark(VALUE)[4]
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("before", ["nothing", "another value"])
+def test_a_marked_copy_changes_the_expiry_alone(qos: int, before: str) -> None:
+    """A node above learnt that a value expires at another time: clients of this one have the value."""
+    pair = Pair(primary=node())
+    pair.go_live()
+    pair.primary.publish(b"plant/1", b"x", properties=EXPIRES_IN_60_S)
+    pair.primary.publish(b"plant/2", b"y")
+    pair.pump()
+    assert pair.replica.view[b"plant/1"][6] == pair.now_ns + 60 * 10**9
+    pair.events.clear()
+    if before == "another value":
+        pair.primary.publish(b"plant/2", b"z")
+    pair.primary.publish(b"plant/1", b"x", qos=qos, properties=MARKED)
+    pair.pump()
+    assert pair.dispatched() == ([(b"plant/2", b"z")] if before == "another value" else [])
+    assert pair.replica.view[b"plant/1"][6] == 0
+    corrected = [value for event in pair.of(Applied) for value in event.changes.corrected]
+    assert [(value[0], value[4], value[6]) for value in corrected] == [(b"plant/1", b"", 0)]
+    acknowledged = sum(len(event.acknowledgement) // 4 for event in pair.of(Applied))
+    assert acknowledged == qos + (before == "another value")
+
+
+def test_a_marked_copy_that_is_new_here_is_delivered() -> None:
+    """It may have taken the place of the live message that waited, where only the newest value of a topic is kept."""
+    pair = Pair(primary=node())
+    pair.go_live()
+    pair.primary.publish(b"plant/1", b"new", properties=MARKED)
+    pair.pump()
+    assert pair.dispatched() == [(b"plant/1", b"new")]
+    assert pair.replica.view[b"plant/1"][4] == b""
+
+
+def test_a_marked_copy_may_lengthen_an_expiry() -> None:
+    """By as much as was left at first, which with another primary would be one that does not count down."""
+    pair = Pair(primary=node())
+    pair.go_live()
+    pair.primary.publish(b"plant/1", b"x", properties=EXPIRES_IN_60_S)
+    pair.pump()
+    pair.wait(20)
+    pair.primary.publish(b"plant/1", b"x", properties=EXPIRES_IN_60_S + MARKED)
+    pair.pump()
+    assert pair.replica.view[b"plant/1"][6] == pair.now_ns + 60 * 10**9
+
+
+def test_another_kind_of_primary_does_not_mark() -> None:
+    """A User Property of that name is a publisher's own there."""
+    pair = Pair(primary=FakePrimary(retained={b"plant/1": b"x"}))
+    pair.go_live()
+    pair.primary.publish(b"plant/1", b"x", properties=MARKED)
+    pair.pump()
+    assert pair.dispatched() == [(b"plant/1", b"x")]
+    assert pair.replica.view[b"plant/1"][4] == MARKED

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fanout.copy_mark import mark
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.packets import PacketType
 from fanout.mqtt.topics import matches
@@ -104,6 +105,27 @@ def test_every_wire_variant_gets_its_form() -> None:
             ids = (300,) if granted.identifier and wire.version == 5 else ()
             expected = [frame(one, wire, retain=granted.retain_as_published, ids=ids) for one in updates]
             assert peer.read() == b"".join(expected)
+
+
+def test_a_corrected_expiry_is_for_nodes_only() -> None:
+    """A client has the value and is not told; a node gets it with the mark, in its turn, wherever it is."""
+    bench = Bench()
+    granted = options(1, retain_as_published=True)
+    node, slow = (
+        bench.peer({b"#": granted}, wire=WireVariant(5, stamped=True), client_id=name) for name in ("node", "slow")
+    )
+    others = [bench.peer({b"#": granted}, client_id="client"), bench.peer({b"#": options(1)}, wire=V4)]
+    elsewhere = bench.peer({b"other": granted}, wire=WireVariant(5, stamped=True), client_id="elsewhere")
+    slow.session.pause()
+    value = update(b"t", b"1", qos=1, properties=b"\x03\x00\x01t", expires_ns=NOW_NS + 5_000_000_000)
+    bench.dispatcher.correct([value], now_ns=NOW_NS)
+    expected = frame(mark(value), WireVariant(5, stamped=True), qos=1, retain=True, packet_id=1)
+    assert node.read() == expected
+    assert slow.read() == b""
+    slow.session.resume()
+    slow.take(now_ns=NOW_NS)
+    assert slow.read() == expected
+    assert [peer.read() for peer in (*others, elsewhere)] == [b"", b"", b""]
 
 
 def test_qos_is_the_lower_of_publisher_and_subscription() -> None:

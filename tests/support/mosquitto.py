@@ -7,9 +7,11 @@ use fanout's own codec: it is the independent side.
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
@@ -18,7 +20,15 @@ from paho.mqtt.properties import Properties
 from bench.processes import Mosquitto, find_mosquitto, free_port
 from tests.support.waiting import wait_until_blocking
 
-__all__ = ["Mosquitto", "find_mosquitto", "free_port", "load_retained", "publish_all", "publisher"]
+__all__ = [
+    "Mosquitto",
+    "find_mosquitto",
+    "free_port",
+    "load_retained",
+    "publish_all",
+    "publisher",
+    "save_with_session",
+]
 
 
 def load_retained(port: int, values: Iterable[tuple[str, bytes]], *, host: str = "127.0.0.1") -> int:
@@ -88,6 +98,18 @@ def publish_all(
     for handle in handles:
         handle.wait_for_publish(30)
     return len(handles)
+
+
+def save_with_session(mosquitto: Mosquitto, store: Path, *, client_id: str) -> None:
+    """Have Mosquitto write `store`, its persistent store, with the session of a client in it.
+
+    Mosquitto 2.0.11 does so only while the client's newest CONNECT was one without Clean Start.
+    """
+    assert mosquitto.process is not None
+    store.unlink(missing_ok=True)
+    mosquitto.process.send_signal(signal.SIGUSR1)
+    wait_until_blocking(store.exists, what="Mosquitto's store being written")  # and then renamed
+    assert client_id.encode() in store.read_bytes()
 
 
 def _expect(connection: socket.socket, wanted: bytes) -> None:
