@@ -102,6 +102,14 @@ class Reception:
         self.intake.stamped = stamped or self._publishers_stamp
         self._stamps_itself = self._stamps is not None and not stamped
 
+    def lift_receive_maximum(self) -> None:
+        """Take any number of messages without an acknowledgement: this Network Connection is to a Mosquitto.
+
+        Once messages wait, 2.0.11 sends as many as Receive Maximum with each PUBACK, whatever else is unacknowledged.
+        To refuse them would end the connection in a burst, and bring the same once more.
+        """
+        self._open_max = None
+
     def acknowledge(self, rows: Sequence[PublishRow], *, now_ns: int, epoch: int) -> Applied:
         """Take rows that are known, which changes nothing."""
         batch = self.intake.convert(rows, now_ns=now_ns)

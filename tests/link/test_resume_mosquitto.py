@@ -134,6 +134,22 @@ async def test_a_small_receive_maximum_does_not_end_a_resumed_session(mosquitto:
         assert link.sink.states().count("resuming") == 1
 
 
+async def test_a_small_receive_maximum_does_not_end_a_new_session(mosquitto: Mosquitto) -> None:
+    """Once messages wait, Mosquitto sends as many as that with each PUBACK: a burst is no reason to connect again."""
+    async with (
+        Proxy(mosquitto.port) as proxy,
+        running(config_for(proxy.port, receive_maximum=10, heartbeat_s=60.0)) as link,
+    ):
+        await link.wait_state(LinkState.LIVE)
+        proxy.pause()
+        changed = {f"plant/{number}": b"changed" for number in range(300)}
+        await publish(mosquitto, changed)
+        proxy.resume()
+        await link.wait(lambda: link.values() == changed)
+        assert link.sink.states()[-1] == "live"
+        assert link.status.reconnects_total == 0
+
+
 async def test_properties_are_the_same_in_a_verification(mosquitto: Mosquitto) -> None:
     """A copy has the properties of the live message, in the same order: a resumption finds no difference."""
 
