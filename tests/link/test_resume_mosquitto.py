@@ -12,11 +12,13 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from fanout.link.states import LinkState
+from fanout.mqtt.packets import Publish
 from fanout.replica.update import ChangeKind, Phase
 from fanout.selection import Selector
 from tests.link.harness import Running, config_for, logging_to, running
 from tests.support.mosquitto import Mosquitto, load_retained, publish_all, publisher
 from tests.support.network import Proxy
+from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.mosquitto
@@ -148,6 +150,27 @@ async def test_a_small_receive_maximum_does_not_end_a_new_session(mosquitto: Mos
         await link.wait(lambda: link.values() == changed)
         assert link.sink.states()[-1] == "live"
         assert link.status.reconnects_total == 0
+
+
+async def test_updates_that_overflowed_at_the_primary_are_found_by_a_dropped_heartbeat(mosquitto: Mosquitto) -> None:
+    """A link that was stopped for less than a stall means lacks them; a heartbeat fell into the same gap and tells."""
+    mosquitto.settings = ["max_queued_messages 50"]
+    mosquitto.restart()
+    config = config_for(mosquitto.port, receive_maximum=20, heartbeat_s=2.0, audit_interval_s=0.0)
+    changed = {f"plant/{number}": b"changed" for number in range(300)}
+    async with running(config) as link, await RawClient.connect(mosquitto.port) as observer:
+        await link.wait_state(LinkState.LIVE)
+        link.link.hold(True)
+        await publish(mosquitto, changed)
+        await observer.subscribe(config.control_topic.encode() + b"/#")
+        await observer.expect(Publish)  # of a heartbeat, so Mosquitto has dropped the one for the link
+        link.link.hold(False)
+        await link.wait(lambda: link.status.audits.ended_total)
+        assert link.values() == changed
+        assert link.status.heartbeats_lost_total == 1
+        assert link.status.audits.changed_total >= 100
+        assert link.sink.states()[-1] == "live"
+        assert "stalled" not in link.sink.states()
 
 
 async def test_properties_are_the_same_in_a_verification(mosquitto: Mosquitto) -> None:
