@@ -173,6 +173,38 @@ async def test_updates_that_overflowed_at_the_primary_are_found_by_a_dropped_hea
         assert "stalled" not in link.sink.states()
 
 
+async def test_what_mosquitto_dropped_while_live_does_not_come_back_over_newer_values(mosquitto: Mosquitto) -> None:
+    """It drops what it cannot write at QoS 1 too, keeps it in flight, and sends it again in the resumed session."""
+    mosquitto.settings = ["max_queued_messages 50"]
+    mosquitto.restart()
+    old, new = ({f"plant/{number}": payload for number in range(50)} for payload in (b"old", b"new"))
+
+    def overflow() -> None:
+        with publisher(mosquitto.port) as client:
+            publish_all(client, [("plant/event", b"x" * 20_000)] * 600, retain=False)
+            publish_all(client, old.items())
+
+    async with Proxy(mosquitto.port) as proxy:
+        config = config_for(proxy.port, receive_buffer_bytes=65_536, heartbeat_s=60.0)
+        async with running(config) as link:
+            await link.wait_state(LinkState.LIVE)
+            link.link.hold(True)
+            await asyncio.to_thread(overflow)
+            link.link.hold(False)
+            while "plant/0" not in link.values():  # until it takes what it has to write
+                await publish(mosquitto, {"plant/0": b"old"})
+            assert not (await link.link.audit()).failure
+            assert link.values() == old
+            await publish(mosquitto, new)
+            await link.wait(lambda: link.values() == new)
+            link.sink.clear()
+            proxy.cut()
+            await link.wait(lambda: link.sink.states()[-1:] == ["live"])
+            assert [update for update in link.sink.dispatched() if update[1] == b"old"] == []
+            assert link.sink.named("tear_down") == []
+            assert link.values() == new
+
+
 async def test_properties_are_the_same_in_a_verification(mosquitto: Mosquitto) -> None:
     """A copy has the properties of the live message, in the same order: a resumption finds no difference."""
 
