@@ -84,6 +84,9 @@ METRICS = (
     MetricSpec(
         "fanout_link_overtaken_total", "counter", "Messages left out because a newer one came first.", ("link",)
     ),
+    MetricSpec(
+        "fanout_link_heartbeats_lost_total", "counter", "Heartbeats that the primary dropped while live.", ("link",)
+    ),
     MetricSpec("fanout_link_refused_total", "counter", "Retained values not stored because of a limit.", ("link",)),
     MetricSpec(
         "fanout_link_truncated_total", "counter", "Snapshots and verifications whose set did not come whole.", ("link",)
@@ -343,6 +346,7 @@ def _link_samples(link: LinkDetail) -> Iterator[Sample]:
     yield "fanout_link_received_total", label, link.received_total
     yield "fanout_link_outside_total", label, link.outside_total
     yield "fanout_link_overtaken_total", label, link.overtaken_total
+    yield "fanout_link_heartbeats_lost_total", label, link.heartbeats_lost_total
     yield "fanout_link_refused_total", label, link.refused_total
     yield "fanout_link_truncated_total", label, link.truncated_total
     yield "fanout_link_epochs_total", label, link.epochs_total

@@ -217,6 +217,9 @@ class LinkDetail(LinkReadiness):
     overtaken_total: NonNegativeInt = Field(
         description="Of these, messages left out because a newer one for their topic came in front of them."
     )
+    heartbeats_lost_total: NonNegativeInt = Field(
+        default=0, description="Heartbeats that the primary dropped while the link was live."
+    )
     epochs_total: NonNegativeInt = Field(description="MQTT sessions begun since the node started.")
     reconnects_total: NonNegativeInt = Field(description="Network Connections begun after the first.")
     truncated_total: NonNegativeInt = Field(description="Snapshots and verifications whose set did not come whole.")

@@ -20,6 +20,7 @@ from fanout.link.events import (
     CountDiffers,
     Event,
     HeartbeatReturned,
+    HeartbeatsLost,
     QosLowered,
     ResumedAtQos0,
     SelectorComplete,
@@ -131,6 +132,7 @@ class Account:
             round_trip_ns=session.control.round_trip_ns(),
             heartbeat_age_s=session.control.age_s(now),
             heartbeat_refusal=session.control.refusal,
+            heartbeats_lost_total=inbox.heartbeats_lost_total,
             received_total=inbox.received_total,
             outside_total=inbox.outside_total,
             overtaken_total=session.reception.overtaken_total,
@@ -173,6 +175,14 @@ class Account:
                 if self._control_refusal:
                     self._control_refusal = ""
                     self._logger.info("heartbeats come back")
+            case HeartbeatsLost(count):
+                self._logger.warning(
+                    "primary dropped heartbeats, updates may be missing until an audit",
+                    heartbeats=count,
+                    hint="Raise the primary's limit for what waits for one client: max_queued_messages of Mosquitto,"
+                    " mqtt.max_mqueue_len of EMQX, server.queue_messages_max and queue_bytes_max of a fanout node; or"
+                    " find out why the link reads slowly",
+                )
             case ControlRefused(reason) if self._config.heartbeat_s and reason != self._control_refusal:
                 self._control_refusal = reason
                 self._logger.warning(

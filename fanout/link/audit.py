@@ -15,7 +15,7 @@ from fanout.link.verification import Losses
 __all__ = ["RETRY_S", "Audit", "AuditReport", "LiveAudits"]
 
 RETRY_S = 30.0
-"""Pause before the next audit when one could not be proved complete."""
+"""Pause before the next audit when one could not be proved complete, or when something calls for one all the time."""
 _JITTER = 0.1
 _NEVER = float("inf")
 
@@ -108,6 +108,7 @@ class LiveAudits:
         self.current: Audit | None = None
         self.due_s = _NEVER
         self.copies_late = False
+        self._rests_until_s = -_NEVER
         self._interval_s = config.audit_interval_s * random.Random(seed).uniform(1 - _JITTER, 1 + _JITTER)
         self._removed_percent_max = config.max_removed_percent
 
@@ -116,8 +117,11 @@ class LiveAudits:
         self.due_s = now + self._interval_s if self._interval_s else _NEVER
 
     def hasten(self, due_s: float) -> None:
-        """Have the next one at that time, monotonic seconds, or as soon afterwards as the link has time for it."""
-        self.due_s = min(self.due_s, due_s)
+        """Have the next one at that time, monotonic seconds, or as soon afterwards as the link has time for it.
+
+        Not before a pause of `RETRY_S` behind the one before: whatever calls for audits may go on doing so.
+        """
+        self.due_s = min(self.due_s, max(due_s, self._rests_until_s))
 
     def begin(self, *, confirmed: bool, now: float) -> None:
         """Begin one; see `AuditReport` for `confirmed`."""
@@ -134,8 +138,9 @@ class LiveAudits:
         audit, self.current = self.current, None
         if audit is None:
             return None
+        self._rests_until_s = now + RETRY_S
         if failure:
-            self.due_s = now + RETRY_S
+            self.due_s = self._rests_until_s
         else:
             self.plan(now)
         return audit.end(now=now, failure=failure, loss=loss)

@@ -6,6 +6,8 @@ know how they are published or what they prove (`fanout.link.proof`).
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from fanout.replica.update import Stamp
 
 __all__ = ["STALL_INTERVALS", "UNDER_WAY_MAX", "ControlChannel"]
@@ -29,6 +31,7 @@ class ControlChannel:
         permitted: Whether messages come back; None while that is not known in this epoch.
         refusal: Why the newest message did not, for a person; empty when it did, and when that is not known.
         stamp: The newest stamp that the primary put on one of them; None without stamps.
+        dropped: How many heartbeats the newest message that came back has shown to be dropped on the way.
     """
 
     def __init__(self, control_topic: str, *, node_id: str, link: str, nonce: int, heartbeat_s: float) -> None:
@@ -49,6 +52,7 @@ class ControlChannel:
         self.permitted: bool | None = None
         self.refusal = ""
         self.stamp: Stamp | None = None
+        self.dropped = 0
         self._tries_again = False
         """Whether what was refused may be taken later."""
         self._nonce = nonce
@@ -113,9 +117,11 @@ class ControlChannel:
         sent = self._under_way.get(payload)
         if sent is None:
             return None
-        # Messages of one session come in order [MQTT-4.6.0-6]; an older one that is missing was dropped.
-        while payload in self._under_way:
-            del self._under_way[next(iter(self._under_way))]
+        # Messages of one session come in order [MQTT-4.6.0-6]; an older one that is missing was dropped. What was under
+        # way before heartbeats began was lost with a connection, or in front of sets that were compared since.
+        older = list(takewhile(lambda each: each != payload, self._under_way))
+        self.dropped = sum(self._under_way.pop(each) > self._heartbeats_from for each in older)
+        del self._under_way[payload]
         self.permitted = True
         self.refusal = ""
         self.stamp = stamp

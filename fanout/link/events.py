@@ -27,6 +27,7 @@ __all__ = [
     "Failed",
     "Forwarded",
     "HeartbeatReturned",
+    "HeartbeatsLost",
     "QosLowered",
     "ResumedAtQos0",
     "SelectorComplete",
@@ -93,6 +94,14 @@ class HeartbeatReturned:
 
     round_trip_ns: int
     """How long it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatsLost:
+    """The primary dropped messages of the link, as a later one that came back shows: updates may be lost, too."""
+
+    count: int
+    """How many heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +191,7 @@ Event: TypeAlias = (
     | SelectorComplete
     | StandingTold
     | HeartbeatReturned
+    | HeartbeatsLost
     | QosLowered
     | CountDiffers
     | ResumedAtQos0

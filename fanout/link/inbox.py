@@ -16,7 +16,15 @@ from fanout.errors import LinkLost, PrimaryRefused, ProtocolError
 from fanout.link.backlog import Backlog
 from fanout.link.control import ControlChannel
 from fanout.link.counting import CountState, RetainedCount
-from fanout.link.events import ControlRefused, CountDiffers, Forwarded, HeartbeatReturned, SessionSeen, StandingTold
+from fanout.link.events import (
+    ControlRefused,
+    CountDiffers,
+    Forwarded,
+    HeartbeatReturned,
+    HeartbeatsLost,
+    SessionSeen,
+    StandingTold,
+)
 from fanout.link.forwarding import Forwarding, verdict
 from fanout.link.handshake import disconnected, read_connack, reason_text
 from fanout.link.keep_alive import KeepAlive
@@ -48,6 +56,7 @@ class Inbox:
         connections_total: Network Connections that the primary accepted.
         received_total: PUBLISH packets received.
         outside_total: Those that no selector covers, own control messages not counted.
+        heartbeats_lost_total: Heartbeats that the primary dropped while the link was live.
     """
 
     def __init__(
@@ -83,7 +92,10 @@ class Inbox:
         self.connections_total = 0
         self.received_total = 0
         self.outside_total = 0
+        self.heartbeats_lost_total = 0
         self._config = config
+        # MQTT 3.1.1 leaves every selector at QoS 0.
+        self._takes_qos_0 = config.version == 4 or any(selector.qos == 0 for selector in config.selectors)
         self._replica = replica
         self._life = life
         self._reception = reception
@@ -225,7 +237,7 @@ class Inbox:
             round_trip_ns = self._control.receive(payload, now=life.now, stamp=self._reception.stamp_of(row))
             if round_trip_ns is not None:
                 life.tell(HeartbeatReturned(round_trip_ns))
-                self._on_control_returned(payload)
+                self._on_control_returned(payload, qos=flags >> 1 & 3)
         elif flags & 1 and topic in (SERVER_FENCE, self._control.fence_topic):
             if life.stage is not None:
                 life.stage.receive_retained(topic, payload, life.now)
@@ -242,11 +254,17 @@ class Inbox:
         else:
             self.outside_total += 1
 
-    def _on_control_returned(self, payload: bytes) -> None:
-        life = self._life
+    def _on_control_returned(self, payload: bytes, *, qos: int) -> None:
+        life, lost = self._life, self._control.dropped
         if life.stage is not None:
             life.stage.receive_control(payload, life.now)
-        elif life.state is LinkState.STALLED:
+            return
+        # A primary may drop what has QoS 0 and nothing else: that says nothing of updates that all have more.
+        if lost and (qos or self._takes_qos_0):
+            self.heartbeats_lost_total += lost
+            life.tell(HeartbeatsLost(lost))
+            life.audits.hasten(life.now)
+        if life.state is LinkState.STALLED:
             life.revive()
 
     def _on_acks(self, run: AckRun) -> None:

@@ -85,6 +85,11 @@ class Intake:
         """Topics at the primary that are known to be valid, for the decoder; none when local names differ."""
         return () if any(self._prefixes) else self._replica.values
 
+    def held(self, topic: bytes) -> Update | None:
+        """Return the value of a topic at the primary; None for none. Not for the hot path."""
+        index = self._find_selector(topic)
+        return None if index < 0 else self._replica.view.get(self._prefixes[index] + topic)
+
     def receive_suback(self, packet_id: int) -> None:
         """Take a SUBACK, which may be for one of `settling`."""
         index = self.settling.pop(packet_id, None)

@@ -320,6 +320,8 @@ class SessionLife:
             self._primary.system_topics.note_answer()
             self._primary.learn(stage.fence, stage.order, stage.why)
             self._primary.is_mosquitto = stage.is_mosquitto
+            if stage.is_mosquitto:
+                self._reception.lift_receive_maximum()
             if self._control.refusal:
                 self.tell(ControlRefused(self._control.refusal))
             self._begin_sync(compare=False)

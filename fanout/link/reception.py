@@ -33,7 +33,6 @@ class Reception:
         content: What is not replicated of what the selectors cover; None when they take everything.
         recollection: What may come again in the resumed session.
         newest_stamp: Stamp of the newest live update that came; None when it had none, and before the first.
-        overtaken_total: Retained messages left out because something newer for their topic had come in front of them.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Reception:
             control_prefix: Where control topics begin; nothing below it is replicated.
             stamps: The node's count, used with `stamp_updates`; None stamps nothing.
         """
-        self.overtaken_total = 0
+        self._overtaken_total = 0
         self.newest_stamp: Stamp | None = None
         self._inbound = Inbound()
         self.intake = Intake(config.selectors, replica=replica, control_prefix=control_prefix, inbound=self._inbound)
@@ -63,10 +62,17 @@ class Reception:
         self._primary_stamps = False
         self._stamps_itself = False
         """Whether live updates of the primary get this node's stamps."""
-        self.recollection = Recollection(may_be_resumed=config.version == 5 and config.session_expiry_s > 0)
+        self.recollection = Recollection(
+            may_be_resumed=config.version == 5 and config.session_expiry_s > 0, held=self.intake.held
+        )
         # Receive Maximum is of MQTT 5: MQTT 3.1.1 has no limit.
         self._receive_maximum = config.receive_maximum if config.version == 5 else None
         self._open_max = self._receive_maximum
+
+    @property
+    def overtaken_total(self) -> int:
+        """Retained messages left out because something newer for their topic had come in front of them."""
+        return self._overtaken_total + self.recollection.outdated_total
 
     @property
     def unreleased(self) -> frozenset[int]:
@@ -103,6 +109,14 @@ class Reception:
         self.intake.stamped = stamped or self._publishers_stamp
         self._stamps_itself = self._stamps is not None and not stamped
 
+    def lift_receive_maximum(self) -> None:
+        """Take any number of messages without an acknowledgement: this Network Connection is to a Mosquitto.
+
+        Once messages wait, 2.0.11 sends as many as Receive Maximum with each PUBACK, whatever else is unacknowledged.
+        To refuse them would end the connection in a burst, and bring the same once more.
+        """
+        self._open_max = None
+
     def acknowledge(self, rows: Sequence[PublishRow], *, now_ns: int, epoch: int) -> Applied:
         """Take rows that are known, which changes nothing."""
         batch = self.intake.convert(rows, now_ns=now_ns)
@@ -128,11 +142,11 @@ class Reception:
         if phase is None:
             parts = self._replica.split_pass(batch.updates)  # each is applied before the next one is told apart
             return [Applied(self._apply(part, phase=each), b"", epoch) for each, part in parts], batch.others
-        self.recollection.note(rows, batch)
+        self.recollection.note(rows, batch, now_ns=now_ns)
         updates = batch.updates
         if queued:
             updates = [update for update in updates if not self._replica.overtakes(update)]
-            self.overtaken_total += len(batch.updates) - len(updates)
+            self._overtaken_total += len(batch.updates) - len(updates)
         if updates and phase is Phase.LIVE:
             self.newest_stamp = updates[-1][8]
         changes = self._apply(updates, phase=phase, of_pass=not queued)

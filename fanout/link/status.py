@@ -101,6 +101,8 @@ class LinkStatus:
     """Time since a heartbeat came back, in seconds; None when none did in this epoch."""
     heartbeat_refusal: str
     """Why heartbeats do not come back, as far as the primary showed it; empty when they do, or may yet."""
+    heartbeats_lost_total: int
+    """Heartbeats that the primary dropped while the link was live, as later ones showed."""
     received_total: int
     """PUBLISH packets received."""
     outside_total: int

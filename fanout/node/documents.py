@@ -193,6 +193,7 @@ class NodeDocuments:
             received_total=status.received_total,
             outside_total=status.outside_total,
             overtaken_total=status.overtaken_total,
+            heartbeats_lost_total=status.heartbeats_lost_total,
             epochs_total=status.epochs_total,
             reconnects_total=status.reconnects_total,
             truncated_total=status.truncated_total,

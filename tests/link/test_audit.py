@@ -9,7 +9,7 @@ import pytest
 
 from fanout.config import LinkConfig
 from fanout.link.audit import RETRY_S, AuditReport
-from fanout.link.events import Applied, AuditEnded, Failed, ResumedAtQos0, TearDown
+from fanout.link.events import Applied, AuditEnded, Failed, HeartbeatsLost, ResumedAtQos0, TearDown
 from fanout.link.states import LinkState
 from fanout.mqtt.packets import Connack, Pingresp, encode
 from fanout.replica.update import Phase, Stamp
@@ -502,3 +502,107 @@ def test_no_audit_follows_when_nothing_expires_or_clocks_drift() -> None:
         pair.step_s += 1
         pair.wait(6)
     assert pair.of(AuditEnded) == []
+
+
+def drop_heartbeats(pair: Pair, count: int = 1) -> None:
+    """Let time pass in which the primary drops heartbeats, after their PUBACK, and then the next one come back."""
+    pair.primary.silent_control = True
+    pair.wait(5 * count)
+    pair.primary.silent_control = False
+    pair.wait(5)
+
+
+@pytest.mark.parametrize("interval_s", [0.0, 3600.0])
+def test_an_audit_follows_when_heartbeats_were_dropped(interval_s: float) -> None:
+    """A later one came back: the primary drops what is for this link, maybe updates, which are looked for at once."""
+    pair = live(make_config(audit_interval_s=interval_s))
+    pair.primary.retained[b"plant/0"] = b"new"
+    drop_heartbeats(pair, 2)
+    assert pair.of(HeartbeatsLost) == [HeartbeatsLost(2)]
+    assert pair.session.inbox.heartbeats_lost_total == 2
+    assert report(pair) == AuditReport(False, checked=10, changed=1)
+    assert pair.values() == pair.primary.retained
+    assert pair.states() == [], "live all the time"
+    pair.wait(60)
+    assert len(pair.of(AuditEnded)) == 1
+
+
+def test_audits_that_dropped_heartbeats_call_for_have_a_pause_between() -> None:
+    """A primary that drops heartbeats all the time does not have the link audit all the time."""
+    pair = live(make_config(audit_interval_s=0.0))
+    began = pair.now
+    drop_heartbeats(pair)
+    drop_heartbeats(pair)
+    assert len(pair.of(AuditEnded)) == 1
+    for _ in range(28):
+        drop_heartbeats(pair)
+    assert pair.session.inbox.heartbeats_lost_total > 15
+    assert 5 <= len(pair.of(AuditEnded)) <= 1 + (pair.now - began) / RETRY_S
+
+
+def test_the_pause_behind_a_failed_audit_is_kept_when_heartbeats_are_dropped() -> None:
+    """The next one is due then anyway."""
+    pair = live()
+    ask(pair, pump=False)
+    pair.primary.truncate_after = 5
+    pair.pump()
+    pair.primary.truncate_after = None
+    pair.wait(5.1)
+    pair.feed(encode(Pingresp(), version=5))
+    assert report(pair).failure
+    failed_at = pair.now
+    drop_heartbeats(pair)
+    assert pair.session.inbox.heartbeats_lost_total == 1
+    assert len(pair.of(AuditEnded)) == 1
+    pair.wait(failed_at + RETRY_S - pair.now)
+    assert len(pair.of(AuditEnded)) == 2
+
+
+def test_heartbeats_that_a_resumed_session_or_an_audit_lost_call_for_no_audit() -> None:
+    """Both compare what is held themselves; so does the way back from a stall."""
+    pair = live(make_config(audit_interval_s=0.0))
+    pair.primary.silent_control = True
+    pair.wait(6)
+    pair.lose()
+    pair.primary.silent_control = False
+    pair.connect()
+    assert pair.is_in(LinkState.LIVE)
+    pair.primary.silent_control = True
+    pair.wait(6)
+    pair.primary.silent_control = False
+    ask(pair)
+    assert len(pair.of(AuditEnded)) == 1
+    pair.wait(60)
+    assert pair.session.inbox.heartbeats_lost_total == 0
+    pair.primary.silent_control = True
+    pair.wait(20.1)
+    assert pair.is_in(LinkState.STALLED)
+    pair.primary.silent_control = False
+    pair.wait(5)
+    assert pair.is_in(LinkState.LIVE)
+    assert pair.session.inbox.heartbeats_lost_total > 2
+    pair.wait(60)
+    assert len(pair.of(AuditEnded)) == 1
+
+
+def test_a_refused_heartbeat_is_not_dropped() -> None:
+    """The primary has said that it did not take it."""
+    pair = live(make_config(audit_interval_s=0.0), control_code=0x97)
+    pair.primary.allow_control = False
+    pair.wait(6)
+    pair.primary.allow_control = True
+    pair.wait(60)
+    assert pair.session.control.refusal == ""
+    assert (pair.session.inbox.heartbeats_lost_total, pair.of(AuditEnded)) == (0, [])
+
+
+@pytest.mark.parametrize(("qos", "lost"), [(0, 1), (1, 0), (2, 0)])
+def test_heartbeats_at_qos_0_say_nothing_of_updates_above(qos: int, lost: int) -> None:
+    """A primary that grants the control topic QoS 0 may drop them alone."""
+    pair = live(make_config(Selector("plant/#", qos=qos), audit_interval_s=0.0))
+    topic = pair.session.control.topic
+    pair.primary.subscriptions[topic] = replace(pair.primary.subscriptions[topic], qos=0)
+    drop_heartbeats(pair)
+    pair.wait(60)
+    assert pair.session.inbox.heartbeats_lost_total == lost
+    assert len(pair.of(AuditEnded)) == lost

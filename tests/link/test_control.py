@@ -117,6 +117,32 @@ def test_a_newer_message_that_comes_back_forgives_older_ones() -> None:
     assert not control.is_stalled(1e9)
 
 
+def test_messages_that_a_newer_one_passes_were_dropped() -> None:
+    """Those since heartbeats began; of a stage, or of a former connection, they are no heartbeats of a live link."""
+    control = channel()
+    control.receive(control.send(0.0), now=0.1)
+    assert control.dropped == 0
+    control.send(1.0)
+    control.send(2.0)
+    control.begin_heartbeats(2.0)
+    control.send(7.0)
+    control.send(12.0)
+    newest, next_one = control.send(17.0), control.send(22.0)
+    control.receive(newest, now=22.1)
+    assert control.dropped == 2
+    control.receive(next_one, now=22.2)
+    assert control.dropped == 0
+
+
+def test_a_message_that_the_primary_refused_was_not_dropped() -> None:
+    """It never was on the way back."""
+    control = channel()
+    control.receive(control.send(0.0), now=0.1)
+    control.refuse_message(control.send(5.0), "quota")
+    control.receive(control.send(10.0), now=10.1)
+    assert control.dropped == 0
+
+
 def test_a_younger_message_stays_under_way() -> None:
     """What was sent behind the one that came back is still awaited, even when sent at the same time."""
     control = channel()

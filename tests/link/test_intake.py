@@ -141,6 +141,15 @@ def test_a_topic_that_looks_like_a_local_name_is_not_taken_for_it() -> None:
     assert len(batch.others) == 1
 
 
+def test_what_is_held_is_found_by_the_topic_at_the_primary() -> None:
+    """Under its local name; nothing is held of a topic outside."""
+    one, replica = intake(SEVERAL)
+    updates = one.convert([row(b"plant/1/a"), row(b"plant/1/b")], now_ns=NOW).updates
+    replica.apply(updates, phase=Phase.SNAPSHOT)
+    topics = (b"plant/1/a", b"plant/1/b", b"plant/2/b", b"plant/debug/1")
+    assert [one.held(topic) for topic in topics] == [*updates, None, None]
+
+
 def test_known_topics_are_the_replicas_without_prefix() -> None:
     """The decoder need not validate what the replica holds under the same name."""
     one, replica = intake()

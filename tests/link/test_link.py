@@ -623,6 +623,25 @@ async def test_the_end_of_heartbeats_is_told_and_their_return() -> None:
     assert told == ["no heartbeats, lag is unknown and a stall is not noticed", "heartbeats come back"]
 
 
+async def test_heartbeats_that_the_primary_dropped_are_told() -> None:
+    """They are counted, too; a link whose audit follows stays ready."""
+    lines: list[dict[str, object]] = []
+    primary = FakePrimary()
+    async with FakeServer(primary) as server:
+        config = config_for(server.port, heartbeat_s=1.0, audit_interval_s=0.0)
+        async with running(config, logger=logging_to(lines)) as link:
+            await link.wait_state(LinkState.LIVE)
+            before = len(primary.published)
+            primary.silent_control = True
+            await link.wait(lambda: len(primary.published) > before)
+            primary.silent_control = False
+            await link.wait(lambda: link.status.audits.ended_total)
+            assert link.status.ready
+            assert link.status.heartbeats_lost_total == 1
+    (told,) = [line for line in lines if "dropped heartbeats" in str(line["event"])]
+    assert told["heartbeats"] == 1
+
+
 async def test_an_announcement_gets_the_answer_of_the_primary() -> None:
     """As a forwarded message does; none is sent before the link is live. What is counted is in the status."""
     primary = FakePrimary(allow_control=False)

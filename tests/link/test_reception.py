@@ -102,6 +102,19 @@ def test_a_resumed_session_may_bring_more_than_the_receive_maximum() -> None:
         one.take(two, phase=Phase.LIVE, now_ns=NOW, epoch=9)
 
 
+def test_a_mosquitto_may_bring_more_than_the_receive_maximum() -> None:
+    """In a new session, too; another primary that accepts the next connection may not."""
+    one, replica = reception(receive_maximum=1)
+    two = [row(b"plant/2", flags=3, packet_id=2), row(b"plant/3", flags=3, packet_id=3)]
+    one.begin_connection(stamped=False)
+    one.lift_receive_maximum()
+    one.take(two, phase=Phase.LIVE, now_ns=NOW, epoch=9)
+    assert len(replica) == 2
+    one.begin_connection(stamped=False)
+    with pytest.raises(ProtocolError):
+        one.take(two, phase=Phase.LIVE, now_ns=NOW, epoch=9)
+
+
 def test_mqtt_3_1_1_has_no_receive_maximum() -> None:
     """So it cannot be exceeded."""
     one, replica = reception(receive_maximum=1, version=4)

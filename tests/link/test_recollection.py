@@ -17,7 +17,7 @@ def row(packet_id: int, payload: bytes = b"1", *, flags: int = QOS_1, topic: byt
     return (topic, payload, flags, packet_id, b"", None)
 
 
-def note(one: Recollection, *rows: PublishRow) -> None:
+def note(one: Recollection, *rows: PublishRow, now_ns: int = 1) -> None:
     """Take rows, of which those below `plant/` are inside the selectors."""
     batch = Batch()
     for topic, payload, flags, packet_id, _, _ in rows:
@@ -26,7 +26,7 @@ def note(one: Recollection, *rows: PublishRow) -> None:
             batch.updates.append((topic, payload, 1, True, b"", 1, 0, digest, None))
         if flags & 6:
             (batch.to_puback if flags & 2 else batch.to_pubrec).append(packet_id)
-    one.note(list(rows), batch)
+    one.note(list(rows), batch, now_ns=now_ns)
 
 
 def resume(one: Recollection, *, counts_up: bool = False) -> Recollection:
@@ -66,6 +66,64 @@ def test_what_is_known_has_the_same_packet_identifier_and_content() -> None:
     resume(one, counts_up=True)
     assert known(one, *again) == [True, True, False, False]
     assert known(one, row(8), row(7, b"3")) == [False, False]
+
+
+def outdated(one: Recollection, *rows: PublishRow) -> list[bool]:
+    """Return for each row, which comes again on the next connection, whether something newer for its topic had come."""
+    before = one.outdated_total
+    found = known(resume(one, counts_up=True), *rows)
+    assert one.outdated_total == before + sum(found)
+    return found
+
+
+def held_since(received_ns: int) -> Recollection:
+    """Return one beside a replica that has a value of each topic but `plant/none` since then."""
+    held = (b"plant/1", b"new", 1, True, b"", received_ns, 0, 1, None)
+    return Recollection(may_be_resumed=True, held=lambda topic: None if topic == b"plant/none" else held)
+
+
+@pytest.mark.parametrize(
+    ("received_ns", "expected"),
+    [(100, [False] * 5), (200, [True, True, False, False, False]), (301, [True, True, True, True, False])],
+)
+def test_what_was_missing_is_older_than_what_came_behind_it(received_ns: int, expected: list[bool]) -> None:
+    """In one read with it, where the gap is in front; later, where it is among what one read brought."""
+    one = held_since(received_ns)
+    note(one, row(65_530), now_ns=100)
+    note(one, row(65_533), row(65_534), row(0, flags=1), now_ns=200)
+    note(one, row(65_535), row(3, flags=QOS_2), now_ns=300)
+    note(one, row(4), now_ns=400)
+    again = [row(packet_id, b"old", flags=QOS_1_AGAIN) for packet_id in (65_531, 65_532, 1, 2, 5)]
+    assert outdated(one, *again) == expected
+    assert outdated(one, *again) == expected, "on each connection"
+    one.begin_session()
+    note(one, row(65_533), now_ns=500)
+    assert outdated(one, *again) == [False] * 5
+
+
+def test_only_what_was_missing_is_older() -> None:
+    """Not what has no value, was not retained, comes without DUP, or from a primary that counts otherwise."""
+    one = held_since(200)
+    note(one, row(5), now_ns=100)
+    note(one, row(0, flags=1), row(8), now_ns=199)
+    assert outdated(one, row(6, b"old", flags=QOS_1_AGAIN), row(6, b"old", flags=QOS_2_AGAIN)) == [True, True]
+    none = row(6, b"old", flags=QOS_1_AGAIN, topic=b"plant/none")
+    assert outdated(one, none, row(6, b"old"), row(6, b"old", flags=QOS_1_AGAIN & ~1)) == [False] * 3
+    assert known(resume(one), row(6, b"old", flags=QOS_1_AGAIN)) == [False]
+
+
+def test_what_comes_again_shows_no_gap_behind_it() -> None:
+    """The places of what comes later are right all the same, and a bounded number of gaps is remembered."""
+    one = held_since(1_000)
+    note(one, row(10), now_ns=1)
+    note(one, row(20), now_ns=1_000)
+    note(one, row(11, flags=QOS_1_AGAIN), now_ns=1_001)
+    note(one, row(13, flags=QOS_1_AGAIN), now_ns=1_002)
+    note(one, row(21), now_ns=1_003)
+    assert outdated(one, row(12, b"old", flags=QOS_1_AGAIN)) == [True]
+    for number in range(2_000):
+        note(one, row(23 + 2 * number), now_ns=2_000)
+    assert outdated(one, row(12, b"old", flags=QOS_1_AGAIN)) == [False]
 
 
 def test_a_session_that_ends_with_its_connection_remembers_nothing() -> None:

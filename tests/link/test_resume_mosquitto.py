@@ -12,11 +12,13 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from fanout.link.states import LinkState
+from fanout.mqtt.packets import Publish
 from fanout.replica.update import ChangeKind, Phase
 from fanout.selection import Selector
 from tests.link.harness import Running, config_for, logging_to, running
 from tests.support.mosquitto import Mosquitto, load_retained, publish_all, publisher
 from tests.support.network import Proxy
+from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.mosquitto
@@ -132,6 +134,75 @@ async def test_a_small_receive_maximum_does_not_end_a_resumed_session(mosquitto:
         await link.wait_state(LinkState.LIVE)
         assert link.values() == VALUES | changed
         assert link.sink.states().count("resuming") == 1
+
+
+async def test_a_small_receive_maximum_does_not_end_a_new_session(mosquitto: Mosquitto) -> None:
+    """Once messages wait, Mosquitto sends as many as that with each PUBACK: a burst is no reason to connect again."""
+    async with (
+        Proxy(mosquitto.port) as proxy,
+        running(config_for(proxy.port, receive_maximum=10, heartbeat_s=60.0)) as link,
+    ):
+        await link.wait_state(LinkState.LIVE)
+        proxy.pause()
+        changed = {f"plant/{number}": b"changed" for number in range(300)}
+        await publish(mosquitto, changed)
+        proxy.resume()
+        await link.wait(lambda: link.values() == changed)
+        assert link.sink.states()[-1] == "live"
+        assert link.status.reconnects_total == 0
+
+
+async def test_updates_that_overflowed_at_the_primary_are_found_by_a_dropped_heartbeat(mosquitto: Mosquitto) -> None:
+    """A link that was stopped for less than a stall means lacks them; a heartbeat fell into the same gap and tells."""
+    mosquitto.settings = ["max_queued_messages 50"]
+    mosquitto.restart()
+    config = config_for(mosquitto.port, receive_maximum=20, heartbeat_s=2.0, audit_interval_s=0.0)
+    changed = {f"plant/{number}": b"changed" for number in range(300)}
+    async with running(config) as link, await RawClient.connect(mosquitto.port) as observer:
+        await link.wait_state(LinkState.LIVE)
+        link.link.hold(True)
+        await publish(mosquitto, changed)
+        await observer.subscribe(config.control_topic.encode() + b"/#")
+        await observer.expect(Publish)  # of a heartbeat, so Mosquitto has dropped the one for the link
+        link.link.hold(False)
+        await link.wait(lambda: link.status.audits.ended_total)
+        assert link.values() == changed
+        assert link.status.heartbeats_lost_total == 1
+        assert link.status.audits.changed_total >= 100
+        assert link.sink.states()[-1] == "live"
+        assert "stalled" not in link.sink.states()
+
+
+async def test_what_mosquitto_dropped_while_live_does_not_come_back_over_newer_values(mosquitto: Mosquitto) -> None:
+    """It drops what it cannot write at QoS 1 too, keeps it in flight, and sends it again in the resumed session."""
+    mosquitto.settings = ["max_queued_messages 50"]
+    mosquitto.restart()
+    old, new = ({f"plant/{number}": payload for number in range(50)} for payload in (b"old", b"new"))
+
+    def overflow() -> None:
+        with publisher(mosquitto.port) as client:
+            publish_all(client, [("plant/event", b"x" * 20_000)] * 600, retain=False)
+            publish_all(client, old.items())
+
+    async with Proxy(mosquitto.port) as proxy:
+        config = config_for(proxy.port, receive_buffer_bytes=65_536, heartbeat_s=60.0)
+        async with running(config) as link:
+            await link.wait_state(LinkState.LIVE)
+            link.link.hold(True)
+            await asyncio.to_thread(overflow)
+            link.link.hold(False)
+            while "plant/0" not in link.values():  # until it takes what it has to write
+                await publish(mosquitto, {"plant/0": b"old"})
+            assert not (await link.link.audit()).failure
+            assert link.values() == old
+            await publish(mosquitto, new)
+            await link.wait(lambda: link.values() == new)
+            link.sink.clear()
+            proxy.cut()
+            await link.wait(lambda: link.sink.states()[-1:] == ["live"])
+            assert [update for update in link.sink.dispatched() if update[1] == b"old"] == []
+            assert link.sink.named("tear_down") == []
+            assert link.values() == new
 
 
 async def test_properties_are_the_same_in_a_verification(mosquitto: Mosquitto) -> None:

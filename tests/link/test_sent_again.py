@@ -74,6 +74,26 @@ def test_what_was_lost_with_the_connection_is_applied() -> None:
     assert pair.dispatched() == [(b"plant/0", b"v2"), (b"plant/1", b"v2")]
 
 
+def test_what_was_dropped_while_live_does_not_replace_what_came_since() -> None:
+    """A Mosquitto sends it again in the resumed session: it is acknowledged, and no loss shows for it."""
+    pair = live()
+    send(pair, (201, b"plant/0", b"v1"))
+    pair.pump()
+    pair.now += 1
+    send(pair, (204, b"plant/0", b"v4"))
+    pair.pump()
+    reconnect(pair)
+    pair.events.clear()
+    pair.primary.retained[b"plant/1"] = b"v3"
+    pair.primary.deliver(b"plant/0", b"v2", qos=1, retain=True, dup=True, packet_id=202)
+    pair.primary.deliver(b"plant/1", b"v3", qos=1, retain=True, dup=True, packet_id=203)
+    pair.pump()
+    assert pair.is_in(LinkState.LIVE)
+    assert pair.dispatched() == [(b"plant/1", b"v3")]
+    assert bytes.fromhex("400200ca") in b"".join(each.acknowledgement for each in pair.of(Applied))
+    assert pair.session.reception.overtaken_total == 1
+
+
 def test_another_session_has_other_messages() -> None:
     """What came in the former one under the same Packet Identifier is not meant."""
     pair = live()

@@ -569,12 +569,23 @@ def test_qos_2_is_applied_once() -> None:
 
 def test_more_messages_than_the_receive_maximum_are_a_fault() -> None:
     """A primary that exceeds the Receive Maximum is disconnected with 0x93 [MQTT-3.3.4-9]."""
-    pair = Pair(make_config(receive_maximum=10), filled())
+    pair = Pair(make_config(receive_maximum=10), filled(version_text=b"other"))
     pair.go_live()
     for number in range(11):
         pair.primary.publish(b"plant/%d" % number, b"x")
     pair.feed(pair.primary.take())
     assert "0x93" in pair.failure()
+
+
+def test_a_mosquitto_may_send_more_than_the_receive_maximum() -> None:
+    """It does when messages wait: in a new session, too, all are taken."""
+    pair = Pair(make_config(receive_maximum=10), filled())
+    pair.go_live()
+    for number in range(11):
+        pair.primary.publish(b"plant/%d" % number, b"x")
+    pair.pump()
+    assert not pair.of(Failed)
+    assert len(pair.dispatched()) == 11
 
 
 def test_mqtt_3_1_1_has_no_receive_maximum() -> None:

@@ -114,6 +114,7 @@ class LinkStandIn:
             round_trip_ns=None,
             heartbeat_age_s=None,
             heartbeat_refusal="",
+            heartbeats_lost_total=0,
             received_total=0,
             outside_total=0,
             overtaken_total=0,
