@@ -22,11 +22,8 @@ from fanout.reports.reading import collect_rows
 from fanout.reports.render.lag_tables import propagation
 from fanout.reports.render.tables import tables_of as tables_of_report
 from fanout.reports.transforms import convergence as convergence_transforms
-from fanout.reports.transforms import snapshots as snapshots_transforms
-from fanout.reports.transforms import stalls as stalls_transforms
-from fanout.reports.transforms import traffic as traffic_transforms
 from fanout.reports.transforms.rows import small_frame
-from tests.reports.frames import assert_unique, plan_of, rows_of, tables_of
+from tests.reports.frames import plan_of, rows_of, tables_of
 from tests.reports.logs import SECOND, NodeLog, at, digest_of, selector, stamp, when, write
 from tests.reports.oracle import Oracle
 from tests.reports.random_logs import random_hub, random_secondary
@@ -423,47 +420,6 @@ def test_reports_that_compare_need_something_to_compare(spark: SparkSession, tmp
     for name in names:
         with pytest.raises(ReportError, match="nothing to compare"):
             section(spark, files, name)
-
-
-def test_join_keys_are_unique(
-    spark: SparkSession,
-    random_nodes: tuple[NodeLog, list[NodeLog]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """No side that a join takes to have one row for each key has two."""
-    hub, nodes = random_nodes
-    files = write(tmp_path, [hub, *nodes[2:6]])
-    checked: list[str] = []
-
-    def watch(module: Any, name: str, *key: str) -> None:
-        original = getattr(module, name)
-
-        def checking(*arguments: Any, **keywords: Any) -> DataFrame:
-            frame: DataFrame = original(*arguments, **keywords)
-            assert_unique(frame, *key)
-            checked.append(name)
-            return frame
-
-        monkeypatch.setattr(module, name, checking)
-
-    watch(snapshots_transforms, "link_epochs", "node", "link", "node_epoch", "link_epoch")
-    watch(convergence, "_values", "set", "member", "topic")
-    watch(convergence, "_owners", "target")
-    watch(convergence, "_sets_frame", "set")
-    watch(convergence, "_places", "member")
-    watch(convergence_transforms, "compare_members", "set", "topic")
-    watch(convergence_transforms, "digest_points", "member", "window_us")
-    watch(stalls_transforms, "judge_topics", "target", "topic")
-    watch(stalls_transforms, "with_others", "target", "topic")
-    watch(stalls_transforms, "lacking_updates", "target", "topic")
-    watch(traffic_transforms, "count_topics", "group", "topic", "publisher")
-    watch(traffic_transforms, "count_by_source", "group")
-    watch(traffic_transforms, "count_by_prefix", "group", "prefix")
-    names: tuple[ReportName, ...] = ("snapshots", "convergence", "stalls", "traffic")
-    for name in names:
-        section(spark, files, name, settle_s=2.5)
-    assert len(set(checked)) == 13
 
 
 def test_the_publishers_beyond_the_bound_are_added_up(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
