@@ -154,7 +154,9 @@ def _targets(
     stopped_us = survey.stopped_us(link.node)
     until_us = group.end_us if stopped_us is None else min(group.end_us, stopped_us - offset_us)
     settled_us = until_us - settle_us
-    gaps_us = _gaps_us(link, offset_us=offset_us, settle_us=settle_us)
+    # Without stamps either of two nodes may be the later one to log an update, each by its clock.
+    late_us = settle_us if group.basis == "unstamped" else 0
+    gaps_us = _gaps_us(link, offset_us=offset_us, settle_us=settle_us, late_us=late_us)
     ends_us = survey.log_span_us(link.node)[1] - offset_us
     # Without a stop the node may have gone on where its log ends, in what is not sealed or shipped yet; or it is dead.
     behind_us = max(0, until_us - ends_us) if stopped_us is None and window.last_us > ends_us - settle_us else 0
@@ -245,17 +247,18 @@ def _clock_offset_us(link: ObservedLink, *, delays: Mapping[str, int], link_epoc
     return 0
 
 
-def _gaps_us(link: ObservedLink, *, offset_us: int, settle_us: int) -> tuple[tuple[int, int], ...]:
+def _gaps_us(link: ObservedLink, *, offset_us: int, settle_us: int, late_us: int) -> tuple[tuple[int, int], ...]:
     """Return the spans of origin whose updates may have come while the node could not log.
 
-    An update is taken to arrive within the settle horizon.
+    An update is taken to arrive within the settle horizon. `late_us` is by how much the reference may log it later than
+    the node.
     """
     gaps = link.survey.gaps_of(link.node, link=link.name)
     return tuple(
         sorted(
             (
                 -NEVER_US if gap.first_us is None else gap.first_us - offset_us - settle_us,
-                gap.last_us - offset_us,
+                gap.last_us - offset_us + late_us,
             )
             for gap in gaps
         )

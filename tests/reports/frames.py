@@ -28,10 +28,11 @@ def rows_of(frame: DataFrame, *order: str) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: tuple(row[name] for name in order))
 
 
-def assert_unique(frame: DataFrame, *key: str) -> None:
-    """Assert that no two rows of a frame agree in all of a join's key."""
+def assert_unique(frame: DataFrame, *key: str) -> int:
+    """Assert that no two rows of a frame agree in all of a join's key; return how many there are."""
     rows = frame.select(*key).collect()
     assert len(rows) == len(set(rows)), f"{key} is not unique"
+    return len(rows)
 
 
 def plan_of(frame: DataFrame) -> str:

@@ -22,11 +22,8 @@ from fanout.reports.reading import collect_rows
 from fanout.reports.render.lag_tables import propagation
 from fanout.reports.render.tables import tables_of as tables_of_report
 from fanout.reports.transforms import convergence as convergence_transforms
-from fanout.reports.transforms import snapshots as snapshots_transforms
-from fanout.reports.transforms import stalls as stalls_transforms
-from fanout.reports.transforms import traffic as traffic_transforms
 from fanout.reports.transforms.rows import small_frame
-from tests.reports.frames import assert_unique, plan_of, rows_of, tables_of
+from tests.reports.frames import plan_of, rows_of, tables_of
 from tests.reports.logs import SECOND, NodeLog, at, digest_of, selector, stamp, when, write
 from tests.reports.oracle import Oracle
 from tests.reports.random_logs import random_hub, random_secondary
@@ -289,6 +286,47 @@ def test_without_stamps_no_topic_stalls_by_less_than_the_settle_horizon(spark: S
     assert stopped.lacking == 1  # at least: the one at 5.004 may be the one of 3
 
 
+@pytest.mark.parametrize("heartbeats", [True, False])
+def test_without_stamps_what_came_after_the_window_is_no_stall(
+    spark: SparkSession, tmp_path: Path, heartbeats: bool
+) -> None:
+    """What waited while a link was away at the window's end is late; it is known by its value.
+
+    A topic that goes on with other values did stop, and so did one of which an older value came late, or the same one
+    behind a heartbeat that had left behind the window: without heartbeats nothing tells that from the one that waited.
+    """
+    logs = {name: NodeLog(name, "tap" if name == "tap" else "secondary") for name in ("tap", "edge", "lossy")}
+    for log in logs.values():
+        log.start(at(0), {"name": "up", "primary": ["mqtt://broker"], "selectors": [selector("#")]})
+        log.ready(at(1), "up", "#")
+    for second in range(10, 90):
+        for name, log in logs.items():
+            late = name == "edge" and 50 < second <= 70
+            for topic in ("ends", "older", "other", "same"):
+                lost = name == "lossy" and topic in ("other", "same") and 40 <= second < 80
+                lost |= name == "edge" and topic == "older" and second >= 56
+                if not lost and (topic not in ("ends", "older") or second < 60):
+                    payload = "x" if topic == "same" else f"{second}"
+                    log.update(at(70 if late else second), topic, payload, link="up", selector="#")
+            if heartbeats and not late:
+                log.event("heartbeat", at(second), link="up", lag_us=0)
+    for log in logs.values():
+        log.event("heartbeat", at(100))
+    asked: dict[str, Any] = {"since": when(at(20)), "until": when(at(60)), "settle_s": 2.5}
+    stalls = section(spark, write(tmp_path, logs.values()), "stalls", **asked).stalls
+    assert stalls is not None
+    listed = {(one.node, one.topic): (one.newest, one.first_lacking, one.lacking) for one in stalls.topics.listed}
+    older = (time_of(at(55)), time_of(at(58)), 2)  # at least: that of 56 and 57 may be the one of 55
+    stopped = (time_of(at(39)), time_of(at(42)), 18)
+    assert listed == {("edge", "older"): older, ("lossy", "other"): stopped} | (
+        {("lossy", "same"): stopped} if heartbeats else {}
+    )
+    assert [(one.node, one.current, one.stalled, one.alone) for one in stalls.targets] == [
+        ("edge", 3, 1, 1),
+        ("lossy", 5 - len(listed), len(listed) - 1, len(listed) - 1),
+    ]
+
+
 def test_digests_over_time_say_when_nodes_agreed(spark: SparkSession, tmp_path: Path) -> None:
     """Heartbeats of both links carry digests: the windows in which they are the same are counted, the last is named."""
     hub, one, two = two_secondaries()
@@ -382,47 +420,6 @@ def test_reports_that_compare_need_something_to_compare(spark: SparkSession, tmp
     for name in names:
         with pytest.raises(ReportError, match="nothing to compare"):
             section(spark, files, name)
-
-
-def test_join_keys_are_unique(
-    spark: SparkSession,
-    random_nodes: tuple[NodeLog, list[NodeLog]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """No side that a join takes to have one row for each key has two."""
-    hub, nodes = random_nodes
-    files = write(tmp_path, [hub, *nodes[2:6]])
-    checked: list[str] = []
-
-    def watch(module: Any, name: str, *key: str) -> None:
-        original = getattr(module, name)
-
-        def checking(*arguments: Any, **keywords: Any) -> DataFrame:
-            frame: DataFrame = original(*arguments, **keywords)
-            assert_unique(frame, *key)
-            checked.append(name)
-            return frame
-
-        monkeypatch.setattr(module, name, checking)
-
-    watch(snapshots_transforms, "link_epochs", "node", "link", "node_epoch", "link_epoch")
-    watch(convergence, "_values", "set", "member", "topic")
-    watch(convergence, "_owners", "target")
-    watch(convergence, "_sets_frame", "set")
-    watch(convergence, "_places", "member")
-    watch(convergence_transforms, "compare_members", "set", "topic")
-    watch(convergence_transforms, "digest_points", "member", "window_us")
-    watch(stalls_transforms, "judge_topics", "target", "topic")
-    watch(stalls_transforms, "with_others", "target", "topic")
-    watch(stalls_transforms, "lacking_updates", "target", "topic")
-    watch(traffic_transforms, "count_topics", "group", "topic", "publisher")
-    watch(traffic_transforms, "count_by_source", "group")
-    watch(traffic_transforms, "count_by_prefix", "group", "prefix")
-    names: tuple[ReportName, ...] = ("snapshots", "convergence", "stalls", "traffic")
-    for name in names:
-        section(spark, files, name, settle_s=2.5)
-    assert len(set(checked)) == 13
 
 
 def test_the_publishers_beyond_the_bound_are_added_up(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from fanout.reports.findings import StalledTopic, StallFigures, StallSection
 from fanout.reports.parquet import ParquetTables
 from fanout.reports.reading import Tables, collect_rows
 from fanout.reports.scope import Scope
-from fanout.reports.transforms import rows, stalls
+from fanout.reports.transforms import multisets, rows, stalls
 
 __all__ = ["describe_stalls"]
 
@@ -41,9 +41,14 @@ def describe_stalls(
         [(place[0], *place[2:]) for place in places],
         schema="target int, node string, link string, selector string",
     )
-    verdicts = stalls.judge_topics(
-        stalls.newest_expected(wanted), held=stalls.newest_at_node(logged), targets_frame=spans
-    ).persist()
+    held = stalls.newest_at_node(logged)
+    by_value = [target.id for target in scope.targets_of("unstamped")]
+    if by_value and scope.window.has_end:
+        of_value = spans.where(sf.col("target").isin(by_value))
+        ways = multisets.journeys(tables.events, spans=of_value, spark=spark, scope=scope)
+        behind = logged.join(sf.broadcast(ways), on="target", how="inner")
+        held = held.unionByName(stalls.newest_late(behind, published=wanted))
+    verdicts = stalls.judge_topics(stalls.newest_expected(wanted), held=held, targets_frame=spans).persist()
     stalled = stalls.with_others(verdicts, groups=groups).persist()
     try:
         counts = {row.pop("target"): row for row in collect_rows(stalls.count_stalls(verdicts, stalled=stalled))}

@@ -26,6 +26,7 @@ __all__ = [
     "lacking_updates",
     "newest_at_node",
     "newest_expected",
+    "newest_late",
     "with_others",
 ]
 
@@ -48,10 +49,9 @@ def newest_expected(rows: DataFrame) -> DataFrame:
     Returns:
         Columns target, topic, settled_us (null when all are too young), expected_us.
     """
-    covered = is_live() & (origin_us() > sf.col("covered_from_us")) & (origin_us() <= sf.col("covered_until_us"))
     settled = origin_us() <= sf.col("settled_until_us")
     return (
-        rows.where(covered)
+        rows.where(_covered())
         .groupBy("target", "topic")
         .agg(sf.max(sf.when(settled, origin_us())).alias("settled_us"), sf.max(origin_us()).alias("expected_us"))
     )
@@ -66,9 +66,27 @@ def newest_at_node(rows: DataFrame) -> DataFrame:
     Args:
         rows: The nodes' rows by target, with the target's spans.
     """
-    came = (sf.col("phase") == PHASE_LIVE) | (sf.col("change") != CHANGE_REMOVED)
     return (
-        rows.where(came & (origin_us() <= sf.col("held_until_us")))
+        rows.where(_came() & (origin_us() <= sf.col("held_until_us")))
+        .groupBy("target", "topic")
+        .agg(sf.max(origin_us()).alias("held_us"))
+    )
+
+
+def newest_late(rows: DataFrame, *, published: DataFrame) -> DataFrame:
+    """Return, for each (target, topic), the newest update that may have come behind the window, as `held_us`.
+
+    It waited while the link was away, and has no stamp, so that its value alone tells what it may be.
+
+    Args:
+        rows: The nodes' rows by target without stamps, with the target's spans and `multisets.journeys`.
+        published: The rows of the reference by target, with the target's spans.
+    """
+    key = ["target", "topic", "digest"]
+    late = rows.where(_came() & (origin_us() > sf.col("held_until_us")) & (origin_us() <= sf.col("got_until_us")))
+    return (
+        published.where(_covered())
+        .join(late.select(*key), on=key, how="left_semi")
         .groupBy("target", "topic")
         .agg(sf.max(origin_us()).alias("held_us"))
     )
@@ -79,7 +97,7 @@ def judge_topics(expected: DataFrame, *, held: DataFrame, targets_frame: DataFra
 
     Args:
         expected: `newest_expected`.
-        held: `newest_at_node`.
+        held: `newest_at_node`, and `newest_late`.
         targets_frame: The targets' spans; `target` is the key.
 
     Returns:
@@ -184,3 +202,13 @@ def count_stalls(verdicts: DataFrame, *, stalled: DataFrame) -> DataFrame:
         .groupBy("target")
         .agg(*(sf.sum(name).alias(name) for name in (*VERDICTS, "alone")), sf.max("behind_us").alias("most_behind_us"))
     )
+
+
+def _covered() -> Column:
+    """Return whether a row of the reference is an update that the target had to get."""
+    return is_live() & (origin_us() > sf.col("covered_from_us")) & (origin_us() <= sf.col("covered_until_us"))
+
+
+def _came() -> Column:
+    """Return whether a node's row says that it got something: a removal that no message caused does not."""
+    return (sf.col("phase") == PHASE_LIVE) | (sf.col("change") != CHANGE_REMOVED)

@@ -116,13 +116,14 @@ def test_doubtful_rows_never_accuse(spark: SparkSession) -> None:
     see(tap, at(0.5), "t", "before")
     see(tap, at(59.5), "t", "young")
     see(tap, at(10), "t", "in the gap")
-    edge.gap(at(11), link="up", rows=1, first_us=at(9), last_us=at(11))
+    see(tap, at(11.9), "t", "in the gap by another clock")
+    edge.gap(at(11), link="up", rows=2, first_us=at(9), last_us=at(11))
     see(tap, at(20), "t", "lost")
     see(edge, at(21), "t", "only here")
     tap.event("heartbeat", at(60))
     edge.event("heartbeat", at(60))
     found = counts_of(spark, [tap, edge])["edge"]
-    assert (found["missing"], found["extra"], found["unknown"]) == (1, 1, 1)
+    assert (found["missing"], found["extra"], found["unknown"]) == (1, 1, 2)
     assert (found["reference_updates"], found["node_updates"]) == (3, 2)
 
 

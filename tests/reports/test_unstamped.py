@@ -1,0 +1,253 @@
+"""Every number of completeness and convergence over random logs without stamps, against a plain-Python oracle."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fanout.reports.document import Parameters, Report, ReportName
+from fanout.reports.figures import percent, time_of
+from fanout.reports.job import make_completeness_report, make_section_report
+from fanout.reports.log_files import LogFiles
+from tests.reports.logs import SECOND, NodeLog, at, when, write
+from tests.reports.oracle import NEVER
+from tests.reports.unstamped_logs import Observed, random_cluster
+from tests.reports.unstamped_oracle import Bounds, Members, Place, UnstampedOracle, gaps_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+SETTLE_US = 2_500_000
+VERDICTS = ("equal", "different", "absent", "extra", "pending", "unknown")
+
+
+def check_truth(place: object, one: Bounds, seen: Observed, reference: list[Observed]) -> None:
+    """Assert that no bound says more than what really happened: so many were lost, or came that the reference lacks.
+
+    But for what waited on its way to the reference and lies in a gap of the node's log: when the reference logged it,
+    the node had no gap any more.
+    """
+    rows = [row for it in reference for row in it.log.updates if row["link"] == it.link.get("name", "")]
+    logged = {row["published"] for row in rows if row["phase"] == 0}
+    values = {row["published"]: (row["topic"], row["digest"]) for row in (*rows, *seen.log.updates)}
+    waited = {row["published"] for row in rows if row["waited_us"]}
+    waited -= {row["published"] for row in seen.log.updates}
+    assert one.accused <= Counter(values[number] for number in (logged - seen.came) | waited), place
+    assert one.invented <= Counter(values[number] for number in seen.came - logged if number in values), place
+
+
+def check_updates(report: Report, bounds: dict[Place, Bounds], *, extra_is_known: dict[Place, bool]) -> None:
+    """Assert that every figure is the oracle's."""
+    targets = {(one.node, one.link, one.filter): one for one in report.targets}
+    assert targets.keys() == bounds.keys()
+    for place, expected in bounds.items():
+        target = targets[place]
+        assert (target.basis, target.exact, target.stamped) == ("unstamped", False, None), place
+        assert target.unstamped is not None
+        assert (target.complete_at is not None) is expected.held, place
+        figures = target.unstamped.model_dump()
+        share, causes = figures.pop("complete_percent_at_most"), figures.pop("causes")
+        counts: dict[str, int | None] = {name: expected.updates[name] for name in figures}
+        if not extra_is_known[place]:
+            counts["extra_at_least"] = None
+        assert figures == counts, place
+        assert {name: number for name, number in causes.items() if number} == +expected.causes, place
+        there = expected.updates["reference_updates"] - expected.updates["missing_at_least"]
+        assert share == percent(there, expected.updates["reference_updates"]), place
+    assert report.repeated is not None
+    assert {((r.node, r.link, r.filter), r.topic): r.reference_updates for r in report.repeated.listed} == {
+        (place, topic): updates for place, one in bounds.items() for topic, updates in one.repeated.items()
+    }
+    assert report.repeated.total == len(report.repeated.listed)
+
+
+def check_finals(report: Report, bounds: dict[Place, Bounds]) -> None:
+    """Assert that each topic's final value is judged as the oracle does."""
+    for target in report.targets:
+        place = (target.node, target.link, target.filter)
+        counts = Counter(bounds[place].finals.values())
+        judged = counts["equal"] + counts["different"] + counts["absent"] + counts["extra"]
+        assert target.final is not None
+        assert target.final.model_dump() == {name: counts[name] for name in VERDICTS} | {
+            "equal_percent": None if counts["unknown"] else percent(counts["equal"], judged),
+            "equal_percent_at_least": percent(counts["equal"], judged + counts["unknown"]),
+        }, place
+    assert report.differing is not None
+    assert {((d.node, d.link, d.filter), d.topic): d.verdict for d in report.differing.listed} == {
+        (place, topic): verdict
+        for place, one in bounds.items()
+        for topic, verdict in one.finals.items()
+        if verdict in ("different", "absent", "extra")
+    }
+
+
+def check_convergence(report: Report, expected: dict[Any, Members], *, whole: bool) -> None:
+    """Assert that every number of the sets is the oracle's."""
+    assert report.convergence is not None
+    assert report.convergence.window_s == 1
+    apart: dict[Any, dict[str, int | None]] = {}
+    assert len(report.convergence.sets) == len(expected)
+    for one in report.convergence.sets:
+        # The nodes of a set tell of which primary it is.
+        (key,) = [
+            key
+            for key, members in expected.items()
+            if key[:2] == (one.filter, one.exclude) and members.held.keys() == {member.node for member in one.members}
+        ]
+        members = expected[key]
+        last_equal = None if members.last_equal_us is None else time_of(members.last_equal_us)
+        assert (one.windows_compared, one.windows_equal, one.last_equal) == (
+            members.compared,
+            members.equal,
+            last_equal,
+        ), key
+        counts = (one.equal, one.apart, one.pending, one.unknown)
+        if not whole:
+            assert counts == (None,) * 4
+            continue
+        assert counts == tuple(members.verdicts[name] for name in ("equal", "apart", "pending", "unknown")), key
+        assert {m.node: (m.topics, int(m.digest or "", 16)) for m in one.members} == members.held, key
+        apart |= {(one.filter, topic, frozenset(digests)): digests for topic, digests in members.apart.items()}
+    if whole:
+        assert report.convergence.apart is not None
+        assert {
+            (topic.filter, topic.topic, frozenset(value.node for value in topic.values)): {
+                value.node: None if value.digest is None else int(value.digest, 16) for value in topic.values
+            }
+            for topic in report.convergence.apart.listed
+        } == {
+            key: {node: None if digest is None else digest % 2**64 for node, digest in digests.items()}
+            for key, digests in apart.items()
+        }
+
+
+@dataclass
+class Drawn:
+    """Random logs, and what the oracle says of them."""
+
+    seed: int
+    reference: list[Observed]
+    observed: list[Observed]
+    logs: list[NodeLog]
+    since_us: int = -NEVER
+    until_us: int = NEVER
+    bounds: dict[Place, Bounds] = field(default_factory=dict)
+    sets: dict[Any, Members] = field(default_factory=dict)
+    """By filter, excludes and primary."""
+    extra_is_known: dict[Place, bool] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> set[str]:
+        """What there is of figures, causes and verdicts."""
+        counted = Counter[str]()
+        for one in self.bounds.values():
+            counted += one.updates + one.causes + Counter(one.finals.values())
+        for members in self.sets.values():
+            counted += members.verdicts
+        return set(counted)
+
+
+def draw(kind: str, *, asked: bool, wanted: set[str]) -> Drawn:
+    """Return random logs in which there is all that is wanted: others would prove little."""
+    while True:
+        seed = random.SystemRandom().randrange(2**32)
+        rng = random.Random(seed)
+        drawn = Drawn(seed, *random_cluster(rng, kind=kind, nodes=18))
+        if asked:
+            drawn.since_us, drawn.until_us = sorted(rng.sample([at(second) for second in range(3, 57)], 2))
+        for name in {seen.link["name"] for seen in drawn.observed}:
+            sources = [seen for seen in drawn.reference if seen.link.get("name", name) == name]
+            nodes = [seen for seen in drawn.observed if seen.link["name"] == name]
+            oracle = UnstampedOracle(
+                [(seen.log, seen.link or None) for seen in sources],
+                [(seen.log, seen.link) for seen in nodes],
+                union=kind == "union",
+                settle_us=SETTLE_US,
+                behind_max_us=4 * SECOND,
+                since_us=drawn.since_us,
+                until_us=drawn.until_us,
+            )
+            gaps = [gap for seen in sources for row, gap in gaps_of(seen.log) if row["link"] == name]
+            hidden = [
+                gap["first_us"] - SETTLE_US < drawn.until_us and gap["last_us"] + SETTLE_US >= drawn.since_us
+                for gap in gaps
+            ]
+            found = oracle.bounds()
+            for seen in nodes:
+                for place in (place for place in found if place[0] == seen.log.node):
+                    check_truth((seed, *place), found[place], seen, sources)
+                    drawn.extra_is_known[place] = kind != "union" and not any(hidden)
+            drawn.bounds |= found
+            drawn.sets |= {(*key, name): members for key, members in oracle.members(window_us=SECOND).items()}
+        if drawn.kinds >= wanted:
+            return drawn
+
+
+def check_stalls(report: Report, drawn: Drawn) -> None:
+    """Assert that no topic is called stalled whose newest settled update really came, early or late."""
+    assert report.stalls is not None
+    (hub,) = drawn.reference
+    published = {(row["topic"], row["applied"]): row["published"] for row in hub.log.updates}
+    came = {seen.log.node: seen.came for seen in drawn.observed}
+    for one in report.stalls.topics.listed:
+        assert published[one.topic, one.reference_newest] not in came[one.node], (one.node, one.topic)
+
+
+COUNTED = {"reference_updates", "node_updates", "missing_at_least", "unknown", "topics", "repeated_topics", "live"}
+JUDGED = {"resumed", "audit", "equal", "different", "absent", "pending", "apart"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "wanted"),
+    [
+        ("tap", False, COUNTED | JUDGED | {"extra_at_least", "extra"}),
+        ("union", False, COUNTED | JUDGED),
+        ("tap", True, COUNTED | {"extra_at_least"}),
+        ("primary", True, COUNTED | {"resumed"}),
+    ],
+)
+def test_random_logs_without_stamps_give_what_the_oracle_says(
+    spark: SparkSession, tmp_path: Path, kind: str, asked: bool, wanted: set[str]
+) -> None:
+    """Bounds, their causes, final values, sets and digests are the oracle's, and no bound says more than the truth.
+
+    Each run has other logs, of two primaries in one report, or with another window; a failure names the seed.
+    """
+    drawn = draw(kind, asked=asked, wanted=wanted)
+    files = LogFiles.in_directories([write(tmp_path, drawn.logs)])
+    window = {"since": when(drawn.since_us), "until": when(drawn.until_us)} if asked else {}
+    parameters = Parameters(
+        reference=None,
+        settle_s=2.5,
+        behind_max_s=4,
+        depth=1,
+        fail_under_percent=None,
+        list_limit=100_000,
+        **window,
+    )
+
+    def section(name: ReportName) -> Report:
+        return make_section_report(spark, files, name=name, parameters=parameters, progress=lambda stage: None)
+
+    report = make_completeness_report(spark, files, parameters=parameters, progress=lambda stage: None)
+    try:
+        check_updates(report, drawn.bounds, extra_is_known=drawn.extra_is_known)
+        if asked:
+            assert report.differing is None
+            assert {target.final for target in report.targets} == {None}
+        else:
+            check_finals(report, drawn.bounds)
+        if kind != "tap" or not asked:
+            check_convergence(section("convergence"), drawn.sets, whole=not asked)
+        if kind == "primary":
+            check_stalls(section("stalls"), drawn)
+    except AssertionError as error:
+        error.add_note(f"seed {drawn.seed}")
+        raise
