@@ -17,7 +17,7 @@ from fanout.replog.object_store import STORE_ERRORS, ObjectStore
 from fanout.replog.schema import SCHEMA_VERSION
 from fanout.replog.sealing import TABLES, table_directory
 
-__all__ = ["check_uri", "fetch", "is_store"]
+__all__ = ["check_uri", "fetch", "is_store", "names_in"]
 
 _SCHEMES: Final = ("s3://", "gs://")
 """Stores that `log.ship.to` takes and Spark cannot read by itself."""
@@ -46,6 +46,25 @@ def check_uri(uri: str) -> None:
         )
 
 
+def names_in(uri: str) -> list[str]:
+    """Return the names of the sealed files in a store, below its URI and in order.
+
+    Raises:
+        LogError: The store cannot be read, or holds no log.
+    """
+    check_uri(uri)
+    try:
+        found = sorted(filter(_NAME.fullmatch, ObjectStore(uri).sizes(f"v{SCHEMA_VERSION}")))
+    except STORE_ERRORS as error:
+        raise _unreadable(uri, error) from error
+    if not found:
+        raise LogError(
+            f"there is no replication log in {uri}",
+            hint="Give what the nodes have in log.ship.to; is it the right prefix?",
+        )
+    return found
+
+
 def fetch(
     uri: str,
     *,
@@ -64,18 +83,8 @@ def fetch(
     Raises:
         LogError: The store cannot be read, holds no log, or the directory cannot be written.
     """
-    check_uri(uri)
+    names = [name for name in names_in(uri) if wanted is None or wanted(name)]
     store = ObjectStore(uri)
-    try:
-        found = sorted(filter(_NAME.fullmatch, store.sizes(f"v{SCHEMA_VERSION}")))
-    except STORE_ERRORS as error:
-        raise _unreadable(uri, error) from error
-    if not found:
-        raise LogError(
-            f"there is no replication log in {uri}",
-            hint="Give what the nodes have in log.ship.to; is it the right prefix?",
-        )
-    names = [name for name in found if wanted is None or wanted(name)]
     try:
         for directory in {table_directory(target, table) for table in TABLES} | {
             (target / name).parent for name in names

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fanout.errors import LogError
-from fanout.replog.fetching import fetch, is_store
+from fanout.replog.fetching import fetch, is_store, names_in
 from fanout.replog.object_store import ObjectStore
 from tests.support.object_store import LocalS3, local_s3
 
@@ -56,6 +56,7 @@ def test_what_is_not_wanted_is_left_there(s3: LocalS3, tmp_path: Path) -> None:
     fetch(s3.uri("logs/site"), target=tmp_path / "none", wanted=lambda name: False)
     assert found(tmp_path / "none") == []
     assert (tmp_path / "none" / "v1" / "updates").is_dir()
+    assert names_in(s3.uri("logs/site")) == sorted((*UPDATES, *EVENTS))
 
 
 @pytest.mark.parametrize(
