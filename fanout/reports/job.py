@@ -34,7 +34,7 @@ from fanout.reports.judging import judge
 from fanout.reports.log_files import LogFiles
 from fanout.reports.parquet import ParquetTables
 from fanout.reports.planning import basis_statements, decide_scope
-from fanout.reports.reading import Tables, read_tables, spark_errors, take_survey, with_holes
+from fanout.reports.reading import Earlier, Tables, read_tables, spark_errors, take_survey, with_holes
 from fanout.reports.scope import AskedWindow, Scope, Target
 from fanout.reports.sections import describe_inputs, describe_lag, describe_logs, describe_ready
 from fanout.reports.survey import Survey
@@ -166,13 +166,24 @@ def make_completeness_report(
     *,
     name: Literal["completeness", "all"] = "completeness",
     parameters: Parameters,
+    earlier: Earlier | None = None,
     parquet: str | None = None,
     progress: Progress,
 ) -> Report:
-    """Return the report on completeness and lag, or with the name `all` on everything, from one look at the logs."""
+    """Return the report on completeness and lag, or with the name `all` on everything, from one look at the logs.
+
+    Args:
+        spark: The session.
+        files: The logs.
+        name: Which of the two.
+        parameters: What was asked for.
+        earlier: What is known of the time before the files, where these are not whole logs; None where they are.
+        parquet: The directory or URI for the tables as Parquet; None writes none.
+        progress: Is told the name of each stage when it begins.
+    """
     out = ParquetTables(spark, parquet)
     with spark_errors():
-        tables, survey, progress = _look(spark, files, window=_asked(parameters), progress=progress)
+        tables, survey, progress = _look(spark, files, window=_asked(parameters), earlier=earlier, progress=progress)
         scope = _scope(survey, parameters)
         comparison = Comparison(spark, tables, survey=survey, scope=scope, parameters=parameters, parquet=out)
         progress("updates by identity")
@@ -277,12 +288,18 @@ def _with_sections(
 
 
 def _look(
-    spark: SparkSession, files: LogFiles, *, window: AskedWindow, progress: Progress
+    spark: SparkSession,
+    files: LogFiles,
+    *,
+    window: AskedWindow,
+    earlier: Earlier | None = None,
+    progress: Progress,
 ) -> tuple[Tables, Survey, Progress]:
     """Return the tables, what they hold, and what tells of each further stage with the number of rows."""
     progress("first look at the logs")
-    tables = read_tables(spark, files)
-    survey = with_holes(take_survey(tables, window=window), tables=tables)
+    tables = read_tables(spark, files, earlier=earlier)
+    survey = take_survey(tables, window=window).begun_at(() if earlier is None else earlier.cuts)
+    survey = with_holes(survey, tables=tables)
     if not survey.roles:
         raise ReportError("the logs hold no row", hint="Give the directories that nodes wrote their logs to")
     spans = [survey.log_span_us(node) for node in survey.roles]

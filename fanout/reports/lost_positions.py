@@ -38,6 +38,7 @@ class PositionBlock:
 def block_bits(survey: Survey) -> int:
     """Return the size of the blocks as a power of two."""
     rows = sum(sum(survey.log_rows(node)) + survey.absent_rows(node) for node in survey.roles)
+    rows -= sum(begin.lost_positions for begin in survey.begins)  # what was left out on purpose has no blocks
     return max(6, (rows // _BLOCKS_MAX).bit_length())
 
 

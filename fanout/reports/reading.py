@@ -18,6 +18,7 @@ from urllib.parse import unquote
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from fanout.errors import ReportError
@@ -29,6 +30,7 @@ from fanout.reports.scope import WHOLE, AskedWindow
 from fanout.reports.survey import (
     CompleteSummary,
     EventSummary,
+    LogCut,
     SelectorSummary,
     StartRecord,
     Survey,
@@ -40,6 +42,7 @@ from fanout.reports.transforms.rows import small_frame
 
 __all__ = [
     "ROWS_MAX",
+    "Earlier",
     "Tables",
     "collect_rows",
     "read_tables",
@@ -72,8 +75,18 @@ class Tables:
     events: DataFrame
 
 
-def read_tables(spark: SparkSession, files: LogFiles) -> Tables:
-    """Return the tables of these files.
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What is known of the time before the files, where the newest alone are read: what links select, and held."""
+
+    events: DataFrame
+    """The events, those in the files perhaps among them; heartbeats may be left out."""
+    cuts: tuple[LogCut, ...]
+    """Where the files of each node begin; of nodes that are not among them nothing is taken."""
+
+
+def read_tables(spark: SparkSession, files: LogFiles, *, earlier: Earlier | None = None) -> Tables:
+    """Return the tables of these files, and the events from before them.
 
     Raises:
         ReportError: There is no file at all, or one is empty.
@@ -85,7 +98,19 @@ def read_tables(spark: SparkSession, files: LogFiles) -> Tables:
             f"there is no log file in {', '.join(files.directories)}",
             hint="A node seals its first file after log.segment_age_max_s or when it stops",
         )
-    return Tables(_read(spark, updates, UPDATES), _read(spark, events, EVENTS))
+    tables = Tables(_read(spark, updates, UPDATES), _read(spark, events, EVENTS))
+    if earlier is None:
+        return tables
+    cuts = small_frame(
+        spark,
+        [(cut.node, cut.node_epoch, cut.pos) for cut in earlier.cuts],
+        schema="node string, cut_epoch bigint, cut_pos bigint",
+    )
+    in_front = (sf.col("node_epoch") < sf.col("cut_epoch")) | (
+        (sf.col("node_epoch") == sf.col("cut_epoch")) & (sf.col("log_pos") < sf.col("cut_pos"))
+    )
+    before = earlier.events.join(sf.broadcast(cuts), on="node", how="inner").where(in_front)
+    return Tables(tables.updates, tables.events.unionByName(before.select(*EVENTS.names)))
 
 
 def take_survey(tables: Tables, *, window: AskedWindow = WHOLE) -> Survey:
@@ -143,7 +168,8 @@ def with_holes(survey: Survey, *, tables: Tables) -> Survey:
     since = {node: first for node, first in survey.first_updates.items() if node in torn}
     counted = collect_rows(positions.count_blocks(tables.updates, events=tables.events, since=since, bits=bits))
     holes, begins = find_holes(survey, blocks=[PositionBlock(**row) for row in counted], bits=bits)
-    return replace(survey, holes=holes, begins=begins)
+    others = (hole for hole in survey.begins if hole.node not in torn)
+    return replace(survey, holes=holes, begins=(*others, *begins))
 
 
 def _completes(events: DataFrame, *, starts: Sequence[StartRecord]) -> tuple[CompleteSummary, ...]:

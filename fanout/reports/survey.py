@@ -16,6 +16,7 @@ from fanout.reports.scope import AskedWindow
 __all__ = [
     "CompleteSummary",
     "EventSummary",
+    "LogCut",
     "NodeConfig",
     "SelectorSummary",
     "StartRecord",
@@ -105,6 +106,20 @@ class StartRecord:
     node_epoch: int
     at_us: int
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogCut:
+    """Where the files that are read of a node's log begin, when older ones are left out on purpose."""
+
+    node: str
+    node_epoch: int
+    pos: int
+    """The first position in them."""
+    at_us: int
+    """The first time in them, by the node's clock."""
+    absent: int
+    """How many positions behind that no row has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +257,29 @@ class Survey:
         gaps = tuple(gap for gap in self.gaps if window.meets_gap(gap, margin_us=margin_us))
         holes = tuple(gap for gap in self.holes if window.meets_gap(gap, margin_us=margin_us))
         return replace(self, gaps=gaps, holes=holes)
+
+    def begun_at(self, cuts: Iterable[LogCut]) -> Survey:
+        """Return the survey of logs that begin there, though events from before are in it."""
+        begins: list[GapRecord] = []
+        for cut in cuts:
+            told = sum(
+                gap.lost_positions
+                for gap in self.gaps
+                if gap.node == cut.node and (gap.lost_epoch, gap.last_pos) < (cut.node_epoch, cut.pos)
+            )
+            if (left_out := self.absent_rows(cut.node) - cut.absent - told) > 0:
+                begins.append(
+                    GapRecord(
+                        node=cut.node,
+                        link="",
+                        lost_epoch=cut.node_epoch,
+                        first_us=None,
+                        last_us=cut.at_us,
+                        last_pos=cut.pos - 1,
+                        lost_positions=left_out,
+                    )
+                )
+        return replace(self, begins=tuple(begins))
 
     def unexplained_rows(self, node: str) -> int:
         """Return how many rows inside a node's log are absent without a gap event that accounts for them."""

@@ -15,8 +15,8 @@ from tests.reports.logs import NodeLog, Row
 from tests.reports.oracle import micros
 
 
-def survey_of(*logs: NodeLog) -> Survey:
-    """Return what the first look would find in these logs."""
+def survey_of(*logs: NodeLog, holes: bool = True) -> Survey:
+    """Return what the first look would find in these logs, with or without another one for holes."""
     updates: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     events: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     completes: dict[tuple[str, int, str, int, str], list[Row]] = defaultdict(list)
@@ -48,15 +48,15 @@ def survey_of(*logs: NodeLog) -> Survey:
             if r["event"] == "gap"
         ),
     )
-    if not any(survey.unexplained_rows(node) for node in survey.roles):
+    if not holes or not any(survey.unexplained_rows(node) for node in survey.roles):
         return survey
     bits = block_bits(survey)
     blocks: dict[tuple[str, int, int], list[Row]] = defaultdict(list)
     for row in (row for log in logs for row in (*log.updates, *log.events)):
         blocks[row["node"], row["node_epoch"], row["log_pos"] >> bits].append(row)
     found = [PositionBlock(*key, *_block_numbers(rows, survey)) for key, rows in blocks.items()]
-    holes, begins = find_holes(survey, blocks=found, bits=bits)
-    return replace(survey, holes=holes, begins=begins)
+    lost, begins = find_holes(survey, blocks=found, bits=bits)
+    return replace(survey, holes=lost, begins=begins)
 
 
 def _block_numbers(rows: list[Row], survey: Survey) -> tuple[int, int, int, int]:

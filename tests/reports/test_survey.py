@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fanout.reports.details import LinkConfig, Selection
-from fanout.reports.survey import NodeConfig
-from tests.reports.logs import NodeLog, at, selector
+from fanout.reports.lost_positions import block_bits
+from fanout.reports.survey import LogCut, NodeConfig
+from tests.reports.logs import T0, NodeLog, at, selector
 from tests.reports.surveys import survey_of
 
 LINK = {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("b/#"), selector("a/#", "a/y", "a/x")]}
@@ -81,6 +82,29 @@ def test_absent_rows_are_found_by_their_positions() -> None:
     assert (survey.gap_pos("edge", link="up"), survey.gap_pos("edge", link="other")) == (4, 0)
     edge.updates += edge.updates
     assert survey_of(edge).absent_rows("edge") == -2
+
+
+def test_rows_that_were_left_out_in_front_of_a_cut_are_not_lost() -> None:
+    """They are the log's beginning; what a gap in front of it tells of explains nothing behind it."""
+    edge = NodeLog("edge")
+    edge.start(at(0))
+    edge.log_pos += 5
+    edge.gap(at(1), link="up", rows=5, first_log_pos=2, last_log_pos=6)
+    for number in range(2, 12):
+        edge.update(at(number), "t", "x", link="up")
+    del edge.updates[:6]  # left out
+    del edge.updates[1]  # lost
+    cut = LogCut("edge", T0, pos=14, at_us=at(8), absent=1)
+    survey = survey_of(edge, holes=False)
+    assert (survey.absent_rows("edge"), survey.unexplained_rows("edge")) == (12, 7)
+    begun = survey.begun_at([cut])
+    assert (begun.begins_us("edge"), begun.unexplained_rows("edge")) == (at(8), 1)
+    (begin,) = begun.begins
+    assert (begin.last_pos, begin.lost_positions) == (13, 6)
+    assert block_bits(begun) <= block_bits(survey)
+    whole = NodeLog("edge")
+    whole.update(at(1), "t", "x", link="up")
+    assert survey_of(whole).begun_at([LogCut("edge", T0, pos=1, at_us=at(1), absent=0)]).begins == ()
 
 
 def test_stopped_means_the_last_process() -> None:
