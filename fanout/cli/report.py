@@ -311,14 +311,27 @@ def watch(
     ] = 60.0,
     once: Annotated[bool, typer.Option("--once", help="Take in what is new and end, for a timer or cron.")] = False,
     keep: Annotated[float, typer.Option(min=1, metavar="DAYS", help="How long windows and events are kept.")] = 30.0,
+    completeness_of: Annotated[
+        float | None,
+        typer.Option(
+            "--completeness",
+            min=1,
+            metavar="MINUTES",
+            help="Also say with each run what each secondary applied of the last minutes that are sealed.",
+        ),
+    ] = None,
+    reference: Reference = None,
     master: Master = LOCAL_MASTER,
 ) -> None:
     """Keep tables of lag, traffic and epochs up to date.
 
     They are made from the logs of running nodes. Each sealed file counts exactly once, however often this is
-    killed and started again. SIGTERM and SIGINT end it after the run that is under way. Completeness, final values
-    and stalled topics are not kept: run the reports on them, for example by a timer.
+    killed and started again. SIGTERM and SIGINT end it after the run that is under way. Completeness is computed
+    anew of the last minutes, with --completeness. Final values and stalled topics are not kept: run the reports on
+    them, for example by a timer.
     """
+    if reference is not None and completeness_of is None:
+        raise typer.BadParameter("what it is the reference for is asked with --completeness", param_hint="--reference")
     _require_spark()
     import signal
     import threading
@@ -333,6 +346,8 @@ def watch(
         into=into,
         every_s=None if once else every,
         keep_days=keep,
+        completeness_minutes=completeness_of,
+        reference=reference,
         master=master,
         stop=stop,
         tell=lambda text: typer.echo(text, err=True),

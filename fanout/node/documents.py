@@ -127,6 +127,7 @@ class NodeDocuments:
             role=self._node.role,
             links=tuple(links),
             reported=self._kept_report.lag(),
+            reported_completeness=self._kept_report.completeness(),
         )
 
     async def audit(self, link: str, *, confirmed: bool) -> AuditDetail | None:

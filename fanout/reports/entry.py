@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -261,6 +262,8 @@ def run_watch(
     into: Path,
     every_s: float | None,
     keep_days: float,
+    completeness_minutes: float | None = None,
+    reference: str | None = None,
     master: str = LOCAL_MASTER,
     stop: threading.Event,
     tell: Callable[[str], None],
@@ -272,6 +275,9 @@ def run_watch(
         into: The directory of the tables, of the checkpoint and of the last result.
         every_s: Seconds between the beginnings of two runs; None runs until nothing is new, once.
         keep_days: How long windows and events are kept.
+        completeness_minutes: Of how much of the logs each run computes the completeness too, up to the newest that is
+            sealed; None computes none.
+        reference: As for `run_completeness`, of that.
         master: The Spark master's URL.
         stop: Ends the keeping after the run that is under way.
         tell: Is told, after each run, what it did or why it failed.
@@ -305,17 +311,23 @@ def run_watch(
     ledger = Ledger(into)
     with ledger.locked(), spark_session(master=master, settings=SMALL_RUN_SETTINGS) as spark:
         from fanout.reports.reading import spark_errors
-        from fanout.reports.watching.keeper import Keeper
+        from fanout.reports.watching.keeper import Keeper, LastMinutes
 
-        keeper = Keeper(spark, logs=logs, ledger=ledger, keep_days=keep_days, settle_s=SETTLE_S)
+        last: LastMinutes | None = None
+        if completeness_minutes is not None:
+            last = LastMinutes(completeness_minutes, reference, max(SETTLE_S, BEHIND_MAX_S), partial(datetime.now, UTC))
+        keeper = Keeper(spark, logs=logs, ledger=ledger, keep_days=keep_days, settle_s=SETTLE_S, last=last)
         while not stop.is_set():
             begin = time.monotonic()
-            more = False
+            more, failed = False, "failed"
             try:
                 with spark_errors():
                     kept = keeper.run()
                 more = kept.more
                 tell(f"{kept.files} new files")
+                if kept.failure is not None:
+                    failed = "completeness failed"
+                    raise kept.failure
             except (LogError, ReportError) as error:
                 if has_ended(spark):
                     # What ends all processes of a service may reach Spark's before this one. The run that was under
@@ -328,7 +340,7 @@ def run_watch(
                 # A file may go by retention between listing and reading, a store be away: the next run may do better.
                 if every_s is None:
                     raise
-                tell(f"failed: {error.message}")
+                tell(f"{failed}: {error.message}")
             if every_s is None and not more:
                 return
             if not more and every_s is not None:

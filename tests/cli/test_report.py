@@ -279,6 +279,28 @@ def test_what_nodes_shipped_is_compacted(
     assert len(fetched) == 4
 
 
+def test_watch_is_asked_for_the_completeness_of_the_last_minutes(
+    runner: CliRunner, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the reference for it, which alone is refused; without the option there is none."""
+    asked: list[tuple[float | None, str | None]] = []
+
+    def run_watch(
+        logs: list[str], *, completeness_minutes: float | None, reference: str | None, **options: Any
+    ) -> None:
+        asked.append((completeness_minutes, reference))
+
+    monkeypatch.setattr(entry, "run_watch", run_watch)
+    for arguments in ([], ["--completeness", "60"], ["--completeness", "1.5", "--reference", "hub"]):
+        assert (
+            runner.invoke(app, ["report", "watch", str(log), "--into", str(log), "--once", *arguments]).exit_code == 0
+        )
+    assert asked == [(None, None), (60, None), (1.5, "hub")]
+    answer = runner.invoke(app, ["report", "watch", str(log), "--into", str(log), "--reference", "hub"])
+    assert (answer.exit_code, len(asked)) == (2, 3)
+    assert "is asked with --completeness" in " ".join(answer.stderr.split())
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -9,8 +9,9 @@ import pytest
 
 from fanout.node.kept_report import KeptReport
 from fanout.reports.document import LagPoint, LagSection, LagSeries
-from fanout.reports.watching.keeper import NODE_LAG, _latest_lag
-from tests.reports.documents import BEGIN, report
+from fanout.reports.watching.headlines import headlines
+from fanout.reports.watching.keeper import NODE_COMPLETENESS, NODE_LAG, _latest_lag
+from tests.reports.documents import BEGIN, END, report, stamped, target, unstamped
 
 
 def published(*nodes: str) -> str:
@@ -39,6 +40,31 @@ def test_a_node_shows_the_latest_minute_of_its_own_links(tmp_path: Path) -> None
     assert kept.lag() is None
     (tmp_path / NODE_LAG).write_text(published("other"))
     assert kept.lag() == ()
+
+
+def test_a_node_shows_the_completeness_of_its_own_links(tmp_path: Path) -> None:
+    """Of the last minutes that the keeper was asked for, beside the lag and apart from it."""
+    kept = KeptReport(tmp_path, node="edge")
+    assert kept.completeness() is None, "nothing was published yet"
+    made = report(target(figures=stamped(missing=1, pending=4)), target("other", figures=unstamped()))
+    parameters = made.parameters.model_copy(update={"since": BEGIN, "until": END})
+    text = headlines(made.model_copy(update={"parameters": parameters}), computed=END.replace(minute=59))
+    (tmp_path / NODE_COMPLETENESS).write_text(text)
+    (one,) = kept.completeness() or ()
+    assert (one.link, one.basis, one.exact) == ("up", "stamped", True)
+    assert (one.expected, one.applied, one.missing, one.unknown, one.pending) == (100, 99, 1, 0, 4)
+    assert (one.complete_percent_at_least, one.complete_percent_at_most) == (99, 99)
+    assert (one.since, one.until, one.computed) == (BEGIN, END, END.replace(minute=59))
+    (other,) = KeptReport(tmp_path, node="other").completeness() or ()
+    assert (other.basis, other.applied, other.pending, other.complete_percent_at_least) == (
+        "unstamped",
+        None,
+        None,
+        None,
+    )
+    assert kept.lag() is None
+    (tmp_path / NODE_COMPLETENESS).write_text(text.replace('"since"', '"from"'))
+    assert kept.completeness() is None, "what is not of the shape is no result"
 
 
 ONE_LINK = {
@@ -86,3 +112,4 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
 def test_without_a_directory_there_is_none() -> None:
     """The configuration decides."""
     assert KeptReport(None, node="edge").lag() is None
+    assert KeptReport(None, node="edge").completeness() is None

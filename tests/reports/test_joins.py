@@ -21,14 +21,15 @@ from fanout.reports.document import Parameters
 from fanout.reports.job import make_completeness_report, make_section_report
 from fanout.reports.jobs import convergence
 from fanout.reports.log_files import LogFiles
-from fanout.reports.reading import take_survey
+from fanout.reports.reading import Earlier, read_tables, take_survey
+from fanout.reports.survey import LogCut
 from fanout.reports.transforms import convergence as convergence_transforms
 from fanout.reports.transforms import kept
 from fanout.reports.transforms import snapshots as snapshots_transforms
 from fanout.reports.transforms import stalls as stalls_transforms
 from fanout.reports.transforms import traffic as traffic_transforms
 from tests.reports.frames import assert_unique, tables_of
-from tests.reports.logs import NodeLog, at, selector, when, write
+from tests.reports.logs import T0, NodeLog, at, selector, when, write
 from tests.reports.random_logs import random_hub, random_secondary
 
 if TYPE_CHECKING:
@@ -158,6 +159,8 @@ def test_no_join_multiplies_rows(
     make_section_report(spark, files, name="stalls", parameters=window, progress=lambda stage: None)
     tables = tables_of(spark, logs())
     kept.drop_old("events", tables.events, keep_us=1)
+    cuts = tuple(LogCut(node, T0, pos=9, at_us=at(9), absent=0) for node in ("hub", "below"))
+    read_tables(spark, files, earlier=Earlier(tables.events, cuts))
     monkeypatch.setattr(reading, "ROWS_MAX", 15)
     assert not take_survey(tables).updates[0].selector, "folded, since they were more than are taken out of Spark"
 

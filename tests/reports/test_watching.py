@@ -12,21 +12,26 @@ import pytest
 
 from fanout.errors import LogError, ReportError
 from fanout.node.kept_report import KeptReport
-from fanout.reports import entry, run_watch
+from fanout.reports import entry, run_completeness, run_watch
 from fanout.reports.document import Report
-from fanout.reports.watching.keeper import LATEST_JSON, LATEST_PAGE, Keeper
+from fanout.reports.figures import percent
+from fanout.reports.watching import recent
+from fanout.reports.watching.keeper import (
+    COMPLETENESS_JSON,
+    LATEST_JSON,
+    LATEST_PAGE,
+    Keeper,
+    Kept,
+    LastMinutes,
+)
 from fanout.reports.watching.ledger import Ledger, Seen, new_files
 from tests.reports.frames import rows_of
-from tests.reports.logs import T0, NodeLog, at, selector
+from tests.reports.logs import NodeLog, at, selector, when
+from tests.reports.segments import add_segment, sealed
 from tests.support.object_store import local_s3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-def sealed(log: Path, node: str, number: int, table: str = "updates") -> str:
-    """Return the path of a sealed file."""
-    return str(log / "v1" / table / f"node={node}" / "date=2026-02-02" / "hour=02" / f"{T0}-{number:06}.parquet")
 
 
 def test_seen_files_are_ranges_of_their_process(tmp_path: Path) -> None:
@@ -72,34 +77,28 @@ def test_only_commits_count_and_a_base_replaces_what_is_before(tmp_path: Path) -
         ledger.read()
 
 
-def rolling(hub: NodeLog, edge: NodeLog, number: int) -> None:
-    """Add what one rolled segment holds: five updates, one of them late, and a heartbeat each."""
+EDGE_LINK = {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("#")]}
+
+
+def rolling(hub: NodeLog, edge: NodeLog, number: int, *, restart: bool = False, lost: int = 0) -> None:
+    """Add what one rolled segment holds: five updates, one late and the first few lost, and a heartbeat each."""
     for log in (hub, edge):
         log.updates.clear()
         log.events.clear()
     if not number:
         hub.start(at(0))
-        edge.start(at(0), {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("#")]})
+        edge.start(at(0), EDGE_LINK)
         edge.ready(at(1), "up", "#")
+    if restart:
+        edge.restart(at(40 * number))
+        edge.start(at(40 * number), EDGE_LINK)
+        edge.ready(at(40 * number + 3.5), "up", "#")
     for index in range(5):
         row = hub.publish(at(2 + 40 * number + index), 5 * number + index + 1, f"t/{index}", "x")
-        edge.apply(row, link="up", selector="#", delay_us=90_000 if index == 4 else 1_000)
+        if index >= lost:
+            edge.apply(row, link="up", selector="#", delay_us=90_000 if index == 4 else 1_000)
     for second in (7, 8):
         edge.event("heartbeat", at(40 * number + second), link="up", lag_us=2_000)
-
-
-def add_segment(log: Path, nodes: list[NodeLog], number: int) -> None:
-    """Seal what the nodes hold as segment `number`."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from fanout.replog.schema import EVENTS, UPDATES
-
-    for node in nodes:
-        for table, rows, schema in (("updates", node.updates, UPDATES), ("events", node.events, EVENTS)):
-            path = Path(sealed(log, node.node, number, table))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
 
 
 def sums(keeper: Keeper, ledger: Ledger) -> dict[str, Any]:
@@ -156,6 +155,63 @@ def test_each_file_counts_once_through_kills_and_merges(
     assert report.snapshots is not None
     assert [epoch.verdict for epoch in report.snapshots.epochs.listed] == ["ready"]
     assert "Epochs of each link" in (tmp_path / "kept" / LATEST_PAGE).read_text()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_completeness_of_the_last_minutes_is_what_the_report_says(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the newest files and the kept events alone it is that of the whole logs, and each new segment moves it on.
+
+    Where it cannot be computed the tables are kept all the same.
+    """
+    monkeypatch.setattr(recent, "MARGIN_US", 10_000_000)
+    log, into = tmp_path / "log", tmp_path / "kept"
+    ledger = Ledger(into)
+    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
+    last = LastMinutes(2, None, entry.BEHIND_MAX_S, lambda: when(at(900)))
+    keeper = Keeper(spark, logs=[log], ledger=ledger, settle_s=entry.SETTLE_S, last=last)
+
+    with ledger.locked():
+        rolling(hub, edge, 0)
+        add_segment(log, [hub], 0)
+        kept = keeper.run()
+        assert kept.failure is not None
+        assert "no link in the logs" in str(kept.failure)
+        assert (kept.files, ledger.read().rows, (into / LATEST_JSON).exists()) == (2, {"updates": 5, "events": 1}, True)
+        add_segment(log, [edge], 0)
+        for number in range(1, 6):
+            rolling(hub, edge, number, restart=number == 4, lost=2 if number == 4 else 0)
+            add_segment(log, [hub, edge], number)
+        assert keeper.run() == Kept(22, more=False)
+        found = Report.model_validate_json((into / COMPLETENESS_JSON).read_text())
+        whole = run_completeness([log], since=found.parameters.since, until=found.parameters.until).report
+        assert found.inputs.update_files < whole.inputs.update_files
+        # What was read, and of which rows each log is made, is another thing.
+        same = {"inputs": whole.inputs, "logs": whole.logs}
+        assert found.model_copy(update=same).to_json() == whole.to_json()
+        assert found.missing is not None
+        assert [(one.topic, one.cause) for one in found.missing.listed] == [("t/0", "restart"), ("t/1", "restart")]
+        (shown,) = KeptReport(into, node="edge").completeness() or ()
+        assert (shown.link, shown.basis, shown.exact) == ("up", "stamped", True)
+        assert (shown.expected, shown.applied, shown.missing, shown.unknown, shown.pending) == (11, 9, 2, 0, 5)
+        assert shown.complete_percent_at_least == shown.complete_percent_at_most == percent(9, 11)
+        assert (shown.since, shown.until, shown.computed) == (when(at(86)), when(at(206) + 1), when(at(900)))
+        for number in (6, 7):
+            rolling(hub, edge, number, lost=7 - number)
+            add_segment(log, [hub, edge], number)
+        assert keeper.run() == Kept(8, more=False)
+        found = Report.model_validate_json((into / COMPLETENESS_JSON).read_text())
+        assert found.missing is not None
+        assert [(one.topic, one.sequence, one.cause) for one in found.missing.listed] == [("t/0", 31, "live")]
+        assert ledger.read().rows["updates"] == 77, "each file counted once, beside all that"
+        latest = read_report(into)
+        assert (latest.report, latest.targets, latest.missing) == ("watch", found.targets, found.missing)
+        assert "Updates, by identity" in (into / LATEST_PAGE).read_text()
+        Keeper(spark, logs=[log], ledger=ledger).run()
+    assert KeptReport(into, node="edge").completeness() is None, "it is not asked for any more"
+    assert not (into / COMPLETENESS_JSON).exists()
 
 
 @pytest.mark.spark
@@ -245,6 +301,34 @@ def test_watching_runs_until_it_is_stopped(spark: SparkSession, tmp_path: Path) 
 
 
 @pytest.mark.spark
+def test_a_completeness_that_fails_is_told_apart(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was taken in is told before it, and the watching goes on; one run alone raises it."""
+    (tmp_path / "log" / "open").mkdir(parents=True)
+    stop = threading.Event()
+    told: list[str] = []
+
+    def fail(keeper: Keeper) -> Kept:
+        if len(told) == 2:
+            stop.set()
+        return Kept(4, more=False, failure=ReportError("there is nothing to compare hub with", hint="Add logs"))
+
+    def watch(every_s: float | None) -> None:
+        run_watch(
+            [tmp_path / "log"], into=tmp_path / "kept", every_s=every_s, keep_days=30, stop=stop, tell=told.append
+        )
+
+    monkeypatch.setattr(Keeper, "run", fail)
+    watch(0.01)
+    assert told == ["4 new files", "completeness failed: there is nothing to compare hub with"] * 2
+    stop.clear()
+    with pytest.raises(ReportError, match="nothing to compare"):
+        watch(None)
+    assert told[4:] == ["4 new files"]
+
+
+@pytest.mark.spark
 def test_the_end_of_spark_ends_the_watching(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,8 +398,16 @@ def test_what_nodes_ship_is_watched_beside_a_directory(
         store, root = server.open("watched/site")
         stop = threading.Event()
 
-        def watch(*logs: str, every_s: float | None) -> None:
-            run_watch(logs, into=into, every_s=every_s, keep_days=30, stop=stop, tell=told.append)
+        def watch(*logs: str, every_s: float | None, minutes: float | None = None) -> None:
+            run_watch(
+                logs,
+                into=into,
+                every_s=every_s,
+                keep_days=30,
+                completeness_minutes=minutes,
+                stop=stop,
+                tell=told.append,
+            )
 
         for number in (0, 1):
             rolling(hub, edge, number)
@@ -328,10 +420,13 @@ def test_what_nodes_ship_is_watched_beside_a_directory(
         add_segment(log, [hub, edge], 2)
         watch(str(log), uri, every_s=None)
         pafs.copy_files(str(log), root, source_filesystem=pafs.LocalFileSystem(), destination_filesystem=store)
-        watch(uri, every_s=None)
+        watch(uri, every_s=None, minutes=60)
         assert told[2:] == ["4 new files", "0 new files"]
         report = read_report(into)
         assert (report.inputs.updates, report.inputs.update_files) == (30, 6)
+        assert [(target.stamped.expected, target.stamped.missing) for target in report.targets if target.stamped] == [
+            (10, 0)
+        ]
         with pytest.raises(LogError, match="there is no replication log in"):
             watch(server.uri("watched/elsewhere"), every_s=None)
 

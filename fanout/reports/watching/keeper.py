@@ -1,6 +1,7 @@
 """Keep the tables: read the sealed files that are new, add a batch, merge when there are many, publish the result.
 
 Owns the order of one run. What a batch adds is in `fanout.reports.transforms.kept`, what counts in `ledger`.
+Completeness is no kept table: with each run it is computed anew of the last minutes (`recent`), behind the commit.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import reduce
 from pathlib import Path
 from typing import Final
@@ -19,22 +21,35 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from fanout.errors import ReportError
-from fanout.replog.fetching import fetch, is_store
+from fanout.errors import LogError, ReportError
+from fanout.replog.fetching import fetch, is_store, names_in
 from fanout.replog.schema import SCHEMA_VERSION
 from fanout.reports.document import Inputs, Parameters, Report
+from fanout.reports.job import make_completeness_report
 from fanout.reports.jobs.snapshots import describe_snapshots
 from fanout.reports.log_files import LogFiles
 from fanout.reports.parquet import ParquetTables
-from fanout.reports.reading import Tables, read_tables, take_survey
+from fanout.reports.reading import Earlier, Tables, read_tables, spark_errors, take_survey
 from fanout.reports.render.page import render_page
 from fanout.reports.schemas import EVENTS, UPDATES
 from fanout.reports.sections import describe_cells
 from fanout.reports.transforms import kept
 from fanout.reports.transforms.rows import small_frame
+from fanout.reports.watching.headlines import headlines, with_completeness
 from fanout.reports.watching.ledger import Batch, Ledger, Seen, new_files
+from fanout.reports.watching.recent import recent_files, recent_names
 
-__all__ = ["KEEP_DAYS", "LATEST_JSON", "LATEST_PAGE", "NODE_LAG", "Keeper", "Kept"]
+__all__ = [
+    "COMPLETENESS_JSON",
+    "KEEP_DAYS",
+    "LATEST_JSON",
+    "LATEST_PAGE",
+    "NODE_COMPLETENESS",
+    "NODE_LAG",
+    "Keeper",
+    "Kept",
+    "LastMinutes",
+]
 
 KEEP_DAYS: Final = 30
 """Windows and events older than this before the newest are dropped when parts are merged."""
@@ -44,6 +59,10 @@ LATEST_PAGE: Final = "latest.html"
 """The same as a page."""
 NODE_LAG: Final = "lag.json"
 """What nodes show of it in `/v1/lag`: for each link the latest minute. `fanout.node.kept_report` reads it."""
+COMPLETENESS_JSON: Final = "completeness.json"
+"""The report on completeness of the last minutes, as `fanout report completeness --json` writes it."""
+NODE_COMPLETENESS: Final = "links.json"
+"""What nodes show of that in `/v1/lag`: a headline for each link."""
 
 _FILES_MAX: Final = 1000
 """The most files of one table in one batch; the rest is taken by the next."""
@@ -63,6 +82,22 @@ class Kept:
     """Files that were new."""
     more: bool
     """Whether there were more than one batch takes."""
+    failure: LogError | ReportError | None = None
+    """Why completeness could not be computed; the tables are kept all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastMinutes:
+    """The completeness that is asked for beside the tables."""
+
+    minutes: float
+    """How much of the logs it is of, up to the newest that is sealed."""
+    reference: str | None
+    """The node to take as the reference; None lets the report choose."""
+    behind_max_s: float
+    """How long before the reference's a log may end, without a stop, and what came later be pending."""
+    now: Callable[[], datetime]
+    """Says when it was computed."""
 
 
 class Keeper:
@@ -75,6 +110,7 @@ class Keeper:
         ledger: The directory of the tables, locked by the caller.
         keep_days: How long windows and events are kept.
         settle_s: The settle horizon: an epoch that began later than this before its log ends is pending.
+        last: The completeness to compute with each run that leaves nothing for the next; None computes none.
     """
 
     def __init__(
@@ -85,12 +121,16 @@ class Keeper:
         ledger: Ledger,
         keep_days: float = KEEP_DAYS,
         settle_s: float = 0,
+        last: LastMinutes | None = None,
     ) -> None:
         self._spark = spark
         self._logs = tuple(dict.fromkeys(map(str, logs)))
         self._ledger = ledger
         self._keep_us = round(keep_days * _DAY_US)
         self._settle_s = settle_s
+        self._last = last
+        # The last that was computed here: the page shows it until there is a newer one.
+        self._found: Report | None = None
 
     def run(self, *, parts_max: int = _PARTS_MAX) -> Kept:
         """Take what is new into the tables and publish the result.
@@ -104,7 +144,7 @@ class Keeper:
         """
         batch = self._ledger.read()
         with tempfile.TemporaryDirectory(prefix="fanout-watch-") as scratch:
-            listed = LogFiles.in_directories(self._on_this_machine(Path(scratch), seen=batch.seen))
+            listed = self._on_this_machine(Path(scratch), wanted=lambda _: _first_unseen(batch.seen))
             updates = new_files(listed.updates, seen=batch.seen, limit=_FILES_MAX)
             events = new_files(listed.events, seen=batch.seen, limit=_FILES_MAX)
             if updates or events:
@@ -113,16 +153,26 @@ class Keeper:
             batch = self._ledger.read()
             if len(batch.numbers) > parts_max:
                 batch = self._merge(batch)
+        more = _FILES_MAX in (len(updates), len(events))
+        failure: LogError | ReportError | None = None
+        if batch.numbers and not more:
+            # What is committed stays, and is published, whatever becomes of this.
+            try:
+                self._find_completeness(batch)
+            except (LogError, ReportError) as error:
+                failure = error
         if batch.numbers:
             self._publish(batch)
-        return Kept(len(updates) + len(events), _FILES_MAX in (len(updates), len(events)))
+        return Kept(len(updates) + len(events), more, failure)
 
-    def _on_this_machine(self, scratch: Path, *, seen: Seen) -> list[str]:
-        """Return the log directories; those of stores have what is not seen yet, no more than one batch takes."""
-        return [
-            str(fetch(place, target=scratch / str(number), wanted=_first_unseen(seen))) if is_store(place) else place
-            for number, place in enumerate(self._logs)
-        ]
+    def _on_this_machine(self, scratch: Path, *, wanted: Callable[[str], Callable[[str], bool]]) -> LogFiles:
+        """Return the sealed files; of a store those that what is made for it says are wanted."""
+        return LogFiles.in_directories(
+            [
+                str(fetch(place, target=scratch / str(number), wanted=wanted(place))) if is_store(place) else place
+                for number, place in enumerate(self._logs)
+            ]
+        )
 
     def _add(self, number: int, *, updates: Sequence[str], events: Sequence[str]) -> None:
         tables = read_tables(self._spark, LogFiles.of_files(updates=updates, events=events, directories=()))
@@ -151,6 +201,39 @@ class Keeper:
         """Return a kept table, its parts merged."""
         parts = [self._spark.read.parquet(self._ledger.table_path(name, number)) for number in batch.numbers]
         return kept.MERGES[name](reduce(DataFrame.unionByName, parts))
+
+    def _find_completeness(self, batch: Batch) -> None:
+        """Publish the completeness of the last minutes; where none is asked for, take away what an earlier run left.
+
+        Of the time before the files that are read, the kept events say what there is to know.
+        """
+        if (last := self._last) is None:
+            for name in (NODE_COMPLETENESS, COMPLETENESS_JSON):
+                self._ledger.withdraw(name)
+            return
+        with tempfile.TemporaryDirectory(prefix="fanout-watch-") as scratch, spark_errors():
+            listed = self._on_this_machine(
+                Path(scratch), wanted=lambda place: recent_names(names_in(place), minutes=last.minutes).__contains__
+            )
+            recent = recent_files(listed, minutes=last.minutes, reference=last.reference, directories=self._logs)
+            self._found = make_completeness_report(
+                self._spark,
+                recent.files,
+                parameters=Parameters(
+                    reference=last.reference,
+                    settle_s=self._settle_s,
+                    depth=0,
+                    fail_under_percent=None,
+                    list_limit=_LIST_LIMIT,
+                    behind_max_s=last.behind_max_s,
+                    since=recent.since,
+                    until=recent.until,
+                ),
+                earlier=Earlier(self.table("events", batch), recent.cuts),
+                progress=lambda _: None,
+            )
+        self._ledger.publish(COMPLETENESS_JSON, self._found.to_json())
+        self._ledger.publish(NODE_COMPLETENESS, headlines(self._found, computed=last.now()))
 
     def _publish(self, batch: Batch) -> None:
         cells = self.table("lag", batch)
@@ -191,6 +274,7 @@ class Keeper:
             ),
         )
         self._ledger.publish(NODE_LAG, json.dumps({"version": 1, "links": _latest_lag(report)}))
+        report = with_completeness(report, found=self._found)
         self._ledger.publish(LATEST_PAGE, render_page(report))
         self._ledger.publish(LATEST_JSON, report.to_json())
 

@@ -23,7 +23,7 @@ from typing import Final
 from fanout.errors import ReportError
 from fanout.replog.schema import SCHEMA_VERSION
 
-__all__ = ["Batch", "Ledger", "Seen", "new_files", "publish_text", "sync_directory"]
+__all__ = ["Batch", "Ledger", "Seen", "identity", "new_files", "publish_text", "sync_directory"]
 
 _FORMAT: Final = 1
 _NAME: Final = re.compile(r"(\d+)-(\d+)")
@@ -37,11 +37,11 @@ class Seen:
 
     def add(self, path: str) -> None:
         """Add one file."""
-        process, number = _identity(path)
+        process, number = identity(path)
         self._numbers[process].add(number)
 
     def __contains__(self, path: str) -> bool:
-        process, number = _identity(path)
+        process, number = identity(path)
         return number in self._numbers.get(process, ())
 
     def __len__(self) -> int:
@@ -183,6 +183,11 @@ class Ledger:
         with self._writing():
             publish_text(self.directory / name, text)
 
+    def withdraw(self, name: str) -> None:
+        """Remove one of the files that others read, if it is there."""
+        with self._writing():
+            (self.directory / name).unlink(missing_ok=True)
+
     def _write(self, number: int, *, base: bool, seen: Seen, rows: Mapping[str, int]) -> None:
         commit = {
             "format": _FORMAT,
@@ -210,14 +215,18 @@ def new_files(paths: Sequence[str], *, seen: Seen, limit: int) -> list[str]:
     found: dict[tuple[str, int], str] = {}
     for path in paths:
         if path not in seen:
-            found.setdefault(_identity(path), path)
+            found.setdefault(identity(path), path)
         if len(found) == limit:
             break
     return list(found.values())
 
 
-def _identity(path: str) -> tuple[str, int]:
-    """Return (table, node and node epoch; number) of a sealed file, wherever its log lies."""
+def identity(path: str) -> tuple[str, int]:
+    """Return (table/node=N/node epoch, number) of a sealed file, wherever its log lies.
+
+    Raises:
+        ReportError: The path is not that of a sealed file.
+    """
     parts = Path(path).parts
     match = _NAME.fullmatch(Path(path).stem)
     if match is None or len(parts) < 5:
