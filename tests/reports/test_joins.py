@@ -65,7 +65,7 @@ def joins() -> Iterator[Site]:
 
 @pytest.fixture
 def made(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> dict[Site, int]:
-    """The joins that were made, each with the most rows that its other side had; all were found to multiply none."""
+    """The joins that were made, each with how many rows its other side had; all were found to multiply none."""
     found: dict[Site, int] = {}
     frames = type(spark.range(0))
     join, cross_join = frames.join, frames.crossJoin
@@ -73,13 +73,15 @@ def made(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> dict[Site, int
     def look(other: DataFrame, key: tuple[str, ...], *, how: str) -> None:
         caller = sys._getframe(2)
         file = Path(caller.f_code.co_filename)
-        if SOURCES in file.parents:
-            if how == "left_semi":  # adds no row, however often a key is there
-                rows = other.count()
-            else:
-                rows = assert_unique(other, *KEYS.get((caller.f_code.co_name, *key), key))
-            site = (str(file.relative_to(SOURCES)), caller.f_lineno)
-            found[site] = max(found.get(site, 0), rows)
+        if SOURCES not in file.parents:
+            return
+        site = (str(file.relative_to(SOURCES)), caller.f_lineno)
+        if found.get(site):  # each look runs the plan of the frame: once for each join, with rows in it
+            return
+        if how == "left_semi":  # adds no row, however often a key is there
+            found[site] = other.count()
+        else:
+            found[site] = assert_unique(other, *KEYS.get((caller.f_code.co_name, *key), key))
 
     def joining(self: DataFrame, other: DataFrame, on: Any = None, how: Any = None) -> DataFrame:
         look(other, (on,) if isinstance(on, str) else tuple(on), how=how)
