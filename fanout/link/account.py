@@ -176,6 +176,8 @@ class Account:
                     self._control_refusal = ""
                     self._logger.info("heartbeats come back")
             case HeartbeatsLost(count):
+                self._doubt = "updates may be missing until an audit has ended: the primary dropped heartbeats"
+                self._sink.standing_changed()
                 self._logger.warning(
                     "primary dropped heartbeats, updates may be missing until an audit",
                     heartbeats=count,

@@ -72,6 +72,18 @@ async def test_a_failed_audit_takes_readiness_only_when_updates_may_have_been_dr
         await link.wait(lambda: link.status.ready)
 
 
+async def test_dropped_heartbeats_take_readiness_until_an_audit_has_ended() -> None:
+    """What the primary dropped with them the node lacks, and nothing but an audit shows whether that was an update."""
+    one = FakePrimary(retained=dict(VALUES))
+    async with FakeServer(one) as server, running(config_for(server.port, audit_interval_s=0.0)) as link:
+        await link.wait(lambda: link.status.ready)
+        link.link._account.take(HeartbeatsLost(2))
+        assert not link.status.ready
+        assert link.status.withheld == "updates may be missing until an audit has ended: the primary dropped heartbeats"
+        await link.link.audit()
+        await link.wait(lambda: link.status.ready)
+
+
 def cut_in_its_audit(config: LinkConfig | None = None) -> Pair:
     """Return a link whose connection was lost in the middle of an audit."""
     pair = live(config)

@@ -624,7 +624,7 @@ async def test_the_end_of_heartbeats_is_told_and_their_return() -> None:
 
 
 async def test_heartbeats_that_the_primary_dropped_are_told() -> None:
-    """They are counted, too; a link whose audit follows stays ready."""
+    """They are counted, too; the link is ready again when the audit that follows has ended."""
     lines: list[dict[str, object]] = []
     primary = FakePrimary()
     async with FakeServer(primary) as server:
@@ -636,7 +636,7 @@ async def test_heartbeats_that_the_primary_dropped_are_told() -> None:
             await link.wait(lambda: len(primary.published) > before)
             primary.silent_control = False
             await link.wait(lambda: link.status.audits.ended_total)
-            assert link.status.ready
+            await link.wait(lambda: link.status.ready)
             assert link.status.heartbeats_lost_total == 1
     (told,) = [line for line in lines if "dropped heartbeats" in str(line["event"])]
     assert told["heartbeats"] == 1
