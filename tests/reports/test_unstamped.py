@@ -59,7 +59,7 @@ def was_away(seen: Observed, at: datetime) -> bool:
             if left - spread <= at <= row["at"] + spread:
                 return True
             left = None
-    return False
+    return left is not None and left - spread <= at  # that it came back may lie in the gap, too
 
 
 def check_updates(report: Report, bounds: dict[Place, Bounds], *, extra_is_known: dict[Place, bool]) -> None:
