@@ -307,15 +307,18 @@ def watch(
         ),
     ],
     every: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="Time between the beginnings of two runs.")
+        float, typer.Option(min=1, max=86_400, metavar="SECONDS", help="Time between the beginnings of two runs.")
     ] = 60.0,
     once: Annotated[bool, typer.Option("--once", help="Take in what is new and end, for a timer or cron.")] = False,
-    keep: Annotated[float, typer.Option(min=1, metavar="DAYS", help="How long windows and events are kept.")] = 30.0,
+    keep: Annotated[
+        float, typer.Option(min=1, max=36_500, metavar="DAYS", help="How long windows and events are kept.")
+    ] = 30.0,
     completeness_of: Annotated[
         float | None,
         typer.Option(
             "--completeness",
             min=1,
+            max=525_600,
             metavar="MINUTES",
             help="Also say with each run what each secondary applied of the last minutes that are sealed.",
         ),
@@ -331,7 +334,7 @@ def watch(
     them, for example by a timer.
     """
     if reference is not None and completeness_of is None:
-        raise typer.BadParameter("what it is the reference for is asked with --completeness", param_hint="--reference")
+        raise typer.BadParameter("it is for the completeness, so give --completeness too", param_hint="--reference")
     _require_spark()
     import signal
     import threading

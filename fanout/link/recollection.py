@@ -66,7 +66,7 @@ class Recollection:
         self._expected_behind = 0  # of the newest one that went on behind it
         self._last_place = self._left_place = 0  # the same two, counted on beyond the range of Packet Identifiers
         # For each gap: a place behind it, and Unix time in nanoseconds; what came later is newer than what is missing.
-        self._gaps: list[tuple[int, int]] = []
+        self._gaps: deque[tuple[int, int]] = deque(maxlen=_GAPS_MAX)
         self._goes_on = True
 
     def restore(self) -> None:
@@ -180,4 +180,3 @@ class Recollection:
             behind, since_ns = self._last_place - (count - 1), now_ns - 1
         if not self._gaps or self._gaps[-1][0] < behind:
             self._gaps.append((behind, since_ns))
-            del self._gaps[:-_GAPS_MAX]

@@ -298,7 +298,16 @@ def test_watch_is_asked_for_the_completeness_of_the_last_minutes(
     assert asked == [(None, None), (60, None), (1.5, "hub")]
     answer = runner.invoke(app, ["report", "watch", str(log), "--into", str(log), "--reference", "hub"])
     assert (answer.exit_code, len(asked)) == (2, 3)
-    assert "is asked with --completeness" in " ".join(answer.stderr.split())
+    assert "give --completeness too" in " ".join(answer.stderr.split())
+
+
+@pytest.mark.parametrize("option", ["--completeness", "--every", "--keep"])
+@pytest.mark.parametrize("value", ["0", "inf", "nan", "soon"])
+def test_watch_refuses_times_that_are_none(runner: CliRunner, log: Path, option: str, value: str) -> None:
+    """Before Java is looked for, and none of them reaches the sums of times."""
+    answer = runner.invoke(app, ["report", "watch", str(log), "--into", str(log), option, value])
+    assert answer.exit_code == 2
+    assert f"Invalid value for '{option}'" in " ".join(answer.stderr.split())
 
 
 @pytest.mark.parametrize(
