@@ -169,17 +169,42 @@ def test_repeats_are_told_apart_by_link_reason_and_level() -> None:
     assert passed(limit, link="plant", level="error") is not None
 
 
-def test_life_of_the_node_is_never_thinned_out() -> None:
-    """INFO tells what happened; each line counts."""
+def test_life_of_the_node_is_told_whole() -> None:
+    """INFO tells what happened: a line that differs from the one before is no repeat."""
     limit = RepeatLimit(burst=1, period_s=10, clock=ManualClock())
-    assert all(passed(limit, level="info") is not None for _ in range(10))
+    assert all(passed(limit, level="info", reason=str(number)) is not None for number in range(50))
+
+
+def test_a_flood_is_limited_at_every_level() -> None:
+    """Reasons that are different each time, as a peer can write them, do not let every line pass."""
+    for level in ("info", "warning", "error"):
+        clock = ManualClock()
+        limit = RepeatLimit(burst=5, burst_total=50, period_s=10, clock=clock)
+        lines = [passed(limit, level=level, link="plant", reason=str(number)) for number in range(20_000)]
+        assert sum(line is not None for line in lines) == 50
+        assert passed(limit, level=level, link="office") is not None
+        clock.now = 10
+        line = passed(limit, level=level, link="plant", reason="new")
+        assert line is not None
+        assert line["suppressed"] == 19_950
+    assert all(passed(limit, level="debug", link="plant") is not None for _ in range(100))
+
+
+def test_a_long_value_is_cut() -> None:
+    """A line stays a line, whatever a peer wrote; the cut can be seen."""
+    stream = configured()
+    structlog.get_logger().info("told", reason="x" * 15_000_000, topic=b"y" * 5_000, short="z" * 2_048)
+    (line,) = json_lines(stream)
+    assert line["reason"] == "x" * 2_047 + "…"
+    assert line["topic"] == "y" * 2_047 + "…"
+    assert line["short"] == "z" * 2_048
 
 
 def test_memory_of_the_limit_is_bounded() -> None:
     """Warnings that differ in each line are remembered up to a bound; the oldest is forgotten first."""
     limit = RepeatLimit(burst=1, period_s=10, clock=ManualClock())
     assert passed(limit, link=0) is not None
-    for number in range(1, 1025):
+    for number in range(1, 513):
         passed(limit, link=number)
     assert passed(limit, link=0) is not None
-    assert passed(limit, link=1024) is None
+    assert passed(limit, link=512) is None
