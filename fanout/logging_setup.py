@@ -67,6 +67,19 @@ class RepeatLimit:
             event_dict["suppressed"] = suppressed
         return event_dict
 
+    def passes(self, record: logging.LogRecord) -> bool:
+        """Say whether a line of another library passes; those of structlog went through the processor before."""
+        if isinstance(record.msg, dict) or record.levelno < logging.INFO:
+            return True
+        burst = self._burst if record.levelno >= logging.WARNING else self._burst_total
+        try:
+            suppressed = self._count((record.name, record.levelno, str(record.msg)[:_VALUE_MAX]), burst)
+        except structlog.DropEvent:
+            return False
+        if suppressed:
+            record.msg, record.args = f"{record.getMessage().rstrip()} ({suppressed} such lines were left out)", ()
+        return True
+
     def _count(self, key: tuple[object, ...], burst: int) -> int:
         """Count a line, and return how many were left out in the period that ends with it.
 
@@ -99,6 +112,7 @@ def configure_logging(*, level: int, as_json: bool, stream: TextIO) -> None:
             line of text for people, coloured when `stream` is a terminal.
         stream: Where lines go; standard error in a service, so that standard output stays clean.
     """
+    limit = RepeatLimit()
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -106,12 +120,13 @@ def configure_logging(*, level: int, as_json: bool, stream: TextIO) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
     ]
     structlog.configure(
-        processors=[_cut_values, RepeatLimit(), *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[_cut_values, limit, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(level),  # a line below the level costs one call
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,  # a logger made before this call follows it
     )
     handler = logging.StreamHandler(stream)
+    handler.addFilter(limit.passes)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

@@ -190,6 +190,33 @@ def test_a_flood_is_limited_at_every_level() -> None:
     assert all(passed(limit, level="debug", link="plant") is not None for _ in range(100))
 
 
+def test_lines_of_other_libraries_are_limited_too() -> None:
+    """A fault in each answer is not a traceback in each answer; the next line says how many there were."""
+    stream = configured(level=logging.DEBUG)
+    for number in range(1_000):
+        logging.getLogger("uvicorn.error").error("Exception in answer %d", number)
+        logging.getLogger("other").info("told %d", number)
+        logging.getLogger("other").debug("detail")
+    events = [line["event"] for line in json_lines(stream)]
+    assert [event for event in events if "Exception" in str(event)] == [f"Exception in answer {n}" for n in range(5)]
+    assert [event for event in events if "told" in str(event)] == [f"told {n}" for n in range(50)]
+    assert events.count("detail") == 1_000
+
+
+def test_what_was_left_out_of_other_libraries_is_told() -> None:
+    """As `suppressed` is for own lines."""
+    clock = ManualClock()
+    limit = RepeatLimit(burst=2, period_s=10, clock=clock)
+
+    def passes() -> str | None:
+        record = logging.LogRecord("x", logging.ERROR, "", 0, "failed %s\n", ("a",), None)
+        return record.getMessage() if limit.passes(record) else None
+
+    assert [passes() for _ in range(5)] == ["failed a\n", "failed a\n", None, None, None]
+    clock.now = 10
+    assert passes() == "failed a (3 such lines were left out)"
+
+
 def test_a_long_value_is_cut() -> None:
     """A line stays a line, whatever a peer wrote; the cut can be seen."""
     stream = configured()

@@ -23,6 +23,8 @@ PAGE_TOPICS = 10_000
 PAGES_MAX = 200
 """Pages read at most; a longer list is not compared."""
 _PAGE_BYTES_MAX = 32 * 1024 * 1024
+TOPICS_BYTES_MAX = 512 * 1024 * 1024
+"""Bytes of all topics at most; a longer list is not compared."""
 
 
 class RetainedList:
@@ -50,6 +52,7 @@ class RetainedList:
             FanoutError: The list cannot be had, or is too long.
         """
         topics: set[bytes] = set()
+        left = TOPICS_BYTES_MAX
         try:
             async with httpx.AsyncClient(timeout=self._timeout_s, auth=self._auth(), trust_env=False) as client:
                 for page in range(1, PAGES_MAX + 1):
@@ -57,7 +60,11 @@ class RetainedList:
                     document = await _page(client, self._url, query)
                     if len(document["data"]) > PAGE_TOPICS:
                         raise ValueError("more topics than were asked for")
-                    topics.update(one["topic"].encode() for one in document["data"])
+                    found = [one["topic"].encode() for one in document["data"]]
+                    left -= sum(map(len, found))
+                    if left < 0:
+                        raise _failed(f"its topics have more than {TOPICS_BYTES_MAX} bytes")
+                    topics.update(found)
                     if not document["meta"]["hasnext"]:
                         return topics
         except httpx.HTTPError as error:

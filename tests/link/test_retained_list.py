@@ -82,6 +82,9 @@ async def test_all_pages_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(retained_list, "PAGES_MAX", 2)
         with pytest.raises(FanoutError, match="more than 20 topics"):
             await of(url).topics("plant/+")
+        monkeypatch.setattr(retained_list, "TOPICS_BYTES_MAX", 100)
+        with pytest.raises(FanoutError, match="more than 100 bytes"):
+            await of(url).topics("plant/+")
 
 
 async def test_the_key_is_sent_as_basic(tmp_path: Path) -> None:
