@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
+from fanout.config import Address
 from fanout.errors import PrimaryRefused
 from fanout.link.events import ControlRefused, Failed, Forwarded
 from fanout.link.forwarding import UNAVAILABLE
 from fanout.link.outgoing import Limits, Message, Outgoing
+from fanout.link.probe import ask
 from fanout.link.states import LinkState
 from fanout.mqtt.packets import Connack, Subscribe
 from fanout.mqtt.properties import Properties
 from fanout.selection import Selector
 from tests.link.fake_primary import FakePrimary, Pair, make_config
+from tests.link.fake_server import FakeServer
 
 VALUES = {b"plant/1": b"x", b"plant/2": b"y", b"plant/line/3": b"z"}
 
@@ -185,3 +188,11 @@ def test_a_resumed_session_keeps_to_the_limits_of_now() -> None:
     assert [event.reason for event in pair.of(ControlRefused)] == [
         "the primary takes no messages at QoS 1, or none as large as a heartbeat"
     ]
+
+
+@pytest.mark.parametrize("told", [{"maximum_packet_size": 12}, {"wildcard_subscription_available": 0}])
+async def test_an_address_that_takes_no_selector_is_not_gone_to(told: dict[str, int]) -> None:
+    """A better address that would refuse the link is none: the one in use is kept."""
+    async with FakeServer(strict()) as takes, FakeServer(strict(**told)) as refuses:
+        assert await ask(Address("mqtt", "127.0.0.1", takes.port), make_config(), node_id="edge-1") is not None
+        assert await ask(Address("mqtt", "127.0.0.1", refuses.port), make_config(), node_id="edge-1") is None
