@@ -191,7 +191,7 @@ def test_a_resumed_session_keeps_to_the_limits_of_now() -> None:
 
 
 @pytest.mark.parametrize("told", [{"maximum_packet_size": 12}, {"wildcard_subscription_available": 0}])
-async def test_an_address_that_takes_no_selector_is_not_gone_to(told: dict[str, int]) -> None:
+async def test_an_address_that_takes_no_selector_is_not_gone_to(told: dict[str, Any]) -> None:
     """A better address that would refuse the link is none: the one in use is kept."""
     async with FakeServer(strict()) as takes, FakeServer(strict(**told)) as refuses:
         assert await ask(Address("mqtt", "127.0.0.1", takes.port), make_config(), node_id="edge-1") is not None
