@@ -2,8 +2,8 @@
 
 This module configures structlog on top of the standard library's logging, once, for the whole process: an
 event is a constant message with fields, and lines of other libraries get the same form. It owns the two
-formats (text for people, JSON for collectors) and the limit on repeated warnings. It must not know who logs
-what; the levels are explained in `docs/operations.md`.
+formats (text for people, JSON for collectors), the limit on repeated lines and the longest value of a field. It must
+not know who logs what; the levels are explained in `docs/operations.md`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,31 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 __all__ = ["RepeatLimit", "configure_logging"]
 
 _KEYS_MAX: Final = 1024
-"""How many different warnings the limit remembers; the one that was silent longest is forgotten first."""
+"""How many different lines the limit remembers; the one that was silent longest is forgotten first."""
+_VALUE_MAX: Final = 2048
+"""Characters, or bytes, of one field of a line."""
+_ELLIPSIS: Final = "\u2026"
 
 
 class RepeatLimit:
-    """A structlog processor that thins out warnings and errors that repeat.
+    """A structlog processor that thins out lines that repeat.
 
-    Of the same event on the same link or for the same reason, `burst` lines pass in each `period_s`; the
-    first line of the next period carries `suppressed`, the number of lines left out. What is left out is
-    still counted by the metrics. Lines below WARNING always pass: they tell the life of the node, and DEBUG
-    is asked for.
+    Of the same event on the same link `burst_total` lines pass in each `period_s`, and of warnings and errors that have
+    the same reason, too, `burst`; the first line of the next period carries `suppressed`, the number of lines left out.
+    What is left out is still counted by the metrics. DEBUG always passes: it is asked for. The total is there because
+    others write reasons: with another one in each line they would all pass.
     """
 
-    def __init__(self, *, burst: int = 5, period_s: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        burst: int = 5,
+        burst_total: int = 50,
+        period_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._burst = burst
+        self._burst_total = burst_total
         self._period_s = period_s
         self._clock = clock
         # key -> (start of its period, lines seen in it), in the order of last use
@@ -45,22 +56,49 @@ class RepeatLimit:
         Raises:
             structlog.DropEvent: The line repeats too often.
         """
-        if method_name in {"debug", "info"}:
+        if method_name == "debug":
             return event_dict
-        key = (event_dict.get("event"), method_name, event_dict.get("link"), event_dict.get("reason"))
+        line = (event_dict.get("event"), method_name, event_dict.get("link"))
+        suppressed = 0
+        if method_name != "info":
+            suppressed = self._count((*line, event_dict.get("reason")), self._burst)
+        suppressed += self._count(line, self._burst_total)
+        if suppressed:
+            event_dict["suppressed"] = suppressed
+        return event_dict
+
+    def passes(self, record: logging.LogRecord) -> bool:
+        """Say whether a line of another library passes; those of structlog went through the processor before."""
+        if isinstance(record.msg, dict) or record.levelno < logging.INFO:
+            return True
+        burst = self._burst if record.levelno >= logging.WARNING else self._burst_total
+        try:
+            suppressed = self._count((record.name, record.levelno, str(record.msg)[:_VALUE_MAX]), burst)
+        except structlog.DropEvent:
+            return False
+        if suppressed:
+            record.msg, record.args = f"{record.getMessage().rstrip()} ({suppressed} such lines were left out)", ()
+        return True
+
+    def _count(self, key: tuple[object, ...], burst: int) -> int:
+        """Count a line, and return how many were left out in the period that ends with it.
+
+        Raises:
+            structlog.DropEvent: There were `burst` of them in this period.
+        """
         now = self._clock()
         started, count = self._seen.get(key, (now, 0))
+        suppressed = 0
         if now - started >= self._period_s:
-            if count > self._burst:
-                event_dict["suppressed"] = count - self._burst
+            suppressed = max(0, count - burst)
             started, count = now, 0
         self._seen[key] = (started, count + 1)
         self._seen.move_to_end(key)
         if len(self._seen) > _KEYS_MAX:
             self._seen.popitem(last=False)
-        if count >= self._burst:
+        if count >= burst:
             raise structlog.DropEvent
-        return event_dict
+        return suppressed
 
 
 def configure_logging(*, level: int, as_json: bool, stream: TextIO) -> None:
@@ -74,6 +112,7 @@ def configure_logging(*, level: int, as_json: bool, stream: TextIO) -> None:
             line of text for people, coloured when `stream` is a terminal.
         stream: Where lines go; standard error in a service, so that standard output stays clean.
     """
+    limit = RepeatLimit()
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -81,12 +120,13 @@ def configure_logging(*, level: int, as_json: bool, stream: TextIO) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
     ]
     structlog.configure(
-        processors=[RepeatLimit(), *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[_cut_values, limit, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(level),  # a line below the level costs one call
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,  # a logger made before this call follows it
     )
     handler = logging.StreamHandler(stream)
+    handler.addFilter(limit.passes)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -120,6 +160,16 @@ def _rendering(stream: TextIO, *, as_json: bool) -> list[Processor]:
             sort_keys=False,
         )
     ]
+
+
+def _cut_values(logger: WrappedLogger, method_name: str, event_dict: EventDict) -> EventDict:
+    """Cut what is too long for a line; others write reasons and names."""
+    for key, value in event_dict.items():
+        if isinstance(value, str) and len(value) > _VALUE_MAX:
+            event_dict[key] = value[: _VALUE_MAX - 1] + _ELLIPSIS
+        elif isinstance(value, bytes) and len(value) > _VALUE_MAX:
+            event_dict[key] = value[: _VALUE_MAX - 1].decode("utf-8", "replace") + _ELLIPSIS
+    return event_dict
 
 
 def _fixed_keys_first(logger: WrappedLogger, method_name: str, event_dict: EventDict) -> EventDict:

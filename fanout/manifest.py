@@ -13,8 +13,10 @@ that it is missed. A value for which a newer live message waits is not: that mes
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 
+from fanout.peer_text import read_document
 from fanout.replica.update import content_digest
 
 __all__ = ["ASK_FOR_MANIFEST", "MANIFEST_TOPIC", "Manifest", "ManifestSum", "decode_manifest"]
@@ -26,6 +28,9 @@ MANIFEST_TOPIC = b"$SYS/fanout/manifest"
 """Topic of the messages."""
 
 _DIGEST_MASK = 2**64 - 1
+_DOCUMENT_BYTES_MAX = 6 * 65_535 + 256
+"""Size of the largest message: JSON has up to six characters for one of the Topic Filter."""
+_DIGEST = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +53,14 @@ class Manifest:
 def decode_manifest(payload: bytes) -> Manifest | None:
     """Return what a message says; None when it is not one."""
     try:
-        document = json.loads(payload)
-        count = document["count"]
-        return Manifest(str(document["filter"]), None if count is None else int(count), int(document["digest"], 16))
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        document = read_document(payload, bytes_max=_DOCUMENT_BYTES_MAX)
+        topic_filter, count, digest = document["filter"], document["count"], document["digest"]
+        if not isinstance(topic_filter, str) or _DIGEST.fullmatch(digest) is None:
+            return None
+        if count is not None and (type(count) is not int or count < 0):
+            return None
+        return Manifest(topic_filter, count, int(digest, 16))
+    except (ValueError, KeyError, TypeError):
         return None
 
 

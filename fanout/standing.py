@@ -12,13 +12,32 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["NO_NODE", "PATHS_MAX", "STANDING_TOPIC", "UNTOLD", "Standing", "decode_standing", "encode_standing", "join"]
+from fanout.peer_text import clean_text, is_node_name, read_document
+
+__all__ = [
+    "DOCUMENT_BYTES_MAX",
+    "NO_NODE",
+    "PATHS_MAX",
+    "PATH_NODES_MAX",
+    "STANDING_TOPIC",
+    "UNTOLD",
+    "Standing",
+    "decode_standing",
+    "encode_standing",
+    "join",
+]
 
 STANDING_TOPIC = b"$SYS/fanout/standing"
 """Where a node keeps its document."""
 
 PATHS_MAX = 64
 """Paths that a document tells of; further ones, of a node with more links than that, are left out."""
+
+PATH_NODES_MAX = 64
+"""Nodes of a path that a document tells of: those nearest to the node itself."""
+
+DOCUMENT_BYTES_MAX = 64 * 1024
+"""Size of the largest document; a longer one is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +64,34 @@ NO_NODE = Standing("", ())
 
 def join(node_id: str, paths_above: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
     """Return the paths that end with a node, from those that end with its primaries; one with itself when none does."""
-    return tuple(dict.fromkeys((*path, node_id) for path in paths_above))[:PATHS_MAX] or ((node_id,),)
+    paths = dict.fromkeys((*path, node_id)[-PATH_NODES_MAX:] for path in paths_above)
+    return tuple(paths)[:PATHS_MAX] or ((node_id,),)
 
 
 def encode_standing(standing: Standing) -> bytes:
-    """Return the document."""
-    return json.dumps({"ready": not standing.reason, "reason": standing.reason, "paths": standing.paths}).encode()
+    """Return the document; of so many and so long paths that it would be too large, the first ones are told."""
+    reason, paths = clean_text(standing.reason), standing.paths
+    while True:
+        document = json.dumps({"ready": not reason, "reason": reason, "paths": paths}).encode()
+        if len(document) <= DOCUMENT_BYTES_MAX:
+            return document
+        paths = paths[: len(paths) // 2]
 
 
 def decode_standing(payload: bytes) -> Standing | None:
-    """Return what a document says; None when it is not one."""
+    """Return what a document says, as far as it is for people cleaned; None when it is not one.
+
+    No node writes paths that are none: lists of names that nodes may have.
+    """
     try:
-        document = json.loads(payload)
+        document = read_document(payload, bytes_max=DOCUMENT_BYTES_MAX)
         ready, reason, paths = document["ready"], document["reason"], document["paths"]
-        path_names = tuple(tuple(str(name) for name in path) for path in paths)
-    except (ValueError, KeyError, TypeError, RecursionError):
+        path_names = tuple(tuple(path[-PATH_NODES_MAX:]) for path in paths[:PATHS_MAX])
+    except (ValueError, KeyError, TypeError):
+        return None
+    if not all(is_node_name(name) for path in path_names for name in path):
         return None
     if ready is True:
         return Standing("", path_names)
-    return Standing(str(reason) or "it does not say why", path_names)
+    told = clean_text(reason) if isinstance(reason, str) else ""
+    return Standing(told or "it does not say why", path_names)

@@ -16,11 +16,12 @@ LAYERS: dict[str, set[str]] = {
     # What each part may import of the others; docs/architecture.md draws the same picture.
     "errors": {"mqtt.reason_codes"},
     "mqtt": {"errors"},
+    "peer_text": set(),
     "selection": {"errors", "mqtt"},
     "replica": {"errors", "mqtt", "selection"},
     "stamp": {"replica"},
-    "standing": set(),
-    "manifest": {"replica"},
+    "standing": {"peer_text"},
+    "manifest": {"peer_text", "replica"},
     "copy_mark": {"mqtt", "replica"},
     "config": {"errors", "mqtt", "selection", "access.settings"},
     "logging_setup": set(),
@@ -29,9 +30,20 @@ LAYERS: dict[str, set[str]] = {
     "concerned": {"errors", "selection"},
     "replog": {"errors", "replica", "config"},
     "kept": {"errors", "replica", "selection"},
-    "link": {"errors", "mqtt", "selection", "replica", "stamp", "standing", "manifest", "copy_mark", "config"},
+    "link": {
+        "errors",
+        "mqtt",
+        "selection",
+        "replica",
+        "stamp",
+        "standing",
+        "manifest",
+        "copy_mark",
+        "peer_text",
+        "config",
+    },
     "server": {"errors", "mqtt", "replica", "stamp", "manifest", "copy_mark", "config", "access"},
-    "access": {"errors", "mqtt", "selection"},
+    "access": {"errors", "mqtt", "selection", "peer_text"},
     "api": {"errors"},
     # It joins parts in other processes, as `node` does in the first one.
     "workers": {"errors", "mqtt", "concerned", "long_lived", "replica", "config", "access", "server", "link.backoff"},
@@ -42,7 +54,7 @@ LAYERS: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
-CORE = ("mqtt", "selection", "replica", "stamp", "standing", "manifest", "copy_mark", "errors")
+CORE = ("mqtt", "peer_text", "selection", "replica", "stamp", "standing", "manifest", "copy_mark", "errors")
 NOT_IN_CORE = {
     "asyncio",
     "socket",

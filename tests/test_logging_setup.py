@@ -169,17 +169,69 @@ def test_repeats_are_told_apart_by_link_reason_and_level() -> None:
     assert passed(limit, link="plant", level="error") is not None
 
 
-def test_life_of_the_node_is_never_thinned_out() -> None:
-    """INFO tells what happened; each line counts."""
+def test_life_of_the_node_is_told_whole() -> None:
+    """INFO tells what happened: a line that differs from the one before is no repeat."""
     limit = RepeatLimit(burst=1, period_s=10, clock=ManualClock())
-    assert all(passed(limit, level="info") is not None for _ in range(10))
+    assert all(passed(limit, level="info", reason=str(number)) is not None for number in range(50))
+
+
+def test_a_flood_is_limited_at_every_level() -> None:
+    """Reasons that are different each time, as a peer can write them, do not let every line pass."""
+    for level in ("info", "warning", "error"):
+        clock = ManualClock()
+        limit = RepeatLimit(burst=5, burst_total=50, period_s=10, clock=clock)
+        lines = [passed(limit, level=level, link="plant", reason=str(number)) for number in range(20_000)]
+        assert sum(line is not None for line in lines) == 50
+        assert passed(limit, level=level, link="office") is not None
+        clock.now = 10
+        line = passed(limit, level=level, link="plant", reason="new")
+        assert line is not None
+        assert line["suppressed"] == 19_950
+    assert all(passed(limit, level="debug", link="plant") is not None for _ in range(100))
+
+
+def test_lines_of_other_libraries_are_limited_too() -> None:
+    """A fault in each answer is not a traceback in each answer; the next line says how many there were."""
+    stream = configured(level=logging.DEBUG)
+    for number in range(1_000):
+        logging.getLogger("uvicorn.error").error("Exception in answer %d", number)
+        logging.getLogger("other").info("told %d", number)
+        logging.getLogger("other").debug("detail")
+    events = [line["event"] for line in json_lines(stream)]
+    assert [event for event in events if "Exception" in str(event)] == [f"Exception in answer {n}" for n in range(5)]
+    assert [event for event in events if "told" in str(event)] == [f"told {n}" for n in range(50)]
+    assert events.count("detail") == 1_000
+
+
+def test_what_was_left_out_of_other_libraries_is_told() -> None:
+    """As `suppressed` is for own lines."""
+    clock = ManualClock()
+    limit = RepeatLimit(burst=2, period_s=10, clock=clock)
+
+    def passes() -> str | None:
+        record = logging.LogRecord("x", logging.ERROR, "", 0, "failed %s\n", ("a",), None)
+        return record.getMessage() if limit.passes(record) else None
+
+    assert [passes() for _ in range(5)] == ["failed a\n", "failed a\n", None, None, None]
+    clock.now = 10
+    assert passes() == "failed a (3 such lines were left out)"
+
+
+def test_a_long_value_is_cut() -> None:
+    """A line stays a line, whatever a peer wrote; the cut can be seen."""
+    stream = configured()
+    structlog.get_logger().info("told", reason="x" * 15_000_000, topic=b"y" * 5_000, short="z" * 2_048)
+    (line,) = json_lines(stream)
+    assert line["reason"] == "x" * 2_047 + "…"
+    assert line["topic"] == "y" * 2_047 + "…"
+    assert line["short"] == "z" * 2_048
 
 
 def test_memory_of_the_limit_is_bounded() -> None:
     """Warnings that differ in each line are remembered up to a bound; the oldest is forgotten first."""
     limit = RepeatLimit(burst=1, period_s=10, clock=ManualClock())
     assert passed(limit, link=0) is not None
-    for number in range(1, 1025):
+    for number in range(1, 513):
         passed(limit, link=number)
     assert passed(limit, link=0) is not None
-    assert passed(limit, link=1024) is None
+    assert passed(limit, link=512) is None

@@ -8,7 +8,10 @@ from fanout.manifest import Manifest, ManifestSum, decode_manifest
 from fanout.replica.update import content_digest
 
 
-@pytest.mark.parametrize("manifest", [Manifest("plant/+", None), Manifest("#", 0), Manifest("ä/#", 7, 2**64 - 1)])
+@pytest.mark.parametrize(
+    "manifest",
+    [Manifest("plant/+", None), Manifest("#", 0), Manifest("ä/#", 7, 2**64 - 1), Manifest("\x01" * 65_535, 2**60)],
+)
 def test_what_is_encoded_is_read_back(manifest: Manifest) -> None:
     """In front of a set, of an empty one, and with the largest digest."""
     assert decode_manifest(manifest.encode()) == manifest
@@ -22,7 +25,16 @@ def test_what_is_encoded_is_read_back(manifest: Manifest) -> None:
         b"{}",
         b"[1]",
         b'{"filter": "#", "count": "x", "digest": "0"}',
-        b'{"filter": "#", "count": Infinity, "digest": "0"}',
+        b'{"filter": "#", "count": Infinity, "digest": "0000000000000000"}',
+        b'{"filter": "#", "count": 1.5, "digest": "0000000000000000"}',
+        b'{"filter": "#", "count": -1, "digest": "0000000000000000"}',
+        b'{"filter": "#", "count": true, "digest": "0000000000000000"}',
+        b'{"filter": "#", "count": %b, "digest": "0000000000000000"}' % (b"9" * 40),
+        b'{"filter": "#", "count": 1, "digest": "%b"}' % (b"f" * 1_000_000),
+        b'{"filter": "#", "count": 1, "digest": "%b"}' % (b"f" * 17),
+        b'{"filter": "#", "count": 1, "digest": "-000000000000001"}',
+        b'{"filter": 7, "count": 1, "digest": "0000000000000000"}',
+        b"[" * 5000,
     ],
 )
 def test_anything_else_is_none(payload: bytes) -> None:

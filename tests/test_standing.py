@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from fanout.standing import PATHS_MAX, Standing, decode_standing, encode_standing, join
+from fanout.standing import (
+    DOCUMENT_BYTES_MAX,
+    PATH_NODES_MAX,
+    PATHS_MAX,
+    Standing,
+    decode_standing,
+    encode_standing,
+    join,
+)
 
 
 @pytest.mark.parametrize(
@@ -17,11 +27,62 @@ def test_document_says_what_was_meant(standing: Standing) -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", b"true", b"\xff", b"[" * 5000, b'{"ready": true}', b'{"ready": true, "reason": "", "paths": 3}']
+    "payload",
+    [
+        b"",
+        b"true",
+        b"\xff",
+        b"[" * 5000,
+        b'{"ready": true}',
+        b'{"ready": true, "reason": "", "paths": 3}',
+        b'{"ready": true, "reason": "", "paths": {"a": 1}}',
+        b'{"ready": true, "reason": "", "paths": [["\\ud800"]]}',
+        b'{"ready": true, "reason": "", "paths": [["hub", "no name"]]}',
+        b'{"ready": true, "reason": "", "paths": [[7]]}',
+        b'{"ready": true, "reason": "", "paths": [7]}',
+        b'{"ready": false, "reason": "' + b"x" * DOCUMENT_BYTES_MAX + b'", "paths": []}',
+    ],
 )
 def test_anything_else_is_no_document(payload: bytes) -> None:
     """What another program put there is not believed, and does no harm."""
     assert decode_standing(payload) is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (r'"\ud800"', "\ufffd"),
+        (r'"\u001b[2J\u202ehub\n"', "\ufffd[2J\ufffdhub "),
+        ('"' + "x" * 60_000 + '"', "x" * 511 + "…"),
+        ("7", "it does not say why"),
+        ('["x"]', "it does not say why"),
+        ('""', "it does not say why"),
+    ],
+)
+def test_a_reason_is_short_and_printable(reason: str, told: str) -> None:
+    """What a node above wrote can go on into every answer, line and document."""
+    standing = decode_standing(b'{"ready": false, "reason": %b, "paths": []}' % reason.encode())
+    assert standing == Standing(told, ())
+    assert decode_standing(encode_standing(standing)) == standing
+
+
+def test_paths_are_bounded() -> None:
+    """So many paths, and of each the nodes nearest to the one that tells; own documents keep to it, at any size."""
+    many = [[f"n{number}"] for number in range(1000)]
+    standing = decode_standing(json.dumps({"ready": True, "reason": "", "paths": many}).encode())
+    assert standing is not None
+    assert len(standing.paths) == PATHS_MAX
+    long = [[f"n{number}" for number in range(1000)]]
+    standing = decode_standing(json.dumps({"ready": True, "reason": "", "paths": long}).encode())
+    assert standing is not None
+    assert standing.paths == (tuple(long[0][-PATH_NODES_MAX:]),)
+    assert join("me", standing.paths) == ((*long[0][1 - PATH_NODES_MAX :], "me"),)
+    largest = tuple(tuple(f"{path:0>32}{node:0>32}" for node in range(PATH_NODES_MAX)) for path in range(PATHS_MAX))
+    document = encode_standing(Standing("x" * 10_000, largest))
+    told = decode_standing(document)
+    assert told is not None
+    assert told.paths
+    assert told.paths == largest[: len(told.paths)]
 
 
 def test_only_true_is_ready() -> None:

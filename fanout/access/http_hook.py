@@ -21,10 +21,11 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fanout.access.memory import TimedMemory
 from fanout.access.settings import HookAction, HookConfig
+from fanout.peer_text import read_document
 
 if TYPE_CHECKING:
     import httpx
@@ -256,8 +257,8 @@ def _content(question: Question, password: bytes | None) -> bytes:
 
 def _read_answer(document: bytes, question: Question) -> Answer:
     try:
-        said: Any = json.loads(document)
-    except (ValueError, RecursionError) as error:
+        said = read_document(document, bytes_max=_ANSWER_BYTES_MAX)
+    except ValueError as error:
         raise _NoAnswer("answer") from error
     if not isinstance(said, Mapping) or not isinstance(said.get("allow"), bool):
         raise _NoAnswer("answer")

@@ -10,8 +10,10 @@ from itertools import takewhile
 
 from fanout.replica.update import Stamp
 
-__all__ = ["STALL_INTERVALS", "UNDER_WAY_MAX", "ControlChannel"]
+__all__ = ["PAYLOAD_BYTES_MAX", "STALL_INTERVALS", "UNDER_WAY_MAX", "ControlChannel"]
 
+PAYLOAD_BYTES_MAX = 40
+"""Of a message: two numbers of 64 bits, and a space."""
 UNDER_WAY_MAX = 8
 """How many messages may be under way; while so many are, no heartbeat is added."""
 STALL_INTERVALS = 3

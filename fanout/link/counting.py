@@ -34,6 +34,8 @@ _COMPARISONS_MAX = 6
 """After so many figures that do not agree there are others to count: what is not readable, or not in `#`."""
 _NAMES_MAX = 10_000
 """So many topics beside the selected ones are told apart; with more, nothing is claimed."""
+_NAME_BYTES_MAX = 1024
+"""A longer one is not remembered, with the same result."""
 
 
 class CountState(enum.Enum):
@@ -164,5 +166,5 @@ class RetainedCount:
 def _note(names: set[bytes], topic: bytes, payload: bytes) -> None:
     if not payload:
         names.discard(topic)
-    elif len(names) < _NAMES_MAX:
+    elif len(names) < _NAMES_MAX and len(topic) <= _NAME_BYTES_MAX:
         names.add(topic)

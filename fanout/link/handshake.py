@@ -12,7 +12,9 @@ from fanout.config import LinkConfig
 from fanout.errors import LinkLost, PrimaryRefused
 from fanout.link.outgoing import Limits
 from fanout.mqtt.packets import Connack, Disconnect
+from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.peer_text import clean_text, is_node_name
 from fanout.stamp import ASK_FOR_STAMPS, COUNT_PROPERTY, NODE_PROPERTY, Count, decode_count
 from fanout.standing import Standing
 
@@ -35,6 +37,8 @@ _RETURN_CODES = {
 }
 """Connect Return Codes of MQTT 3.1.1 (section 3.2.2.3) as Reason Codes."""
 
+_OTHER_SERVER = "A link does not follow to a server that a primary names; if it is the right one, set primary to it"
+
 _HINTS = {
     ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: "Set version = 4 for the link; the primary may not speak MQTT 5",
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: "Set client_id for the link to one that the primary accepts",
@@ -42,6 +46,8 @@ _HINTS = {
     ReasonCode.NOT_AUTHORIZED: "Allow the link's user to connect at the primary, or set username for the link",
     ReasonCode.SESSION_TAKEN_OVER: "Another client uses the same Client Identifier: give each node its own id",
     ReasonCode.PACKET_TOO_LARGE: "Raise packet_bytes_max of the link",
+    ReasonCode.USE_ANOTHER_SERVER: _OTHER_SERVER,
+    ReasonCode.SERVER_MOVED: _OTHER_SERVER,
     ReasonCode.QUOTA_EXCEEDED: "The primary is at a limit of its own; its log says which",
 }
 
@@ -78,13 +84,14 @@ def read_connack(packet: Connack, config: LinkConfig) -> Handshake:
     """
     if packet.reason_code:
         code = packet.reason_code if config.version == 5 else _RETURN_CODES.get(packet.reason_code, 0x80)
-        told = packet.properties.reason_string
         raise PrimaryRefused(
-            f"the primary refused the connection: {reason_text(code)}" + (f" ({told})" if told else ""),
+            f"the primary refused the connection: {_told(code, packet.properties)}",
             reason_code=code,
             hint=unanswered_hint(config) if packet.reason_code == 1 and config.version == 4 else _hint(code),
         )
     properties = packet.properties
+    told = dict(properties.user_property)
+    node = told.get(NODE_PROPERTY)
     keep_alive_s, expiry_s = properties.server_keep_alive, properties.session_expiry_interval
     return Handshake(
         session_present=packet.session_present,
@@ -93,12 +100,13 @@ def read_connack(packet: Connack, config: LinkConfig) -> Handshake:
             maximum_qos=2 if properties.maximum_qos is None else properties.maximum_qos,
             retain_available=properties.retain_available != 0,
             packet_bytes_max=properties.maximum_packet_size,
+            wildcards_available=properties.wildcard_subscription_available != 0,
         ),
         keep_alive_s=config.keep_alive_s if keep_alive_s is None else keep_alive_s,  # [MQTT-3.2.2-21]
         session_expiry_s=config.session_expiry_s if expiry_s is None else expiry_s,
-        primary_node=dict(properties.user_property).get(NODE_PROPERTY),
+        primary_node=node if is_node_name(node) else None,
         stamped=ASK_FOR_STAMPS in properties.user_property,
-        count=decode_count(dict(properties.user_property).get(COUNT_PROPERTY)),
+        count=decode_count(told.get(COUNT_PROPERTY)),
     )
 
 
@@ -111,9 +119,8 @@ def unanswered_hint(config: LinkConfig) -> str:
 
 def disconnected(packet: Disconnect) -> LinkLost:
     """Return the error for a DISCONNECT from the primary."""
-    told = packet.properties.reason_string
     return LinkLost(
-        f"the primary closed the connection: {reason_text(packet.reason_code)}" + (f" ({told})" if told else ""),
+        f"the primary closed the connection: {_told(packet.reason_code, packet.properties)}",
         hint=_hint(packet.reason_code),
     )
 
@@ -146,6 +153,13 @@ def reason_text(code: int) -> str:
     """Return a Reason Code in words, with its number."""
     known = code in ReasonCode.__members__.values()
     return f"{ReasonCode(code).text if known else 'unknown Reason Code'} (0x{code:02X})"
+
+
+def _told(code: int, properties: Properties) -> str:
+    """Return a Reason Code with what the primary says to it: a Reason String, and a Server Reference."""
+    words = properties.reason_string, properties.server_reference and f"it names {properties.server_reference}"
+    told = "; ".join(clean_text(each) for each in words if each)
+    return f"{reason_text(code)} ({told})" if told else reason_text(code)
 
 
 def _hint(code: int) -> str:

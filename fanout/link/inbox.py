@@ -140,6 +140,7 @@ class Inbox:
         handshake = read_connack(packet, self._config)
         if handshake.session_present and not life.tenure.exists:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "Session Present after Clean Start")  # [MQTT-3.2.2-2]
+        self._outgoing.accept(handshake.limits)
         self.connections_total += 1
         self._keep_alive.accept(handshake.keep_alive_s)
         self._backlog.tell(handshake.count)
@@ -149,7 +150,6 @@ class Inbox:
             resumed=handshake.session_present,
             counts_up=self._primary.is_mosquitto,
         )
-        self._outgoing.accept(handshake.limits)
         life.tell(StandingTold(self._primary.begin_connection(handshake.primary_node, now=life.now)))
         life.accept(session_present=handshake.session_present)
 

@@ -41,7 +41,7 @@ from fanout.link.outgoing import Message, Outgoing
 from fanout.link.primary import Primary
 from fanout.link.proof import Evidence
 from fanout.link.reception import Reception
-from fanout.link.rehearsal import Order, Rehearsal
+from fanout.link.rehearsal import Order, Rehearsal, refuse_control
 from fanout.link.stage import PendingStage, Stage
 from fanout.link.staleness import Staleness
 from fanout.link.states import LinkState, Trigger, next_state
@@ -210,7 +210,9 @@ class SessionLife:
     def accept(self, *, session_present: bool) -> None:
         """Go on with the session that the primary has, or begin a new one."""
         if session_present:
-            self._outgoing.publish_again(self.now)
+            self.give_up(self._outgoing.publish_again(self.now))
+            if self._control.permitted and refuse_control(self._control, self._outgoing):
+                self.tell(ControlRefused(self._control.refusal))
             self.tenure.unsubscribe_surplus(self.now)
             if all(self.evidence):
                 self._trigger(Trigger.SESSION_RESUMED)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from fanout.errors import ProtocolError
 from fanout.mqtt.topics import check_topic_filter
+from fanout.peer_text import is_node_name, read_document
 
 __all__ = [
     "ANNOUNCEMENT_BYTES_MAX",
@@ -44,6 +45,9 @@ HOPS_MAX = 64
 """Nodes that an announcement may have come through."""
 ANNOUNCEMENT_BYTES_MAX = 256 * 1024
 """Bytes of the largest announcement of another node that is read."""
+
+_TIME_US_END = 253_402_300_800_000_000
+"""The year 10000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +174,17 @@ def missing_topic(control_topic: str) -> bytes:
 
 def read_announcement(payload: bytes) -> tuple[bytes, Waiting] | None:
     """Return the filter of another node's announcement and what is known of it; None when it is not one."""
-    if len(payload) > ANNOUNCEMENT_BYTES_MAX:
-        return None
     try:
-        document = json.loads(payload)
+        document = read_document(payload, bytes_max=ANNOUNCEMENT_BYTES_MAX)
         topic_filter = document["filter"].encode()
         check_topic_filter(topic_filter)
         time_us = document["time_us"]
         path = document.get("path") or [document["node"]]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ProtocolError):
+    except (ValueError, KeyError, TypeError, AttributeError, ProtocolError):
         return None
-    if not isinstance(path, list) or not all(isinstance(name, str) for name in path) or type(time_us) is not int:
+    if not isinstance(path, list) or not all(map(is_node_name, path)):
+        return None
+    if type(time_us) is not int or not 0 <= time_us < _TIME_US_END:
         return None
     return (topic_filter, Waiting(time_us, tuple(path))) if len(path) <= HOPS_MAX else None
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from fanout.config import LinkConfig
+from fanout.errors import PrimaryRefused
 from fanout.link.intake import Batch
 from fanout.manifest import ASK_FOR_MANIFEST
 from fanout.mqtt.decoder import AckRun
@@ -31,6 +32,7 @@ from fanout.mqtt.packets import (
 from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.publish import encode_publish
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.peer_text import clean_text
 from fanout.stamp import ASK_FOR_STAMPS, NODE_PROPERTY
 
 __all__ = ["Limits", "Message", "Outgoing", "encode_acknowledgement"]
@@ -90,6 +92,8 @@ class Limits:
     """Whether it takes retained messages."""
     packet_bytes_max: int | None = None
     """Its Maximum Packet Size; None for no limit."""
+    wildcards_available: bool = True
+    """Whether it takes Topic Filters with wildcards."""
 
 
 class Outgoing:
@@ -186,12 +190,28 @@ class Outgoing:
         self._send(encode(packet, version=self.version), now)
 
     def accept(self, limits: Limits) -> None:
-        """Note what the primary that accepted the Network Connection takes."""
+        """Note what the primary that accepted the Network Connection takes.
+
+        Raises:
+            PrimaryRefused: It takes no SUBSCRIBE for one of the selectors.
+        """
         self._limits = limits
         self._outbound.window = limits.receive_maximum
+        for selector in self._config.selectors:
+            if selector.has_wildcard and not limits.wildcards_available:  # section 3.2.2.3.11
+                raise PrimaryRefused(
+                    f"the primary takes no Topic Filters with wildcards, as {selector.filter} is one (CONNACK: Wildcard"
+                    " Subscription Available 0)",
+                    reason_code=ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED,
+                    hint="Use a selector for each topic, or another primary",
+                )
+            self._check_size(Subscribe(1, (Subscription(selector.filter.encode()),)))
 
     def takes(self, message: Message) -> bool:
-        """Say whether the primary takes a message; it would close the connection at one that it does not take."""
+        """Say whether the primary takes a message; it would close the connection at one that it does not take.
+
+        One with too high a QoS is taken: it is published at a lower one.
+        """
         limits = self._limits
         if not limits.maximum_qos or (message.retain and not limits.retain_available):
             return False  # [MQTT-3.2.2-11] [MQTT-3.2.2-14]
@@ -215,12 +235,14 @@ class Outgoing:
             qos: Maximum QoS.
             no_local: Whether own messages are not wanted.
             retain_handling: 0 sends the retained messages, 2 does not; MQTT 3.1.1 always sends them.
-            fence: A second Topic Filter in the packet, whose retained message is wanted behind those of the
-                first; None for none.
+            fence: A second Topic Filter in the packet, or in one of its own where both are too large for one, whose
+                retained message is wanted behind those of the first; None for none.
             manifest: Whether a fanout node is asked to tell what the retained messages are (`fanout.manifest`).
             now: Monotonic seconds.
+
+        Raises:
+            PrimaryRefused: It is larger than the primary takes.
         """
-        packet_id = self._request_id()
         subscription = Subscription(
             topic_filter,
             qos=qos,
@@ -228,16 +250,24 @@ class Outgoing:
             retain_as_published=True,  # otherwise live retained updates lose the flag [MQTT-3.3.1-12]
             retain_handling=retain_handling,
         )
-        subscriptions = (subscription,) if fence is None else (subscription, Subscription(fence))
         asked = Properties(user_property=(ASK_FOR_MANIFEST,)) if manifest else NO_PROPERTIES
-        self._send(encode(Subscribe(packet_id, subscriptions, asked), version=self.version), now)
+        if fence is None:
+            return self._request(Subscribe(1, (subscription,), asked), now)
+        both = Subscribe(1, (subscription, Subscription(fence)), asked)
+        if self._fits(encode(both, version=self.version)):
+            return self._request(both, now)
+        # A primary with a fence answers two packets in order, too.
+        packet_id = self._request(Subscribe(1, (subscription,), asked), now)
+        self._request(Subscribe(1, (Subscription(fence),)), now)
         return packet_id
 
     def unsubscribe(self, topic_filter: bytes, *, now: float) -> int:
-        """Send UNSUBSCRIBE and return its Packet Identifier."""
-        packet_id = self._request_id()
-        self._send(encode(Unsubscribe(packet_id, (topic_filter,)), version=self.version), now)
-        return packet_id
+        """Send UNSUBSCRIBE and return its Packet Identifier.
+
+        Raises:
+            PrimaryRefused: It is larger than the primary takes.
+        """
+        return self._request(Unsubscribe(1, (topic_filter,)), now)
 
     def answered(self, packet_id: int) -> bool:
         """Note the answer to a SUBSCRIBE or UNSUBSCRIBE; return whether one was under way."""
@@ -296,14 +326,25 @@ class Outgoing:
         self._send_again(now)
         return done
 
-    def publish_again(self, now: float) -> None:
-        """Send again what the resumed session has in flight [MQTT-4.4.0-1], as the Receive Maximum of now allows."""
-        for packet_id, _, state in self._outbound.in_flight():
+    def publish_again(self, now: float) -> list[Message]:
+        """Send again what the resumed session has in flight [MQTT-4.4.0-1], as the Receive Maximum of now allows.
+
+        Returns:
+            The messages that the primary does not take any more, with the limits of now; whether they arrived is not
+            known.
+        """
+        given_up: list[Message] = []
+        for packet_id, message, state in list(self._outbound.in_flight()):
             if state is SendState.AWAIT_PUBCOMP:
                 self._release(packet_id, ReasonCode.SUCCESS, now)
-            else:
+            elif self.takes(message) and message.qos <= self._limits.maximum_qos:
                 self._again.append(packet_id)
+            else:
+                answer = PacketType.PUBACK if state is SendState.AWAIT_PUBACK else PacketType.PUBREC
+                self._outbound.acknowledge(answer, packet_id, ReasonCode.UNSPECIFIED_ERROR)
+                given_up.append(message)
         self._send_again(now)
+        return given_up
 
     def _send_again(self, now: float) -> None:
         outbound = self._outbound
@@ -334,10 +375,39 @@ class Outgoing:
     def _release(self, packet_id: int, reason_code: ReasonCode, now: float) -> None:
         self._send(encode(Ack(PacketType.PUBREL, packet_id, reason_code), version=self.version), now)
 
-    def _request_id(self) -> int:
+    def _request(self, packet: Subscribe | Unsubscribe, now: float) -> int:
+        """Send a packet, whatever Packet Identifier it has, under one of its own, and return that."""
+        self._check_size(packet)
         packet_id = self._packet_ids.allocate()
         self._requests.add(packet_id)
+        self._send(encode(replace(packet, packet_id=packet_id), version=self.version), now)
         return packet_id
+
+    def _check_size(self, packet: Subscribe | Unsubscribe) -> None:
+        """Refuse a primary that does not take a packet: it would close the connection [MQTT-3.2.2-15].
+
+        Raises:
+            PrimaryRefused: It does not.
+        """
+        encoded = encode(packet, version=self.version)
+        if self._fits(encoded):
+            return
+        if isinstance(packet, Subscribe):
+            name, topic_filter = "SUBSCRIBE", packet.subscriptions[0].topic_filter
+        else:
+            name, topic_filter = "UNSUBSCRIBE", packet.topic_filters[0]
+        most = self._limits.packet_bytes_max
+        raise PrimaryRefused(
+            f"the primary takes packets of {most} bytes at most (CONNACK: Maximum Packet Size),"
+            f" and {name} for {clean_text(topic_filter.decode())} has {len(encoded)}",
+            reason_code=ReasonCode.PACKET_TOO_LARGE,
+            hint="Raise that limit of the primary (max_packet_size of Mosquitto, mqtt.max_packet_size of EMQX,"
+            " server.packet_bytes_max of a fanout node), or use a shorter Topic Filter or control_topic",
+        )
+
+    def _fits(self, packet: bytes) -> bool:
+        most = self._limits.packet_bytes_max
+        return most is None or len(packet) <= most
 
     def _send(self, packet: bytes, now: float) -> None:
         self._pieces.append(packet)

@@ -67,6 +67,7 @@ async def ask(address: Address, config: LinkConfig, *, node_id: str) -> Handshak
         connection.write(outgoing.take())
         async with asyncio.timeout(config.connect_timeout_s):
             handshake = await answered
+        outgoing.accept(handshake.limits)
         outgoing.disconnect(ReasonCode.SUCCESS, end_session=False, now=0.0)
         connection.write(outgoing.take())
     except (FanoutError, TimeoutError):

@@ -24,13 +24,13 @@ import enum
 from collections.abc import Sequence
 
 from fanout.errors import LinkLost, SnapshotUnproved
-from fanout.link.control import ControlChannel
+from fanout.link.control import PAYLOAD_BYTES_MAX, ControlChannel
 from fanout.link.outgoing import Message, Outgoing
 from fanout.link.stage import Stage
 from fanout.mqtt.packets import Suback
 from fanout.selection import Selector
 
-__all__ = ["RETAINED_COUNT", "SERVER_FENCE", "Order", "Rehearsal", "own_fence"]
+__all__ = ["RETAINED_COUNT", "SERVER_FENCE", "Order", "Rehearsal", "own_fence", "refuse_control"]
 
 SERVER_FENCE = b"$SYS/broker/version"
 """A topic whose retained value Mosquitto sets once, when it starts."""
@@ -69,6 +69,14 @@ class Order(enum.Enum):
 def own_fence(control: ControlChannel) -> Message:
     """Return the link's own fence; it expires, so that a node that is gone leaves nothing behind."""
     return Message(control.fence_topic, b"fence", retain=True, expiry_s=_OWN_FENCE_EXPIRY_S)
+
+
+def refuse_control(control: ControlChannel, outgoing: Outgoing) -> bool:
+    """Say, and note, whether the primary's limits exclude messages to the control topic."""
+    if outgoing.takes(Message(control.topic, bytes(PAYLOAD_BYTES_MAX))):
+        return False
+    control.refuse("the primary takes no messages at QoS 1, or none as large as a heartbeat")
+    return True
 
 
 class Rehearsal(Stage):
@@ -134,10 +142,8 @@ class Rehearsal(Stage):
         outgoing, control = self._outgoing, self._control
         self._control_suback_id = outgoing.subscribe(control.topic, qos=1, no_local=False, retain_handling=2, now=now)
         message = Message(control.topic, control.send(now))
-        if outgoing.takes(message):
+        if not refuse_control(control, outgoing):
             outgoing.publish(message, now=now)
-        else:
-            control.refuse("the primary takes no messages at QoS 1, or none as large as a heartbeat")
         if self._asks_system:
             outgoing.subscribe(SERVER_FENCE, qos=0, no_local=False, retain_handling=0, now=now)
             outgoing.subscribe(RETAINED_COUNT, qos=0, no_local=False, retain_handling=0, now=now)

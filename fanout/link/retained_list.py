@@ -7,7 +7,6 @@ all messages, its own `$SYS` ones among them); so the topics are listed. Another
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import httpx
 
 from fanout.config import read_count_key
 from fanout.errors import ConfigError, FanoutError
+from fanout.peer_text import clean_text, read_document
 
 __all__ = ["RetainedList"]
 
@@ -23,6 +23,8 @@ PAGE_TOPICS = 10_000
 PAGES_MAX = 200
 """Pages read at most; a longer list is not compared."""
 _PAGE_BYTES_MAX = 32 * 1024 * 1024
+TOPICS_BYTES_MAX = 512 * 1024 * 1024
+"""Bytes of all topics at most; a longer list is not compared."""
 
 
 class RetainedList:
@@ -50,19 +52,26 @@ class RetainedList:
             FanoutError: The list cannot be had, or is too long.
         """
         topics: set[bytes] = set()
+        left = TOPICS_BYTES_MAX
         try:
             async with httpx.AsyncClient(timeout=self._timeout_s, auth=self._auth(), trust_env=False) as client:
                 for page in range(1, PAGES_MAX + 1):
                     query: dict[str, str | int] = {"topic": topic_filter, "page": page, "limit": PAGE_TOPICS}
                     document = await _page(client, self._url, query)
-                    topics.update(str(one["topic"]).encode() for one in document["data"])
+                    if len(document["data"]) > PAGE_TOPICS:
+                        raise ValueError("more topics than were asked for")
+                    found = [one["topic"].encode() for one in document["data"]]
+                    left -= sum(map(len, found))
+                    if left < 0:
+                        raise _failed(f"its topics have more than {TOPICS_BYTES_MAX} bytes")
+                    topics.update(found)
                     if not document["meta"]["hasnext"]:
                         return topics
         except httpx.HTTPError as error:
-            raise _failed(f"no answer: {error!r}") from error
+            raise _failed(f"no answer: {clean_text(repr(error))}") from error
         except ConfigError as error:
             raise _failed(f"count_key_file {error.faults[0].problem}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _failed("the answer is not a list as EMQX gives it") from error
         raise _failed(f"it has more than {PAGES_MAX * PAGE_TOPICS} topics")
 
@@ -79,7 +88,7 @@ async def _page(client: httpx.AsyncClient, url: str, query: dict[str, str | int]
             document += piece
             if len(document) > _PAGE_BYTES_MAX:
                 raise _failed("a page of it is too large")
-    return json.loads(document)
+    return read_document(document, bytes_max=_PAGE_BYTES_MAX)
 
 
 def _failed(problem: str) -> FanoutError:

@@ -279,7 +279,10 @@ class LinkSession:
     def torn_down(self, *, now_ns: int, now: float) -> list[Event]:
         """Note that the replica was removed, as `TearDown` asked."""
         self.life.at(now_ns, now)
-        self.life.note_torn_down()
+        try:
+            self.life.note_torn_down()
+        except FanoutError as error:
+            self.life.fail(error)
         return self.life.take_events()
 
     def forward(self, message: Message, *, now_ns: int, now: float) -> int | ReasonCode:

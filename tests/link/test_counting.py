@@ -64,6 +64,15 @@ def test_the_primarys_own_topics_are_part_of_its_count() -> None:
     assert evidence(pair) is Evidence.COUNT, "it is a matter of the moment at which it was compared"
 
 
+def test_a_name_that_is_too_long_is_not_remembered() -> None:
+    """Ten thousand of them would take 650 MB; then nothing is claimed."""
+    pair = counting()
+    pair.primary.deliver(b"$SYS/" + b"x" * 2_000, b"1", retain=True)
+    pair.pump()
+    tick(pair, more=1)
+    assert evidence(pair) is Evidence.MARKER
+
+
 def test_a_figure_is_about_its_moment() -> None:
     """What comes behind the uptime is not part of the figure that follows it, even in the same read."""
     pair = counting()

@@ -86,6 +86,38 @@ def test_the_primarys_own_words_are_kept() -> None:
     assert "(maintenance)" in disconnected(Disconnect(0x8B, properties)).message
 
 
+def test_the_primarys_own_words_are_short_and_printable() -> None:
+    """MQTT allows control characters in them, and 65,535 bytes."""
+    properties = Properties(reason_string="a\x1b[2J\nb" + "x" * 60_000)
+    message = disconnected(Disconnect(0x8B, properties)).message
+    assert message.startswith("the primary closed the connection: Server shutting down (0x8B) (a\ufffd[2J bxxx")
+    assert message.endswith("x…)")
+    assert len(message) < 600
+    with pytest.raises(PrimaryRefused) as raised:
+        read_connack(Connack(False, 0x89, properties), make_config())
+    assert raised.value.message.isprintable()
+    assert len(raised.value.message) < 600
+
+
+@pytest.mark.parametrize("code", [0x9C, 0x9D])
+def test_another_server_is_shown_and_not_followed(code: int) -> None:
+    """The operator reads which server the primary names, and what to do."""
+    properties = Properties(reason_string="moving", server_reference="hub-2:1883\x1b[2J")
+    with pytest.raises(PrimaryRefused) as refused:
+        read_connack(Connack(False, code, properties), make_config())
+    for error in (refused.value, disconnected(Disconnect(code, properties))):
+        assert error.message.endswith(f"(0x{code:02X}) (moving; it names hub-2:1883\ufffd[2J)")
+        assert "does not follow" in error.hint
+    assert "names" not in disconnected(Disconnect(code)).message
+
+
+@pytest.mark.parametrize("name", ["", "a b", "\x1b[2J", "x" * 65, "-x"])
+def test_a_name_that_no_node_has_is_none(name: str) -> None:
+    """Whoever calls itself that is no fanout node."""
+    properties = Properties(user_property=(("fanout-stamps", "1"), ("fanout-node", name)))
+    assert read_connack(Connack(False, 0, properties), make_config()).primary_node is None
+
+
 def test_disconnect_becomes_a_lost_link() -> None:
     """The Reason Code is told, with a hint where there is one."""
     error = disconnected(Disconnect(0x8E))

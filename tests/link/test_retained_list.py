@@ -82,6 +82,9 @@ async def test_all_pages_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(retained_list, "PAGES_MAX", 2)
         with pytest.raises(FanoutError, match="more than 20 topics"):
             await of(url).topics("plant/+")
+        monkeypatch.setattr(retained_list, "TOPICS_BYTES_MAX", 100)
+        with pytest.raises(FanoutError, match="more than 100 bytes"):
+            await of(url).topics("plant/+")
 
 
 async def test_the_key_is_sent_as_basic(tmp_path: Path) -> None:
@@ -104,6 +107,14 @@ async def test_the_key_is_sent_as_basic(tmp_path: Path) -> None:
         (Response(b"[]"), "not a list"),
         (Response(b'{"data": [{}], "meta": {}}'), "not a list"),
         (Response(b'{"data": []}'), "not a list"),
+        (Response(b'{"data": 7, "meta": {}}'), "not a list"),
+        (Response(b'{"data": [{"topic": 7}], "meta": {"hasnext": false}}'), "not a list"),
+        (Response(b'{"data": [{"topic": "\\ud800"}], "meta": {"hasnext": false}}'), "not a list"),
+        (
+            Response(b'{"data": [%b], "meta": {"hasnext": false}}' % b",".join([b'{"topic": "a"}'] * 10_001)),
+            "not a list",
+        ),
+        (Response(b"[" * 100_000), "not a list"),
     ],
 )
 async def test_what_is_no_list_is_an_error(answer: Response, text: str) -> None:
