@@ -19,11 +19,12 @@ LAYERS: dict[str, set[str]] = {
     "selection": {"errors", "mqtt"},
     "replica": {"errors", "mqtt", "selection"},
     "stamp": {"replica"},
+    "escaping": set(),
     "standing": set(),
     "manifest": {"replica"},
     "copy_mark": {"mqtt", "replica"},
-    "config": {"errors", "mqtt", "selection", "access.settings"},
-    "logging_setup": set(),
+    "config": {"errors", "escaping", "mqtt", "selection", "access.settings"},
+    "logging_setup": {"escaping"},
     "system_clock": set(),
     "long_lived": set(),
     "concerned": {"errors", "selection"},
@@ -35,14 +36,14 @@ LAYERS: dict[str, set[str]] = {
     "api": {"errors"},
     # It joins parts in other processes, as `node` does in the first one.
     "workers": {"errors", "mqtt", "concerned", "long_lived", "replica", "config", "access", "server", "link.backoff"},
-    "reports": {"errors", "replog.schema", "replog.fetching"},
-    "probe": {"errors"},
+    "reports": {"errors", "escaping", "replog.schema", "replog.fetching"},
+    "probe": {"errors", "escaping"},
     "node": {"*"},
     "cli": {"*"},
     "__main__": {"cli"},
 }
 
-CORE = ("mqtt", "selection", "replica", "stamp", "standing", "manifest", "copy_mark", "errors")
+CORE = ("mqtt", "selection", "replica", "stamp", "standing", "manifest", "copy_mark", "errors", "escaping")
 NOT_IN_CORE = {
     "asyncio",
     "socket",
