@@ -20,6 +20,7 @@ LAYERS: dict[str, set[str]] = {
     "replica": {"errors", "mqtt", "selection"},
     "stamp": {"replica"},
     "escaping": set(),
+    "installation": set(),
     "standing": set(),
     "manifest": {"replica"},
     "copy_mark": {"mqtt", "replica"},
@@ -36,7 +37,7 @@ LAYERS: dict[str, set[str]] = {
     "api": {"errors"},
     # It joins parts in other processes, as `node` does in the first one.
     "workers": {"errors", "mqtt", "concerned", "long_lived", "replica", "config", "access", "server", "link.backoff"},
-    "reports": {"errors", "escaping", "replog.schema", "replog.fetching"},
+    "reports": {"errors", "escaping", "installation", "replog.schema", "replog.fetching"},
     "probe": {"errors", "escaping"},
     "node": {"*"},
     "cli": {"*"},

@@ -89,9 +89,10 @@ def probe(
     --prefix, and clears what it retained there when it ends. The client is aiomqtt, not fanout's own.
     """
     from fanout.errors import ExtraMissing
+    from fanout.installation import install_command
 
     if importlib.util.find_spec("aiomqtt") is None:
-        raise ExtraMissing("fanout probe", "probe")
+        raise ExtraMissing("fanout probe", install=install_command("probe"))
     import asyncio
 
     from fanout.cli.terminal import print_json

@@ -234,7 +234,9 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log.event("state", link=HOSTILE, link_epoch=EPOCH, state=HOSTILE, detail=HOSTILE)
     log.event("complete", link=HOSTILE, link_epoch=EPOCH, selector=HOSTILE, evidence=HOSTILE)
     topics = [HOSTILE.encode(), b"long/" + b"l" * 60_000]
-    made: list[Update] = [(topic, b"1", 1, True, b"", clock.now_ns(), 0, content_digest(topic, b"1"), None) for topic in topics]
+    made: list[Update] = [
+        (topic, b"1", 1, True, b"", clock.now_ns(), 0, content_digest(topic, b"1"), None) for topic in topics
+    ]
     source = log.source(link=HOSTILE, selectors=[Selector("#")])
     changes = Changes(made, bytearray([ChangeKind.NEW]) * len(made), made, Phase.LIVE)
     log.append(changes, source=source, link_epoch=EPOCH)
