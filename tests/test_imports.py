@@ -34,7 +34,7 @@ LAYERS: dict[str, set[str]] = {
     "link": {"errors", "mqtt", "selection", "replica", "stamp", "standing", "manifest", "copy_mark", "config"},
     "server": {"errors", "mqtt", "replica", "stamp", "manifest", "copy_mark", "config", "access"},
     "access": {"errors", "mqtt", "selection"},
-    "api": {"errors"},
+    "api": {"errors", "escaping"},
     # It joins parts in other processes, as `node` does in the first one.
     "workers": {"errors", "mqtt", "concerned", "long_lived", "replica", "config", "access", "server", "link.backoff"},
     "reports": {"errors", "escaping", "installation", "replog.schema", "replog.fetching"},

@@ -62,7 +62,7 @@ class RetainedList:
             raise _failed(f"no answer: {error!r}") from error
         except ConfigError as error:
             raise _failed(f"count_key_file {error.faults[0].problem}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise _failed("the answer is not a list as EMQX gives it") from error
         raise _failed(f"it has more than {PAGES_MAX * PAGE_TOPICS} topics")
 
@@ -71,11 +71,15 @@ class RetainedList:
 
 
 async def _page(client: httpx.AsyncClient, url: str, query: dict[str, str | int]) -> Any:
-    async with client.stream("GET", url, params=query) as response:
+    # What is compressed may be a thousand times as large as what came.
+    headers = {"Accept-Encoding": "identity"}
+    async with client.stream("GET", url, params=query, headers=headers) as response:
         if response.status_code != httpx.codes.OK:
             raise _failed(f"it answers with status {response.status_code}")
+        if "Content-Encoding" in response.headers:
+            raise _failed("it is compressed, unasked")
         document = bytearray()
-        async for piece in response.aiter_bytes():
+        async for piece in response.aiter_raw():
             document += piece
             if len(document) > _PAGE_BYTES_MAX:
                 raise _failed("a page of it is too large")
