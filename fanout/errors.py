@@ -238,10 +238,9 @@ class NodeSilent(NodeUnreachable):
 class ExtraMissing(FanoutError):
     """An optional part of fanout is not installed."""
 
-    def __init__(self, part: str, extra: str) -> None:
-        self.part = part
-        self.extra = extra
-        super().__init__(f"{part} needs a package that is not installed", hint=f"Run: pip install 'fanout[{extra}]'")
+    def __init__(self, part: str, *, install: str) -> None:
+        """Say which part it is, and the command that installs it."""
+        super().__init__(f"{part} needs a package that is not installed", hint=f"Run: {install}")
 
 
 class ReportError(FanoutError):

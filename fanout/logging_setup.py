@@ -2,12 +2,14 @@
 
 This module configures structlog on top of the standard library's logging, once, for the whole process: an
 event is a constant message with fields, and lines of other libraries get the same form. It owns the two
-formats (text for people, JSON for collectors), the limit on repeated lines and the longest value of a field. It must
-not know who logs what; the levels are explained in `docs/operations.md`.
+formats (text for people, JSON for collectors), the limit on repeated lines and the longest value of a field. A
+stranger's text stays within its field: it neither ends the line nor is obeyed by a terminal. The levels are explained in
+`docs/operations.md`.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import time
 from collections import OrderedDict
@@ -15,7 +17,9 @@ from collections.abc import Callable
 from typing import Final, TextIO
 
 import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
+
+from fanout.escaping import printable, printable_lines
 
 __all__ = ["RepeatLimit", "configure_logging"]
 
@@ -153,12 +157,13 @@ def _rendering(stream: TextIO, *, as_json: bool) -> list[Processor]:
             structlog.processors.JSONRenderer(default=_as_text),
         ]
     return [
+        _printable_fields,
         structlog.dev.ConsoleRenderer(
             colors=stream.isatty(),
             timestamp_key="time",
-            exception_formatter=structlog.dev.plain_traceback,
+            exception_formatter=_write_traceback,
             sort_keys=False,
-        )
+        ),
     ]
 
 
@@ -175,6 +180,23 @@ def _cut_values(logger: WrappedLogger, method_name: str, event_dict: EventDict) 
 def _fixed_keys_first(logger: WrappedLogger, method_name: str, event_dict: EventDict) -> EventDict:
     fixed = {key: event_dict.pop(key) for key in ("time", "level", "logger", "event") if key in event_dict}
     return {**fixed, **event_dict}
+
+
+def _printable_fields(logger: WrappedLogger, method_name: str, event_dict: EventDict) -> EventDict:
+    for key, value in event_dict.items():
+        if key in {"stack", "exception"}:
+            event_dict[key] = printable_lines(f"\n{value}")[1:]
+        elif isinstance(value, str):
+            event_dict[key] = printable(value)
+        elif key != "exc_info" and value is not None and not isinstance(value, int | float):
+            event_dict[key] = printable(repr(value))
+    return event_dict
+
+
+def _write_traceback(stream: TextIO, exc_info: ExcInfo) -> None:
+    written = io.StringIO()
+    structlog.dev.plain_traceback(written, exc_info)
+    stream.write(printable_lines(written.getvalue()))
 
 
 def _as_text(value: object) -> str:

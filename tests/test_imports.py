@@ -20,11 +20,13 @@ LAYERS: dict[str, set[str]] = {
     "selection": {"errors", "mqtt"},
     "replica": {"errors", "mqtt", "selection"},
     "stamp": {"replica"},
+    "escaping": set(),
+    "installation": set(),
     "standing": {"peer_text"},
     "manifest": {"peer_text", "replica"},
     "copy_mark": {"mqtt", "replica"},
-    "config": {"errors", "mqtt", "selection", "access.settings"},
-    "logging_setup": set(),
+    "config": {"errors", "escaping", "mqtt", "selection", "access.settings"},
+    "logging_setup": {"escaping"},
     "system_clock": set(),
     "long_lived": set(),
     "concerned": {"errors", "selection"},
@@ -44,17 +46,28 @@ LAYERS: dict[str, set[str]] = {
     },
     "server": {"errors", "mqtt", "replica", "stamp", "manifest", "copy_mark", "config", "access"},
     "access": {"errors", "mqtt", "selection", "peer_text"},
-    "api": {"errors"},
+    "api": {"errors", "escaping"},
     # It joins parts in other processes, as `node` does in the first one.
     "workers": {"errors", "mqtt", "concerned", "long_lived", "replica", "config", "access", "server", "link.backoff"},
-    "reports": {"errors", "replog.schema", "replog.fetching"},
-    "probe": {"errors"},
+    "reports": {"errors", "escaping", "installation", "replog.schema", "replog.fetching"},
+    "probe": {"errors", "escaping"},
     "node": {"*"},
     "cli": {"*"},
     "__main__": {"cli"},
 }
 
-CORE = ("mqtt", "peer_text", "selection", "replica", "stamp", "standing", "manifest", "copy_mark", "errors")
+CORE = (
+    "mqtt",
+    "escaping",
+    "peer_text",
+    "selection",
+    "replica",
+    "stamp",
+    "standing",
+    "manifest",
+    "copy_mark",
+    "errors",
+)
 NOT_IN_CORE = {
     "asyncio",
     "socket",

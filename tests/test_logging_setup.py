@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
+from fanout.escaping import printable
 from fanout.logging_setup import RepeatLimit, configure_logging
 
 
@@ -109,6 +110,46 @@ def test_exception_is_part_of_its_line() -> None:
         assert "ValueError: broken" in stream.getvalue()
         if as_json:
             assert "Traceback" in str(json_lines(stream)[0]["exception"])
+
+
+HOSTILE = "x\x1b[2J\r\n2025-11-21 [error    ] forged\t\x7f\x9b31m\u202e\u2028\u3164\ud800"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_field_cannot_be_more_than_a_field(as_json: bool) -> None:
+    """What a stranger wrote neither ends its line nor moves a cursor, in messages of other libraries too."""
+    stream = configured(as_json=as_json)
+    structlog.get_logger().info("x", client_id=HOSTILE, topics=[HOSTILE], error=ValueError(HOSTILE))
+    structlog.get_logger().info("y", topic=HOSTILE.encode("utf-8", "surrogatepass"))
+    logging.getLogger("other").warning("it said %s", HOSTILE)
+    text = stream.getvalue()
+    assert len(text.splitlines()) == text.count("\n") == 3
+    assert [line for line in text.split("\n") if printable(line) != line] == []
+    if as_json:
+        assert json_lines(stream)[0]["client_id"] == HOSTILE
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_traceback_cannot_be_a_line(as_json: bool) -> None:
+    """It has the message of the exception, which may quote a stranger; what follows the first line is indented."""
+    stream = configured(as_json=as_json)
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError:
+        structlog.get_logger().exception("it failed", stack_info=True)
+        logging.getLogger("other").exception("it failed too", stack_info=True)
+    text = stream.getvalue()
+    assert [line for line in text.split("\n") if printable(line) != line] == []
+    assert "Traceback" in text
+    assert "[error    ] forged" in text
+    assert sum(not line.startswith(" ") for line in text.splitlines() if line) == 2
+
+
+def test_a_field_cannot_be_two_fields() -> None:
+    """A value that could be read as a name and a value is quoted."""
+    stream = configured(as_json=False)
+    structlog.get_logger().info("x", client_id="a user=root", state="live")
+    assert stream.getvalue().endswith("client_id='a user=root' state=live\n")
 
 
 def test_bytes_are_shown_as_text() -> None:

@@ -12,6 +12,7 @@ from typing import Final, cast
 
 from fanout.api.models import Readiness
 from fanout.errors import ListenError
+from fanout.escaping import printable
 
 __all__ = ["AgentListener", "agent_line"]
 
@@ -37,7 +38,8 @@ def agent_line(readiness: Readiness, *, connections: int, connections_max: int) 
         free = max(0, connections_max - connections)
         weight = -(-100 * free // connections_max) if connections_max else 100
         return f"ready up {weight}%\n"
-    why = " ".join("; ".join(readiness.reasons).encode("ascii", "replace").decode().split())[:_TEXT_CHARACTERS_MAX]
+    why = printable(" ".join("; ".join(readiness.reasons).split())).encode("ascii", "replace").decode()
+    why = why[:_TEXT_CHARACTERS_MAX]
     if readiness.state in ("draining", "stopping"):
         return f"drain #{why}\n"
     return f"ready down #{why}\n"

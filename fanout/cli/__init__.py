@@ -11,15 +11,21 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line of this process and exit with its exit code."""
+    import codecs
+    import io
     import sys
     import traceback
 
     from fanout.cli.app import app
     from fanout.cli.exit_codes import ExitCode
+    from fanout.escaping import escape_unencodable, printable_lines
 
+    codecs.register_error("fanout-escape", escape_unencodable)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="fanout-escape")  # a topic may have letters that the locale lacks
     try:
         app(prog_name="fanout")
     except Exception:
         # What an operator can act on was printed before; what comes here is a defect, told apart by its code.
-        traceback.print_exc()
+        sys.stderr.write(printable_lines(traceback.format_exc()))
         sys.exit(ExitCode.BUG)

@@ -11,7 +11,7 @@ from fanout import __version__
 from fanout.cli import audit, check, drain, log, passwd, probe, ready, report, run, status
 from fanout.cli.exit_codes import exit_code_of
 from fanout.cli.terminal import print_error
-from fanout.cli.usage import reword
+from fanout.cli.usage import UsageError, reword
 from fanout.errors import FanoutError
 
 __all__ = ["app"]
@@ -30,10 +30,17 @@ Exit codes:
 
 
 class _Commands(TyperGroup):
+    def make_context(self, *arguments: Any, **options: Any) -> Any:  # of the options before the command
+        try:
+            return super().make_context(*arguments, **options)
+        except UsageError as error:
+            reword(error)
+            raise
+
     def invoke(self, ctx: Any) -> Any:  # the type of a context differs between releases of typer
         try:
             return super().invoke(ctx)
-        except typer.BadParameter as error:
+        except UsageError as error:
             reword(error)
             raise
         except FanoutError as error:

@@ -77,22 +77,22 @@ def _node_facts(config: NodeConfig) -> Iterator[tuple[str, str]]:
 
 
 def _links_table(links: tuple[LinkConfig, ...]) -> Table:
-    from fanout.cli.terminal import columns
+    from fanout.cli.terminal import columns, lines
 
     table = columns("link", "primary", "mqtt", "client id", "user")
     for link in links:
-        addresses = "\n".join(map(str, link.primaries))
+        addresses = lines(*map(str, link.primaries))
         version = "5" if link.version == 5 else "3.1.1"
         table.add_row(link.name, addresses, version, link.client_id, link.username or "-")
     return table
 
 
 def _selectors_table(links: tuple[LinkConfig, ...]) -> Table:
-    from fanout.cli.terminal import columns
+    from fanout.cli.terminal import columns, lines
 
     table = columns("link", "selector", "except", "qos", "prefix", "writes", right=("qos",))
     for link in links:
         for one in link.selectors:
-            excludes = "\n".join(one.exclude) or "-"
+            excludes = lines(*(one.exclude or ("-",)))
             table.add_row(link.name, one.filter, excludes, str(one.qos), one.prefix or "-", one.writes)
     return table

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from fanout.cli.exit_codes import ExitCode
+from fanout.escaping import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +32,8 @@ JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON 
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FLAGS = {1: "dup", 2: "duplicate", 4: "stale", 8: "conflated"}
 _NOTHING = "-"
+_TEXT_LENGTH_MAX = 400
+"""Characters of a topic or a detail that are shown; the JSON has all."""
 
 
 @app.command(name="show", epilog="Exit codes: 0 shown, 2 the filter is no Topic Filter, 5 the log cannot be read.")
@@ -48,7 +50,7 @@ def show_rows(
 
     Names of topics are those at the primary. Payloads are not in a log.
     """
-    from fanout.cli.terminal import columns, show
+    from fanout.cli.terminal import columns, json_line, show
     from fanout.errors import SelectorInvalid
     from fanout.mqtt.topics import matches
     from fanout.replog.showing import newest_rows
@@ -69,7 +71,7 @@ def show_rows(
     )
     if as_json:
         for row in rows:
-            sys.stdout.write(json.dumps(row, default=datetime.isoformat, ensure_ascii=False) + "\n")
+            sys.stdout.write(f"{json_line(row)}\n")
         return
     if not rows:
         show(f"{directory} holds no such rows")
@@ -135,13 +137,12 @@ def _figures(figures: NodeFigures) -> Iterator[tuple[str, str]]:
 
 
 def _check(check: NodeCheck) -> Iterator[tuple[str, RenderableType]]:
-    from rich.text import Text
-
     from fanout.cli.quantities import counted
+    from fanout.cli.terminal import styled
 
-    verdict = Text("sound", "green") if check.sound else Text("damaged", "red")
+    verdict = ("sound", "green") if check.sound else ("damaged", "red")
     read = f", {counted(check.rows, 'row')} in {counted(check.files, 'file')}"
-    yield check.node, Text.assemble(verdict, read)
+    yield check.node, styled(verdict, read)
     for gap in check.gaps:
         told = "the node told of it" if gap.explained else "nothing tells why"
         if gap.removed and not gap.explained:
@@ -162,7 +163,7 @@ def _update_cells(row: dict[str, Any]) -> dict[str, str]:
         "node": row["node"],
         "link": row["link"] or _NOTHING,
         "pos": str(row["log_pos"]),
-        "topic": row["topic"],
+        "topic": printable(row["topic"], length_max=_TEXT_LENGTH_MAX),
         "bytes": str(row["payload_bytes"]),
         "qos": f"{row['qos']}{' retained' if row['retain'] else ''}",
         "change": ChangeKind(row["change"]).name.lower(),
@@ -184,7 +185,7 @@ def _event_cells(row: dict[str, Any]) -> dict[str, str]:
         "evidence": row["evidence"] or _NOTHING,
         "topics": str(row["topics"]),
         "lag us": _NOTHING if row["lag_us"] is None else str(row["lag_us"]),
-        "detail": row["detail"] or _NOTHING,
+        "detail": printable(row["detail"] or _NOTHING, length_max=_TEXT_LENGTH_MAX),
     }
 
 

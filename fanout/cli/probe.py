@@ -89,9 +89,10 @@ def probe(
     --prefix, and clears what it retained there when it ends. The client is aiomqtt, not fanout's own.
     """
     from fanout.errors import ExtraMissing
+    from fanout.installation import install_command
 
     if importlib.util.find_spec("aiomqtt") is None:
-        raise ExtraMissing("fanout probe", "probe")
+        raise ExtraMissing("fanout probe", install=install_command("probe"))
     import asyncio
 
     from fanout.cli.terminal import print_json
@@ -178,14 +179,14 @@ def _target(link: LinkConfig) -> Target:
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
     """Show on a terminal what is being tested."""
-    from fanout.cli.terminal import error_console
+    from fanout.cli.terminal import error_console, styled
 
     console = error_console()
     if not console.is_terminal:
         yield lambda _: None
         return
     with console.status("connecting") as status:
-        yield status.update
+        yield lambda check: status.update(styled(check))
 
 
 def _show(report: Report, advice: Advice) -> None:
@@ -196,7 +197,7 @@ def _show(report: Report, advice: Advice) -> None:
         show("", f"MQTT {'5' if version.version == 5 else '3.1.1'}", "", _table(version))
     verdict = "yes" if advice.is_proved else "without proof" if advice.can_replicate else "no"
     show("", f"{verdict}: {advice.reason}", "")
-    show(*advice.toml.splitlines())
+    show(*advice.toml.rstrip("\n").split("\n"))
 
 
 def _table(report: VersionReport) -> Table:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from fanout.api.models import LinkReadiness, Readiness
 from fanout.cli.quantities import as_count
+from fanout.escaping import printable
 
 __all__ = ["SyncProgress"]
 
@@ -50,8 +51,8 @@ class SyncProgress:
         self._name = url
         self._progress = Progress(
             SpinnerColumn(finished_text=Text("*", style="green")),
-            TextColumn("{task.description}"),
-            TextColumn("{task.fields[state]}", style="bold"),
+            TextColumn("{task.description}", markup=False),
+            TextColumn("{task.fields[state]}", style="bold", markup=False),
             _TopicsColumn(),
             _RateColumn(),
             TimeElapsedColumn(),
@@ -81,7 +82,7 @@ class SyncProgress:
 
     def update(self, readiness: Readiness) -> None:
         """Show the newest answer."""
-        self._name = readiness.node
+        self._name = printable(readiness.node)
         self._show_node("ready" if readiness.ready else "not ready")
         for link in readiness.links:
             self._show_link(link)
@@ -92,13 +93,13 @@ class SyncProgress:
         self._progress.update(self._node, description=self._name, state=state)
 
     def _show_link(self, link: LinkReadiness) -> None:
-        state = f"{link.state} ({link.evidence})" if link.ready else link.state
+        state = printable(f"{link.state} ({link.evidence})" if link.ready else link.state)
         if link.name in self._finished and not link.ready:
             # It lost its proof again, and rich cannot make a finished task unfinished.
             self._finished.remove(link.name)
             self._progress.remove_task(self._links.pop(link.name))
         if link.name not in self._links:
-            task = self._progress.add_task(f"  {link.name}", total=None, state=state, topics=link.topics)
+            task = self._progress.add_task(f"  {printable(link.name)}", total=None, state=state, topics=link.topics)
             self._links[link.name] = task
         self._progress.update(
             self._links[link.name],

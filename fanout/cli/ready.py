@@ -96,12 +96,13 @@ def wait_ready(
 
 def _verdict(readiness: Readiness) -> list[RenderableType]:
     from rich.padding import Padding
-    from rich.text import Text
 
-    answer = Text("ready", "green") if readiness.ready else Text("not ready", "red")
+    from fanout.cli.terminal import styled
+
+    answer = ("ready", "green") if readiness.ready else ("not ready", "red")
     return [
-        Text.assemble(f"{readiness.node} ({readiness.role}) is ", answer),
-        *(Padding(Text(reason), (0, 0, 0, 2)) for reason in readiness.reasons),
+        styled(f"{readiness.node} ({readiness.role}) is ", answer),
+        *(Padding(reason, (0, 0, 0, 2)) for reason in readiness.reasons),
     ]
 
 

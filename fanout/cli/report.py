@@ -31,6 +31,7 @@ from fanout.cli.report_options import (
     Until,
     local_path,
 )
+from fanout.escaping import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -353,7 +354,7 @@ def watch(
         reference=reference,
         master=master,
         stop=stop,
-        tell=lambda text: typer.echo(text, err=True),
+        tell=lambda text: typer.echo(printable(text), err=True),
     )
 
 
@@ -386,7 +387,7 @@ def compact(
         )
         local = [place for place in log_dirs if not is_store(place)]
         result = compact_logs([*local, *fetched], into=into, tell=progress)
-    typer.echo(f"{result.sealed_files} new files taken in; {into} has {result.files}")
+    typer.echo(printable(f"{result.sealed_files} new files taken in; {into} has {result.files}"))
 
 
 @app.command(epilog="Exit codes: 0 done.")

@@ -21,6 +21,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from fanout.escaping import printable
 from fanout.reports.spark import running_tasks
 
 __all__ = ["ReportProgress"]
@@ -40,9 +41,9 @@ class ReportProgress:
         self._stage: TaskID | None = None
         self._progress = _Line(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
-            TextColumn("{task.fields[tasks]}", style="dim"),
+            TextColumn("{task.fields[tasks]}", style="dim", markup=False),
             TimeElapsedColumn(),
             console=console,
             transient=True,
@@ -64,7 +65,7 @@ class ReportProgress:
     def __call__(self, stage: str) -> None:
         """Show that a stage begins."""
         assert self._stage is not None, "entered before a stage begins"
-        self._progress.update(self._stage, description=stage)
+        self._progress.update(self._stage, description=printable(stage))
 
     def _count(self) -> None:
         if self._stage is None:

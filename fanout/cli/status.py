@@ -83,14 +83,18 @@ def lag(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
 
 
 def _node_facts(node: NodeStatus) -> Iterator[tuple[str, RenderableType]]:
-    from rich.text import Text
-
     from fanout.cli.quantities import as_duration
+    from fanout.cli.terminal import lines
 
     yield "node", f"{node.node} ({node.role})"
-    yield "ready", Text("yes", "green") if node.ready else Text("no: " + "\n".join(node.reasons), "red")
+    yield "ready", lines("yes", style="green") if node.ready else lines(*_reasons(node), style="red")
     yield "serves", ", ".join(node.listeners) or "no MQTT clients"
     yield "running", f"fanout {node.version} for {as_duration(node.uptime_seconds)}"
+
+
+def _reasons(node: NodeStatus) -> tuple[str, ...]:
+    first, *others = node.reasons
+    return f"no: {first}", *others
 
 
 def _links_table(node: NodeStatus) -> Table:

@@ -1,8 +1,9 @@
 """What a command prints, and how.
 
 Results go to standard output, errors and progress to standard error. On a terminal there is colour and lines
-wrap at its width; in a pipe there is neither, so that the same state gives the same bytes. This module must
-not know what is printed.
+wrap at its width; in a pipe there is neither, so that the same state gives the same bytes. Texts of strangers
+are among what is printed, so every text is made `printable` here: a string by the consoles, a text with a style by
+`styled` and `lines`. This module must not know what is printed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
+
+from fanout.escaping import printable, printable_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,6 +29,8 @@ __all__ = [
     "columns",
     "error_console",
     "facts",
+    "json_line",
+    "lines",
     "outcome_text",
     "output",
     "print_error",
@@ -32,6 +38,7 @@ __all__ = [
     "print_warnings",
     "show",
     "state_text",
+    "styled",
 ]
 
 _PIPE_WIDTH = 1000
@@ -95,29 +102,45 @@ def facts(*pairs: tuple[str, RenderableType]) -> Table:
     return table
 
 
-def state_text(state: str) -> Text:
-    """Return the state of a link or a worker, coloured by how far it is from serving."""
+def styled(*parts: str | tuple[str, str]) -> Text:
+    """Return one line of texts, each with its style or without one."""
     from rich.text import Text
 
-    return Text(state, {"live": "green", "serving": "green", "down": "red", "stalled": "red"}.get(state, "yellow"))
+    with_styles = ((part, "") if isinstance(part, str) else part for part in parts)
+    return Text.assemble(*((printable(text), style) for text, style in with_styles))
+
+
+def lines(*texts: str, style: str = "") -> Text:
+    """Return texts, each on a line of its own."""
+    from rich.text import Text
+
+    return Text("\n".join(map(printable, texts)), style)
+
+
+def state_text(state: str) -> Text:
+    """Return the state of a link or a worker, coloured by how far it is from serving."""
+    colours = {"live": "green", "serving": "green", "down": "red", "stalled": "red"}
+    return lines(state, style=colours.get(state, "yellow"))
 
 
 def outcome_text(outcome: str) -> Text:
     """Return the outcome of a check, coloured by whether somebody must look at it."""
-    from rich.text import Text
-
-    return Text(outcome, {"passed": "green", "failed": "red"}.get(outcome, "yellow"))
+    return lines(outcome, style={"passed": "green", "failed": "red"}.get(outcome, "yellow"))
 
 
 def print_json(document: Any) -> None:
     """Print a document as JSON and nothing else, to standard output."""
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(printable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n")
+
+
+def json_line(document: Any) -> str:
+    """Return a document as one line of JSON; what JSON does not know is a time."""
+    return printable_json(json.dumps(document, default=datetime.isoformat, ensure_ascii=False))
 
 
 def print_error(error: FanoutError) -> None:
     """Print what went wrong and what to do, to standard error; of a configuration every fault."""
     from rich.padding import Padding
-    from rich.text import Text
 
     from fanout.cli.quantities import counted
     from fanout.errors import ConfigError
@@ -129,7 +152,7 @@ def print_error(error: FanoutError) -> None:
         return
     show(_headline("error", error.message), console=console)
     if error.hint:
-        show(Padding(Text(error.hint), (0, 0, 0, 2)), console=console)
+        show(Padding(error.hint, (0, 0, 0, 2)), console=console)
 
 
 def print_warnings(path: str, faults: Sequence[ConfigFault]) -> None:
@@ -143,27 +166,28 @@ def print_warnings(path: str, faults: Sequence[ConfigFault]) -> None:
 
 def _print_faults(faults: Sequence[ConfigFault]) -> None:
     from rich.padding import Padding
-    from rich.text import Text
 
     for fault in faults:
-        where = Text.assemble((fault.key, "bold"), ": " if fault.key else "", fault.problem)
+        where = styled((fault.key, "bold"), ": " if fault.key else "", fault.problem)
         show(
             Padding(where, (0, 0, 0, 2)),
-            Padding(Text(fault.hint, style="dim"), (0, 0, 0, 4)),
+            Padding(styled((fault.hint, "dim")), (0, 0, 0, 4)),
             console=error_console(),
         )
 
 
 def _headline(kind: str, message: str) -> RenderableType:
-    from rich.text import Text
-
-    return Text.assemble((f"{kind}: ", "bold red" if kind == "error" else "bold yellow"), message)
+    return styled((f"{kind}: ", "bold red" if kind == "error" else "bold yellow"), message)
 
 
 def _console(*, stderr: bool, is_terminal: bool) -> Console:
     from rich.console import Console
 
-    return Console(
+    class PrintableConsole(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(printable(text), **options)
+
+    return PrintableConsole(
         stderr=stderr,
         markup=False,  # topics and messages may hold square brackets
         emoji=False,

@@ -34,6 +34,7 @@ from fanout.config.settings import (
 )
 from fanout.config.values import FAULT
 from fanout.errors import ConfigFault
+from fanout.escaping import printable
 
 __all__ = ["SECTIONS", "section_keys", "translate"]
 
@@ -106,7 +107,7 @@ def translate(error: ErrorDetails, *, data: Mapping[str, Any]) -> ConfigFault:
     place = _Place(".".join(names[:-1]), names[-1], error["input"], error.get("ctx", {}))
     sentence = _SENTENCES.get(error["type"])
     problem, hint = sentence(place) if sentence is not None else (error["msg"], _default_hint(place))
-    return ConfigFault(*map(_printable, (_dotted_key(error["loc"], data), problem, hint)))
+    return ConfigFault(*map(printable, (_dotted_key(error["loc"], data), problem, hint)))
 
 
 @functools.cache
@@ -133,11 +134,6 @@ def _dotted_key(location: tuple[int | str, ...], data: Mapping[str, Any]) -> str
             text += f"[{part}]"
             here = here[part]
     return text
-
-
-def _printable(text: str) -> str:
-    """Return text for one line of a terminal: a value may have line ends and control characters in it."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def _title(section: str) -> str:

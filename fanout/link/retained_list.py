@@ -80,11 +80,15 @@ class RetainedList:
 
 
 async def _page(client: httpx.AsyncClient, url: str, query: dict[str, str | int]) -> Any:
-    async with client.stream("GET", url, params=query) as response:
+    # What is compressed may be a thousand times as large as what came.
+    headers = {"Accept-Encoding": "identity"}
+    async with client.stream("GET", url, params=query, headers=headers) as response:
         if response.status_code != httpx.codes.OK:
             raise _failed(f"it answers with status {response.status_code}")
+        if "Content-Encoding" in response.headers:
+            raise _failed("it is compressed, unasked")
         document = bytearray()
-        async for piece in response.aiter_bytes():
+        async for piece in response.aiter_raw():
             document += piece
             if len(document) > _PAGE_BYTES_MAX:
                 raise _failed("a page of it is too large")

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from fanout.escaping import printable_json
 from fanout.probe.results import Outcome, Report, VersionReport
 
 __all__ = ["Advice", "advise"]
@@ -94,15 +95,19 @@ def advise(report: Report, *, read_filter: str | None, keys: Mapping[str, str]) 
         "",
         "[[link]]",
         'name = "primary"',
-        f"primary = {json.dumps(report.address)}",
-        *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in keys.items()),
+        f"primary = {_quoted(report.address)}",
+        *(f"{key} = {_quoted(value)}" for key, value in keys.items()),
         *_link_keys(best, evidence or _BARRIER),
         "",
         "[[link.selector]]",
-        f"filter = {json.dumps(read_filter or '#', ensure_ascii=False)}",
+        f"filter = {_quoted(read_filter or '#')}",
         *_selector_keys(best),
     ]
     return Advice(evidence, reason, "\n".join(lines) + "\n")
+
+
+def _quoted(text: str) -> str:
+    return printable_json(json.dumps(text, ensure_ascii=False))
 
 
 def _rank(report: VersionReport) -> int:

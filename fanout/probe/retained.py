@@ -43,6 +43,7 @@ _EXPIRY_WAIT_S: Final = 3.0
 _EXPIRY_TOLERANCE_S: Final = 2.5
 """For the rounding at both ends, and the way; less than what has passed."""
 _NAME_AND_VALUE: Final = ("fanout-probe", "1")
+_COUNT_TEXT_MAX: Final = 80
 _RETAINED_COUNT: Final = "$SYS/broker/retained messages/count"
 _FAILURE: Final = 0x80
 
@@ -235,7 +236,7 @@ async def check_retained_count(ground: Ground) -> Result:
     came = await _read(ground, _RETAINED_COUNT, patience_s=1.0)
     if came is None:
         return not_available(f"no {_RETAINED_COUNT}")
-    return passed(f"$SYS says {bytes(came.payload).decode(errors='replace')}")
+    return passed(f"$SYS says {bytes(came.payload[:_COUNT_TEXT_MAX]).decode(errors='replace')}")
 
 
 async def _plant_expiring(ground: Ground, client: ProbeClient) -> None:

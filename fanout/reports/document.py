@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import AwareDatetime
 
+from fanout.escaping import printable_json
 from fanout.reports.figures import (
     Distribution,
     FinalFigures,
@@ -437,7 +438,7 @@ class Report(Value):
 
     def to_json(self) -> str:
         """Return the report as JSON text that ends with a line feed."""
-        return self.model_dump_json(indent=2) + "\n"
+        return printable_json(self.model_dump_json(indent=2)) + "\n"
 
 
 def schema_text() -> str:

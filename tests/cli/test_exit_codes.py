@@ -28,7 +28,7 @@ CLI_PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
         (ConfigError("x.toml", ()), 2),
         (NodeUnreachable("x"), 3),
         (PrimaryUnreachable("x"), 3),
-        (ExtraMissing("x", "report"), 4),
+        (ExtraMissing("x", install="pip"), 4),
         (ListenError("x"), 5),
         (LogError("x"), 5),
         (ReportError("x"), 5),

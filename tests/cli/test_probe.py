@@ -122,4 +122,4 @@ def test_probe_without_its_extra(runner: CliRunner, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "aiomqtt" else found(name))
     answer = runner.invoke(app, ["probe", "mqtt://127.0.0.1"])
     assert answer.exit_code == ExitCode.EXTRA_MISSING
-    assert "pip install 'fanout[probe]'" in answer.stderr
+    assert "-m pip install 'fanout-mqtt[probe]'" in answer.stderr

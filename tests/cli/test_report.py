@@ -352,7 +352,7 @@ def test_pyspark_missing(runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr("fanout.reports.spark.importlib.util.find_spec", lambda name: None)
     answer = runner.invoke(app, ["report", command, str(tmp_path)])
     assert (answer.exit_code, answer.stdout) == (4, "")
-    assert "pip install 'fanout[report]'" in answer.stderr
+    assert "-m pip install 'fanout-mqtt[report]'" in answer.stderr
 
 
 @pytest.mark.parametrize("options", [["--settle", "-1"], ["--fail-under", "101"], ["--depth", "-1"], ["--depth", "x"]])

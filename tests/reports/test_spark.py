@@ -36,7 +36,7 @@ def test_settings_of_a_local_run_stay_on_this_machine() -> None:
 def test_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without pyspark the error is the command that installs it."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ExtraMissing, match=r"pip install 'fanout\[report\]'"):
+    with pytest.raises(ExtraMissing, match=r"-m pip install 'fanout-mqtt\[report\]'"):
         require_pyspark()
     with pytest.raises(ExtraMissing), spark_session():
         raise AssertionError("no session without pyspark")

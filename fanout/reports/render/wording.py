@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from datetime import datetime
+from functools import partial
 from typing import Final
 
+from fanout import escaping
 from fanout.reports.document import Report
 
 __all__ = [
@@ -26,10 +27,11 @@ __all__ = [
 NOTHING: Final = "–"
 """Stands for what there is none of, or what is not known."""
 
-_LENGTH_MAX: Final = 400
-
 NBSP: Final = "\u00a0"
 """Between a number and its unit, so that no line ends there."""
+
+printable: Final = partial(escaping.printable, length_max=400)
+"""Makes text of strangers fit for a cell, not longer than a line or two; the JSON has all of it."""
 
 
 def count(number: int | None) -> str:
@@ -95,23 +97,6 @@ def span(begin: datetime, end: datetime) -> str:
     """Return the two ends of a span in UTC, the second without a date when it is on the same day."""
     until = f"{end:%H:%M:%S}" if begin.date() == end.date() else timestamp(end, decimals=0)
     return f"{timestamp(begin, decimals=0)} to {until} UTC"
-
-
-def printable(text: str) -> str:
-    """Return untrusted text without a character that could move a cursor or hide itself, and not longer than a line.
-
-    What cannot be printed is written as an escape. A Topic Name may have 65,535 bytes; the JSON has all of them.
-    """
-    if len(text) > _LENGTH_MAX:
-        return f"{printable(text[:_LENGTH_MAX])}… ({count(len(text))} characters)"
-    if text.isprintable():
-        return text
-    return "".join(
-        character
-        if character.isprintable() and unicodedata.category(character)[0] != "C"
-        else f"\\u{ord(character):04x}"
-        for character in text
-    )
 
 
 def facts(report: Report) -> list[tuple[str, str]]:

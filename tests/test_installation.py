@@ -1,0 +1,88 @@
+"""The name of the distribution, and the commands that hints give."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import fanout
+from fanout.errors import ExtraMissing
+from fanout.installation import DISTRIBUTION, install_command
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_the_distribution_has_a_name_of_its_own() -> None:
+    """`fanout` in the public package index is another project; the command and the import keep the name."""
+    assert PROJECT["name"] == DISTRIBUTION == "fanout-mqtt"
+    assert PROJECT["scripts"] == {"fanout": "fanout.cli:main"}
+    assert importlib.metadata.version(DISTRIBUTION) == PROJECT["version"] == fanout.__version__
+
+
+def test_the_wheel_is_named_so(tmp_path: Path) -> None:
+    """The file, what pip takes for its name, and what it installs."""
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-cache-dir",
+        "-w",
+        str(tmp_path),
+        str(ROOT),
+    ]
+    subprocess.run(command, check=True, timeout=200, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name == f"fanout_mqtt-{PROJECT['version']}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (metadata,) = (archive.read(name).decode() for name in names if name.endswith("dist-info/METADATA"))
+        (entry_points,) = (archive.read(name).decode() for name in names if name.endswith("entry_points.txt"))
+    assert "\nName: fanout-mqtt\n" in metadata
+    assert "fanout = fanout.cli:main" in entry_points
+    assert "fanout/__main__.py" in names
+
+
+@pytest.mark.parametrize("extra", ["report", "probe", "java"])
+def test_the_command_of_a_hint_finds_what_is_installed(extra: str) -> None:
+    """Without any index pip takes fanout from this environment and the extra exists: no stranger's package."""
+    assert extra in PROJECT["optional-dependencies"]
+    command = shlex.split(install_command(extra))
+    assert command == [sys.executable, "-m", "pip", "install", f"fanout-mqtt[{extra}]"]
+    answer = subprocess.run(
+        [*command, "--dry-run", "--no-index"], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert f"Requirement already satisfied: fanout-mqtt[{extra}]" in answer.stdout
+    assert "does not provide the extra" not in answer.stderr
+
+
+def test_a_checkout_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else pip would look for the name in an index."""
+
+    def find(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("fanout.installation.distribution", find)
+    error = ExtraMissing("fanout probe", install=install_command("probe"))
+    assert error.hint == f"Run: {sys.executable} -m pip install '.[probe]' in the directory of fanout's pyproject.toml"
+
+
+def test_no_page_installs_the_other_project() -> None:
+    """Neither documents, scripts nor messages tell anybody to install `fanout` from an index."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "configs").iterdir()]
+    for folder in ("docs", "fanout", "scripts", "docker", "bench"):
+        pages += [path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    wrong = re.compile(r"pip3? install [^\n`;|]*?['\" ]fanout(?:\[|['\"`\s]|$)", re.MULTILINE)
+    assert wrong.search("Run: pip install 'fanout[report]'")
+    assert {str(path): found[0] for path in pages if (found := wrong.search(path.read_text()))} == {}
