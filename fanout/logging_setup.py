@@ -101,8 +101,9 @@ def configure_logging(*, level: int, as_json: bool, stream: TextIO) -> None:
         root.removeHandler(former)
     root.addHandler(handler)
     root.setLevel(level)
-    # uvicorn tells at INFO that it started; the node says so itself, with its address.
-    logging.getLogger("uvicorn").setLevel(max(level, logging.WARNING))
+    # uvicorn tells at INFO that it started, and the node says so itself, with its address; at WARNING of each request
+    # that is wrong, as often as somebody sends one: `fanout_http_closed_total` counts them.
+    logging.getLogger("uvicorn").setLevel(max(level, logging.ERROR))
 
 
 def _rendering(stream: TextIO, *, as_json: bool) -> list[Processor]:
