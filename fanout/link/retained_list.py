@@ -7,9 +7,9 @@ all messages, its own `$SYS` ones among them); so the topics are listed. Another
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -23,6 +23,7 @@ PAGE_TOPICS = 10_000
 PAGES_MAX = 200
 """Pages read at most; a longer list is not compared."""
 _PAGE_BYTES_MAX = 32 * 1024 * 1024
+_LIST_BYTES_MAX = 512 * 1024 * 1024
 
 
 class RetainedList:
@@ -50,19 +51,27 @@ class RetainedList:
             FanoutError: The list cannot be had, or is too long.
         """
         topics: set[bytes] = set()
+        read_bytes = 0
         try:
             async with httpx.AsyncClient(timeout=self._timeout_s, auth=self._auth(), trust_env=False) as client:
                 for page in range(1, PAGES_MAX + 1):
                     query: dict[str, str | int] = {"topic": topic_filter, "page": page, "limit": PAGE_TOPICS}
-                    document = await _page(client, self._url, query)
+                    async with asyncio.timeout(self._timeout_s):
+                        content = await _page(client, self._url, query)
+                    read_bytes += len(content)
+                    if read_bytes > _LIST_BYTES_MAX:
+                        raise _failed("it is too large")
+                    document = json.loads(content)
                     topics.update(str(one["topic"]).encode() for one in document["data"])
                     if not document["meta"]["hasnext"]:
                         return topics
+        except TimeoutError as error:
+            raise _failed(f"a page of it takes more than {self._timeout_s:g} s") from error
         except httpx.HTTPError as error:
             raise _failed(f"no answer: {error!r}") from error
         except ConfigError as error:
             raise _failed(f"count_key_file {error.faults[0].problem}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise _failed("the answer is not a list as EMQX gives it") from error
         raise _failed(f"it has more than {PAGES_MAX * PAGE_TOPICS} topics")
 
@@ -70,16 +79,17 @@ class RetainedList:
         return None if self._key_file is None else httpx.BasicAuth(*read_count_key(self._key_file))
 
 
-async def _page(client: httpx.AsyncClient, url: str, query: dict[str, str | int]) -> Any:
-    async with client.stream("GET", url, params=query) as response:
+async def _page(client: httpx.AsyncClient, url: str, query: dict[str, str | int]) -> bytes:
+    headers = {"Accept-Encoding": "identity"}
+    async with client.stream("GET", url, params=query, headers=headers) as response:
         if response.status_code != httpx.codes.OK:
             raise _failed(f"it answers with status {response.status_code}")
-        document = bytearray()
-        async for piece in response.aiter_bytes():
-            document += piece
-            if len(document) > _PAGE_BYTES_MAX:
+        content = bytearray()
+        async for piece in response.aiter_raw():  # what is compressed has no bound
+            content += piece
+            if len(content) > _PAGE_BYTES_MAX:
                 raise _failed("a page of it is too large")
-    return json.loads(document)
+    return bytes(content)
 
 
 def _failed(problem: str) -> FanoutError:
