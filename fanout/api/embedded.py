@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import socket
 from collections.abc import Generator, MutableMapping
 from typing import TYPE_CHECKING, Final
 
@@ -70,3 +71,9 @@ class EmbeddedServer(uvicorn.Server):
         for connection in tuple(self.server_state.connections):
             connection.end_if_overdue()  # type: ignore[union-attr]  # all of them are ours
         return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let running requests finish for as long as they may, and close what is left."""
+        await super().shutdown(sockets)
+        for connection in tuple(self.server_state.connections):
+            connection.transport.abort()
