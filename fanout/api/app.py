@@ -7,6 +7,7 @@ runs plain functions in threads, and the node's state belongs to its event loop.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query, Request, Response
@@ -39,6 +40,9 @@ ENDPOINTS = ("/livez", "/readyz", "/v1/status", "/v1/lag", "/metrics", "/openapi
 """Every path that answers GET."""
 ACTIONS = ("/v1/drain", "/v1/links/{link}/audit")
 """Every path that takes POST."""
+_WAITING_MAX = 256
+"""Requests for costly documents that wait for their turn; more are answered 429."""
+_BUSY: dict[int | str, dict[str, Any]] = {429: {"model": Fault, "description": "Too many requests wait."}}
 _NO_REQUEST = AuditRequest()
 _ASK = "/openapi.json says what may be asked"
 
@@ -60,6 +64,7 @@ def create_app(node: NodeView) -> FastAPI:
         redoc_url=None,
     )
     registry = node_registry(node)
+    turns = _Turns()
 
     # HEAD too: some probes, and `wget --spider`, use it.
     @app.head("/livez", include_in_schema=False)
@@ -84,24 +89,27 @@ def create_app(node: NodeView) -> FastAPI:
         response.status_code = 200 if readiness.ready else int(draining) if goes else 503
         return readiness
 
-    @app.get("/v1/status", operation_id="status")
+    @app.get("/v1/status", operation_id="status", responses=_BUSY)
     async def status() -> NodeStatus:
         """Answer everything about the node: links, server, replication log, limits."""
+        await turns.wait()
         return node.status()
 
-    @app.get("/v1/lag", operation_id="lag")
+    @app.get("/v1/lag", operation_id="lag", responses=_BUSY)
     async def lag() -> LagDocument:
         """Answer how far each link is behind; null where that is not known."""
+        await turns.wait()
         return node.lag()
 
     @app.get(
         "/metrics",
         operation_id="metrics",
         response_class=Response,
-        responses={200: {"content": {"text/plain": {}}, "description": "Prometheus text format."}},
+        responses={200: {"content": {"text/plain": {}}, "description": "Prometheus text format."}, **_BUSY},
     )
     async def metrics(request: Request) -> Response:
         """Answer the metrics, as Prometheus text or, where asked for, OpenMetrics."""
+        await turns.wait()
         try:
             encode, content_type = choose_encoder(request.headers.get("accept", ""))
         except (TypeError, ValueError):  # a version that is none
@@ -157,6 +165,25 @@ class _Refusal(HTTPException):
     def __init__(self, status_code: int, error: str, *, hint: str) -> None:
         super().__init__(status_code, error)
         self.hint = hint
+
+
+class _Turns:
+    """Lets one costly document be made in a turn of the event loop: in between, probes and MQTT have theirs."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._waiting = 0
+
+    async def wait(self) -> None:
+        """Wait until it is this request's turn."""
+        if self._waiting >= _WAITING_MAX:
+            raise _Refusal(429, "too many requests wait", hint="Ask again later")
+        self._waiting += 1
+        try:
+            async with self._lock:
+                await asyncio.sleep(0)
+        finally:
+            self._waiting -= 1
 
 
 def _refuse_browsers(request: Request) -> None:

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import uvloop
 
-from fanout.api import embedded, http_connection
+from fanout.api import app, embedded, http_connection
 from fanout.api.app import create_app
 from fanout.api.http_server import HttpServer
-from fanout.api.models import BODY_BYTES_MAX, AuditDetail
+from fanout.api.models import BODY_BYTES_MAX, AuditDetail, LagDocument, NodeStatus
 from tests.api.stand_in import StandInNode, live_link, ready_node
 
 MEGABYTE = b"x" * 2**20
@@ -243,6 +243,39 @@ async def test_the_one_that_did_nothing_for_longest_gives_way(monkeypatch: pytes
         assert other.has_ended()
         assert await active.ask(LIVEZ) == 200
         assert http.closed("room") == 3  # the first one was that of `attacked`
+
+
+@pytest.mark.parametrize("path", [b"/v1/status", b"/v1/lag", b"/metrics"])
+async def test_costly_documents_are_made_in_different_turns(monkeypatch: pytest.MonkeyPatch, path: bytes) -> None:
+    """However many ask for them at once, probes and MQTT have their turn in between; too many are refused."""
+    made: list[int] = []
+    turn = 0
+
+    class Node(StandInNode):
+        def lag(self) -> LagDocument:
+            made.append(turn)
+            return super().lag()
+
+        def status(self) -> NodeStatus:
+            made.append(turn)
+            return super().status()
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(app, "_WAITING_MAX", 10)
+    async with attacked(Node(live_link())) as http:
+        clients = [await http.connect() for _ in range(30)]
+        counting = asyncio.create_task(count_turns())
+        request = LIVEZ.replace(b"/livez", path)
+        answers = await asyncio.gather(*(client.ask(request) for client in clients))
+        counting.cancel()
+    served = answers.count(200)
+    assert len(set(made)) == served >= 10
+    assert set(answers) <= {200, 429}
 
 
 class AuditingNode(StandInNode):
