@@ -3,7 +3,8 @@
 This module configures structlog on top of the standard library's logging, once, for the whole process: an
 event is a constant message with fields, and lines of other libraries get the same form. It owns the two
 formats (text for people, JSON for collectors), the limit on repeated lines and the longest value of a field. A
-stranger's text stays within its field: it neither ends the line nor is obeyed by a terminal. The levels are explained in
+stranger's text stays within its field: it neither ends the line nor is obeyed by a terminal. The levels are explained
+in
 `docs/operations.md`.
 """
 
@@ -145,8 +146,9 @@ def configure_logging(*, level: int, as_json: bool, stream: TextIO) -> None:
         root.removeHandler(former)
     root.addHandler(handler)
     root.setLevel(level)
-    # uvicorn tells at INFO that it started; the node says so itself, with its address.
-    logging.getLogger("uvicorn").setLevel(max(level, logging.WARNING))
+    # uvicorn tells at INFO that it started, and the node says so itself, with its address; at WARNING of each request
+    # that is wrong, as often as somebody sends one: `fanout_http_closed_total` counts them.
+    logging.getLogger("uvicorn").setLevel(max(level, logging.ERROR))
 
 
 def _rendering(stream: TextIO, *, as_json: bool) -> list[Processor]:

@@ -91,10 +91,11 @@ def test_debug_shows_every_line() -> None:
     assert len(json_lines(stream)) == 20
 
 
-def test_uvicorn_is_quiet_below_warning() -> None:
-    """The HTTP server's chatter at start and stop is left out; its errors are not."""
+def test_uvicorn_is_quiet_below_error() -> None:
+    """The HTTP server's chatter at start and stop is left out, and a line for each bad request; its errors are not."""
     stream = configured()
     logging.getLogger("uvicorn.error").info("Started server process")
+    logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
     logging.getLogger("uvicorn.error").error("Exception in ASGI application")
     assert [line["event"] for line in json_lines(stream)] == ["Exception in ASGI application"]
 

@@ -176,12 +176,12 @@ class HttpHook:
             raise _NoAnswer("unreachable") from error
 
     async def _post_once(self, content: bytes) -> bytes:
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
         async with self._client.stream("POST", self.config.url, content=content, headers=headers) as response:
             if response.status_code != HTTPStatus.OK:
                 raise _NoAnswer("status")
             document = b""
-            async for piece in response.aiter_bytes():
+            async for piece in response.aiter_raw():  # what is compressed has no bound
                 document += piece
                 if len(document) > _ANSWER_BYTES_MAX:
                     raise _NoAnswer("answer")

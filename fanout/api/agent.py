@@ -18,6 +18,8 @@ __all__ = ["AgentListener", "agent_line"]
 
 _LINGER_S: Final = 2.0
 """How long a peer may take to close its side, once it has the line."""
+_CONNECTIONS_MAX: Final = 256
+"""Beyond it the oldest is closed: it has its line, and it is only waited for its end."""
 _TEXT_CHARACTERS_MAX: Final = 200
 """Longest reason in a line; HAProxy cuts lines at 16 KiB and shows less."""
 
@@ -60,6 +62,7 @@ class AgentListener:
         self._host = host
         self._port = port
         self._server: asyncio.Server | None = None
+        self._answered: dict[_Answer, asyncio.Transport] = {}
 
     @property
     def port(self) -> int:
@@ -74,7 +77,7 @@ class AgentListener:
         """
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: _Answer(self._answer), self._host, self._port
+                lambda: _Answer(self._answer, self._answered), self._host, self._port
             )
         except OSError as error:
             address = f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
@@ -91,17 +94,22 @@ class AgentListener:
 class _Answer(asyncio.Protocol):
     """One connection: it is answered at once, and lives until the peer has closed its side too."""
 
-    def __init__(self, answer: Callable[[], str]) -> None:
+    def __init__(self, answer: Callable[[], str], answered: dict[_Answer, asyncio.Transport]) -> None:
         self._make_answer = answer
+        self._answered = answered  # all of the listener, the oldest first
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast("asyncio.Transport", transport)
+        self._answered[self] = stream
+        if len(self._answered) > _CONNECTIONS_MAX:
+            self._answered.pop(next(iter(self._answered))).abort()
         stream.write(self._make_answer().encode())
         # Closing at once with something of the peer's unread would be a reset, which can take the line with it.
         stream.write_eof()
         self._deadline = asyncio.get_running_loop().call_later(_LINGER_S, stream.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._answered.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()

@@ -7,17 +7,21 @@ runs plain functions in threads, and the node's state belongs to its event loop.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client.exposition import choose_encoder
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from fanout import __version__
 from fanout.api.metrics import node_registry
 from fanout.api.models import (
+    BODY_BYTES_MAX,
     AuditDetail,
     AuditRequest,
     Draining,
@@ -36,6 +40,9 @@ ENDPOINTS = ("/livez", "/readyz", "/v1/status", "/v1/lag", "/metrics", "/openapi
 """Every path that answers GET."""
 ACTIONS = ("/v1/drain", "/v1/links/{link}/audit")
 """Every path that takes POST."""
+_WAITING_MAX = 256
+"""Requests for costly documents that wait for their turn; more are answered 429."""
+_BUSY: dict[int | str, dict[str, Any]] = {429: {"model": Fault, "description": "Too many requests wait."}}
 _NO_REQUEST = AuditRequest()
 _ASK = "/openapi.json says what may be asked"
 
@@ -57,6 +64,7 @@ def create_app(node: NodeView) -> FastAPI:
         redoc_url=None,
     )
     registry = node_registry(node)
+    turns = _Turns()
 
     # HEAD too: some probes, and `wget --spider`, use it.
     @app.head("/livez", include_in_schema=False)
@@ -81,25 +89,31 @@ def create_app(node: NodeView) -> FastAPI:
         response.status_code = 200 if readiness.ready else int(draining) if goes else 503
         return readiness
 
-    @app.get("/v1/status", operation_id="status")
+    @app.get("/v1/status", operation_id="status", responses=_BUSY)
     async def status() -> NodeStatus:
         """Answer everything about the node: links, server, replication log, limits."""
+        await turns.wait()
         return node.status()
 
-    @app.get("/v1/lag", operation_id="lag")
+    @app.get("/v1/lag", operation_id="lag", responses=_BUSY)
     async def lag() -> LagDocument:
         """Answer how far each link is behind; null where that is not known."""
+        await turns.wait()
         return node.lag()
 
     @app.get(
         "/metrics",
         operation_id="metrics",
         response_class=Response,
-        responses={200: {"content": {"text/plain": {}}, "description": "Prometheus text format."}},
+        responses={200: {"content": {"text/plain": {}}, "description": "Prometheus text format."}, **_BUSY},
     )
     async def metrics(request: Request) -> Response:
         """Answer the metrics, as Prometheus text or, where asked for, OpenMetrics."""
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        await turns.wait()
+        try:
+            encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        except (TypeError, ValueError):  # a version that is none
+            encode, content_type = choose_encoder("")
         return Response(encode(registry), headers={"Content-Type": content_type})
 
     @app.post(
@@ -120,21 +134,27 @@ def create_app(node: NodeView) -> FastAPI:
             403: {"model": Fault, "description": "A page in a browser asked."},
             404: {"model": Fault, "description": "There is no such link."},
             409: {"model": Fault, "description": "No audit can begin now."},
+            413: {"model": Fault, "description": "The body is too large."},
             422: {"model": Fault, "description": "The body is no such request."},
         },
+        openapi_extra={
+            "requestBody": {"content": {"application/json": {"schema": AuditRequest.model_json_schema()}}},
+        },
     )
-    async def audit(link: str, request: Request, order: AuditRequest = _NO_REQUEST) -> AuditDetail:
+    async def audit(link: str, request: Request) -> AuditDetail:
         """Compare a live link's replica with its primary, repair it, and answer what was found."""
         _refuse_browsers(request)
-        detail = await node.audit(link, confirmed=order.confirmed)
-        if detail is None:
-            names = ", ".join(one.name for one in node.readiness().links)
-            raise _Refusal(404, f"there is no link {link}", hint=f"Its links are {names}" if names else "It has none")
-        return detail
+        names = [one.name for one in node.readiness().links]
+        if link not in names:
+            hint = f"Its links are {', '.join(names)}" if names else "It has none"
+            raise _Refusal(404, f"there is no link {link}", hint=hint)
+        order = await _read_audit_request(request)
+        return await node.audit(link, confirmed=order.confirmed)
 
     app.add_exception_handler(HTTPException, _http_fault)
     app.add_exception_handler(RequestValidationError, _request_fault)
     app.add_exception_handler(AuditRefused, _audit_refused)
+    app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_exception_handler(Exception, _bug)
     return app
 
@@ -147,10 +167,55 @@ class _Refusal(HTTPException):
         self.hint = hint
 
 
+class _Turns:
+    """Lets one costly document be made in a turn of the event loop: in between, probes and MQTT have theirs."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._waiting = 0
+
+    async def wait(self) -> None:
+        """Wait until it is this request's turn."""
+        if self._waiting >= _WAITING_MAX:
+            raise _Refusal(429, "too many requests wait", hint="Ask again later")
+        self._waiting += 1
+        try:
+            async with self._lock:
+                await asyncio.sleep(0)
+        finally:
+            self._waiting -= 1
+
+
 def _refuse_browsers(request: Request) -> None:
     # Any page that somebody on this machine opens can post to loopback, and its browser then names the page's origin.
     if "origin" in request.headers:
         raise _Refusal(403, "a page in a browser may not ask for this", hint="Use a command, or leave out Origin")
+
+
+async def _read_audit_request(request: Request) -> AuditRequest:
+    """Read the body, which FastAPI would do before anything is checked, and as long as something comes."""
+    body = await _read_body(request)
+    if not body:
+        return _NO_REQUEST
+    try:
+        if "json" not in request.headers.get("content-type", ""):
+            body = b'""'  # a form, as pages send them
+        return AuditRequest.model_validate_json(body)
+    except ValidationError as error:
+        faults = [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]
+        raise RequestValidationError(faults) from error
+
+
+async def _read_body(request: Request) -> bytes:
+    too_large = _Refusal(413, f"the body has more than {BODY_BYTES_MAX} bytes", hint=_ASK)
+    if int(request.headers.get("content-length", "0")) > BODY_BYTES_MAX:  # h11 has seen that it is a number
+        raise too_large
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > BODY_BYTES_MAX:
+            raise too_large
+    return bytes(body)
 
 
 async def _http_fault(request: Request, error: Exception) -> Response:
@@ -160,11 +225,10 @@ async def _http_fault(request: Request, error: Exception) -> Response:
     elif error.status_code == 404:
         paths = ", ".join([*ENDPOINTS, *(f"POST {path}" for path in ACTIONS)])
         fault = Fault(error=f"no such path: {request.url.path}", hint=f"Use one of {paths}")
-    elif error.status_code == 405:
+    else:
+        assert error.status_code == 405
         allowed = "POST" if (error.headers or {}).get("Allow") == "POST" else "GET"
         fault = Fault(error=f"{request.method} is not possible here", hint=f"Use {allowed}")
-    else:  # a body that is not even text
-        fault = Fault(error=error.detail, hint=_ASK)
     return JSONResponse(fault.model_dump(), status_code=error.status_code, headers=error.headers)
 
 
@@ -194,6 +258,10 @@ async def _audit_refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, AuditRefused)
     fault = Fault(error=error.message, hint=error.hint)
     return JSONResponse(fault.model_dump(), status_code=409)
+
+
+async def _client_gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=400)  # nobody gets it, and it is nobody's bug
 
 
 async def _bug(request: Request, error: Exception) -> Response:

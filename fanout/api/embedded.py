@@ -7,18 +7,27 @@ in a thread, while links connect already.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+import functools
+import socket
+from collections.abc import Generator, MutableMapping
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
+
+from fanout.api.http_connection import HttpConnection
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
 __all__ = ["EmbeddedServer"]
 
-_CONNECTIONS_MAX: Final = 256
-"""Beyond it a request is answered 503: probes, a dashboard and a scraper need a handful."""
+_HEAD_BYTES_MAX: Final = 16 * 1024
+"""Largest request line with header fields."""
+_ACCEPTED_AT_ONCE: Final = 64
+"""Connections accepted in one turn of the event loop, so that a new one is read before so many newer ones come that it
+gives way (asyncio; uvloop takes them one by one)."""
+_KEEP_ALIVE_SECONDS: Final = 5
+"""How long a connection is kept without a byte between two requests."""
 _DRAIN_SECONDS: Final = 2
 """How long running requests may take to finish when it is told to end."""
 
@@ -26,11 +35,19 @@ _DRAIN_SECONDS: Final = 2
 class EmbeddedServer(uvicorn.Server):
     """A uvicorn whose signals belong to the node."""
 
-    def __init__(self, app: FastAPI) -> None:
-        """Prepare to serve `app`, to the last import."""
+    def __init__(self, app: FastAPI, *, closed_total: MutableMapping[str, int]) -> None:
+        """Prepare to serve `app`, to the last import.
+
+        Args:
+            app: What to serve.
+            closed_total: Counts connections that are closed for the client's fault, or to make room, by reason.
+        """
         config = uvicorn.Config(
             app,
-            http="h11",  # pure Python, always there; requests come by the second, not by the thousand
+            # h11 is pure Python and always there; requests come by the second, not by the thousand.
+            http=functools.partial(HttpConnection, closed_total=closed_total),  # type: ignore[arg-type]
+            h11_max_incomplete_event_size=_HEAD_BYTES_MAX,
+            backlog=_ACCEPTED_AT_ONCE,
             ws="none",
             lifespan="off",
             log_config=None,  # the node has set up logging
@@ -38,7 +55,7 @@ class EmbeddedServer(uvicorn.Server):
             server_header=False,
             headers=[("Cache-Control", "no-store")],  # every answer is the state of one moment
             proxy_headers=False,
-            limit_concurrency=_CONNECTIONS_MAX,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=_DRAIN_SECONDS,
         )
         config.load()
@@ -48,3 +65,15 @@ class EmbeddedServer(uvicorn.Server):
     def capture_signals(self) -> Generator[None]:
         """Leave signals as they are."""
         yield
+
+    async def on_tick(self, counter: int) -> bool:
+        """Close what is overdue; called ten times a second."""
+        for connection in tuple(self.server_state.connections):
+            connection.end_if_overdue()  # type: ignore[union-attr]  # all of them are ours
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let running requests finish for as long as they may, and close what is left."""
+        await super().shutdown(sockets)
+        for connection in tuple(self.server_state.connections):
+            connection.transport.abort()

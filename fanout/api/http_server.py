@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from fanout.api.models import HTTP_CLOSE_REASONS, HttpStatus
 from fanout.errors import ListenError
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ __all__ = ["HttpServer"]
 
 _BACKLOG: Final = 256
 """Connections that wait to be accepted."""
+_SYSTEM_BUFFER_BYTES: Final = 64 * 1024
+"""What the system may hold of requests that are not read, and of answers, about; by itself it would be megabytes."""
 
 
 class HttpServer:
@@ -41,6 +44,7 @@ class HttpServer:
         self._server: EmbeddedServer | None = None
         self._task: asyncio.Task[None] | None = None
         self._ending = False
+        self._closed_total = dict.fromkeys(HTTP_CLOSE_REASONS, 0)
 
     @property
     def port(self) -> int:
@@ -51,6 +55,11 @@ class HttpServer:
     def url(self) -> str:
         """The address to give to a client, such as `http://127.0.0.1:8080`."""
         return f"http://{self._authority}"
+
+    def status(self) -> HttpStatus:
+        """Return how many connections there are, and what became of others."""
+        connections = 0 if self._server is None else len(self._server.server_state.connections)
+        return HttpStatus(connections=connections, closed_total=self._closed_total)
 
     @property
     def _authority(self) -> str:
@@ -100,7 +109,7 @@ class HttpServer:
     def _make_server(self) -> EmbeddedServer:
         from fanout.api.embedded import EmbeddedServer
 
-        return EmbeddedServer(self._make_app())
+        return EmbeddedServer(self._make_app(), closed_total=self._closed_total)
 
     async def _bind(self) -> list[socket.socket]:
         loop = asyncio.get_running_loop()
@@ -115,6 +124,8 @@ class HttpServer:
                 sockets.append(bound)
                 bound.setblocking(False)
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # accepted connections inherit them
+                    bound.setsockopt(socket.SOL_SOCKET, option, _SYSTEM_BUFFER_BYTES)
                 if family == socket.AF_INET6:
                     bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 # With port 0 the first socket chooses, and the host's other addresses follow.

@@ -281,6 +281,13 @@ METRICS = (
     MetricSpec("fanout_retained_waiting_rows", "gauge", "Updates not committed to the file of retained values yet."),
     MetricSpec("fanout_retained_waiting_bytes", "gauge", "Bytes of payloads and properties that wait with them."),
     MetricSpec("fanout_retained_alarm", "gauge", "1 while retained values cannot be written, else 0."),
+    MetricSpec("fanout_http_connections", "gauge", "Connections of the HTTP interface."),
+    MetricSpec(
+        "fanout_http_closed_total",
+        "counter",
+        "Connections of the HTTP interface that the node closed, by reason.",
+        ("reason",),
+    ),
 )
 """Every metric of a node, beside those of the process (`process_...`) that prometheus-client adds."""
 
@@ -333,6 +340,10 @@ def _samples(status: NodeStatus, lags: Iterable[LinkLag]) -> Iterator[Sample]:
         yield from _log_samples(status.log)
     if status.retained is not None:
         yield from _retained_samples(status.retained)
+    if status.http is not None:
+        yield "fanout_http_connections", (), status.http.connections
+        for reason, count in status.http.closed_total.items():
+            yield "fanout_http_closed_total", (reason,), count
 
 
 def _link_samples(link: LinkDetail) -> Iterator[Sample]:

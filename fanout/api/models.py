@@ -23,7 +23,9 @@ from pydantic import (
 )
 
 __all__ = [
+    "BODY_BYTES_MAX",
     "EVIDENCE",
+    "HTTP_CLOSE_REASONS",
     "LINK_STATES",
     "AccessStatus",
     "ArchiveStatus",
@@ -31,6 +33,7 @@ __all__ = [
     "AuditRequest",
     "Draining",
     "Fault",
+    "HttpStatus",
     "LagDocument",
     "LinkDetail",
     "LinkLag",
@@ -74,6 +77,13 @@ of a lost session it is called `stale`, whatever it does besides."""
 
 EVIDENCE = ("manifest", "count", "marker", "barrier", "two-pass", "quiet")
 """Why a snapshot is believed complete, strongest first."""
+
+BODY_BYTES_MAX = 64 * 1024
+"""Largest body of a request."""
+
+HTTP_CLOSE_REASONS = ("room", "request_timeout", "answer_timeout", "body_too_large", "malformed")
+"""Why the node closes an HTTP connection: a newer one needs its place; the request did not come in time; the answer was
+not read in time; the body is larger than any request needs; what came is not HTTP."""
 
 LinkState = Annotated[
     str, Field(description="Where the link is in its life.", json_schema_extra={"enum": list(LINK_STATES)})
@@ -405,6 +415,15 @@ class RetainedStatus(_Document):
     waiting_bytes: NonNegativeInt = Field(description="Bytes of their payloads and properties; 0 with disc_only.")
 
 
+class HttpStatus(_Document):
+    """The HTTP interface itself."""
+
+    connections: NonNegativeInt = Field(description="HTTP connections now.")
+    closed_total: dict[str, NonNegativeInt] = Field(
+        description="HTTP connections that the node closed, by reason: " + ", ".join(HTTP_CLOSE_REASONS) + "."
+    )
+
+
 class NodeStatus(_Document):
     """`/v1/status`: everything about one node."""
 
@@ -426,6 +445,7 @@ class NodeStatus(_Document):
     access: AccessStatus | None = Field(default=None, description="Null on a node that serves nobody (a tap).")
     log: LogStatus | None = Field(description="Null without a replication log.")
     retained: RetainedStatus | None = Field(default=None, description="Null when retained values are in memory only.")
+    http: HttpStatus | None = Field(default=None, description="Null where an older node answers.")
     limits: dict[str, NonNegativeFloat] = Field(
         default_factory=dict, description="The bounds in force, by their dotted key in the configuration."
     )

@@ -28,8 +28,8 @@ class NodeView(Protocol):
     def drain(self) -> Draining:
         """Begin to leave the pool, and then end; harmless when that has begun."""
 
-    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail | None:
-        """Audit a link now and return what was found; None when there is no such link.
+    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+        """Audit one of the links that `readiness` has, now, and return what was found.
 
         Raises:
             AuditRefused: No audit can begin now.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -22,6 +23,11 @@ __all__ = ["NodeClient", "node_url"]
 
 _TIMEOUT_S: Final = 3.0
 """For connecting and for each answer: a node answers within milliseconds, or something is wrong."""
+
+_READ_S: Final = 30.0
+"""For a whole answer, from when it begins."""
+_ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Longest answer: a link takes some 1,000 bytes of it."""
 
 _PORT_MAX: Final = 65_535
 
@@ -50,7 +56,12 @@ class NodeClient:
     def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S) -> None:
         self.url = url
         # A node is asked directly: a proxy from the environment is for the world outside.
-        self._http = httpx.Client(timeout=timeout_s, trust_env=False, follow_redirects=False)
+        self._http = httpx.Client(
+            timeout=timeout_s,
+            trust_env=False,
+            follow_redirects=False,
+            headers={"Accept-Encoding": "identity"},  # what is compressed has no bound
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -108,7 +119,8 @@ class NodeClient:
 
     def _ask(self, method: str, path: str, **further: Any) -> httpx.Response:
         try:
-            return self._http.request(method, self.url + path, **further)
+            with self._http.stream(method, self.url + path, **further) as answer:
+                return httpx.Response(answer.status_code, content=self._read(answer))
         except httpx.TimeoutException as error:
             kind = NodeSilent if isinstance(error, httpx.ReadTimeout) else NodeUnreachable
             raise kind(
@@ -123,10 +135,18 @@ class NodeClient:
                 hint="Give the address of http.listen, not that of an MQTT listener; a node that ends looks alike",
             ) from error
 
+    def _read(self, answer: httpx.Response) -> bytes:
+        body, end_s = bytearray(), time.monotonic() + _READ_S
+        for piece in answer.iter_raw():
+            body += piece
+            if len(body) > _ANSWER_BYTES_MAX or time.monotonic() > end_s:
+                raise self._stranger("an answer without end")
+        return bytes(body)
+
     def _json(self, answer: httpx.Response, path: str) -> Any:
         try:
             return answer.json()
-        except ValueError as error:  # not JSON, or not even text
+        except (ValueError, RecursionError) as error:  # not JSON, not even text, or without end in depth
             raise self._stranger(f"no JSON for {path}") from error
 
     def _parse(self, model: type[Document], document: Any) -> Document:

@@ -7,8 +7,8 @@ all messages, its own `$SYS` ones among them); so the topics are listed. Another
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -57,7 +57,8 @@ class RetainedList:
             async with httpx.AsyncClient(timeout=self._timeout_s, auth=self._auth(), trust_env=False) as client:
                 for page in range(1, PAGES_MAX + 1):
                     query: dict[str, str | int] = {"topic": topic_filter, "page": page, "limit": PAGE_TOPICS}
-                    document = await _page(client, self._url, query)
+                    async with asyncio.timeout(self._timeout_s):
+                        document = await _page(client, self._url, query)
                     if len(document["data"]) > PAGE_TOPICS:
                         raise ValueError("more topics than were asked for")
                     found = [one["topic"].encode() for one in document["data"]]
@@ -67,6 +68,8 @@ class RetainedList:
                     topics.update(found)
                     if not document["meta"]["hasnext"]:
                         return topics
+        except TimeoutError as error:
+            raise _failed(f"a page of it takes more than {self._timeout_s:g} s") from error
         except httpx.HTTPError as error:
             raise _failed(f"no answer: {clean_text(repr(error))}") from error
         except ConfigError as error:

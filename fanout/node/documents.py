@@ -101,6 +101,7 @@ class NodeDocuments:
             access=self._access(),
             log=self._log(),
             retained=self._retained(),
+            http=node.http.status() if node.http is not None else None,
             limits=self._limits(),
         )
 
@@ -130,15 +131,13 @@ class NodeDocuments:
             reported_completeness=self._kept_report.completeness(),
         )
 
-    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail | None:
-        """Audit a link now and return what was found; None when there is no such link.
+    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+        """Audit one of the links now and return what was found.
 
         Raises:
             AuditRefused: No audit can begin now.
         """
-        audited = next((one for one in self._node.links if one.config.name == link), None)
-        if audited is None:
-            return None
+        audited = next(one for one in self._node.links if one.config.name == link)
         report = await audited.audit(confirmed=confirmed)
         return _audit_detail_of(report, ended_ns=self._node.clock.now_ns())
 

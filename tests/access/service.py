@@ -25,6 +25,8 @@ class Service:
         """The questions, in order."""
         self.answer: object = {"allow": True}
         """What it answers: bytes as they are, everything else as JSON."""
+        self.headers: dict[str, str] = {}
+        """Further header fields of its answers."""
         self.status = 200
         """The status of its answers."""
         self.open = asyncio.Event()
@@ -45,7 +47,7 @@ class Service:
         finally:
             self._now -= 1
         content = self.answer if isinstance(self.answer, bytes) else json.dumps(self.answer).encode()
-        return Response(content, status_code=self.status, media_type="application/json")
+        return Response(content, status_code=self.status, media_type="application/json", headers=self.headers)
 
 
 @contextlib.asynccontextmanager

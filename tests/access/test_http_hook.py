@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -143,6 +144,13 @@ async def test_what_is_not_an_answer_is_a_refusal(service: Service, said: object
         assert hook.failures_total["answer"] == 1
         service.answer = {"allow": True}
         assert await answer_of(hook, CONNECT) == Answer(allow=True)
+
+
+async def test_what_is_compressed_is_not_an_answer(service: Service) -> None:
+    """It was not asked for, and a little could become a lot."""
+    service.answer, service.headers = gzip.compress(b'{"allow": true}'), {"Content-Encoding": "gzip"}
+    async with open_hook(service.url) as hook:
+        assert await answer_of(hook, CONNECT) == Answer(allow=False, failure="answer")
 
 
 @pytest.mark.parametrize("status", [201, 204, 301, 401, 404, 500, 503])

@@ -16,6 +16,7 @@ from fanout.api.models import (
     ArchiveStatus,
     AuditDetail,
     Draining,
+    HttpStatus,
     LagDocument,
     LinkDetail,
     LinkLag,
@@ -264,6 +265,7 @@ class StandInNode:
             access=self.access,
             log=self.log,
             retained=self.retained,
+            http=HttpStatus(connections=2, closed_total={"room": 3}),
             limits={"server.connections_max": 10_000},
         )
 
@@ -275,10 +277,8 @@ class StandInNode:
             links=tuple(self._lag_of(link, seconds, age, interval) for link in self.links),
         )
 
-    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail | None:
-        found = next((one for one in self.links if one.name == link), None)
-        if found is None:
-            return None
+    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+        found = next(one for one in self.links if one.name == link)
         if found.state != "live":
             raise AuditRefused(f"the link is {found.state}", hint="Try again later")
         return AuditDetail(

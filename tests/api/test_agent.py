@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import pytest
 import uvloop
 
+from fanout.api import agent
 from fanout.api.agent import AgentListener, agent_line
 from fanout.errors import ListenError
 from tests.api.stand_in import StandInNode, ready_node, syncing_node
@@ -77,6 +78,25 @@ async def test_every_connection_gets_the_line_of_that_moment(listener: AgentList
     """Also one that sends something first (`agent-send`)."""
     assert await ask(listener) == b"up 1%\n"
     assert await ask(listener, b"edge-1\n" * 1000) == b"up 2%\n"
+
+
+async def test_peers_that_do_not_close_are_bounded(listener: AgentListener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its line; beyond the limit the oldest is closed at once, and not after its time to close."""
+    monkeypatch.setattr(agent, "_LINGER_S", 3600.0)
+    monkeypatch.setattr(agent, "_CONNECTIONS_MAX", 3)
+    writers = []
+    async with asyncio.timeout(30):
+        for number in range(1, 7):
+            reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+            assert await reader.read() == b"up %d%%\n" % number
+            writers.append(writer)
+        for writer in writers[:3]:
+            while not writer.is_closing():
+                writer.write(b"x")  # what is sent to a closed connection is refused
+                await asyncio.sleep(0.01)
+    assert not any(writer.is_closing() for writer in writers[3:])
+    for writer in writers:
+        writer.transport.abort()
 
 
 async def test_stopped_listener_is_gone(listener: AgentListener) -> None:

@@ -153,6 +153,12 @@ async def test_metrics_are_openmetrics_where_asked_for(http: httpx.AsyncClient) 
     assert answer.text.endswith("# EOF\n")
 
 
+async def test_metrics_for_a_scraper_that_asks_for_no_version(http: httpx.AsyncClient) -> None:
+    """What it accepts is not understood, and it gets the text format."""
+    answer = await http.get("/metrics", headers={"Accept": "application/openmetrics-text;version= ="})
+    assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, "text/plain")
+
+
 async def test_unknown_path_is_a_json_404(http: httpx.AsyncClient) -> None:
     """A wrong path says which paths there are."""
     answer = await http.get("/readyy")
@@ -214,13 +220,31 @@ async def test_an_audit_is_asked_for_in_words_that_are_known(http: httpx.AsyncCl
     assert (answer.status_code, answer.json()["error"]) == (422, problem)
 
 
-async def test_a_body_that_is_no_text_is_a_json_400(http: httpx.AsyncClient) -> None:
+async def test_a_body_that_is_no_text_is_no_json(http: httpx.AsyncClient) -> None:
     """As every fault it has an error and a hint."""
     headers = {"Content-Type": "application/json"}
     answer = await http.post("/v1/links/plant/audit", content=b'"\xff"', headers=headers)
-    assert answer.status_code == 400
-    assert "body" in answer.json()["error"]
-    assert answer.json()["hint"] == "/openapi.json says what may be asked"
+    assert (answer.status_code, answer.json()) == (
+        422,
+        {"error": "the body is not JSON", "hint": "/openapi.json says what may be asked"},
+    )
+
+
+async def test_a_form_of_a_page_is_no_order(http: httpx.AsyncClient) -> None:
+    """A page can send one without asking; JSON it cannot."""
+    headers = {"Content-Type": "text/plain"}
+    answer = await http.post("/v1/links/plant/audit", content=b'{"confirmed": true}', headers=headers)
+    assert (answer.status_code, answer.json()["error"]) == (422, "the body must be a JSON object")
+
+
+async def test_a_large_body_is_a_json_413(http: httpx.AsyncClient) -> None:
+    """As every fault it has an error and a hint."""
+    headers = {"Content-Type": "application/json"}
+    answer = await http.post("/v1/links/plant/audit", content=b" " * 65_537, headers=headers)
+    assert (answer.status_code, answer.json()) == (
+        413,
+        {"error": "the body has more than 65536 bytes", "hint": "/openapi.json says what may be asked"},
+    )
 
 
 async def test_answers_are_not_cached(http: httpx.AsyncClient) -> None:
@@ -254,4 +278,6 @@ def test_openapi_describes_every_document() -> None:
     assert set(schema["paths"]) == {*ENDPOINTS, *ACTIONS} - {"/openapi.json"}
     assert "503" in schema["paths"]["/readyz"]["get"]["responses"]
     assert {"Readiness", "NodeStatus", "LagDocument"} <= set(schema["components"]["schemas"])
+    [body] = schema["paths"]["/v1/links/{link}/audit"]["post"]["requestBody"]["content"].values()
+    assert set(body["schema"]["properties"]) == {"confirmed"}
     assert "HTTPValidationError" not in schema["components"]["schemas"], "every 422 is a Fault"

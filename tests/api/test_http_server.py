@@ -7,6 +7,7 @@ import errno
 import signal
 import socket
 import threading
+from typing import Any
 
 import httpx
 import pytest
@@ -23,6 +24,12 @@ from tests.api.stand_in import ready_node
 def server(*, host: str = "127.0.0.1", port: int = 0) -> HttpServer:
     """Return a server that is not started."""
     return HttpServer(lambda: create_app(ready_node()), host=host, port=port)
+
+
+def connections_of(http: HttpServer) -> set[Any]:
+    """Return uvicorn's connections."""
+    assert http._server is not None
+    return set(http._server.server_state.connections)
 
 
 async def test_start_knows_the_port_and_accepts_at_once() -> None:
@@ -57,6 +64,23 @@ async def test_stop_closes_an_idle_connection(monkeypatch: pytest.MonkeyPatch) -
         await client.get(f"{http.url}/livez")
         async with asyncio.timeout(30):
             await http.stop()
+
+
+async def test_stop_closes_a_connection_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer is waited for as long as any request, and no longer."""
+    monkeypatch.setattr(embedded, "_DRAIN_SECONDS", 0.2)
+    http = server()
+    await http.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", http.port, limit=1024)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
+    await reader.readline()  # it stops reading by itself when it has twice its limit
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n" * 500)
+    async with asyncio.timeout(30):
+        while not any(each.transport.get_write_buffer_size() for each in connections_of(http)):
+            await asyncio.sleep(0.01)
+        await http.stop()
+        assert connections_of(http) == set()
+    writer.close()
 
 
 async def test_stop_without_start_is_harmless() -> None:

@@ -54,6 +54,8 @@ def test_values_come_from_the_documents() -> None:
     assert samples["fanout_log_last_sync_time_seconds"] == {(): 1_763_712_000.25}
     assert samples["fanout_archive_waiting_files"] == {(): 2}
     assert samples["fanout_archive_oldest_waiting_seconds"] == {(): 31.5}
+    assert samples["fanout_http_connections"] == {(): 2}
+    assert samples["fanout_http_closed_total"] == {("room",): 3}
     assert samples["fanout_limit"] == {("server.connections_max",): 10_000}
 
 

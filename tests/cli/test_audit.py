@@ -62,7 +62,7 @@ def test_audit_of_a_node_that_goes_away_shows_what_it_had_found(runner: CliRunne
     """The first link's result is not lost with the second's."""
 
     class GoesAway(StandInNode):
-        async def audit(self, link: str, *, confirmed: bool) -> AuditDetail | None:
+        async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
             if link == "city":
                 raise RuntimeError("gone")
             return await super().audit(link, confirmed=confirmed)

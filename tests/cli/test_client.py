@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import socket
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from fanout.cli import client
 from fanout.cli.client import NodeClient, node_url
 from fanout.errors import NodeSilent, NodeUnreachable
 from tests.api.stand_in import ready_node, serving, syncing_node
@@ -43,6 +45,10 @@ def http_reply(body: bytes, *, status: str = "200 OK") -> bytes:
     """Return a whole HTTP response."""
     head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     return head.encode() + body
+
+
+COMPRESSED = http_reply(gzip.compress(b'{"ready": true}')).replace(b"\r\n", b"\r\nContent-Encoding: gzip\r\n", 1)
+"""A little that may become a lot."""
 
 
 def refusal(url: str, *, timeout_s: float = 3.0) -> NodeUnreachable:
@@ -137,12 +143,39 @@ def test_closed_connection_is_not_http() -> None:
         (http_reply(b"<html>"), "no JSON for /readyz"),
         (http_reply(b"\xff\xfeA"), "no JSON for /readyz"),
         (http_reply(json.dumps({"ready": True}).encode()), "an unexpected Readiness document"),
+        (http_reply(b"[" * 100_000), "no JSON for /readyz"),
+        (COMPRESSED, "no JSON for /readyz"),
     ],
 )
 def test_another_service_is_recognised(reply: bytes, what: str) -> None:
     """A web server that is not a node is named as such."""
     with answering(reply) as url:
         assert refusal(url).message == (f"{url} answers, but not as a fanout node of this version ({what})")
+
+
+@pytest.mark.parametrize(("limit", "value"), [("_ANSWER_BYTES_MAX", 2**20), ("_READ_S", 0.2)])
+def test_an_answer_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch, limit: str, value: float) -> None:
+    """Neither one that is too long nor one that never comes to its end."""
+    monkeypatch.setattr(client, limit, value)
+    sent, thread = 0, threading.Thread()
+
+    def answer(listener: socket.socket) -> None:
+        nonlocal sent
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(ConnectionError):
+            connection.recv(65_536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            while sent < 2**28:
+                connection.sendall(b"x" * 65_536)
+                sent += 65_536
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, args=(listener,))
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert "an answer without end" in refusal(url).message
+        thread.join(10)
+    assert sent < 2**28
 
 
 def test_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 
 from fanout.api.http_server import HttpServer
 from fanout.errors import FanoutError
@@ -30,7 +30,15 @@ from tests.link.harness import Running, config_for, running, silent_logger
 
 PATH = "/api/v5/mqtt/retainer/messages"
 VALUES = {b"plant/%d" % number: b"x" for number in range(25)}
+EMPTY = b'{"data": [], "meta": {"hasnext": false}}'
 OTHERS = {b"plant/cold/1": b"x", b"fanout/control/edge-2/plant/fence": b"fence", b"office/1": b"x"}
+
+
+async def endless(*, pause_s: float) -> AsyncIterator[bytes]:
+    """Yield a page without end."""
+    while True:
+        yield b" " * (1 if pause_s else 2**20)
+        await asyncio.sleep(pause_s)
 
 
 class Emqx:
@@ -117,6 +125,8 @@ async def test_the_key_is_sent_as_basic(tmp_path: Path) -> None:
         ),
         (Response(b"[" * 100_000), "not a list"),
         (Response(gzip.compress(b'{"data": [], "meta": {}}'), headers={"Content-Encoding": "gzip"}), "compressed"),
+        (StreamingResponse(endless(pause_s=0.05)), "more than 1 s"),
+        (StreamingResponse(endless(pause_s=0)), "a page of it is too large"),
     ],
 )
 async def test_what_is_no_list_is_an_error(answer: Response, text: str) -> None:
@@ -124,6 +134,15 @@ async def test_what_is_no_list_is_an_error(answer: Response, text: str) -> None:
     async with listing({}) as (emqx, url):
         emqx.answer = answer
         with pytest.raises(FanoutError, match=text):
+            await RetainedList(url, key_file=None, timeout_s=1.0 if "1 s" in text else 20.0).topics("#")
+
+
+async def test_a_list_that_is_too_large_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all of its pages."""
+    monkeypatch.setattr(retained_list, "PAGE_TOPICS", 10)
+    async with listing(VALUES) as (_, url):
+        monkeypatch.setattr(retained_list, "_LIST_BYTES_MAX", 700)
+        with pytest.raises(FanoutError, match="it is too large"):
             await of(url).topics("#")
 
 

@@ -11,11 +11,13 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from fastapi import FastAPI
 from structlog.testing import CapturingLogger
 from structlog.typing import FilteringBoundLogger
 
 from fanout.access.gate import AccessStats, Gate
 from fanout.access.settings import AccessConfig, HookConfig
+from fanout.api.http_server import HttpServer
 from fanout.config import (
     Address,
     HttpConfig,
@@ -169,6 +171,7 @@ class PartsOfNode(SimpleNamespace):
             ),
             log=SimpleNamespace(stats=lambda: LOG_STATS),
             kept=None,
+            http=None,
             drain=SimpleNamespace(phase=NodePhase.SERVING),
         )
 
@@ -473,6 +476,14 @@ def test_parts_that_are_off_are_null() -> None:
     status = node.documents.status()
     assert (status.server, status.log, status.listeners) == (None, None, ())
     assert status.limits == {"link[0].topics_max": 1000, "link[0].bytes_max": 2000}
+
+
+def test_the_http_interface_tells_of_itself() -> None:
+    """Its connections are shown as it counts them."""
+    node = PartsOfNode(LIVE)
+    http = HttpServer(FastAPI, host="127.0.0.1", port=0)
+    node.http = http
+    assert node.documents.status().http == http.status()
 
 
 def test_uptime_counts_from_the_start() -> None:

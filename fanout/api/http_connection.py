@@ -1,0 +1,125 @@
+"""One HTTP connection: uvicorn's, with bounds on what a client may send, how long it may take, and how many there are.
+
+Owns the bounds of a connection and which one gives way to a new one. It must not know paths. uvicorn itself limits only
+the time between two requests, and its limit on connections is one for good: each further request is answered 503.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any, Final
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from fanout.api.models import BODY_BYTES_MAX
+
+if TYPE_CHECKING:
+    from uvicorn import Config
+    from uvicorn.server import ServerState
+
+__all__ = ["HttpConnection"]
+
+_CONNECTIONS_MAX: Final = 256
+"""Beyond it the oldest gives way: probes, a dashboard and a scraper need a handful."""
+_REQUEST_SECONDS: Final = 10.0
+"""From the begin of the connection, or the last answer, until a request is whole."""
+_ANSWER_SECONDS: Final = 30.0
+"""How long a client may take to read an answer."""
+_LINGER_SECONDS: Final = 2.0
+"""How long a client that sends too much has for reading why: closing at once could take the answer with it."""
+
+
+class HttpConnection(H11Protocol):
+    """One connection of the HTTP interface."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        closed_total: MutableMapping[str, int],
+    ) -> None:
+        """Make one as uvicorn does.
+
+        Args:
+            config: Passed to uvicorn.
+            server_state: Passed to uvicorn; all connections share it.
+            app_state: Passed to uvicorn.
+            _loop: Passed to uvicorn.
+            closed_total: Counts the connections that are closed here, by one of `HTTP_CLOSE_REASONS`.
+        """
+        super().__init__(config, server_state, app_state, _loop)
+        self._closed_total = closed_total
+        self._since_s = self.loop.time()  # of the connection, then of the last answer
+        self._body_bytes = 0  # of the request that comes in, less what came together with its head
+        self._lingers = False  # whether it was told why it is closed, and nothing more is read
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Take the transport; when there are too many, the one that keeps the node waiting for longest gives way."""
+        super().connection_made(transport)
+        if len(self.connections) > _CONNECTIONS_MAX:
+            others: list[HttpConnection] = [one for one in self.connections if one is not self]  # type: ignore[misc]
+            min(others, key=lambda one: (one._is_working, one._since_s))._end("room")
+
+    def data_received(self, data: bytes) -> None:
+        """Take a piece of a request."""
+        if self._lingers:
+            return
+        self._body_bytes = self._body_bytes + len(data) if self.conn.their_state is h11.SEND_BODY else 0
+        super().data_received(data)
+        self._limit_body()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        self._since_s = self.loop.time()
+        super().on_response_complete()
+        self._limit_body()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP, unless the answer to its begin was sent, and close."""
+        self._closed_total["malformed"] += 1
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
+    def end_if_overdue(self) -> None:
+        """Close the connection of a client that takes too long."""
+        if self._is_working:
+            return
+        waited_s = self.loop.time() - self._since_s
+        if self._lingers:
+            if waited_s >= _LINGER_SECONDS:
+                self._abort()
+        elif self.transport.get_write_buffer_size():
+            if waited_s >= _ANSWER_SECONDS:
+                self._end("answer_timeout")
+        elif waited_s >= _REQUEST_SECONDS:
+            self._end("request_timeout")
+
+    @property
+    def _is_working(self) -> bool:
+        """Whether the client waits for the node, and not the node for the client."""
+        is_whole = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE)
+        return is_whole and self.conn.our_state is h11.SEND_RESPONSE and not self.flow.write_paused
+
+    def _limit_body(self) -> None:
+        """Read no more of a body that nobody wants: its request is answered, and it is too large to be skipped."""
+        is_unwanted = self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE
+        if is_unwanted and self._body_bytes > BODY_BYTES_MAX and not self.transport.is_closing():
+            self._closed_total["body_too_large"] += 1
+            self._lingers, self._since_s = True, self.loop.time()
+            self.flow.pause_reading()
+            self.transport.write_eof()
+
+    def _end(self, reason: str) -> None:
+        self._closed_total[reason] += 1
+        self._abort()
+
+    def _abort(self) -> None:
+        self.connections.discard(self)  # at once: another one may have to give way before this one is told of its end
+        self.transport.abort()
