@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -22,9 +23,9 @@ PAGE_TOPICS = 10_000
 """Topics asked for at a time, the most that EMQX gives."""
 PAGES_MAX = 200
 """Pages read at most; a longer list is not compared."""
-_PAGE_BYTES_MAX = 32 * 1024 * 1024
 TOPICS_BYTES_MAX = 512 * 1024 * 1024
 """Bytes of all topics at most; a longer list is not compared."""
+_PAGE_BYTES_MAX = 32 * 1024 * 1024
 
 
 class RetainedList:

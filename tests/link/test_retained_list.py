@@ -137,15 +137,6 @@ async def test_what_is_no_list_is_an_error(answer: Response, text: str) -> None:
             await RetainedList(url, key_file=None, timeout_s=1.0 if "1 s" in text else 20.0).topics("#")
 
 
-async def test_a_list_that_is_too_large_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In all of its pages."""
-    monkeypatch.setattr(retained_list, "PAGE_TOPICS", 10)
-    async with listing(VALUES) as (_, url):
-        monkeypatch.setattr(retained_list, "_LIST_BYTES_MAX", 700)
-        with pytest.raises(FanoutError, match="it is too large"):
-            await of(url).topics("#")
-
-
 async def test_nobody_there_is_an_error() -> None:
     """The error says so."""
     async with listing({}) as (_, url):
