@@ -42,6 +42,34 @@ LAYERS: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
+CIRCLES: set[frozenset[str]] = {
+    # Modules that import each other in a circle. Only ever shorter.
+    frozenset({"access.authorization", "access.gate"}),
+    frozenset({"node.documents", "node.running"}),
+    frozenset({"server.admission", "server.connection", "server.server", "server.serving", "server.session_lives"}),
+    frozenset(
+        {
+            "server.audiences",
+            "server.conflation",
+            "server.dispatch",
+            "server.flight",
+            "server.message_queue",
+            "server.retained_delivery",
+            "server.retained_pieces",
+            "server.sending",
+            "server.sessions",
+            "server.shared_log",
+            "server.shared_subscriptions",
+            "server.wire",
+        }
+    ),
+}
+
+FOLDER_CIRCLES: set[frozenset[str]] = {
+    # Folders of one part that import each other in a circle; a part's own modules stand for a folder, too.
+    frozenset({"reports", "reports.jobs", "reports.render", "reports.transforms", "reports.watching"}),
+}
+
 CORE = ("mqtt", "selection", "replica", "stamp", "standing", "manifest", "copy_mark", "errors")
 NOT_IN_CORE = {
     "asyncio",
@@ -85,6 +113,72 @@ def imported(path: Path) -> set[str]:
             assert node.level == 0, f"{path}: relative import"
             names.add(node.module or "")
     return names
+
+
+def name_of(path: Path) -> str:
+    """Return the name of a module or of a package, without the `fanout.` in front."""
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix(".")
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Return for each module those that it imports, for types and inside functions included."""
+    paths = {name_of(path): path for path in modules()}
+    graph: dict[str, set[str]] = {}
+    for name, path in paths.items():
+        found: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                whole = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= {each if each.removeprefix("fanout.") in paths else node.module or "" for each in whole}
+        graph[name] = {each.removeprefix("fanout.") for each in found if each.startswith("fanout.")} & paths.keys()
+        graph[name].discard(name)
+    return graph
+
+
+def circles_of(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """Return the sets of nodes that all reach each other, of more than one node."""
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        left = [start]
+        while left:
+            new = graph.get(left.pop(), set()) - found
+            found |= new
+            left += new
+        return found
+
+    reaches = {node: reached(node) for node in graph}
+    circles = {
+        frozenset(other for other in reaches[node] if node in reaches.get(other, ())) for node in graph if reaches[node]
+    }
+    return {circle for circle in circles if len(circle) > 1}
+
+
+def test_circles_are_found() -> None:
+    """Two circles with a way between them are two, and what only leads there is in neither."""
+    graph = {"a": {"b"}, "b": {"a", "c"}, "c": {"d"}, "d": {"e"}, "e": {"c"}, "f": {"a"}}
+    assert circles_of(graph) == {frozenset("ab"), frozenset("cde")}
+    assert circles_of({"a": {"b"}, "b": {"c"}}) == set()
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """No module needs itself in the end: who reads one reads what is below it, and nothing above it."""
+    graph = import_graph()
+    assert graph["link.link"] > {"link.session", "link.drive"}
+    assert circles_of(graph) == CIRCLES
+
+
+def test_no_folders_import_each_other_in_a_circle() -> None:
+    """The folders of one part import one way, too."""
+    graph: dict[str, set[str]] = {}
+    for name, found in import_graph().items():
+        part, folder = name.partition(".")[0], name.rpartition(".")[0]
+        targets = {target.rpartition(".")[0] for target in found if target.startswith(f"{part}.")}
+        graph.setdefault(folder, set()).update(targets - {folder})
+    graph.pop("", None)  # the top level has parts above and below the folders: see `LAYERS`
+    assert circles_of(graph) == FOLDER_CIRCLES
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
