@@ -47,22 +47,6 @@ CIRCLES: set[frozenset[str]] = {
     frozenset({"access.authorization", "access.gate"}),
     frozenset({"node.documents", "node.running"}),
     frozenset({"server.admission", "server.connection", "server.server", "server.serving", "server.session_lives"}),
-    frozenset(
-        {
-            "server.audiences",
-            "server.conflation",
-            "server.dispatch",
-            "server.flight",
-            "server.message_queue",
-            "server.retained_delivery",
-            "server.retained_pieces",
-            "server.sending",
-            "server.sessions",
-            "server.shared_log",
-            "server.shared_subscriptions",
-            "server.wire",
-        }
-    ),
 }
 
 FOLDER_CIRCLES: set[frozenset[str]] = {

@@ -37,7 +37,7 @@ from fanout.server.places import Place, Places
 from fanout.server.registry import SessionRegistry
 from fanout.server.serving import Serving
 from fanout.server.session_lives import SessionLives
-from fanout.server.sessions import SessionState
+from fanout.server.subscribers import SessionState
 from fanout.server.timer import Timer
 from fanout.server.websocket import WebSocket
 from fanout.stamp import StampCount
