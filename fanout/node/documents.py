@@ -30,7 +30,7 @@ from fanout.api.models import (
 from fanout.config import NodeConfig, Role
 from fanout.kept.direct import DirectStore
 from fanout.kept.store import KeptStore
-from fanout.link.audit import AuditReport
+from fanout.link.audit_report import AuditReport
 from fanout.link.link import Link
 from fanout.link.status import LinkStatus
 from fanout.node.drain import Drain

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from fanout.config import LinkConfig
-from fanout.link.audit import RETRY_S, AuditReport
+from fanout.link.audit import RETRY_S
+from fanout.link.audit_report import AuditReport
 from fanout.link.events import Applied, AuditEnded, Failed, HeartbeatsLost, ResumedAtQos0, TearDown
 from fanout.link.states import LinkState
 from fanout.mqtt.packets import Connack, Pingresp, encode
