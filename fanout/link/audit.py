@@ -6,7 +6,6 @@ Owns the schedule, the cap on removals, and the report. It must not know how a p
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import replace
 
 from fanout.config import LinkConfig
@@ -88,7 +87,7 @@ class LiveAudits:
         self.due_s = _NEVER
         self.copies_late = False
         self._rests_until_s = -_NEVER
-        self._interval_s = config.audit_interval_s * random.Random(seed).uniform(1 - _JITTER, 1 + _JITTER)
+        self._interval_s = config.audit_interval_s * (1 + _JITTER * (seed % 2001 - 1000) / 1000)
         self._removed_percent_max = config.max_removed_percent
 
     def plan(self, now: float) -> None:
