@@ -43,11 +43,6 @@ LAYERS: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
-FOLDER_CIRCLES: set[frozenset[str]] = {
-    # Folders of one part that import each other in a circle; a part's own modules stand for a folder, too.
-    frozenset({"reports", "reports.jobs", "reports.render", "reports.transforms", "reports.watching"}),
-}
-
 CORE = ("mqtt", "selection", "replica", "stamp", "standing", "manifest", "copy_mark", "errors")
 NOT_IN_CORE = {
     "asyncio",
@@ -60,6 +55,11 @@ NOT_IN_CORE = {
     "threading",
     "pathlib",
     "io",
+}
+
+FOLDER_CIRCLES: set[frozenset[str]] = {
+    # Folders of one part that import each other in a circle; a part's own modules stand for a folder, too.
+    frozenset({"reports", "reports.jobs", "reports.render", "reports.transforms", "reports.watching"}),
 }
 
 
