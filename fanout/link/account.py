@@ -13,7 +13,7 @@ from structlog.typing import FilteringBoundLogger
 
 from fanout.config import Address, LinkConfig
 from fanout.errors import FanoutError
-from fanout.link.audit import AuditReport
+from fanout.link.audit_report import AuditReport
 from fanout.link.events import (
     AuditEnded,
     ControlRefused,
@@ -29,9 +29,9 @@ from fanout.link.events import (
     SystemTopicsShunned,
     WentStale,
 )
+from fanout.link.evidence import Evidence
 from fanout.link.list_comparison import ListComparison
 from fanout.link.missing import MissingTopics
-from fanout.link.proof import Evidence
 from fanout.link.session import LinkSession
 from fanout.link.states import LinkState
 from fanout.link.status import STALE, AuditTotals, Clock, LinkSink, LinkStatus, SelectorStatus

@@ -6,40 +6,18 @@ Owns the schedule, the cap on removals, and the report. It must not know how a p
 from __future__ import annotations
 
 import math
-import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fanout.config import LinkConfig
+from fanout.link.audit_report import AuditReport
 from fanout.link.verification import Losses
 
-__all__ = ["RETRY_S", "Audit", "AuditReport", "LiveAudits"]
+__all__ = ["RETRY_S", "Audit", "LiveAudits"]
 
 RETRY_S = 30.0
 """Pause before the next audit when one could not be proved complete, or when something calls for one all the time."""
 _JITTER = 0.1
 _NEVER = float("inf")
-
-
-@dataclass(frozen=True, slots=True)
-class AuditReport:
-    """What an audit found and did."""
-
-    confirmed: bool
-    """Whether somebody asked for it who accepts any number of removals."""
-    checked: int = 0
-    """Topics compared."""
-    changed: int = 0
-    """Topics that had another value at the primary, or were missing here, without a message to us; repaired."""
-    removed: int = 0
-    """Topics that the primary did not have any more; removed."""
-    kept: int = 0
-    """Such topics that were left in place: they are more than an audit may remove, or their absence is not proved."""
-    seconds: float = 0.0
-    """How long it took."""
-    failure: str = ""
-    """Why it did not come to its end; empty when it did. What it found until then is repaired."""
-    loss: bool = False
-    """Whether that shows that the primary may have dropped what it had to send, updates among it."""
 
 
 class Audit:
@@ -109,7 +87,7 @@ class LiveAudits:
         self.due_s = _NEVER
         self.copies_late = False
         self._rests_until_s = -_NEVER
-        self._interval_s = config.audit_interval_s * random.Random(seed).uniform(1 - _JITTER, 1 + _JITTER)
+        self._interval_s = config.audit_interval_s * (1 + _JITTER * (seed % 2001 - 1000) / 1000)
         self._removed_percent_max = config.max_removed_percent
 
     def plan(self, now: float) -> None:

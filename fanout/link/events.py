@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fanout.errors import FanoutError
-from fanout.link.audit import AuditReport
-from fanout.link.proof import Evidence
+from fanout.link.audit_report import AuditReport
+from fanout.link.evidence import Evidence
 from fanout.link.states import LinkState
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Changes

@@ -15,7 +15,8 @@ from typing import Final, Protocol
 
 from fanout.config import LinkConfig
 from fanout.link.events import Applied, Event, HeartbeatReturned, SessionSeen
-from fanout.link.kept_session import KeptSession, encode_session
+from fanout.link.kept_session import encode_session
+from fanout.link.resumption import KeptSession
 from fanout.replica.update import Changes
 
 __all__ = ["Keeping", "ValueStore"]

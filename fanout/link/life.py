@@ -36,12 +36,12 @@ from fanout.link.events import (
     TearDown,
     WentStale,
 )
+from fanout.link.evidence import Evidence, Order
 from fanout.link.forwarding import UNAVAILABLE
 from fanout.link.outgoing import Message, Outgoing
 from fanout.link.primary import Primary
-from fanout.link.proof import Evidence
 from fanout.link.reception import Reception
-from fanout.link.rehearsal import Order, Rehearsal, refuse_control
+from fanout.link.rehearsal import Rehearsal, refuse_control
 from fanout.link.stage import PendingStage, Stage
 from fanout.link.staleness import Staleness
 from fanout.link.states import LinkState, Trigger, next_state

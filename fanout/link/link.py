@@ -15,7 +15,7 @@ from fanout.errors import AuditRefused, FanoutError, LinkLost
 from fanout.link import probe
 from fanout.link.account import Account
 from fanout.link.addresses import AddressChoice
-from fanout.link.audit import AuditReport
+from fanout.link.audit_report import AuditReport
 from fanout.link.backoff import Backoff
 from fanout.link.connection import READ_AHEAD_FACTOR, LinkConnection, connect
 from fanout.link.drive import Drive
@@ -23,10 +23,10 @@ from fanout.link.events import AuditEnded, Event, Failed, Forwarded, StateEntere
 from fanout.link.forwarding import UNAVAILABLE
 from fanout.link.handshake import unanswered_hint
 from fanout.link.keeping import Keeping, ValueStore
-from fanout.link.kept_session import Resumption
 from fanout.link.list_comparison import ListComparison
 from fanout.link.missing import MissingTopics
 from fanout.link.outgoing import Message
+from fanout.link.resumption import Resumption
 from fanout.link.session import LinkSession
 from fanout.link.states import LinkState
 from fanout.link.status import Clock, LinkSink, LinkStatus

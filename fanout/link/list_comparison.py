@@ -14,7 +14,7 @@ from structlog.typing import FilteringBoundLogger
 
 from fanout.config import LinkConfig
 from fanout.errors import FanoutError
-from fanout.link.proof import Evidence
+from fanout.link.evidence import Evidence
 from fanout.link.session import LinkSession
 from fanout.replica.store import Replica
 from fanout.selection import Selector

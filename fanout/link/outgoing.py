@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from fanout.config import LinkConfig
 from fanout.errors import PrimaryRefused
-from fanout.link.intake import Batch
 from fanout.manifest import ASK_FOR_MANIFEST
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.delivery import Outbound, Outcome, SendState
@@ -27,7 +26,6 @@ from fanout.mqtt.packets import (
     Subscription,
     Unsubscribe,
     encode,
-    encode_acks,
 )
 from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.publish import encode_publish
@@ -35,7 +33,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.peer_text import clean_text
 from fanout.stamp import ASK_FOR_STAMPS, NODE_PROPERTY
 
-__all__ = ["Limits", "Message", "Outgoing", "encode_acknowledgement"]
+__all__ = ["Limits", "Message", "Outgoing"]
 
 _OVERHEAD_BYTES_MAX = 22
 """Of a PUBLISH besides topic, payload and properties: fixed header 5, two lengths 6, Packet Identifier 2, expiry 5."""
@@ -412,10 +410,3 @@ class Outgoing:
     def _send(self, packet: bytes, now: float) -> None:
         self._pieces.append(packet)
         self.last_sent_s = now
-
-
-def encode_acknowledgement(batch: Batch) -> bytes:
-    """Return the PUBACKs and PUBRECs for a batch, in one piece; empty when it needs none."""
-    if not (batch.to_puback or batch.to_pubrec):
-        return b""
-    return encode_acks(PacketType.PUBACK, batch.to_puback) + encode_acks(PacketType.PUBREC, batch.to_pubrec)

@@ -8,20 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
+from typing import Protocol
 
-from fanout.link.stage import Stage
 from fanout.link.states import LinkState
 from fanout.mqtt.decoder import PublishRow
 from fanout.replica.update import Phase
 
-__all__ = ["split_phases"]
+__all__ = ["PassUnderWay", "split_phases"]
+
+
+class PassUnderWay(Protocol):
+    """What goes on besides, as far as it matters for why rows come; a stage of the session is it."""
+
+    @property
+    def copies_over(self) -> bool:
+        """Whether every copy of a retained set that was asked for has come, so that what follows is live."""
 
 
 def split_phases(
     rows: Sequence[PublishRow],
     *,
     state: LinkState,
-    stage: Stage | None,
+    stage: PassUnderWay | None,
     auditing: bool,
     copies_late: bool,
     goes_on: Callable[[PublishRow], bool],

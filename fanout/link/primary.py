@@ -8,9 +8,9 @@ Owns what a link knows of it: from CONNACK, from what an epoch has shown, and fr
 from __future__ import annotations
 
 from fanout.config import LinkConfig
+from fanout.link.evidence import Order
 from fanout.link.handshake import check_cycle, refused_subscription
 from fanout.link.outgoing import Outgoing
-from fanout.link.rehearsal import Order
 from fanout.link.system_topics import SystemTopics
 from fanout.manifest import MANIFEST_TOPIC
 from fanout.mqtt.packets import Suback

@@ -26,36 +26,12 @@ SUBSCRIBE first.)
 
 from __future__ import annotations
 
-import enum
+from fanout.link.evidence import Evidence
 
-__all__ = ["PROBES_MAX", "Evidence", "SnapshotProof"]
+__all__ = ["PROBES_MAX", "SnapshotProof"]
 
 PROBES_MAX = 8
 """After so many unanswered probes the primary is taken to have dropped them, too."""
-
-
-class Evidence(enum.StrEnum):
-    """Why a snapshot is believed complete, strongest first."""
-
-    MANIFEST = "manifest"
-    """A fanout node said how many copies it sent, with their digest, and that is what came."""
-    COUNT = "count"
-    """The primary counts as many retained messages as there are, at a moment when both can be compared."""
-    MARKER = "marker"
-    """SUBACK, the fence if there is one, PINGRESP and the link's own QoS 1 message came, asked for in one write."""
-    BARRIER = "barrier"
-    """The same without the message: publishing to the control topic is not possible."""
-    TWO_PASS = "two-pass"
-    """The set was taken twice, and brought the same topics (`fanout.link.two_pass`)."""
-    QUIET = "quiet"
-    """Nothing came any more. The primary sends its retained messages once only, so a second pass shows nothing."""
-
-    def is_at_least(self, other: Evidence) -> bool:
-        """Say whether this is as strong as `other`, or stronger."""
-        return _RANKS[self] <= _RANKS[other]
-
-
-_RANKS = {evidence: rank for rank, evidence in enumerate(Evidence)}
 
 
 class SnapshotProof:

@@ -12,17 +12,17 @@ from fanout.config import LinkConfig
 from fanout.errors import ProtocolError
 from fanout.link.content import ContentFilter
 from fanout.link.events import Applied
-from fanout.link.intake import Intake
-from fanout.link.outgoing import encode_acknowledgement
+from fanout.link.intake import Batch, Intake
 from fanout.link.recollection import Recollection
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
+from fanout.mqtt.packets import PacketType, encode_acks
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Stamp, Update
 from fanout.stamp import StampCount, split_stamp
 
-__all__ = ["Reception"]
+__all__ = ["Reception", "encode_acknowledgement"]
 
 
 class Reception:
@@ -185,3 +185,10 @@ class Reception:
             assert self._stamps is not None
             updates = self._stamps.complete(updates, live=phase is Phase.LIVE)
         return self._replica.apply(updates, phase=phase, of_pass=of_pass)
+
+
+def encode_acknowledgement(batch: Batch) -> bytes:
+    """Return the PUBACKs and PUBRECs for a batch, in one piece; empty when it needs none."""
+    if not (batch.to_puback or batch.to_pubrec):
+        return b""
+    return encode_acks(PacketType.PUBACK, batch.to_puback) + encode_acks(PacketType.PUBREC, batch.to_pubrec)

@@ -20,17 +20,17 @@ time, it is asked for once more by a filter with a wildcard.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 
 from fanout.errors import LinkLost, SnapshotUnproved
 from fanout.link.control import PAYLOAD_BYTES_MAX, ControlChannel
+from fanout.link.evidence import Order
 from fanout.link.outgoing import Message, Outgoing
 from fanout.link.stage import Stage
 from fanout.mqtt.packets import Suback
 from fanout.selection import Selector
 
-__all__ = ["RETAINED_COUNT", "SERVER_FENCE", "Order", "Rehearsal", "own_fence", "refuse_control"]
+__all__ = ["RETAINED_COUNT", "SERVER_FENCE", "Rehearsal", "own_fence", "refuse_control"]
 
 SERVER_FENCE = b"$SYS/broker/version"
 """A topic whose retained value Mosquitto sets once, when it starts."""
@@ -53,17 +53,6 @@ _NO_FENCE = (
 )
 _OWN_FENCE_EXPIRY_S = 86_400
 _NEVER = float("inf")
-
-
-class Order(enum.Enum):
-    """Whether what is asked for behind a retained set comes behind it."""
-
-    KNOWN = "known"
-    """It does: Mosquitto, a fanout node, or the sets of this epoch have shown it."""
-    LIKELY = "likely"
-    """A fence of one message did, each time it was tried."""
-    NONE = "none"
-    """It does not, or nothing shows it."""
 
 
 def own_fence(control: ControlChannel) -> Message:

@@ -20,11 +20,11 @@ from fanout.link.forwarding import UNAVAILABLE, Forwarding
 from fanout.link.heartbeat import Heartbeat
 from fanout.link.inbox import Inbox
 from fanout.link.keep_alive import KeepAlive
-from fanout.link.kept_session import KeptSession, Resumption
 from fanout.link.life import SessionLife
 from fanout.link.outgoing import Message, Outgoing
 from fanout.link.primary import Primary
 from fanout.link.reception import Reception
+from fanout.link.resumption import KeptSession, Resumption
 from fanout.link.states import LinkState
 from fanout.link.sync import RetainedSync
 from fanout.link.teardown import TOPICS_MAX

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from fanout.link.audit import AuditReport
-from fanout.link.proof import Evidence
+from fanout.link.audit_report import AuditReport
+from fanout.link.evidence import Evidence
 from fanout.link.states import LinkState
 from fanout.replica.update import Changes
 

@@ -24,12 +24,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from fanout.errors import LinkLost, SnapshotUnproved
 from fanout.link.control import ControlChannel
+from fanout.link.evidence import Evidence, Order
 from fanout.link.handshake import refused_subscription
 from fanout.link.intake import Intake
 from fanout.link.narrowing import SAMPLE_TOPICS, is_likely_limit, narrower_filters
 from fanout.link.outgoing import Message, Outgoing
-from fanout.link.proof import Evidence, SnapshotProof
-from fanout.link.rehearsal import RETAINED_COUNT, Order
+from fanout.link.proof import SnapshotProof
+from fanout.link.rehearsal import RETAINED_COUNT
 from fanout.link.remedies import ALTERED_HINT, CHURN_HINT, LIMIT_HINT, TOO_LARGE_HINT, shortfall_hint
 from fanout.link.stage import Stage
 from fanout.link.two_pass import PASSES_MAX, Comparison, SilentProof, Verdict

@@ -7,8 +7,8 @@ not know what a replica is, nor what else is in the session.
 from __future__ import annotations
 
 from fanout.config import LinkConfig
-from fanout.link.kept_session import Resumption
 from fanout.link.outgoing import Outgoing
+from fanout.link.resumption import Resumption
 
 __all__ = ["Tenure"]
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Container, Set
 
-from fanout.link.proof import Evidence, SnapshotProof
+from fanout.link.evidence import Evidence
+from fanout.link.proof import SnapshotProof
 
 __all__ = ["PASSES_MAX", "Comparison", "SilentProof", "Verdict"]
 

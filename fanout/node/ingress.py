@@ -15,8 +15,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Stamp, Update, content_digest
 from fanout.selection import Selector
-from fanout.server.collaborators import PublishVerdict
-from fanout.server.receiving import Verdict
+from fanout.server.collaborators import PublishVerdict, Verdict
 from fanout.stamp import STAMP_HEAD, StampCount, split_stamp
 
 __all__ = ["Forward", "LocalIngress"]

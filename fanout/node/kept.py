@@ -16,7 +16,8 @@ from fanout.kept.direct import DirectStore
 from fanout.kept.file import FileDamagedError
 from fanout.kept.replica import DiscReplica
 from fanout.kept.store import KeptStore
-from fanout.link.kept_session import Resumption, find_resumption
+from fanout.link.kept_session import find_resumption
+from fanout.link.resumption import Resumption
 from fanout.replica.store import Replica
 from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_digest
 from fanout.selection import Selector

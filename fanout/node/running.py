@@ -23,8 +23,8 @@ from fanout.config import LinkConfig, NodeConfig, Role
 from fanout.kept.direct import DirectStore
 from fanout.kept.replica import DiscReplica
 from fanout.kept.store import KeptStore, stored_rows
-from fanout.link.kept_session import Resumption
 from fanout.link.link import Link
+from fanout.link.resumption import Resumption
 from fanout.link.teardown import piece_topics
 from fanout.long_lived import LongLived
 from fanout.mqtt.reason_codes import ReasonCode

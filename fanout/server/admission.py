@@ -11,7 +11,7 @@ import asyncio
 import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from fanout.access.authorization import Access
 from fanout.access.gate import Gate
@@ -20,14 +20,13 @@ from fanout.errors import ProtocolError
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Connect, Subscribe
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.server.collaborators import Clock, Ingress, Logger, PublishVerdict
-from fanout.server.counters import Counters, DropReason, Limit
+from fanout.server.collaborators import Ingress, PublishVerdict
+from fanout.server.connection import ClientConnection
+from fanout.server.context import ServerContext
+from fanout.server.counters import DropReason, Limit
 from fanout.server.handshake import Terms
 from fanout.server.sessions import Session
 from fanout.server.wills import Will
-
-if TYPE_CHECKING:
-    from fanout.server.connection import ClientConnection
 
 __all__ = ["Admission", "Claim", "claim_of"]
 
@@ -63,32 +62,21 @@ def claim_of(access: Access | None, session: Session) -> Claim:
 class Admission:
     """Asks the gate."""
 
-    def __init__(
-        self,
-        gate: Gate | None,
-        *,
-        subscriptions_max: int,
-        ingress: Ingress,
-        clock: Clock,
-        counters: Counters,
-        logger: Logger,
-    ) -> None:
+    def __init__(self, context: ServerContext, *, gate: Gate | None, ingress: Ingress) -> None:
         """Prepare.
 
         Args:
+            context: What the parts of the server share. Of one SUBSCRIBE as many Topic Filters are decided on as a
+                session may have; more get 0x97.
             gate: Who decides; None lets everybody do everything.
-            subscriptions_max: Topic Filters of one SUBSCRIBE that are decided on; more get 0x97.
             ingress: Takes what may be published.
-            clock: Gives the time.
-            counters: Counts what is refused.
-            logger: Takes log lines.
         """
         self._gate = gate
-        self._subscriptions_max = subscriptions_max
         self._ingress = ingress
-        self._clock = clock
-        self._counters = counters
-        self._logger = logger
+        self._subscriptions_max = context.config.subscriptions_max
+        self._clock = context.clock
+        self._counters = context.counters
+        self._logger = context.logger
         self._tasks: set[asyncio.Task[Access | ReasonCode]] = set()
 
     async def close(self) -> None:

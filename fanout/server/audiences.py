@@ -10,38 +10,17 @@ put in since. A session that joins others, or leaves them, does not touch it. (M
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 from fanout.mqtt.topics import FilterTrie
-from fanout.server.shared_log import SharedLog
+from fanout.server.subscribers import Audience, Leg, ShareGroup, Subscriber, SubscriptionOptions
 from fanout.server.wire import WireVariant
 
-if TYPE_CHECKING:
-    from fanout.server.dispatch import Collected
-    from fanout.server.sessions import Session
-    from fanout.server.shared_subscriptions import ShareGroup
-
-__all__ = ["NO_ROUTES", "Audience", "AudienceIndex", "Encoding", "Route", "Routes", "SubscriptionOptions"]
+__all__ = ["NO_ROUTES", "AudienceIndex", "Encoding", "Route", "Routes"]
 
 ROUTE_CACHE_TOPICS_MAX: Final = 262_144
 """Topics in the route cache; when it is full it is emptied, since finding a route again costs about 2 us."""
-
-Write: TypeAlias = Callable[[bytes], None]
-"""Writes bytes to a Network Connection."""
-
-
-class SubscriptionOptions(NamedTuple):
-    """The options of one subscription that decide what is delivered (MQTT 5, section 3.8.3.1)."""
-
-    qos: int
-    """Maximum QoS granted."""
-    no_local: bool = False
-    """Whether the session's own messages are left out [MQTT-3.8.3-3]."""
-    retain_as_published: bool = False
-    """Whether live messages keep the RETAIN flag [MQTT-3.3.1-12] [MQTT-3.3.1-13]."""
-    identifier: int = 0
-    """Subscription Identifier; 0 for none."""
 
 
 class Encoding(NamedTuple):
@@ -66,71 +45,10 @@ class Route(NamedTuple):
     """How they reach the member that published them; None when No Local keeps them from it."""
 
 
-Routes: TypeAlias = tuple[tuple[Route, ...], tuple["ShareGroup", ...]]
+Routes: TypeAlias = tuple[tuple[Route, ...], tuple[ShareGroup, ...]]
 """The routes of a topic, equal encodings side by side, and the shared subscriptions that match it."""
 
 NO_ROUTES: Final[Routes] = ((), ())
-
-
-class Leg:
-    """One subscription of an audience, as it stands in the trie."""
-
-    __slots__ = ("audience", "options")
-
-    def __init__(self, audience: Audience, options: SubscriptionOptions) -> None:
-        self.audience = audience
-        self.options = options
-
-
-class Audience:
-    """The sessions that have one set of subscriptions and one wire variant.
-
-    Every member is in exactly one of `direct` and `held`.
-    """
-
-    __slots__ = ("batch", "direct", "held", "legs", "log", "no_local", "qos_max", "subscriptions", "wire")
-
-    def __init__(
-        self, *, wire: WireVariant, subscriptions: dict[bytes, SubscriptionOptions], in_flight_bytes_max: int
-    ) -> None:
-        self.wire = wire
-        """The members' wire variant."""
-        self.subscriptions = subscriptions
-        """Topic Filter to options; one dictionary that all members share, changed only while there is one
-        session."""
-        self.legs: dict[bytes, Leg] = {}
-        """What stands in the trie: the same Topic Filters as `subscriptions`."""
-        self.direct: dict[Session, Write] = {}
-        """Members that are written to at once."""
-        self.held: dict[Session, None] = {}
-        """Members whose messages are queued: away, slow, or with older messages before."""
-        self.log = SharedLog(bytes_max=in_flight_bytes_max)
-        """What was sent at QoS 1 or 2 to the direct members that are in step."""
-        self.qos_max = 0
-        """The highest QoS that a subscription has or had; 0 means that members need no delivery state."""
-        self.no_local = False
-        """Whether a subscription has or had No Local."""
-        self.batch: Collected | None = None
-        """Used by the dispatcher while it collects; None between dispatches."""
-
-    def __len__(self) -> int:
-        """Return the number of members."""
-        return len(self.direct) + len(self.held)
-
-    def place(self, session: Session) -> None:
-        """Put `session` among the direct ones when it can be written to, else among those held."""
-        if session.write is not None:
-            self.held.pop(session, None)
-            self.direct[session] = session.write
-        else:
-            self.direct.pop(session, None)
-            self.held[session] = None
-
-    def discard(self, session: Session) -> None:
-        """Take `session` out; what it has in flight becomes its own."""
-        session.sending.follower.leave()
-        self.direct.pop(session, None)
-        self.held.pop(session, None)
 
 
 class AudienceIndex:
@@ -154,7 +72,7 @@ class AudienceIndex:
         """Audiences that have members."""
 
     def change(
-        self, session: Session, *, added: Mapping[bytes, SubscriptionOptions], removed: Sequence[bytes] = ()
+        self, session: Subscriber, *, added: Mapping[bytes, SubscriptionOptions], removed: Sequence[bytes] = ()
     ) -> None:
         """Change the subscriptions of a session, and hence its audience.
 
@@ -187,7 +105,7 @@ class AudienceIndex:
                 old.discard(session)
             self._settle(session, subscriptions, own=None, changed=subscriptions)
 
-    def join(self, session: Session, *, wire: WireVariant) -> None:
+    def join(self, session: Subscriber, *, wire: WireVariant) -> None:
         """Give `session` the wire variant of its new Network Connection, and the audience that fits."""
         if wire == session.wire:
             return
@@ -197,7 +115,7 @@ class AudienceIndex:
         if subscriptions:
             self.change(session, added=subscriptions)
 
-    def leave(self, session: Session) -> None:
+    def leave(self, session: Subscriber) -> None:
         """End all subscriptions of `session`."""
         audience = session.audience
         if audience is None:
@@ -217,18 +135,18 @@ class AudienceIndex:
         return sum(audience.log.bytes for same in self._audiences.values() for audience in same)
 
     @property
-    def held(self) -> Iterator[Session]:
+    def held(self) -> Iterator[Subscriber]:
         """The members of audiences for which something is queued, or that are away; looks at no other."""
         return (session for same in self._audiences.values() for audience in same for session in audience.held)
 
-    def add_group(self, topic_filter: bytes, group: ShareGroup) -> None:
+    def add_group(self, group: ShareGroup) -> None:
         """Put a shared subscription's group at its Topic Filter (without `$share/{ShareName}/`)."""
-        self._trie.add(topic_filter, group)
+        self._trie.add(group.key[1], group)
         self._drop_routes()
 
-    def remove_group(self, topic_filter: bytes, group: ShareGroup) -> None:
+    def remove_group(self, group: ShareGroup) -> None:
         """Take a shared subscription's group from its Topic Filter."""
-        self._trie.remove(topic_filter, group)
+        self._trie.remove(group.key[1], group)
         self._drop_routes()
 
     def has(self, topic_filter: bytes) -> bool:
@@ -260,7 +178,7 @@ class AudienceIndex:
 
     def _settle(
         self,
-        session: Session,
+        session: Subscriber,
         subscriptions: dict[bytes, SubscriptionOptions],
         *,
         own: Audience | None,
@@ -326,7 +244,7 @@ class AudienceIndex:
             self._trie.remove(topic_filter, leg)
         audience.legs = {}
         for session in (*audience.direct, *audience.held):
-            session.sending.follower.leave()
+            session.follower.leave()
         audience.direct.clear()
         audience.held.clear()
         self.count -= 1

@@ -11,9 +11,19 @@ from typing import Any, Protocol, TypeAlias
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
-from fanout.server.receiving import Verdict
 
-__all__ = ["Clock", "Ingress", "Logger", "PublishVerdict", "RetainedStore"]
+__all__ = ["Clock", "Ingress", "Logger", "PublishVerdict", "RetainedStore", "Verdict"]
+
+
+class Verdict(Protocol):
+    """A Reason Code that comes later; `asyncio.Future` is one."""
+
+    def done(self) -> bool:
+        """Return whether it has come."""
+
+    def result(self) -> ReasonCode:
+        """Return it."""
+
 
 PublishVerdict: TypeAlias = ReasonCode | Verdict
 """What becomes of a PUBLISH: a Reason Code of PUBACK, or an `asyncio.Future` of one, which must not fail."""

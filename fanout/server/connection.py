@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, Protocol, cast
 
 from fanout.access.identity import Credentials
 from fanout.errors import ProtocolError
-from fanout.mqtt.decoder import Item
+from fanout.mqtt.decoder import Decoder, Item
 from fanout.mqtt.packets import (
     Connack,
     Connect,
@@ -22,6 +22,7 @@ from fanout.mqtt.packets import (
 )
 from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.server.context import ServerContext
 from fanout.server.counters import EntryFault, Limit
 from fanout.server.deadlines import Deadline
 from fanout.server.handshake import Terms, encode_refusal
@@ -30,10 +31,7 @@ from fanout.server.places import Place
 from fanout.server.sessions import Session
 from fanout.server.topic_aliases import TopicAliases
 
-if TYPE_CHECKING:
-    from fanout.server.server import Server
-
-__all__ = ["ClientConnection", "ConnectionState"]
+__all__ = ["ClientConnection", "ConnectionState", "Handler"]
 
 PIECE_MESSAGES: Final = 256
 """About how many messages one turn of the pacer sends to one client."""
@@ -56,11 +54,40 @@ class ConnectionState(enum.Enum):
     """It is being closed; whatever still comes is ignored."""
 
 
+class Handler(Protocol):
+    """What connections belong to, and who takes what comes on them."""
+
+    def admit(self, connection: ClientConnection) -> None:
+        """Note a new connection."""
+
+    def forget(self, connection: ClientConnection) -> None:
+        """Note that a connection is gone."""
+
+    def open_session(self, connection: ClientConnection, packet: Connect) -> None:
+        """Carry out a CONNECT: accept or refuse, take over, resume or begin the session."""
+
+    def leave_session(self, session: Session) -> None:
+        """Carry out the end of a session's connection."""
+
+    def receive(self, connection: ClientConnection, session: Session, item: Item, /) -> None:
+        """Take a packet, or a run of them, of the client with `session`."""
+
+
 class ClientConnection(asyncio.BufferedProtocol):
     """The server's end of one Network Connection."""
 
-    def __init__(self, server: Server, peer: Peer, place: Place) -> None:
-        self._server = server
+    def __init__(self, context: ServerContext, handler: Handler, peer: Peer, place: Place, *, decoder: Decoder) -> None:
+        """Make a connection without a socket.
+
+        Args:
+            context: What the parts of the server share.
+            handler: Takes what comes.
+            peer: Who is at the other end.
+            place: What it holds among the connections of the server.
+            decoder: A new one.
+        """
+        self._context = context
+        self._handler = handler
         self.peer = peer
         """Who is at the other end."""
         self.place = place
@@ -71,7 +98,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """The client's session while the state is OPEN."""
         self.address = peer.address
         """The client's address, for the log."""
-        self._decoder = server.new_decoder()
+        self._decoder = decoder
         self._transport: asyncio.Transport
         self._answers: list[bytes] = []
         self._deadline: Deadline | None = None
@@ -92,35 +119,35 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket."""
         self._transport = cast("asyncio.Transport", transport)
-        config = self._server.config
+        config = self._context.config
         self._transport.set_write_buffer_limits(high=config.write_buffer_high_bytes, low=config.write_buffer_low_bytes)
-        self._server.admit(self)
-        passed_s = self._server.clock.monotonic() - self.place.since_s  # with a PROXY header or TLS
-        self._deadline = self._server.after(config.connect_timeout_s - passed_s, self._connect_timed_out)
+        self._handler.admit(self)
+        passed_s = self._context.clock.monotonic() - self.place.since_s  # with a PROXY header or TLS
+        self._deadline = self._context.timer.after(config.connect_timeout_s - passed_s, self._connect_timed_out)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the socket."""
         if self.state is ConnectionState.CONNECTING:  # the client left
-            self._server.counters.connections_refused += 1
+            self._context.counters.connections_refused += 1
         self._end()
         self.state = ConnectionState.CLOSING
         self._cancel_deadline()
-        self._server.forget(self)
+        self._handler.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Give the buffer to read into, which all connections share: it is emptied before the next read."""
-        return self._server.read_buffer
+        return self._context.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what was read."""
-        self.receive(self._server.read_buffer[:nbytes])
+        self.receive(self._context.read_buffer[:nbytes])
 
     def receive(self, data: bytes | memoryview) -> None:
         """Take a piece of the stream of packets; a transport may still have one when the end has begun."""
         if self.is_closing():
             return
-        self._last_received_s = self._server.clock.monotonic()
-        self._server.counters.received_bytes += len(data)
+        self._last_received_s = self._context.clock.monotonic()
+        self._context.counters.received_bytes += len(data)
         if self._held and self._decoder.fault is not None:
             return
         data = bytes(data)
@@ -163,6 +190,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Send `data` behind the other answers; see `send_answers`."""
         self._answers.append(data)
 
+    def answer_publishes(self, session: Session) -> None:
+        """Answer the PUBLISHs that can be answered now; close where only that can say that one is refused."""
+        acks, must_close = session.receiving.take_acks()
+        self.answer(acks)
+        if must_close:
+            self._context.logger.warning("publish_refused_by_closing", address=self.address)
+            self.close()
+
     # What the server does with it.
 
     def is_closing(self) -> bool:
@@ -192,8 +227,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Answer CONNECT with a failing CONNACK, where the client understands one, and close."""
         version = self._decoder.version
         self._answers.append(encode_refusal(reason_code, version=version, fault=fault, properties=properties))
-        self._server.counters.connections_refused += 1
-        self._server.counters.end(reason_code)
+        self._context.counters.connections_refused += 1
+        self._context.counters.end(reason_code)
         self.close()
 
     def disconnect(self, reason_code: ReasonCode, *, properties: Properties = NO_PROPERTIES) -> None:
@@ -208,13 +243,13 @@ class ClientConnection(asyncio.BufferedProtocol):
             if self.session is not None and not self.session.wire.takes(len(farewell)):  # [MQTT-3.1.2-24]
                 farewell = encode(Disconnect(reason_code), version=5)
             self._answers.append(farewell)
-        self._server.counters.end(reason_code)
+        self._context.counters.end(reason_code)
         self.close()
 
     def send_acks(self) -> None:
         """Send the answers to PUBLISHs that can be given now."""
         if self.session is not None:
-            self._server.serving.send_acks(self, self.session)
+            self.answer_publishes(self.session)
             self.send_answers()
 
     def credentials(self, packet: Connect, *, client_id: str) -> Credentials:
@@ -252,7 +287,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._give_up = None
         if self.is_closing():
             return
-        self._last_received_s = self._server.clock.monotonic()
+        self._last_received_s = self._context.clock.monotonic()
         kept, self._kept = self._kept, []
         self._receive_items(kept)
         if not self.is_closing():
@@ -261,11 +296,11 @@ class ClientConnection(asyncio.BufferedProtocol):
     def end(self, fault: str) -> None:
         """Close, because the transport cannot go on, for the `fault` of the client if there is any."""
         if fault:
-            self._server.counters.protocol_errors += 1
-            self._server.counters.entry_faults[EntryFault.WEBSOCKET] += 1
-            self._server.logger.warning("client_broke_transport", detail=fault, address=self.address)
+            self._context.counters.protocol_errors += 1
+            self._context.counters.entry_faults[EntryFault.WEBSOCKET] += 1
+            self._context.logger.warning("client_broke_transport", detail=fault, address=self.address)
         if self.state is ConnectionState.CONNECTING:
-            self._server.counters.connections_refused += 1
+            self._context.counters.connections_refused += 1
         self.close()
 
     def abort(self) -> None:
@@ -277,9 +312,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         session = self.session
         if session is None or not self._can_write():
             return False
-        data = session.take(now_ns=self._server.clock.now_ns(), messages_max=PIECE_MESSAGES, bytes_max=PIECE_BYTES)
+        data = session.take(now_ns=self._context.clock.now_ns(), messages_max=PIECE_MESSAGES, bytes_max=PIECE_BYTES)
         if data:
-            self._server.counters.sent_bytes += len(data)
+            self._context.counters.sent_bytes += len(data)
             self._write(data)
         return self._can_write() and session.sending.pending and not session.sending.blocked
 
@@ -315,29 +350,29 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _receive(self, item: Item) -> None:
         if self.session is not None:
-            self._server.serving.receive(self, self.session, item)
+            self._handler.receive(self, self.session, item)
             return
         assert isinstance(item, Connect), "the decoder lets nothing else come first"
-        self._server.open_session(self, item)
+        self._handler.open_session(self, item)
 
     # Time.
 
     def _connect_timed_out(self) -> None:
-        self._server.counters.connections_refused += 1
-        self._server.counters.limits[Limit.CONNECT_TIMEOUT] += 1
-        self._server.logger.debug("connect_timed_out", address=self.address)
+        self._context.counters.connections_refused += 1
+        self._context.counters.limits[Limit.CONNECT_TIMEOUT] += 1
+        self._context.logger.debug("connect_timed_out", address=self.address)
         self.close()
 
     def _expect_life(self, seconds: float) -> None:
-        self._deadline = self._server.after(seconds, self._check_life)
+        self._deadline = self._context.timer.after(seconds, self._check_life)
 
     def _check_life(self) -> None:
         allowed_s = self._keep_alive_s * _KEEP_ALIVE_FACTOR
-        left_s = self._last_received_s + allowed_s - self._server.clock.monotonic()
+        left_s = self._last_received_s + allowed_s - self._context.clock.monotonic()
         if left_s > 0 or self._held:  # what the client sends meanwhile is not seen
             self._expect_life(left_s if left_s > 0 else allowed_s)
             return
-        self._server.counters.keep_alive_timeouts += 1
+        self._context.counters.keep_alive_timeouts += 1
         self.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT)
 
     # Writing and closing.
@@ -357,7 +392,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def pump_later(self) -> None:
         """Send what waits for the session in its turn, if the client reads."""
         if self._writable and self.session is not None and self.session.sending.pending:
-            self._server.pacer.schedule(self)
+            self._context.pacer.schedule(self)
 
     def send_answers(self) -> None:
         """Write the answers that there are; a client that reads none of them is not read from until it does."""
@@ -367,17 +402,17 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._answers.clear()
         if not data:
             return
-        self._server.counters.sent_bytes += len(data)
+        self._context.counters.sent_bytes += len(data)
         self._write(data)
-        limit = self._server.config.write_buffer_high_bytes * _REPLIES_FACTOR
+        limit = self._context.config.write_buffer_high_bytes * _REPLIES_FACTOR
         if self._reading and not self._writable and self._transport.get_write_buffer_size() > limit:
             self._reading = False
             self._transport.pause_reading()
 
     def fail(self, fault: ProtocolError) -> None:
         """End the connection because the client broke MQTT [MQTT-4.13.1-1]."""
-        self._server.counters.protocol_errors += 1
-        self._server.logger.warning(
+        self._context.counters.protocol_errors += 1
+        self._context.logger.warning(
             "client_broke_protocol", reason=fault.reason_code.text, detail=fault.detail, address=self.address
         )
         if self.state is ConnectionState.CONNECTING:
@@ -392,7 +427,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.state = ConnectionState.CLOSING
         self._cancel_deadline()
         self._transport.close()
-        self._deadline = self._server.after(LINGER_S, self.abort)
+        self._deadline = self._context.timer.after(LINGER_S, self.abort)
 
     def _cancel_deadline(self) -> None:
         if self._deadline is not None:
@@ -404,5 +439,5 @@ class ClientConnection(asyncio.BufferedProtocol):
             give_up()
         session, self.session = self.session, None
         if session is not None:
-            self._server.pacer.discard(self)
-            self._server.lives.leave(session)
+            self._context.pacer.discard(self)
+            self._handler.leave_session(session)

@@ -15,12 +15,11 @@ from typing import Final
 
 from fanout.copy_mark import mark
 from fanout.replica.update import Update
-from fanout.server.audiences import Audience, AudienceIndex, Encoding, Write
+from fanout.server.audiences import AudienceIndex, Encoding
 from fanout.server.counters import Counters, DropReason
 from fanout.server.message_queue import Batch
-from fanout.server.sessions import Session
 from fanout.server.shared_log import packet_ids
-from fanout.server.shared_subscriptions import ShareGroup
+from fanout.server.subscribers import Audience, Collected, ShareGroup, Subscriber, Write
 from fanout.server.wire import (
     HEADERS,
     SHORT_MAX,
@@ -42,24 +41,6 @@ members share."""
 _UPDATE_BYTES = 32  # what an update counts towards a slice beside its payload and properties
 
 
-class Collected:
-    """What one slice brings to one audience, while it is collected."""
-
-    __slots__ = ("encodes", "expiring", "frames", "keeps", "levels", "messages")
-
-    def __init__(self, audience: Audience) -> None:
-        self.frames: list[Frame] = []
-        self.messages: list[Message] = []
-        self.encodes = bool(audience.direct)
-        """Whether somebody is written to at once."""
-        self.keeps = bool(audience.held) or audience.qos_max > 0
-        """Whether messages must be remembered: for a queue, or until they are acknowledged."""
-        self.levels = 0
-        """Which of QoS 1 and 2 the messages have: the sum of both when both occur."""
-        self.expiring = False
-        """Whether a message has a Message Expiry Interval."""
-
-
 class Dispatcher:
     """Delivers batches of updates to sessions."""
 
@@ -67,7 +48,7 @@ class Dispatcher:
         self._index = index
         self._counters = counters
 
-    def dispatch(self, updates: list[Update], *, now_ns: int, origin: Session | None = None) -> int:
+    def dispatch(self, updates: list[Update], *, now_ns: int, origin: Subscriber | None = None) -> int:
         """Deliver `updates`, in order, to every session with a matching subscription.
 
         Args:
@@ -89,7 +70,7 @@ class Dispatcher:
         if apart is not None and not apart.no_local:
             apart = None
         touched: list[Audience] = []
-        alone: dict[Session, list[Message]] = {}
+        alone: dict[Subscriber, list[Message]] = {}
         weight = 0
         handed = 0
         for update in updates:
@@ -158,7 +139,7 @@ class Dispatcher:
             values: As the store holds them now.
             now_ns: Unix time in nanoseconds.
         """
-        alone: dict[Session, list[Message]] = {}
+        alone: dict[Subscriber, list[Message]] = {}
         for value in values:
             routes, _ = self._index.routes(value[0])
             for audience, encoding, _ in routes:
@@ -170,15 +151,15 @@ class Dispatcher:
 
     def redeliver(self, messages: list[tuple[ShareGroup, Update]], *, now_ns: int) -> None:
         """Deliver what a member of a shared subscription did not get, to members of groups that have some."""
-        alone: dict[Session, list[Message]] = {}
+        alone: dict[Subscriber, list[Message]] = {}
         for group, update in messages:
             self._give_to_group(group, update, alone)
         self._flush([], alone, now_ns, None)
 
-    def _give_to_group(self, group: ShareGroup, update: Update, alone: dict[Session, list[Message]]) -> None:
+    def _give_to_group(self, group: ShareGroup, update: Update, alone: dict[Subscriber, list[Message]]) -> None:
         session, options = group.take_turn()
         message = SharedMessage(_own_message(update, self._index.encoding(session.wire, [options])))
-        message.group = group
+        message.share = group.key
         alone.setdefault(session, []).append(message)
 
     def _encode(self, message: Message, wire: WireVariant, now_ns: int) -> Frame:
@@ -190,9 +171,9 @@ class Dispatcher:
     def _flush(
         self,
         touched: list[Audience],
-        alone: dict[Session, list[Message]],
+        alone: dict[Subscriber, list[Message]],
         now_ns: int,
-        apart: Session | None,
+        apart: Subscriber | None,
     ) -> int:
         """Write or queue what was collected; `apart` gets nothing from its audience."""
         handed = 0
@@ -242,7 +223,7 @@ class Dispatcher:
             counters.deliveries += handed
         elif batch is not None and frames is not None:
             for session in held:
-                session.sending.follower.leave()  # before the log takes what they do not get now
+                session.follower.leave()  # before the log takes what they do not get now
             handed = self._deliver_in_step(audience, batch, frames, levels=collected.levels, now_ns=now_ns)
         if batch is not None:
             for session in held:
@@ -265,15 +246,15 @@ class Dispatcher:
         count = len(shared)
         if levels != log.qos:
             for session in direct:
-                session.sending.follower.leave()
+                session.follower.leave()
             log.qos = levels if levels in {1, 2} else log.qos
         if not log.followers and direct:
-            log.begin_behind(next(iter(direct)).sending.outbound.last_packet_id)
+            log.begin_behind(next(iter(direct)).follower.last_packet_id)
         stop, floor = log.end + count, log.floor
         writes: list[Write] = []
-        others: list[tuple[Session, Write]] = []
+        others: list[tuple[Subscriber, Write]] = []
         for session, write in direct.items():
-            follower = session.sending.follower
+            follower = session.follower
             if (follower.limit >= stop and follower.completed >= floor) or (
                 levels == log.qos and follower.log is None and follower.join(log, count)
             ):
@@ -299,7 +280,7 @@ class Dispatcher:
 
 def _oldest(audience: Audience) -> int:
     """Return the lowest position that a member in step has in flight."""
-    followers = (session.sending.follower for session in audience.direct)
+    followers = (session.follower for session in audience.direct)
     return min(follower.completed for follower in followers if follower.log is not None)
 
 

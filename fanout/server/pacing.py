@@ -7,8 +7,9 @@ pieces: a few milliseconds for all of them together, then whatever else the even
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final, Protocol
+
+from fanout.server.collaborators import Clock
 
 __all__ = ["Paced", "Pacer"]
 
@@ -27,9 +28,9 @@ class Paced(Protocol):
 class Pacer:
     """Gives connections turns, one piece each."""
 
-    def __init__(self, *, loop: asyncio.AbstractEventLoop, monotonic: Callable[[], float]) -> None:
-        self._loop = loop
-        self._monotonic = monotonic
+    def __init__(self, clock: Clock) -> None:
+        """Make a pacer with a clock; it is used inside the event loop only."""
+        self._clock = clock
         self._waiting: dict[Paced, None] = {}  # in order of turn
         self._handle: asyncio.Handle | None = None
 
@@ -37,7 +38,7 @@ class Pacer:
         """Give `paced` a turn; does nothing when it waits for one already."""
         self._waiting[paced] = None
         if self._handle is None:
-            self._handle = self._loop.call_soon(self._run)
+            self._handle = asyncio.get_running_loop().call_soon(self._run)
 
     def discard(self, paced: Paced) -> None:
         """Take back the turn of `paced`, if it waits for one."""
@@ -51,7 +52,7 @@ class Pacer:
 
     def _run(self) -> None:
         self._handle = None
-        until_s = self._monotonic() + PIECE_S
+        until_s = self._clock.monotonic() + PIECE_S
         for _ in range(_TURNS_MAX):
             if not self._waiting:
                 return
@@ -59,7 +60,7 @@ class Pacer:
             del self._waiting[paced]
             if paced.pump():
                 self._waiting[paced] = None
-            if self._monotonic() >= until_s:
+            if self._clock.monotonic() >= until_s:
                 break
         if self._waiting and self._handle is None:
-            self._handle = self._loop.call_soon(self._run)
+            self._handle = asyncio.get_running_loop().call_soon(self._run)

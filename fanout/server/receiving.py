@@ -10,25 +10,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Protocol
 
 from fanout.errors import ProtocolError
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.packets import PacketType, encode_acks, encode_unknown
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.server.collaborators import Verdict
 
-__all__ = ["Receiving", "Verdict"]
-
-
-class Verdict(Protocol):
-    """A Reason Code that comes later; `asyncio.Future` is one."""
-
-    def done(self) -> bool:
-        """Return whether it has come."""
-
-    def result(self) -> ReasonCode:
-        """Return it."""
+__all__ = ["Receiving"]
 
 
 class _Open:

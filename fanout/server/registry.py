@@ -19,14 +19,15 @@ from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.mqtt.topics import parse_shared
 from fanout.replica.update import Update
-from fanout.server.audiences import AudienceIndex, SubscriptionOptions
+from fanout.server.audiences import AudienceIndex
 from fanout.server.collaborators import RetainedStore
 from fanout.server.counters import Counters, DropReason, Limit, Load
 from fanout.server.message_queue import MessageQueue
 from fanout.server.retained_delivery import RetainedDelivery
 from fanout.server.retained_pieces import RetainedPieces
-from fanout.server.sessions import Session, SessionState
-from fanout.server.shared_subscriptions import SharedSubscriptions, ShareGroup
+from fanout.server.sessions import Session
+from fanout.server.shared_subscriptions import SharedSubscriptions
+from fanout.server.subscribers import SessionState, ShareGroup, SubscriptionOptions
 from fanout.server.wire import SharedMessage, WireVariant
 
 __all__ = ["SessionRegistry"]
@@ -118,11 +119,11 @@ class SessionRegistry:
         """
         shared: list[tuple[ShareGroup, Update]] = []
         if session.shared:
-            groups = set(session.shared.values())
+            groups = session.shared
             shared = [
-                (message.group, message[0])
+                (groups[message.share], message[0])
                 for message in session.sending.undelivered()
-                if isinstance(message, SharedMessage) and message.group in groups
+                if isinstance(message, SharedMessage) and message.share in groups
             ]
         del self._sessions[session.client_id]
         self.overflowed.pop(session, None)

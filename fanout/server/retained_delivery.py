@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from fanout.manifest import MANIFEST_TOPIC, Manifest, ManifestSum
 from fanout.mqtt.publish import encode_publish
 from fanout.replica.update import Update
-from fanout.server.audiences import SubscriptionOptions
 from fanout.server.collaborators import RetainedStore
 from fanout.server.message_queue import Batch
 from fanout.server.retained_pieces import RetainedPieces
+from fanout.server.subscribers import SubscriptionOptions
 from fanout.server.wire import Message, WireVariant
 
 __all__ = ["RetainedDelivery"]

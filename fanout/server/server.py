@@ -18,13 +18,14 @@ from typing import Final
 
 from fanout.access.gate import Gate
 from fanout.config import ServerConfig
-from fanout.mqtt.decoder import CONNECT_BYTES_MAX, Decoder
+from fanout.mqtt.decoder import CONNECT_BYTES_MAX, Decoder, Item
 from fanout.mqtt.packets import Connect
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
 from fanout.server.admission import Admission
 from fanout.server.collaborators import Clock, Ingress, Logger, RetainedStore
 from fanout.server.connection import ClientConnection
+from fanout.server.context import ServerContext
 from fanout.server.counters import Counters, EntryFault, Limit, ServerStats
 from fanout.server.deadlines import Deadline
 from fanout.server.dispatch import Dispatcher
@@ -37,7 +38,8 @@ from fanout.server.places import Place, Places
 from fanout.server.registry import SessionRegistry
 from fanout.server.serving import Serving
 from fanout.server.session_lives import SessionLives
-from fanout.server.sessions import SessionState
+from fanout.server.sessions import Session
+from fanout.server.subscribers import SessionState
 from fanout.server.timer import Timer
 from fanout.server.websocket import WebSocket
 from fanout.stamp import StampCount
@@ -89,63 +91,52 @@ class Server:
             retain_available: Whether clients may publish retained messages.
             stamps: The count of all that is served here, which links of other nodes are told; None when there is none.
         """
+        self.context = context = ServerContext(
+            config=config,
+            clock=clock,
+            counters=Counters(),
+            logger=logger,
+            timer=Timer(clock),
+            pacer=Pacer(clock),
+            read_buffer=memoryview(bytearray(_READ_BYTES)),
+        )
+        """What its parts share."""
         self.config = config
         """Addresses and limits."""
-        self.clock = clock
-        """Gives the time."""
         self.logger = logger
         """Takes log lines."""
-        self.ingress = ingress
-        """Takes what clients publish."""
-        self.subscribed = subscribed
-        """Told of Topic Filters that were granted."""
-        self.retain_available = retain_available
-        """Whether clients may publish retained messages."""
-        self.counters = Counters()
+        self.counters = counters = context.counters
         """What is counted."""
-        self.registry = SessionRegistry(config=config, store=store, counters=self.counters)
+        self.registry = SessionRegistry(config=config, store=store, counters=counters)
         """The sessions."""
-        self.admission = Admission(
-            gate,
-            subscriptions_max=config.subscriptions_max,
-            ingress=ingress,
-            clock=clock,
-            counters=self.counters,
-            logger=logger,
-        )
-        """Asks the gate."""
-        self.read_buffer = memoryview(bytearray(_READ_BYTES))
-        """What every connection reads into."""
-        self.pacer: Pacer
-        """Gives turns to connections with much to send; there from `start` on."""
+        self._clock = clock
         self._doorman = doorman
         self._node_id = node_id
         self._stamps = stamps
+        self._retain_available = retain_available
         self._known_topics = known_topics
         self._assign_client_id = assign_client_id
-        self._dispatcher = Dispatcher(self.registry.index, counters=self.counters)
-        self._places = Places(config, counters=self.counters, now_s=clock.monotonic())
+        self._dispatcher = Dispatcher(self.registry.index, counters=counters)
+        self._places = Places(config, counters=counters, now_s=clock.monotonic())
         self._connections: dict[ClientConnection, None] = {}
-        self._timer = Timer(clock)
         self._loop: asyncio.AbstractEventLoop
         self._listeners = Listeners()
-        self._publishers_held = False
-        self._waiting_publishers: dict[ClientConnection, None] = {}
         self._all_gone = asyncio.Event()
+        self._admission = admission = Admission(context, gate=gate, ingress=ingress)
         self.lives = SessionLives(
-            config,
-            registry=self.registry,
-            admission=self.admission,
-            dispatcher=self._dispatcher,
-            gate=gate,
-            timer=self._timer,
-            clock=clock,
-            counters=self.counters,
-            logger=logger,
+            context, registry=self.registry, admission=admission, dispatcher=self._dispatcher, gate=gate
         )
         """Begins and ends sessions."""
-        self.serving = Serving(self)
-        """Serves the clients that are let in."""
+        self._serving = Serving(
+            context,
+            registry=self.registry,
+            admission=admission,
+            lives=self.lives,
+            subscribed=subscribed,
+            retain_available=retain_available,
+        )
+        self.receive: Callable[[ClientConnection, Session, Item], None] = self._serving.receive
+        """Takes the packets of clients that are let in; without a call between, since it is on the way of each read."""
 
     async def start(self, sockets: Sequence[Sequence[socket.socket]] | None = None) -> None:
         """Open the listeners.
@@ -157,7 +148,6 @@ class Server:
             ListenError: An address cannot be bound, or a certificate cannot be used; no listener is open then.
         """
         self._loop = asyncio.get_running_loop()
-        self.pacer = Pacer(loop=self._loop, monotonic=self.clock.monotonic)
         if sockets is None:
             await self._listeners.open(self.config.listeners, self)
         else:
@@ -191,9 +181,9 @@ class Server:
             for connection in list(self._connections):
                 connection.abort()
             await self._wait_all_gone()
-        await self.admission.close()
-        self.pacer.close()
-        self._timer.close()
+        await self._admission.close()
+        self.context.pacer.close()
+        self.context.timer.close()
 
     @property
     def addresses(self) -> list[str]:
@@ -238,7 +228,7 @@ class Server:
             How many messages were handed to sessions or queued for them, counting each session.
         """
         session = self.registry.get(origin) if origin is not None else None
-        handed = self._dispatcher.dispatch(updates, now_ns=self.clock.now_ns(), origin=session)
+        handed = self._dispatcher.dispatch(updates, now_ns=self._clock.now_ns(), origin=session)
         if self.registry.overflowed:
             self.lives.end_overflowed()
         return handed
@@ -249,7 +239,7 @@ class Server:
         Args:
             values: As the store holds them now.
         """
-        self._dispatcher.correct(values, now_ns=self.clock.now_ns())
+        self._dispatcher.correct(values, now_ns=self._clock.now_ns())
         if self.registry.overflowed:
             self.lives.end_overflowed()
 
@@ -274,9 +264,13 @@ class Server:
         """Disconnect clients that have a subscription of a kind, and return how many; see `SessionLives.send_away`."""
         return await self.lives.send_away(concerns)
 
+    def hold_publishers(self, held: bool) -> None:
+        """Let clients that publish wait; see `Serving.hold_publishers`."""
+        self._serving.hold_publishers(held)
+
     def run_due(self) -> None:
         """Do what is due by the clock; for tests that set it."""
-        self._timer.run_due()
+        self.context.timer.run_due()
 
     # For connections.
 
@@ -297,7 +291,7 @@ class Server:
         if self.lives.stopping:
             self.turn_away("stopping", address=address)
             return None
-        place = self._places.take(host, now_s=self.clock.monotonic())
+        place = self._places.take(host, now_s=self._clock.monotonic())
         if isinstance(place, Limit):
             self.turn_away(place.value, address=address)
             return None
@@ -339,16 +333,20 @@ class Server:
         if self._doorman is not None:
             connection = self._doorman.meet(peer, place, websocket=websocket)
         else:
-            connection = ClientConnection(self, peer, place)
+            connection = self.new_connection(peer, place)
         if not websocket:
             return connection
         return WebSocket(
             connection,
-            read_buffer=self.read_buffer,
+            read_buffer=self.context.read_buffer,
             packet_bytes_max=self.config.packet_bytes_max,
             connect_bytes_max=min(self.config.packet_bytes_max, CONNECT_BYTES_MAX),
             origins=self.config.websocket_origins,
         )
+
+    def new_connection(self, peer: Peer, place: Place) -> ClientConnection:
+        """Make a connection that speaks MQTT."""
+        return ClientConnection(self.context, self, peer, place, decoder=self.new_decoder())
 
     def admit(self, connection: ClientConnection) -> None:
         """Note a new connection."""
@@ -357,7 +355,7 @@ class Server:
     def forget(self, connection: ClientConnection) -> None:
         """Note that a connection is gone."""
         del self._connections[connection]
-        self._waiting_publishers.pop(connection, None)
+        self._serving.forget(connection)
         self._places.give_back(connection.place)
         if not self._connections:
             self._all_gone.set()
@@ -375,7 +373,7 @@ class Server:
 
     def after(self, seconds: float, action: Callable[[], None]) -> Deadline:
         """Do `action` in `seconds`, by the server's clock."""
-        return self._timer.after(seconds, action)
+        return self.context.timer.after(seconds, action)
 
     def open_session(self, connection: ClientConnection, packet: Connect) -> None:
         """Carry out a CONNECT: accept or refuse, take over, resume or begin the session."""
@@ -388,27 +386,17 @@ class Server:
             config=self.config,
             node_id=self._node_id,
             assign_client_id=self._assign_client_id,
-            retain_available=self.retain_available,
+            retain_available=self._retain_available,
             stamps=self._stamps,
         )
         if isinstance(terms, ReasonCode):
             connection.refuse(terms)
             return
-        self.admission.connect(connection, packet, terms, then=partial(self.lives.let_in, connection, terms))
+        self._admission.connect(connection, packet, terms, then=partial(self.lives.let_in, connection, terms))
 
-    def hold_publishers(self, held: bool) -> None:
-        """Let clients that publish wait, each from its next messages on, until called with False."""
-        self._publishers_held = held
-        if not held:
-            waiting, self._waiting_publishers = self._waiting_publishers, {}
-            for connection in waiting:
-                connection.release()
-
-    def hold_if_publishers_are(self, connection: ClientConnection) -> None:
-        """Let a client that has published wait, when all are to."""
-        if self._publishers_held and not connection.is_held:
-            connection.hold()
-            self._waiting_publishers[connection] = None
+    def leave_session(self, session: Session) -> None:
+        """Carry out the end of a session's connection; see `SessionLives.leave`."""
+        self.lives.leave(session)
 
     # Its own.
 

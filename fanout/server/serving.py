@@ -6,25 +6,27 @@ connection's business, nor decide about sessions or messages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from fanout.errors import ProtocolError
 from fanout.mqtt.decoder import AckRun, Item, PublishRow, PublishRun
 from fanout.mqtt.packets import Disconnect, Pingreq, Suback, Subscribe, Unsuback, Unsubscribe, encode
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.server.admission import Admission
 from fanout.server.audiences import NO_ROUTES
 from fanout.server.collaborators import PublishVerdict
+from fanout.server.connection import ClientConnection
+from fanout.server.context import ServerContext
 from fanout.server.counters import DropReason
 from fanout.server.payload_format import breaks_payload_format
+from fanout.server.registry import SessionRegistry
 from fanout.server.sending import PINGRESP
+from fanout.server.session_lives import SessionLives
 from fanout.server.sessions import Session
 
 if TYPE_CHECKING:
     import asyncio
-
-    from fanout.server.connection import ClientConnection
-    from fanout.server.server import Server
 
 __all__ = ["Serving"]
 
@@ -32,8 +34,35 @@ __all__ = ["Serving"]
 class Serving:
     """Serves the clients of one server."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(
+        self,
+        context: ServerContext,
+        *,
+        registry: SessionRegistry,
+        admission: Admission,
+        lives: SessionLives,
+        subscribed: Callable[[Sequence[bytes]], None] | None,
+        retain_available: bool,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            context: What the parts of the server share.
+            registry: Carries out SUBSCRIBE and UNSUBSCRIBE.
+            admission: Says what may be subscribed to, and hands over what may be published.
+            lives: Knows the connections of sessions.
+            subscribed: Told of the Topic Filters of each SUBSCRIBE that were granted, `$share` forms left out.
+            retain_available: Whether clients may publish retained messages.
+        """
+        self._config = context.config
+        self._counters = context.counters
+        self._registry = registry
+        self._admission = admission
+        self._lives = lives
+        self._subscribed = subscribed
+        self._retain_available = retain_available
+        self._publishers_held = False
+        self._waiting_publishers: dict[ClientConnection, None] = {}
 
     def receive(self, connection: ClientConnection, session: Session, item: Item) -> None:
         """Take a packet, or a run of them, of the client with `session`."""
@@ -51,13 +80,25 @@ class Serving:
                     self._receive_subscribe(connection, session, item)
             case Unsubscribe():
                 if self._may_answer(connection, session, Unsuback(1, (0,) * len(item.topic_filters))):
-                    unsuback = self._server.registry.unsubscribe(session, item)
+                    unsuback = self._registry.unsubscribe(session, item)
                     connection.answer(encode(unsuback, version=session.wire.version))
                     connection.pump_later()
             case Disconnect():
                 self._receive_disconnect(connection, session, item)
             case _:  # AUTH, without an Authentication Method in CONNECT [MQTT-4.12.0-7]
                 connection.fail(_protocol_error("AUTH without an Authentication Method"))
+
+    def hold_publishers(self, held: bool) -> None:
+        """Let clients that publish wait, each from its next messages on, until called with False."""
+        self._publishers_held = held
+        if not held:
+            waiting, self._waiting_publishers = self._waiting_publishers, {}
+            for connection in waiting:
+                connection.release()
+
+    def forget(self, connection: ClientConnection) -> None:
+        """Note that a connection is gone, and waits for nothing."""
+        self._waiting_publishers.pop(connection, None)
 
     @staticmethod
     def _may_answer(connection: ClientConnection, session: Session, answer: Suback | Unsuback) -> bool:
@@ -72,34 +113,33 @@ class Serving:
 
     def _receive_subscribe(self, connection: ClientConnection, session: Session, packet: Subscribe) -> None:
         def decided(refused: Mapping[int, ReasonCode]) -> None:
-            suback = self._server.registry.subscribe(session, packet, bridge=connection.bridge, refused=refused)
+            suback = self._registry.subscribe(session, packet, bridge=connection.bridge, refused=refused)
             connection.answer(encode(suback, version=session.wire.version))
             connection.pump_later()
-            if self._server.subscribed is not None:
+            if self._subscribed is not None:
                 answered = zip(packet.subscriptions, suback.reason_codes, strict=True)
                 filters = [subscription.topic_filter for subscription, code in answered if code < 0x80]
-                self._server.subscribed([each for each in filters if not each.startswith(b"$share/")])
+                self._subscribed([each for each in filters if not each.startswith(b"$share/")])
 
-        self._server.admission.subscribe(connection, session, packet, then=decided)
+        self._admission.subscribe(connection, session, packet, then=decided)
 
     def _receive_publishes(self, connection: ClientConnection, session: Session, run: PublishRun) -> None:
-        server = self._server
-        server.counters.received += len(run.rows)
+        self._counters.received += len(run.rows)
         connection.send_answers()  # what was asked before is answered before anything that this run sets off
         receiving = session.receiving
         fresh, fault = receiving.accept(
             run.rows,
-            qos_max=server.config.qos_max,
-            receive_maximum=server.config.receive_maximum,
-            retain_available=server.retain_available,
+            qos_max=self._config.qos_max,
+            receive_maximum=self._config.receive_maximum,
+            retain_available=self._retain_available,
         )
         if fresh:
             verdicts = self._publish(connection, session, fresh)
             refused = sum(1 for verdict in verdicts if isinstance(verdict, int) and verdict >= 0x80)
-            server.counters.dropped[DropReason.REFUSED] += refused
+            self._counters.dropped[DropReason.REFUSED] += refused
             for verdict in receiving.note_verdicts(fresh, verdicts):
                 cast("asyncio.Future[ReasonCode]", verdict).add_done_callback(lambda _: self._verdict_came(session))
-        self.send_acks(connection, session)
+        connection.answer_publishes(session)
         if fault is not None and not connection.is_closing():
             connection.fail(fault)
 
@@ -112,37 +152,31 @@ class Serving:
         bad = {index for index, row in enumerate(rows) if row[4] and breaks_payload_format(row)}
         if bad:
             good = [row for index, row in enumerate(rows) if index not in bad]
-            taken = iter(self._server.admission.publish(session, good, connection=connection) if good else ())
+            taken = iter(self._admission.publish(session, good, connection=connection) if good else ())
             invalid = ReasonCode.PAYLOAD_FORMAT_INVALID
             verdicts = [invalid if index in bad else next(taken) for index in range(len(rows))]
         else:
-            verdicts = list(self._server.admission.publish(session, rows, connection=connection))
+            verdicts = list(self._admission.publish(session, rows, connection=connection))
         if session.wire.version == 5:
-            routes, success = self._server.registry.index.routes, ReasonCode.SUCCESS
+            routes, success = self._registry.index.routes, ReasonCode.SUCCESS
             for index, row in enumerate(rows):
                 if row[2] & 0x06 and verdicts[index] is success and routes(row[0]) is NO_ROUTES:
                     verdicts[index] = ReasonCode.NO_MATCHING_SUBSCRIBERS
-        self._server.hold_if_publishers_are(connection)
+        if self._publishers_held and not connection.is_held:
+            connection.hold()
+            self._waiting_publishers[connection] = None
         return verdicts
-
-    def send_acks(self, connection: ClientConnection, session: Session) -> None:
-        """Answer the PUBLISHs that can be answered now; close where only that can say that one is refused."""
-        acks, must_close = session.receiving.take_acks()
-        connection.answer(acks)
-        if must_close:
-            self._server.logger.warning("publish_refused_by_closing", address=connection.address)
-            connection.close()
 
     def _verdict_came(self, session: Session) -> None:
         """Note that a verdict on a message of `session` came later; its connection may be another one by now."""
-        connection = self._server.lives.connection_of.get(session)
+        connection = self._lives.connection_of.get(session)
         if connection is not None:
             connection.send_acks()
 
     def _receive_disconnect(self, connection: ClientConnection, session: Session, packet: Disconnect) -> None:
         expiry_s = packet.properties.session_expiry_interval
         if expiry_s is not None:
-            limit_s = self._server.config.session_expiry_max_s
+            limit_s = self._config.session_expiry_max_s
             if expiry_s and limit_s and not session.expiry_s:  # section 3.14.2.2.2
                 connection.fail(_protocol_error("Session Expiry Interval was 0 in CONNECT"))
                 return

@@ -10,27 +10,23 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fanout.access.authorization import Access
 from fanout.access.gate import Gate
-from fanout.config import ServerConfig
 from fanout.mqtt.packets import Unsubscribe
 from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.admission import Admission, Claim, claim_of
-from fanout.server.collaborators import Clock, Logger
-from fanout.server.counters import Counters, DropReason, Limit
+from fanout.server.connection import ClientConnection
+from fanout.server.context import ServerContext
+from fanout.server.counters import DropReason, Limit
 from fanout.server.dispatch import Dispatcher
 from fanout.server.handshake import Terms
 from fanout.server.registry import SessionRegistry
 from fanout.server.sessions import Session
-from fanout.server.timer import Timer
 from fanout.server.wills import Will
 from fanout.server.wire import Message
-
-if TYPE_CHECKING:
-    from fanout.server.connection import ClientConnection
 
 __all__ = ["SessionLives"]
 
@@ -45,43 +41,35 @@ class SessionLives:
 
     def __init__(
         self,
-        config: ServerConfig,
+        context: ServerContext,
         *,
         registry: SessionRegistry,
         admission: Admission,
         dispatcher: Dispatcher,
         gate: Gate | None,
-        timer: Timer,
-        clock: Clock,
-        counters: Counters,
-        logger: Logger,
     ) -> None:
         """Prepare.
 
         Args:
-            config: The server's limits.
+            context: What the parts of the server share.
             registry: The sessions that there are.
             admission: Publishes Will Messages, as far as they may be.
             dispatcher: Delivers what a session that ended leaves to the others of a group.
             gate: Says who may still be there; None for everybody.
-            timer: Ends sessions and publishes Will Messages when they are due.
-            clock: Gives the time.
-            counters: What is counted.
-            logger: Takes log lines.
         """
         self.connection_of: dict[Session, ClientConnection] = {}
         """The connections that are open, by session."""
         self.stopping = False
         """Whether the server stops: then sessions do not end by it, and no Will Message is published."""
-        self._config = config
+        self._config = context.config
         self._registry = registry
         self._admission = admission
         self._dispatcher = dispatcher
         self._gate = gate
-        self._timer = timer
-        self._clock = clock
-        self._counters = counters
-        self._logger = logger
+        self._timer = context.timer
+        self._clock = context.clock
+        self._counters = context.counters
+        self._logger = context.logger
         self._ending_overflowed = False
         self._late_wills: deque[tuple[Session, Will]] = deque()
         """Will Messages of sessions that overflowed, which wait until no other session has."""

@@ -7,42 +7,23 @@ know sockets or clocks: the shell gives it the function that writes, and the tim
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
 from fanout.access.authorization import Access
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.packets import PacketType
-from fanout.server.audiences import Audience, SubscriptionOptions, Write
 from fanout.server.counters import Counters
 from fanout.server.deadlines import Deadline
 from fanout.server.message_queue import Batch, MessageQueue
 from fanout.server.receiving import Receiving
 from fanout.server.retained_delivery import RetainedDelivery
 from fanout.server.sending import Sending
+from fanout.server.subscribers import SessionState, Subscriber, Write
 from fanout.server.wills import Will
 from fanout.server.wire import WireVariant
 
-if TYPE_CHECKING:
-    from fanout.server.shared_subscriptions import ShareGroup
-
-__all__ = ["Session", "SessionState"]
+__all__ = ["Session"]
 
 
-class SessionState(enum.Enum):
-    """How messages reach a session."""
-
-    ABSENT = "absent"
-    """It has no Network Connection: QoS 1 and 2 are queued, QoS 0 is not for it."""
-    DIRECT = "direct"
-    """Nothing waits and its socket takes more: its audience writes to it."""
-    QUEUED = "queued"
-    """Something older is before them, or its socket is full: they wait, retained values at QoS 0 as the newest
-    of each topic."""
-
-
-class Session:
+class Session(Subscriber):
     """One client's session. `audience` and `subscriptions` are kept by `AudienceIndex`."""
 
     __slots__ = (
@@ -50,20 +31,12 @@ class Session:
         "_overflowed",
         "_paused",
         "access",
-        "audience",
-        "client_id",
         "expiry",
         "expiry_s",
-        "fingerprint",
         "receiving",
         "sending",
-        "shared",
-        "state",
-        "subscriptions",
         "will",
         "will_deadline",
-        "wire",
-        "write",
     )
 
     def __init__(
@@ -84,25 +57,11 @@ class Session:
             overflowed: Where it enters itself when it must end, because more waits than may.
             counters: What is counted.
         """
-        self.client_id = client_id
-        """Client Identifier."""
-        self.wire = wire
-        """The kind of receiver it was at its last Network Connection."""
+        sending = Sending(wire=wire, queue=queue, counters=counters)
+        super().__init__(client_id, wire=wire, follower=sending.follower)
         self.access: Access | None = None
         """Who its client is, and what it may read and write; None where everybody may do everything."""
-        self.subscriptions: Mapping[bytes, SubscriptionOptions] = {}
-        """Its subscriptions, but for shared ones; belongs to its audience."""
-        self.shared: dict[tuple[bytes, bytes], ShareGroup] = {}
-        """Its shared subscriptions: (ShareName, Topic Filter) to the group; kept by `SharedSubscriptions`."""
-        self.fingerprint = 0
-        """A hash over `subscriptions`, kept by `AudienceIndex`."""
-        self.audience: Audience | None = None
-        """The audience that it belongs to; None without subscriptions."""
-        self.state = SessionState.ABSENT
-        """How messages reach it."""
-        self.write: Write | None = None
-        """Writes to its Network Connection; None unless its state is DIRECT."""
-        self.sending = Sending(wire=wire, queue=queue, counters=counters)
+        self.sending = sending
         """The sender's side."""
         self.receiving = Receiving(version=wire.version)
         """The receiver's side."""
@@ -210,7 +169,7 @@ class Session:
 
     def acknowledge_read(self, data: bytes) -> tuple[int, bytes]:
         """Take the acknowledgements with which a read begins, if they are the expected ones; see `Follower`."""
-        return self.sending.follower.acknowledge_read(data)
+        return self.follower.acknowledge_read(data)
 
     def _settle(self) -> None:
         """Bring `state` up to date, hence the session's place in its audience and groups."""

@@ -150,6 +150,11 @@ class Follower:
         """How many messages of the log are in flight."""
         return self.log.end - self.completed if self.log is not None else 0
 
+    @property
+    def last_packet_id(self) -> int:
+        """The Packet Identifier that was sent last while it was served on its own; 0 for none."""
+        return self._outbound.last_packet_id
+
     def join(self, log: SharedLog, count: int) -> bool:
         """Follow `log`, if `count` more messages fit the window and their identifiers are not in use.
 

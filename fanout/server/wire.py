@@ -7,14 +7,11 @@ validated again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from fanout.mqtt.publish import encode_publish
 from fanout.replica.update import Update
 from fanout.stamp import encode_stamp
-
-if TYPE_CHECKING:
-    from fanout.server.shared_subscriptions import ShareGroup
 
 __all__ = [
     "HEADERS",
@@ -62,8 +59,8 @@ applied).
 class SharedMessage(tuple[Update, int, bool, tuple[int, ...]]):
     """A `Message` that came through a shared subscription."""
 
-    group: ShareGroup
-    """Whose it is; set once, when it is made."""
+    share: tuple[bytes, bytes]
+    """ShareName and Topic Filter of the shared subscription; set once, when it is made."""
 
 
 Frame: TypeAlias = bytes | tuple[bytes, bytes]

@@ -234,7 +234,7 @@ class _WorkerDoorway(Doorway):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection, for a limited time."""
         self._transport = cast("asyncio.Transport", transport)
-        passed_s = self._server.clock.monotonic() - self._place.since_s
+        passed_s = self._server.context.clock.monotonic() - self._place.since_s
         self._deadline = self._server.after(self._server.config.connect_timeout_s - passed_s, self._timed_out)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -243,11 +243,11 @@ class _WorkerDoorway(Doorway):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Give the buffer that all connections share."""
-        return self._server.read_buffer
+        return self._server.context.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what was read."""
-        self.receive(bytes(self._server.read_buffer[:nbytes]))
+        self.receive(bytes(self._server.context.read_buffer[:nbytes]))
 
     def receive(self, data: bytes) -> None:
         """Take a piece of the stream of packets: CONNECT tells where all of it goes."""
@@ -317,7 +317,7 @@ class _WorkerDoorway(Doorway):
 
 
 def _hand_on(server: Server, transport: asyncio.Transport, peer: Peer, place: Place, read: bytes) -> ClientConnection:
-    connection = ClientConnection(server, peer, place)
+    connection = server.new_connection(peer, place)
     transport.set_protocol(connection)
     connection.connection_made(transport)
     if read:

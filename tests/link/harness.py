@@ -16,8 +16,8 @@ from structlog.typing import EventDict, FilteringBoundLogger
 
 from fanout.config import Address, LinkConfig
 from fanout.link.keeping import ValueStore
-from fanout.link.kept_session import Resumption
 from fanout.link.link import Link
+from fanout.link.resumption import Resumption
 from fanout.link.states import LinkState
 from fanout.link.status import LinkStatus
 from fanout.replica.store import Replica

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from fanout.config import LinkConfig
-from fanout.link.audit import RETRY_S, AuditReport
+from fanout.link.audit import RETRY_S, LiveAudits
+from fanout.link.audit_report import AuditReport
 from fanout.link.events import Applied, AuditEnded, Failed, HeartbeatsLost, ResumedAtQos0, TearDown
 from fanout.link.states import LinkState
 from fanout.mqtt.packets import Connack, Pingresp, encode
@@ -327,6 +328,17 @@ def test_audits_are_periodic() -> None:
     never = live(make_config(audit_interval_s=0.0))
     never.wait(500)
     assert not never.of(AuditEnded)
+
+
+def test_nodes_of_a_pool_audit_at_different_times() -> None:
+    """By what differs between processes each has its own interval, at most a tenth more or less than the configured."""
+    due = []
+    for seed in range(1_700_000_000_000_000_000, 1_700_000_000_000_300_000, 100):  # clocks of some machines are coarse
+        audits = LiveAudits(make_config(audit_interval_s=1000.0), seed=seed)
+        audits.plan(0.0)
+        due.append(audits.due_s)
+    assert (min(due), max(due)) == pytest.approx((900.0, 1100.0))
+    assert len(set(due)) > 2000
 
 
 @pytest.mark.parametrize("packets", range(13))

@@ -8,8 +8,8 @@ import pytest
 
 from fanout.link.counting import CountState, RetainedCount
 from fanout.link.events import SelectorComplete
+from fanout.link.evidence import Evidence
 from fanout.link.outgoing import Outgoing
-from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
 from fanout.mqtt.packets import Pingresp
 from fanout.selection import Selector

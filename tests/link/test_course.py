@@ -7,10 +7,11 @@ import pytest
 from fanout.link.control import ControlChannel
 from fanout.link.counting import RetainedCount
 from fanout.link.course import Course
+from fanout.link.evidence import Order
 from fanout.link.intake import Intake
 from fanout.link.outgoing import Limits, Message, Outgoing
 from fanout.link.primary import Primary
-from fanout.link.rehearsal import SERVER_FENCE, Order
+from fanout.link.rehearsal import SERVER_FENCE
 from fanout.mqtt.delivery import Inbound
 from fanout.replica.store import Replica
 from fanout.replica.update import Stamp

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fanout.link.events import Applied, HeartbeatReturned, SessionSeen
+from fanout.link.evidence import Order
 from fanout.link.keeping import Keeping
-from fanout.link.kept_session import KeptSession, find_resumption
-from fanout.link.rehearsal import Order
+from fanout.link.kept_session import find_resumption
+from fanout.link.resumption import KeptSession
 from fanout.link.states import LinkState
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase

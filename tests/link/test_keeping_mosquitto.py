@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from fanout.config import LinkConfig
-from fanout.link.kept_session import Resumption, find_resumption
+from fanout.link.kept_session import find_resumption
+from fanout.link.resumption import Resumption
 from fanout.link.states import LinkState
 from fanout.replica.store import Replica
 from fanout.replica.update import ChangeKind, Changes, Phase, Update

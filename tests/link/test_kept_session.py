@@ -9,9 +9,9 @@ import pytest
 
 from fanout.config import Address, LinkConfig
 from fanout.link.events import Applied, TearDown
-from fanout.link.kept_session import KeptSession, encode_session, find_resumption
-from fanout.link.proof import Evidence
-from fanout.link.rehearsal import Order
+from fanout.link.evidence import Evidence, Order
+from fanout.link.kept_session import encode_session, find_resumption
+from fanout.link.resumption import KeptSession
 from fanout.link.states import LinkState
 from fanout.mqtt.packets import Ack, PacketType
 from fanout.replica.update import Phase

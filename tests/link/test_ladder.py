@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from fanout.errors import SnapshotUnproved
-from fanout.link.audit import AuditReport
+from fanout.link.audit_report import AuditReport
 from fanout.link.events import Applied, AuditEnded, Failed, SelectorComplete, TearDown
-from fanout.link.proof import PROBES_MAX, Evidence
-from fanout.link.rehearsal import SERVER_FENCE, Order
+from fanout.link.evidence import Evidence, Order
+from fanout.link.proof import PROBES_MAX
+from fanout.link.rehearsal import SERVER_FENCE
 from fanout.link.states import LinkState
 from fanout.link.system_topics import CLOSED_MAX
 from fanout.link.two_pass import PASSES_MAX

@@ -15,10 +15,10 @@ import pytest
 
 from fanout.config import Address
 from fanout.errors import AuditRefused
+from fanout.link.evidence import Evidence
 from fanout.link.forwarding import UNAVAILABLE
 from fanout.link.link import Link
 from fanout.link.missing import Waiting
-from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
 from fanout.link.teardown import DELIVERIES_MAX, TOPICS_MAX
 from fanout.mqtt.decoder import PublishRow

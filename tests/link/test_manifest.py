@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fanout.link.events import SelectorComplete
-from fanout.link.proof import Evidence
+from fanout.link.evidence import Evidence
 from fanout.link.states import LinkState
 from fanout.manifest import ASK_FOR_MANIFEST
 from fanout.mqtt.packets import Connack

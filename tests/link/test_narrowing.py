@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from fanout.link.events import AuditEnded, SelectorComplete, TearDown
+from fanout.link.evidence import Evidence
 from fanout.link.narrowing import is_likely_limit, narrower_filters
-from fanout.link.proof import Evidence
 from fanout.link.states import LinkState
 from fanout.link.two_pass import PASSES_MAX
 from fanout.selection import Selector

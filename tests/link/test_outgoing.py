@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.link.intake import Batch
-from fanout.link.outgoing import Limits, Message, Outgoing, encode_acknowledgement
+from fanout.link.outgoing import Limits, Message, Outgoing
 from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRun
 from fanout.mqtt.packets import Connect, Disconnect, PacketType, Pingreq, Subscribe, Unsubscribe
 from fanout.mqtt.reason_codes import ReasonCode
@@ -146,10 +145,3 @@ def test_disconnect_says_the_reason_and_may_end_the_session() -> None:
     assert old.read() == []
     old.outgoing.disconnect(ReasonCode.SUCCESS, end_session=True, now=2.0)
     assert old.read() == [Disconnect()]
-
-
-def test_a_batch_is_acknowledged_in_one_piece() -> None:
-    """All PUBACKs and PUBRECs of a batch are one string of bytes, in the order of arrival."""
-    assert encode_acknowledgement(Batch()) == b""
-    batch = Batch(to_puback=[7, 6], to_pubrec=[5])
-    assert encode_acknowledgement(batch) == b"\x40\x02\x00\x07\x40\x02\x00\x06\x50\x02\x00\x05"

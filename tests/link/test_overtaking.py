@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.link.audit import AuditReport
+from fanout.link.audit_report import AuditReport
 from fanout.link.events import Applied
 from fanout.link.states import LinkState
 from fanout.selection import Selector

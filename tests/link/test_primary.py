@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fanout.errors import PrimaryRefused
+from fanout.link.evidence import Order
 from fanout.link.outgoing import Outgoing
 from fanout.link.primary import Primary
-from fanout.link.rehearsal import Order
 from fanout.manifest import MANIFEST_TOPIC
 from fanout.mqtt.packets import Suback
 from fanout.standing import NO_NODE, STANDING_TOPIC, UNTOLD, Standing, encode_standing

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from fanout.link.proof import PROBES_MAX, Evidence, SnapshotProof
+from fanout.link.evidence import Evidence
+from fanout.link.proof import PROBES_MAX, SnapshotProof
 
 FENCE = b"$SYS/broker/version"
 

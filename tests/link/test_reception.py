@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from fanout.errors import ProtocolError
-from fanout.link.reception import Reception
+from fanout.link.intake import Batch
+from fanout.link.reception import Reception, encode_acknowledgement
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
@@ -186,3 +187,10 @@ def test_what_does_not_fit_a_selector_is_left_out() -> None:
     assert [each.acknowledgement for each in applied] == [bytes.fromhex("40020001")]
     assert one.content.unfit == [{"payload_too_large": 1}]
     assert len(replica) == 0
+
+
+def test_a_batch_is_acknowledged_in_one_piece() -> None:
+    """All PUBACKs and PUBRECs of a batch are one string of bytes, in the order of arrival."""
+    assert encode_acknowledgement(Batch()) == b""
+    batch = Batch(to_puback=[7, 6], to_pubrec=[5])
+    assert encode_acknowledgement(batch) == b"\x40\x02\x00\x07\x40\x02\x00\x06\x50\x02\x00\x05"

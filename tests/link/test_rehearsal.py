@@ -6,8 +6,9 @@ import pytest
 
 from fanout.errors import LinkLost
 from fanout.link.control import ControlChannel
+from fanout.link.evidence import Order
 from fanout.link.outgoing import Limits, Outgoing
-from fanout.link.rehearsal import CONTROL_PATIENCE_S, SERVER_FENCE, TRIALS, Order, Rehearsal
+from fanout.link.rehearsal import CONTROL_PATIENCE_S, SERVER_FENCE, TRIALS, Rehearsal
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.packets import PacketType, Suback
 from tests.link.fake_primary import make_config

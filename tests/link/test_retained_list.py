@@ -18,8 +18,8 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from fanout.api.http_server import HttpServer
 from fanout.errors import FanoutError
 from fanout.link import retained_list
+from fanout.link.evidence import Evidence
 from fanout.link.list_comparison import ListComparison
-from fanout.link.proof import Evidence
 from fanout.link.retained_list import RetainedList
 from fanout.link.states import LinkState
 from fanout.mqtt.topics import matches

@@ -20,9 +20,9 @@ from fanout.link.events import (
     StateEntered,
     TearDown,
 )
+from fanout.link.evidence import Evidence
 from fanout.link.forwarding import UNAVAILABLE
 from fanout.link.outgoing import Message
-from fanout.link.proof import Evidence
 from fanout.link.rehearsal import SERVER_FENCE
 from fanout.link.states import LinkState
 from fanout.mqtt.packets import Ack, Auth, Connack, Disconnect, PacketType, Pingresp, Suback, Unsuback, encode

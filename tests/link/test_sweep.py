@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fanout.link.events import Applied, AuditEnded, Failed, SelectorComplete, TearDown
-from fanout.link.proof import Evidence
+from fanout.link.evidence import Evidence
 from fanout.link.states import LinkState as S
 from fanout.link.teardown import DELIVERIES_MAX, TOPICS_MAX
 from fanout.replica.update import Phase

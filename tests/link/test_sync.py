@@ -6,10 +6,9 @@ import pytest
 
 from fanout.errors import LinkLost, PrimaryRefused, SnapshotUnproved
 from fanout.link.control import ControlChannel
+from fanout.link.evidence import Evidence, Order
 from fanout.link.intake import Intake
 from fanout.link.outgoing import Limits, Message, Outgoing
-from fanout.link.proof import Evidence
-from fanout.link.rehearsal import Order
 from fanout.link.sync import RetainedSync, Step
 from fanout.mqtt.decoder import Decoder, Item
 from fanout.mqtt.delivery import Inbound

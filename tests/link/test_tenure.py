@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.link.kept_session import KeptSession, Resumption
+from fanout.link.evidence import Order
 from fanout.link.outgoing import Outgoing
-from fanout.link.rehearsal import Order
+from fanout.link.resumption import KeptSession, Resumption
 from fanout.link.tenure import Tenure
 from tests.link.fake_primary import make_config
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.link.proof import Evidence
+from fanout.link.evidence import Evidence
 from fanout.link.two_pass import Comparison, SilentProof, Verdict
 
 

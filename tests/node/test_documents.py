@@ -30,8 +30,8 @@ from fanout.config import (
     ShipConfig,
 )
 from fanout.kept.store import KeptStats
-from fanout.link.audit import AuditReport
-from fanout.link.proof import Evidence
+from fanout.link.audit_report import AuditReport
+from fanout.link.evidence import Evidence
 from fanout.link.states import LinkState
 from fanout.link.status import AuditTotals, LinkStatus, SelectorStatus
 from fanout.node.documents import NodeDocuments

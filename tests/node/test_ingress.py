@@ -12,8 +12,7 @@ from fanout.node.ingress import Forward, LocalIngress
 from fanout.replica.store import Replica
 from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, content_digest
 from fanout.selection import Selector
-from fanout.server.collaborators import PublishVerdict
-from fanout.server.receiving import Verdict
+from fanout.server.collaborators import PublishVerdict, Verdict
 from fanout.stamp import StampCount, encode_stamp
 
 NOW_NS = 1_700_000_000_123_456_789

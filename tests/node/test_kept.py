@@ -12,10 +12,10 @@ import pytest
 from fanout.config import LinkConfig
 from fanout.kept import store as module
 from fanout.kept.store import KeptStore
-from fanout.link.kept_session import KeptSession, Resumption, encode_session
+from fanout.link.evidence import Evidence, Order
+from fanout.link.kept_session import encode_session
 from fanout.link.link import Link
-from fanout.link.proof import Evidence
-from fanout.link.rehearsal import Order
+from fanout.link.resumption import KeptSession, Resumption
 from fanout.link.states import LinkState
 from fanout.link.teardown import TOPICS_MAX
 from fanout.node.kept import OWN_STORE, load_kept

@@ -8,9 +8,9 @@ from fanout.kept.replica import DiscReplica
 from fanout.node.store import JoinedStore
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update, content_digest
-from fanout.server.audiences import SubscriptionOptions
 from fanout.server.retained_delivery import RetainedDelivery
 from fanout.server.retained_pieces import RetainedPieces
+from fanout.server.subscribers import SubscriptionOptions
 from tests.kept.replicas import direct_store
 
 

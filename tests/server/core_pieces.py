@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from fanout.config import QueueOverflow
 from fanout.replica.update import Update
-from fanout.server.audiences import SubscriptionOptions
 from fanout.server.counters import Counters
 from fanout.server.message_queue import MessageQueue
 from fanout.server.retained_delivery import RetainedDelivery
 from fanout.server.retained_pieces import RetainedPieces
 from fanout.server.sessions import Session
+from fanout.server.subscribers import SubscriptionOptions
 from fanout.server.wire import WireVariant
 
 __all__ = ["Peer", "Values", "make_session", "options"]

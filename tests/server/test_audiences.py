@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.mqtt.topics import matches
-from fanout.server.audiences import AudienceIndex, SubscriptionOptions
+from fanout.server.audiences import AudienceIndex
 from fanout.server.sessions import Session
-from fanout.server.shared_subscriptions import ShareGroup
+from fanout.server.subscribers import ShareGroup, SubscriptionOptions
 from fanout.server.wire import WireVariant
 from tests.server.core_pieces import Peer, make_session, options
 
@@ -72,7 +72,7 @@ def test_index_knows_who_is_subscribed_to_a_very_filter() -> None:
     """Not to one that matches it, nor by a shared subscription; and not any more when the last one has left."""
     index = AudienceIndex()
     first, second = subscribed(index, b"a/+"), subscribed(index, b"a/+", b"#", qos=1)
-    index.add_group(b"a/b", ShareGroup(b"a/b"))
+    index.add_group(ShareGroup((b"g", b"a/b")))
     assert [index.has(topic_filter) for topic_filter in (b"a/+", b"#", b"a/b", b"a", b"a/+/c")] == [
         *(True, True, False, False, False)
     ]

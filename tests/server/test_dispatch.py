@@ -12,11 +12,11 @@ from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.packets import PacketType
 from fanout.mqtt.topics import matches
 from fanout.replica.update import Stamp, Update
-from fanout.server.audiences import AudienceIndex, SubscriptionOptions
+from fanout.server.audiences import AudienceIndex
 from fanout.server.counters import Counters, DropReason
 from fanout.server.dispatch import SLICE_BYTES, Dispatcher
-from fanout.server.sessions import SessionState
 from fanout.server.shared_subscriptions import SharedSubscriptions
+from fanout.server.subscribers import SessionState, SubscriptionOptions
 from fanout.server.wire import WireVariant, encode_message
 from tests.server.core_pieces import Peer, make_session, options
 from tests.server.node_in_memory import update

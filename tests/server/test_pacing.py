@@ -28,7 +28,7 @@ class Sender:
 
 def make_pacer(clock: ManualClock) -> Pacer:
     """Make a pacer."""
-    return Pacer(loop=asyncio.get_running_loop(), monotonic=clock.monotonic)
+    return Pacer(clock)
 
 
 async def test_turns_go_round() -> None:

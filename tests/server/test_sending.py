@@ -8,11 +8,11 @@ from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.packets import PacketType
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
-from fanout.server.audiences import SubscriptionOptions
 from fanout.server.counters import Counters, DropReason
 from fanout.server.message_queue import Batch
 from fanout.server.sending import PINGRESP
 from fanout.server.sessions import Session
+from fanout.server.subscribers import SubscriptionOptions
 from fanout.server.wire import Message, WireVariant
 from tests.server.core_pieces import Peer, Values, make_session, options
 from tests.server.node_in_memory import update

@@ -828,7 +828,7 @@ async def test_a_publisher_that_is_taken_over_while_it_waits_is_forgotten(node: 
     async with first, await RawClient.connect(node.port, "w"):
         await first.expect_end(ReasonCode.SESSION_TAKEN_OVER)
         await wait_until(lambda: connection not in node.server.connections)
-        assert not node.server._waiting_publishers
+        assert not node.server._serving._waiting_publishers
     node.server.hold_publishers(False)
 
 

@@ -6,8 +6,9 @@ from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.packets import PacketType
 from fanout.server.audiences import AudienceIndex
 from fanout.server.message_queue import Batch
-from fanout.server.sessions import Session, SessionState
+from fanout.server.sessions import Session
 from fanout.server.shared_subscriptions import SharedSubscriptions
+from fanout.server.subscribers import Collected, SessionState
 from fanout.server.wire import WireVariant
 from tests.server.core_pieces import Peer, make_session, options
 from tests.server.node_in_memory import update
@@ -21,6 +22,15 @@ def batch(payload: bytes, *, qos: int = 0) -> Batch:
 def state_of(session: Session) -> SessionState:
     """Return a session's state, of which a type checker does not conclude that it stays."""
     return session.state
+
+
+def test_a_session_has_no_dictionary() -> None:
+    """Of a session there may be a hundred thousand, and the hot loop looks into its audience: both have slots only."""
+    session = make_session()
+    AudienceIndex().change(session, added={b"t": options()})
+    assert session.audience is not None
+    for one in (session, session.audience, Collected(session.audience)):
+        assert not hasattr(one, "__dict__")
 
 
 def test_states_follow_connection_and_backlog() -> None:
