@@ -130,6 +130,7 @@ def _figures(figures: NodeFigures) -> Iterator[tuple[str, str]]:
     yield "runs", as_count(figures.node_epochs)
     yield "sealed", f"{counted(figures.sealed_files, 'file')}, {as_bytes(figures.sealed_bytes)}"
     torn = f", {as_bytes(figures.torn_bytes)} torn" if figures.torn_bytes else ""
+    torn += f", {as_bytes(figures.damaged_bytes)} damaged" if figures.damaged_bytes else ""
     yield "open", f"{counted(figures.open_segments, 'segment')}, {as_bytes(figures.open_bytes)}{torn}"
     yield "missing", counted(figures.missing_positions, "row")
 

@@ -28,7 +28,7 @@ from fanout.replog.segments import SegmentReader
 
 __all__ = ["LogPart", "PartName", "StagedLog", "log_parts", "stage"]
 
-_NAME = re.compile(r"(\d+)-(\d+)")
+_NAME = re.compile(r"(\d+)-(\d+)(?:-[0-9a-f]{16})?")  # a segment's may have the token of its marks
 
 
 @dataclass(frozen=True, slots=True, order=True)
