@@ -514,15 +514,14 @@ def frame_times(frame: Frame) -> tuple[int, int]:
     times: list[int] = []
     for stream, column in ((frame.updates, "applied"), (frame.events, "at")):
         if stream:
-            ends = pc.min_max(pa.ipc.open_stream(stream).read_all()[column].cast(pa.int64())).as_py()
+            ends: Any = pc.min_max(pa.ipc.open_stream(stream).read_all()[column].cast(pa.int64())).as_py()
             times += [ends["min"], ends["max"]]
     return min(times), max(times)
 
 
 def _identity_of_rows(frame: Frame, *, number: int, token: str) -> SegmentIdentity:
     """Return the identity of a segment whose first frame is damaged."""
-    rows: list[Any] = pa.ipc.open_stream(frame.updates or frame.events).read_all().slice(0, 1).to_pylist()
-    [row] = rows
+    row: Any = pa.ipc.open_stream(frame.updates or frame.events).read_all().slice(0, 1).to_pylist()[0]
     return SegmentIdentity(
         node=row["node"],
         role=row["role"],

@@ -71,6 +71,8 @@ def test_verify_damaged(runner: CliRunner, log: Path) -> None:
     answer = runner.invoke(app, ["log", "verify", str(log)])
     assert answer.exit_code == 1
     assert "hub     damaged" in answer.stdout
+    as_json = json.loads(runner.invoke(app, ["log", "verify", "--json", str(log)]).stdout)
+    assert [one["path"].endswith(".parquet") for node in as_json for one in node["problems"]] == [True]
     assert "missing: rows 2 to 11 of epoch 1763712000000000; nothing tells why" in answer.stdout
     assert ".parquet: it cannot be read" in answer.stdout
 

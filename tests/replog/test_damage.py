@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from fanout.replog.columns import EventRow, LogSource, RowEncoder
 from fanout.replog.inspection import NodeCheck, stat, verify
+from fanout.replog.reading import stage
 from fanout.replog.runs import Run, RunRecord, read_runs
 from fanout.replog.sealing import open_directory, read_aside
 from fanout.replog.segments import Frame, FrameKind, SegmentFile, SegmentIdentity, SegmentReader, _encode, encode_rows
@@ -28,6 +29,7 @@ from tests.replog.rows import (
     make_changes,
     make_rows,
     make_updates,
+    parquet_rows,
     sealed_paths,
     sealed_rows,
     segment_rows,
@@ -476,3 +478,38 @@ def test_a_damaged_beginning_of_a_later_segment_costs_no_rows_of_those_before(
     [damage] = reader.damage
     assert (damage.first_log_pos, damage.last_log_pos) == (lost or (101, 100))
     segment.close()
+
+
+def test_a_lost_end_of_a_run_is_a_gap_for_reports(tmp_path: Path) -> None:
+    """What is staged has a gap event in place of the last row, unless the node itself removed the files."""
+    log = tmp_path / "log"
+    make_log(log, segment_bytes_max=1)
+    make_log(log, epoch=EPOCH + 1_000_000_000, batches=1)
+
+    def staged_gaps(name: str) -> list[dict[str, Any]]:
+        staged = stage([log], target=tmp_path / name)
+        rows = parquet_rows([*staged.events])
+        return [row for row in rows if row["event"] == "gap"]
+
+    assert staged_gaps("whole") == []
+    for table in ("updates", "events"):
+        sealed_paths(log, table)[4].unlink()
+    [gap] = staged_gaps("end")
+    detail = json.loads(gap["detail"])
+    assert (gap["node"], gap["role"], gap["link"], gap["node_epoch"], gap["log_pos"]) == (
+        "edge-1",
+        "tap",
+        "",
+        EPOCH,
+        55,
+    )
+    assert detail == {
+        "reason": "missing", "rows": 11, "events": 0, "node_epoch": EPOCH, "first_log_pos": 45, "last_log_pos": 55,
+        "first_us": NOW_NS // 1000 + 30_000_000, "last_us": NOW_NS // 1000 + 40_000_000,
+    }  # fmt: skip
+    for path in (log / "v1").rglob(f"{EPOCH}-*.parquet"):
+        path.unlink()
+    [gap] = staged_gaps("all")
+    assert json.loads(gap["detail"])["first_us"] == EPOCH
+    (open_directory(log, "edge-1") / "removed.json").write_text(json.dumps({str(EPOCH): 5}))
+    assert staged_gaps("removed") == []
