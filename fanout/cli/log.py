@@ -104,14 +104,15 @@ def stat(directory: LogDirectory, as_json: JsonOption = False) -> None:
 def verify(directory: LogDirectory, as_json: JsonOption = False) -> None:
     """Read every row of a log and check that none is missing.
 
-    A gap that the node itself told of (its queue or disk was full) is shown and is no damage.
+    A gap that the node itself told of (its queue or disk was full) is shown and is no damage; neither is the torn end
+    that a kill leaves.
     """
     from fanout.cli.terminal import facts, print_json, show
     from fanout.replog.inspection import verify as check_log
 
     checks = check_log(directory)
     if as_json:
-        print_json([dataclasses.asdict(one) | {"sound": one.sound} for one in checks])
+        print_json([_as_document(one) for one in checks])
     else:
         show(facts(*(line for one in checks for line in _check(one))) if checks else f"{directory} holds no rows")
     raise typer.Exit(ExitCode.OK if all(one.sound for one in checks) else ExitCode.NO)
@@ -132,8 +133,14 @@ def _figures(figures: NodeFigures) -> Iterator[tuple[str, str]]:
     yield "runs", as_count(figures.node_epochs)
     yield "sealed", f"{counted(figures.sealed_files, 'file')}, {as_bytes(figures.sealed_bytes)}"
     torn = f", {as_bytes(figures.torn_bytes)} torn" if figures.torn_bytes else ""
+    torn += f", {as_bytes(figures.damaged_bytes)} damaged" if figures.damaged_bytes else ""
     yield "open", f"{counted(figures.open_segments, 'segment')}, {as_bytes(figures.open_bytes)}{torn}"
     yield "missing", counted(figures.missing_positions, "row")
+
+
+def _as_document(check: NodeCheck) -> dict[str, Any]:
+    problems = [{"path": str(one.path), "text": one.text} for one in check.problems]
+    return dataclasses.asdict(check) | {"problems": problems, "sound": check.sound}
 
 
 def _check(check: NodeCheck) -> Iterator[tuple[str, RenderableType]]:

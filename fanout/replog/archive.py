@@ -25,6 +25,7 @@ from urllib.parse import quote
 
 from fanout.replog.alarms import Alarms
 from fanout.replog.object_store import STORE_ERRORS, ObjectStore
+from fanout.replog.runs import RunRecord
 from fanout.replog.sealing import TABLES, open_directory, table_directory
 from fanout.replog.segments import sync_directory
 from fanout.replog.settings import ArchiveSettings, ArchiveStats, LogClock
@@ -66,6 +67,7 @@ class Archive:
         settings: What is kept and where it is shipped.
         clock: The time.
         alarms: Told when files wait too long, or cannot be removed.
+        runs: Told which runs have no files any more.
         logger: Told when shipping begins to fail, and when it works again.
     """
 
@@ -77,6 +79,7 @@ class Archive:
         settings: ArchiveSettings,
         clock: LogClock,
         alarms: Alarms,
+        runs: RunRecord,
         logger: FilteringBoundLogger,
     ) -> None:
         self._directory = directory
@@ -86,6 +89,7 @@ class Archive:
         self._store = None if settings.ship_to is None else ObjectStore(settings.ship_to)
         self._clock = clock
         self._alarms = alarms
+        self._runs = runs
         self._logger = logger
         self._added: queue.SimpleQueue[Path] = queue.SimpleQueue()
         self._wake = threading.Event()
@@ -165,6 +169,9 @@ class Archive:
         for path in self._found():
             self._note(path)
         self._removed = read_removed(self._record.parent) | self._removed
+        for run in self._removed:
+            if run not in self._kept_by_run:  # ended between removing its last file and forgetting it
+                self._forget_run(run)
         while not self._give_up.is_set():
             while not self._added.empty():
                 self._note(self._added.get())
@@ -246,6 +253,8 @@ class Archive:
             return False
         self._alarms.end("remove")
         self._forget(path)
+        if kept.run not in self._kept_by_run:
+            self._forget_run(kept.run)
         self._removed_total += 1
         if self._clock.now_ns() - kept.end_ns > _HOUR_NS:  # nothing is sealed into it any more
             with contextlib.suppress(OSError):  # there are files in it
@@ -253,13 +262,19 @@ class Archive:
                 path.parent.parent.rmdir()
         return True
 
+    def _forget_run(self, run: int) -> None:
+        """Let the record of the runs forget one of which the node removed all files that there will be."""
+        known = self._runs.runs.get(run)
+        if known is not None and self._removed.get(run, 0) >= known.segments:
+            self._runs.forget(run)
+
     def _tell_removed(self, removed: dict[int, int]) -> None:
         """Write down what was removed, or note that it has to be when there is room for it.
 
         Removing is what makes room on a full disk, so it does not wait for the record; a check of the log would take
         it for damage only if the node ended before the record is written.
         """
-        removed = {run: number for run, number in removed.items() if run in self._kept_by_run}
+        removed = {run: number for run, number in removed.items() if run in self._kept_by_run or run in self._runs.runs}
         aside = self._record.with_name(f".{_RECORD}.unfinished")
         try:
             with aside.open("w") as file:

@@ -113,7 +113,8 @@ class Backlog:
         self._queue: deque[_Queued] = deque()  # in order of log_pos
         self._overflow = "queue"  # why there is no room: this or "disk"
         # Not yet told, by link, reason, and whether there was no room: what a disk lost of older rows is no such span.
-        self._losses: dict[tuple[str, str, bool], Loss] = {}
+        # Those of damaged segments, or of several runs, are told apart.
+        self._losses: dict[tuple[object, ...], Loss] = {}
 
     @property
     def untold(self) -> bool:
@@ -213,7 +214,8 @@ class Backlog:
         with self._lock:
             self.lost_rows_total += loss.rows or 0
             self.lost_events_total += loss.events
-            known = self._losses.setdefault((loss.link, loss.reason, False), loss)
+            place = loss.first_log_pos if loss.reason == "damage" else None
+            known = self._losses.setdefault((loss.link, loss.reason, False, loss.node_epoch, place), loss)
             if known is not loss:
                 known.rows = None if known.rows is None or loss.rows is None else known.rows + loss.rows
                 known.events += loss.events

@@ -20,10 +20,11 @@ import pyarrow.parquet as pq
 from fanout.errors import LogError
 from fanout.replog.archive import read_removed
 from fanout.replog.columns import Column
-from fanout.replog.node_lock import LastRun, read_last_run
+from fanout.replog.node_lock import LastRun, lock_is_damaged, read_last_run
 from fanout.replog.reading import LogPart, log_parts
-from fanout.replog.sealing import TABLES, node_of
-from fanout.replog.segments import SegmentReader
+from fanout.replog.runs import missing_numbers, read_runs
+from fanout.replog.sealing import TABLES, node_of, read_aside
+from fanout.replog.segments import Damage, SegmentReader
 
 __all__ = ["NodeCheck", "NodeFigures", "PositionGap", "Problem", "stat", "verify"]
 
@@ -45,7 +46,9 @@ class NodeFigures:
     """Segments that are not sealed."""
     open_bytes: int = 0
     torn_bytes: int = 0
-    """Bytes of those behind their last whole frame: what is being written, or the end of a crashed run."""
+    """Bytes of those in a frame that was not written to its end: it is being written, or a kill cut it off."""
+    damaged_bytes: int = 0
+    """Bytes of those that are no whole frame for another reason."""
     update_rows: int = 0
     event_rows: int = 0
     first_us: int | None = None
@@ -53,8 +56,8 @@ class NodeFigures:
     last_us: int | None = None
     """Time of the newest row."""
     missing_positions: int = 0
-    """Positions from 1 to the highest of each run that no row has: rows that were not logged, or files
-    removed since."""
+    """Positions from 1 to the highest that each run is known to have had, and that no row has: rows that were not
+    logged, or files removed since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +106,12 @@ def stat(directory: Path) -> list[NodeFigures]:
         LogError: The directory is not that of a log, or a file cannot be read.
     """
     found: dict[str, NodeFigures] = {}
+    with_rows: set[tuple[str, int]] = set()
     highest: dict[tuple[str, int], int] = {}
     try:
+        for place in (directory / "open").glob("node=*"):  # before the parts, which only grow
+            for epoch, known in (read_runs(place) or {}).items():
+                highest[place.name, epoch] = known.last_log_pos
         with log_parts(directory) as parts:
             for name, part in parts.items():
                 figures = found.setdefault(name.node, NodeFigures(node_of(name.node)))
@@ -114,6 +121,7 @@ def stat(directory: Path) -> list[NodeFigures]:
                 )
                 run = (name.node, name.node_epoch)
                 highest[run] = max(highest.get(run, 0), last)
+                with_rows.add(run)
         for place in (directory / "open").glob("node=*"):
             figures = found.setdefault(place.name, NodeFigures(node_of(place.name)))
             figures.last_run = read_last_run(place / "lock")
@@ -121,7 +129,7 @@ def stat(directory: Path) -> list[NodeFigures]:
         raise LogError(f"the log in {directory} cannot be read: {error}", hint="Run fanout log verify") from error
     for node, figures in found.items():
         runs = [last for (owner, _), last in highest.items() if owner == node]
-        figures.node_epochs = len(runs)
+        figures.node_epochs = sum(owner == node for owner, _ in with_rows)
         figures.missing_positions = sum(runs) - figures.update_rows - figures.event_rows
     return sorted(found.values(), key=lambda figures: figures.node)
 
@@ -137,10 +145,13 @@ def verify(directory: Path) -> list[NodeCheck]:
     reached: dict[tuple[str, int], int] = {}  # by run: up to here all positions were seen or noted as missing
     before_it: dict[tuple[str, int], int] = {}  # by run: the number of the part before
     removed: dict[str, dict[int, int]] = {}  # by node: up to which number of each run files were removed
+    numbers: dict[tuple[str, int], set[int]] = {}  # by run: of the parts that are there
+    records = {place.name: read_runs(place) for place in (directory / "open").glob("node=*")}  # before the parts
     with log_parts(directory) as parts:
         for name, part in parts.items():
             check = checks.setdefault(name.node, NodeCheck(node_of(name.node)))
             run = (name.node, name.node_epoch)
+            numbers.setdefault(run, set()).add(name.number)
             positions: list[Column] = []
             if name.node not in removed:
                 removed[name.node] = read_removed(directory / "open" / name.node)
@@ -166,6 +177,25 @@ def verify(directory: Path) -> list[NodeCheck]:
     for path in sorted((directory / "open").glob("node=*/*.unreadable")):
         check = checks.setdefault(path.parent.name, NodeCheck(node_of(path.parent.name)))
         check.problems.append(Problem(path, "its first frame cannot be read, so it was not sealed"))
+        numbers.setdefault((path.parent.name, _epoch(path)), set()).add(_number(path))
+    for node, record in records.items():
+        place = directory / "open" / node
+        if record is None or lock_is_damaged(place / "lock"):
+            check = checks.setdefault(node, NodeCheck(node_of(node)))
+            which = place / ("lock" if record is not None else "runs.json")
+            check.problems.append(Problem(which, "it is damaged; the next start of the node writes it anew"))
+        for epoch, known in (record or {}).items():
+            check = checks.setdefault(node, NodeCheck(node_of(node)))
+            run = (node, epoch)
+            until = read_removed(place).get(epoch, 0)
+            for number in missing_numbers(known, found=numbers.get(run, ()), removed=until):
+                check.problems.append(Problem(place / f"{epoch}-{number:06d}", "it is missing, open and sealed"))
+            if reached.get(run, 0) < known.last_log_pos:
+                first, last = reached.get(run, 0) + 1, known.last_log_pos
+                check.gaps.append(PositionGap(epoch, first, last, explained=False, removed=until >= known.segments))
+    for path in sorted((directory / "open").glob("node=*/*.damaged")):
+        check = checks.setdefault(path.parent.name, NodeCheck(node_of(path.parent.name)))
+        check.problems += _kept_aside(path)
     for node, check in checks.items():
         details = gap_details.get(node, [])
         check.gaps = [replace(gap, explained=_explained(gap, details)) for gap in check.gaps]
@@ -201,6 +231,7 @@ def _stat_segment(figures: NodeFigures, segment: BinaryIO) -> int:
     _count(figures, "updates", reader.update_rows)
     _count(figures, "events", reader.event_rows)
     figures.torn_bytes += reader.torn_bytes
+    figures.damaged_bytes += reader.damaged_bytes
     return reader.last_log_pos
 
 
@@ -228,7 +259,10 @@ def _read(part: LogPart, check: NodeCheck) -> Iterator[tuple[str, pa.Table]]:
     """Read all columns of a part in pieces of bounded size, noting what cannot be read."""
     if part.segment is not None:
         check.files += 1
-        yield from _frames(SegmentReader(part.segment))
+        reader = SegmentReader(part.segment)
+        yield from _frames(reader)
+        path = Path(part.segment.name)
+        check.problems += [Problem(path, _as_text(one)) for one in reader.damage]
         return
     for table, path in part.sealed.items():
         check.files += 1
@@ -241,6 +275,36 @@ def _read(part: LogPart, check: NodeCheck) -> Iterator[tuple[str, pa.Table]]:
                     yield table, file.read_row_group(group)
         except (OSError, pa.ArrowException) as error:
             check.problems.append(Problem(path, f"it cannot be read: {error}"))
+
+
+def _kept_aside(path: Path) -> Iterator[Problem]:
+    """Return what was damaged in a segment that is sealed."""
+    try:
+        for one in read_aside(path):
+            yield Problem(path, f"when it was sealed, {_as_text(one)}; remove this file when that is known")
+    except (OSError, ValueError) as error:
+        yield Problem(path, f"it has damaged bytes of a segment, and cannot be read: {error}")
+
+
+def _as_text(damage: Damage) -> str:
+    """Say where bytes are damaged, and what they cost."""
+    first, last = damage.first_log_pos, damage.last_log_pos
+    if last is None:
+        cost = f"rows from {first:,} on may be lost"
+    elif last < first:
+        cost = "no row is lost"
+    else:
+        cost = f"rows {first:,} to {last:,} are lost ({last - first + 1:,})"
+    return f"{damage.size:,} bytes at {damage.offset:,} were damaged: {cost}"
+
+
+def _epoch(path: Path) -> int:
+    return int(path.stem.split("-")[0]) if path.stem.split("-")[0].isdecimal() else 0
+
+
+def _number(path: Path) -> int:
+    number = (*path.stem.split("-"), "")[1]
+    return int(number) if number.isdecimal() else 0
 
 
 def _gap_details(events: pa.Table) -> list[dict[str, Any]]:
@@ -271,9 +335,11 @@ def _explained(gap: PositionGap, details: list[dict[str, Any]]) -> bool:
     """Tell whether gap events tell of all positions of a gap."""
     reached = gap.first
     told = sorted(
-        (detail["first_log_pos"], detail["last_log_pos"])
+        (detail["first_log_pos"], detail["last_log_pos"] or gap.last)
         for detail in details
-        if detail.get("node_epoch") == gap.node_epoch and detail.get("first_log_pos") and detail.get("last_log_pos")
+        if detail.get("node_epoch") == gap.node_epoch
+        and detail.get("first_log_pos")
+        and (detail.get("last_log_pos") or detail.get("reason") == "damage")
     )
     for first, last in told:
         if first <= reached:

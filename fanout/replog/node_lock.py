@@ -17,7 +17,7 @@ from pathlib import Path
 from fanout.errors import LogError
 from fanout.replog.segments import make_directory
 
-__all__ = ["LastRun", "NodeLock", "read_last_run"]
+__all__ = ["LastRun", "NodeLock", "lock_is_damaged", "read_last_run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,15 @@ class NodeLock:
             os.pwrite(descriptor, text, 0)
             os.ftruncate(descriptor, len(text))
             os.fsync(descriptor)
+
+
+def lock_is_damaged(path: Path) -> bool:
+    """Tell whether there is a lock file that says nothing that can be read; an empty one was never written."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return False
+    return bool(text) and _parse(text) is None
 
 
 def read_last_run(path: Path) -> LastRun | None:

@@ -22,13 +22,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from fanout.errors import LogError
-from fanout.replog.sealing import TABLES, convert, table_directory
-from fanout.replog.segments import SegmentReader
+from fanout.replog.archive import read_removed
+from fanout.replog.backlog import Loss
+from fanout.replog.columns import EventRow, RowEncoder
+from fanout.replog.runs import Run, read_runs
+from fanout.replog.sealing import TABLES, convert, last_row, node_of, sealed_path, table_directory
+from fanout.replog.segments import SegmentIdentity, SegmentReader
 
 __all__ = ["LogPart", "PartName", "StagedLog", "log_parts", "stage"]
 
-_NAME = re.compile(r"(\d+)-(\d+)")
+_NAME = re.compile(r"(\d+)-(\d+)(?:-[0-9a-f]{16})?")  # a segment's may have the token of its marks
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,7 +65,7 @@ class StagedLog:
     updates: tuple[Path, ...]
     """Files of the table `updates`, by node, epoch and number."""
     events: tuple[Path, ...]
-    """Files of the table `events`."""
+    """Files of the table `events`; of each run whose end is lost, one with a `gap` event that says so."""
     open_segments: int
     """Segments that were converted."""
     torn_bytes: int
@@ -79,11 +86,14 @@ def stage(directories: Sequence[Path], *, target: Path) -> StagedLog:
         LogError: A directory is not that of a log, or a file cannot be read or written.
     """
     files: dict[str, dict[PartName, Path]] = {table: {} for table in TABLES}
+    runs: dict[tuple[Path, int], Run] = {}  # read before the files are listed, which there are more of later
     open_segments = torn_bytes = 0
     try:
         with contextlib.ExitStack() as stack:
             parts: dict[PartName, LogPart] = {}
             for directory in directories:
+                known = {place: read_runs(place) or {} for place in (directory / "open").glob("node=*")}
+                runs |= {(place, epoch): run for place, of_node in known.items() for epoch, run in of_node.items()}
                 for name, part in stack.enter_context(log_parts(directory)).items():
                     if name not in parts or part.segment is None:  # a sealed one has all that there will be
                         parts[name] = part
@@ -98,10 +108,57 @@ def stage(directories: Sequence[Path], *, target: Path) -> StagedLog:
                     files[table][name] = path
                 open_segments += 1
                 torn_bytes += reader.torn_bytes
+            for (place, epoch), run in runs.items():
+                if read_removed(place).get(epoch, 0) < run.segments:
+                    _tell_lost_end(PartName(place.name, epoch, run.segments + 1), run, files=files, target=target)
     except OSError as error:
         raise LogError(f"a log cannot be read: {error}", hint="Check the disk and the permissions") from error
     updates, events = (tuple(path for _, path in sorted(files[table].items())) for table in ("updates", "events"))
     return StagedLog(updates, events, open_segments, torn_bytes)
+
+
+def _tell_lost_end(name: PartName, run: Run, *, files: dict[str, dict[PartName, Path]], target: Path) -> None:
+    """Add a gap event where a run is known to have had later rows than there are.
+
+    What is lost in the middle shows as missing positions; of an end only the record of the runs knows. The event has
+    the last of the lost positions.
+
+    Args:
+        name: Of the run, with a number that no segment with rows has.
+        run: What the record says.
+        files: The files of each table, to which one is added.
+        target: Where it is written.
+    """
+    newest = []
+    for table in TABLES:
+        of_run = [one for one in files[table] if (one.node, one.node_epoch) == (name.node, name.node_epoch)]
+        newest += [files[table][max(of_run)]] if of_run else []
+    try:
+        found = last_row(newest)
+    except pa.ArrowException:  # who reads the file says so
+        return
+    last_log_pos, last_ns = found or (0, name.node_epoch * 1000)
+    if last_log_pos >= run.last_log_pos:
+        return
+    node = node_of(name.node)
+    loss = Loss(
+        "missing",
+        link="",
+        link_epoch=name.node_epoch,
+        node_epoch=name.node_epoch,
+        rows=run.last_log_pos - last_log_pos,
+        first_log_pos=last_log_pos + 1,
+        last_log_pos=run.last_log_pos,
+        first_ns=last_ns,
+        last_ns=max(last_ns, run.noted_us * 1000),
+    )
+    event = EventRow("", name.node_epoch, "gap", loss.last_ns or 0, detail=loss.detail(), log_pos=run.last_log_pos)
+    rows = RowEncoder(node=node, role=run.role, node_epoch=name.node_epoch).events([event])
+    identity = SegmentIdentity(node, run.role, name.node_epoch, name.number, run.noted_us)
+    path = sealed_path(target, "events", identity)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_batches([rows]), path)
+    files["events"][name] = path
 
 
 @contextlib.contextmanager

@@ -6,18 +6,19 @@ holds the node's lock may use it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-
+from fanout.replog.archive import read_removed
 from fanout.replog.backlog import Loss
 from fanout.replog.node_lock import LastRun
+from fanout.replog.runs import Run, missing_numbers
 from fanout.replog.sealer import ClosedSegment
-from fanout.replog.segments import Frame, SegmentReader
+from fanout.replog.sealing import open_directory, sealed_files
+from fanout.replog.segments import Damage, SegmentReader, frame_times
 
-__all__ = ["LeftOver", "crash_loss", "left_over_segments"]
+__all__ = ["LeftOver", "crash_loss", "last_epoch", "left_over_segments", "missing_segments"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,9 @@ class LeftOver:
     node_epoch: int | None
     """None when not even its first frame is whole."""
     torn_bytes: int
-    """Bytes behind the last whole frame."""
+    """Bytes of a frame that was not written to its end."""
+    damage: tuple[Damage, ...]
+    """Where other bytes are no whole frames."""
     last_ns: int | None
     """Time of its newest row, Unix time in nanoseconds; None when it has none."""
 
@@ -47,7 +50,8 @@ def left_over_segments(directory: Path) -> Iterator[LeftOver]:
             segment=ClosedSegment(path, reader.update_rows, reader.event_rows, reader.last_log_pos),
             node_epoch=reader.identity.node_epoch if reader.identity else None,
             torn_bytes=reader.torn_bytes,
-            last_ns=None if last is None else _newest_ns(last),
+            damage=tuple(reader.damage),
+            last_ns=None if last is None else frame_times(last)[1] * 1000,
         )
 
 
@@ -89,15 +93,34 @@ def crash_loss(
     )
 
 
+def missing_segments(directory: Path, *, node: str, runs: Mapping[int, Run]) -> list[str]:
+    """Return the names of a node's segments that are neither there, nor sealed, nor removed by the node itself.
+
+    Raises:
+        OSError: A directory cannot be read.
+    """
+    if not runs:
+        return []
+    place = open_directory(directory, node)
+    found: dict[int, set[int]] = {}
+    for path in (*sealed_files(directory, node=node), *place.glob("*-*.*")):
+        epoch, number = _place(path)
+        found.setdefault(epoch, set()).add(number)
+    removed = read_removed(place)
+    return [
+        f"{epoch}-{number:06d}"
+        for epoch, run in runs.items()
+        for number in missing_numbers(run, found=found.get(epoch, ()), removed=removed.get(epoch, 0))
+    ]
+
+
+def last_epoch(directory: Path, *, node: str, runs: Iterable[int], left_over: Iterable[LeftOver]) -> int | None:
+    """Return the epoch of the newest run that left anything; None when there was none."""
+    epochs = [*runs, *(one.node_epoch or 0 for one in left_over)]
+    epochs += [_place(path)[0] for path in sealed_files(directory, node=node)]
+    return max(epochs, default=0) or None
+
+
 def _place(path: Path) -> tuple[int, int]:
-    epoch, _, number = path.stem.partition("-")
+    epoch, number, *_ = (*path.stem.split("-"), "", "")
     return (int(epoch), int(number)) if epoch.isdecimal() and number.isdecimal() else (0, 0)
-
-
-def _newest_ns(frame: Frame) -> int:
-    newest_us = 0
-    for stream, column in ((frame.updates, "applied"), (frame.events, "at")):
-        if stream:
-            times = pa.ipc.open_stream(stream).read_all()[column].cast(pa.int64())
-            newest_us = max(newest_us, max(filter(None, times.to_pylist()), default=0))
-    return newest_us * 1000

@@ -96,10 +96,12 @@ Lost rows keep their `log_pos`, so that a gap shows as missing positions too. It
 where nobody can know:
 
     reason         "queue" (the writer was too slow), "disk" (it failed, was full, or lost what it took), "encoding"
-                   (a bug of the writer), or "crash" (the node did not stop in good order; its next start writes
-                   this event)
-    rows           how many updates were lost; null after a crash
-    events         how many events were lost; 0 after a crash, though some may have been
+                   (a bug of the writer), "crash" (the node did not stop in good order; its next start writes
+                   this event), "damage" (bytes of a segment were not what had been written), or "missing" (a file has
+                   gone since; written by who reads the log, never to it)
+    rows           how many updates were lost; null after a crash; after damage, or of missing files, how many rows
+                   of both tables, null when nobody can know
+    events         how many events were lost; 0 after a crash or damage, though some may have been
     node_epoch     the epoch whose rows were lost
     first_log_pos, last_log_pos   the positions among which rows were lost
     first_us, last_us             the time of the first and of the last row lost, Unix time in microseconds;

@@ -7,26 +7,31 @@ the same files with the same rows. Knows nothing of queues or threads.
 
     DIRECTORY/v1/updates/node=N/date=YYYY-MM-DD/hour=HH/EPOCH-NUMBER.parquet
     DIRECTORY/v1/events/node=N/date=YYYY-MM-DD/hour=HH/EPOCH-NUMBER.parquet
-    DIRECTORY/open/node=N/EPOCH-NUMBER.seg
+    DIRECTORY/open/node=N/EPOCH-NUMBER-TOKEN.seg
+    DIRECTORY/open/node=N/EPOCH-NUMBER.damaged
     DIRECTORY/open/node=N/lock
+    DIRECTORY/open/node=N/runs.json
+
+A `.damaged` file has what a segment held and was no frame: for each place a line of JSON, then its bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fanout.replog.schema import EVENTS, SCHEMA_VERSION, UPDATES
-from fanout.replog.segments import SegmentIdentity, SegmentReader, make_directory, sync_directory
+from fanout.replog.segments import Damage, SegmentIdentity, SegmentReader, make_directory, sync_directory
 
 __all__ = [
     "TABLES",
@@ -36,7 +41,9 @@ __all__ = [
     "last_sealed",
     "node_of",
     "open_directory",
+    "read_aside",
     "seal",
+    "sealed_files",
     "sealed_path",
     "table_directory",
 ]
@@ -47,6 +54,9 @@ _TIMES = {"updates": "applied", "events": "at"}
 
 _ROW_GROUP_ROWS = 262_144
 """Rows in a row group, and rows held in memory while sealing (about 100 bytes each)."""
+
+_ASIDE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""How many damaged bytes of a segment are kept."""
 
 _DELTA_COLUMNS = ("log_pos", "sequence", "origin", "applied", "at")
 
@@ -62,7 +72,9 @@ class Sealed:
     event_rows: int
     last_log_pos: int
     torn_bytes: int
-    """Bytes behind the last whole frame, which are lost."""
+    """Bytes of a frame that was not written to its end, which are lost."""
+    damage: tuple[Damage, ...]
+    """Where other bytes were no whole frames; they are kept aside."""
     finished: bool
     """Whether the segment had been closed in good order."""
     files: tuple[Path, ...]
@@ -112,13 +124,19 @@ def last_row(files: Iterable[Path]) -> tuple[int, int] | None:
     return (max(positions), max(times_us) * 1000) if positions else None
 
 
+def sealed_files(directory: Path, *, node: str, node_epoch: int | None = None) -> Iterator[Path]:
+    """Give a node's sealed files of both tables, of one run or of all."""
+    run = "*" if node_epoch is None else node_epoch
+    for table in TABLES:
+        place = table_directory(directory, table) / f"node={quote(node, safe='')}"
+        yield from place.glob(f"date=*/hour=*/{run}-*.parquet")
+
+
 def last_sealed(directory: Path, *, node: str, node_epoch: int) -> tuple[int, int] | None:
     """Return the `last_row` of the newest sealed files of a run; None when it has none that can be read."""
     found: dict[int, list[Path]] = {}
-    for table in TABLES:
-        place = table_directory(directory, table) / f"node={quote(node, safe='')}"
-        for path in place.glob(f"date=*/hour=*/{node_epoch}-*.parquet"):
-            found.setdefault(int(path.stem.partition("-")[2]), []).append(path)
+    for path in sealed_files(directory, node=node, node_epoch=node_epoch):
+        found.setdefault(int(path.stem.partition("-")[2]), []).append(path)
     try:
         return last_row(found[max(found)]) if found else None
     except (OSError, pa.ArrowException):
@@ -137,6 +155,8 @@ def seal(segment: Path, *, directory: Path) -> Sealed:
     if reader.identity is None and reader.total_bytes:
         segment.rename(segment.with_suffix(".unreadable"))
     else:
+        if reader.damage:
+            _keep_aside(segment, reader)
         segment.unlink()
     return Sealed(
         identity=reader.identity,
@@ -144,9 +164,48 @@ def seal(segment: Path, *, directory: Path) -> Sealed:
         event_rows=reader.event_rows,
         last_log_pos=reader.last_log_pos,
         torn_bytes=reader.torn_bytes,
+        damage=tuple(reader.damage),
         finished=reader.finished,
         files=tuple(files.values()),
     )
+
+
+def read_aside(path: Path) -> list[Damage]:
+    """Return the damage that a `.damaged` file tells of.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is itself damaged.
+    """
+    found: list[Damage] = []
+    with path.open("rb") as file:
+        while line := file.readline(4096):
+            told = json.loads(line)
+            kept_bytes = told.pop("kept_bytes")
+            try:
+                found.append(Damage(**told))
+            except TypeError as error:
+                raise ValueError(str(error)) from error
+            file.seek(kept_bytes, os.SEEK_CUR)
+    return found
+
+
+def _keep_aside(segment: Path, reader: SegmentReader) -> None:
+    """Write the damaged bytes of a segment, up to a bound, beside it."""
+    assert reader.identity is not None
+    path = segment.with_name(f"{reader.identity.name}.damaged")
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    room = _ASIDE_BYTES_MAX
+    with segment.open("rb") as source, unfinished.open("wb") as aside:
+        for one in reader.damage:
+            source.seek(one.offset)
+            data = source.read(min(one.size, room))
+            room -= len(data)
+            aside.write(json.dumps(asdict(one) | {"kept_bytes": len(data)}).encode() + b"\n" + data)
+        aside.flush()
+        os.fsync(aside.fileno())
+    unfinished.rename(path)
+    sync_directory(path.parent)
 
 
 def convert(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fanout.replog.alarms import Alarms
 from fanout.replog.backlog import Batch
+from fanout.replog.runs import Run, RunRecord
 from fanout.replog.sealer import ClosedSegment
 from fanout.replog.segments import SegmentFile, SegmentIdentity
 from fanout.replog.settings import LogClock
@@ -35,6 +36,8 @@ class SegmentLog:
         fsync_interval_s: float,
         clock: LogClock,
         alarms: Alarms,
+        runs: RunRecord,
+        token: str,
         on_closed: Callable[[ClosedSegment], None],
     ) -> None:
         """Begin with no segment; the first write makes one.
@@ -49,12 +52,16 @@ class SegmentLog:
             fsync_interval_s: How long written rows may wait to be synced.
             clock: The time.
             alarms: Told what fails.
+            runs: Told how far the log reaches.
+            token: Random; what the marks of all segments hold.
             on_closed: Called with each segment that nobody writes any more.
         """
         self.written_log_pos = 0
         """Rows up to here were written or skipped."""
         self.synced_log_pos = 0
         """Rows up to here are on the disk or were skipped."""
+        self.floor = 0
+        """The last position that has a row in the segments before this one."""
         self.written_bytes_total = 0
         self.last_sync_ns = 0
         self._directory = directory
@@ -66,6 +73,9 @@ class SegmentLog:
         self._fsync_interval_s = fsync_interval_s
         self._clock = clock
         self._alarms = alarms
+        self._runs = runs
+        self._token = token
+        self._empty: list[int] = []
         self._on_closed = on_closed
         self._number = 0
         self._segment: SegmentFile | None = None
@@ -122,6 +132,7 @@ class SegmentLog:
                 self._finish()
             else:
                 self._synced()
+                self._note(self._segment)
 
     def close(self) -> None:
         """Close the segment that is open, if any."""
@@ -135,6 +146,8 @@ class SegmentLog:
             node_epoch=self._node_epoch,
             number=self._number + 1,
             opened_us=self._now_us(),
+            token=self._token,
+            floor=self.floor,
         )
         self._segment = SegmentFile.create(self._directory, identity)
         self._number += 1
@@ -156,7 +169,20 @@ class SegmentLog:
         else:
             if not segment.damaged:
                 self._synced()
+                self._note(segment)
+        if segment.last_log_pos:
+            self.floor = segment.last_log_pos
+        else:
+            self._empty.append(segment.identity.number)
         self._on_closed(ClosedSegment(segment.path, segment.update_rows, segment.event_rows, segment.last_log_pos))
+
+    def _note(self, segment: SegmentFile) -> None:
+        """Note how far the rows on the disk reach: when a segment has its first, and when it is closed."""
+        known = self._runs.runs.get(self._node_epoch)
+        number = segment.identity.number
+        if segment.last_log_pos and (known is None or known.segments < number or self._segment is None):
+            run = Run(self._role, number, segment.last_log_pos, self._now_us(), tuple(self._empty))
+            self._runs.note(self._node_epoch, run)
 
     def _synced(self) -> None:
         self._alarms.end("sync")

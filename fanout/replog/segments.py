@@ -3,13 +3,19 @@
 Owns the format, how a segment is appended to, and how its whole frames are read back. Knows nothing of
 Parquet, queues or threads.
 
-A segment is a sequence of frames. Each is a header, then one or two Arrow IPC streams (lz4), and its CRC
+A segment is a sequence of frames. Each is a mark, a header, then one or two Arrow IPC streams (lz4), and its CRC
 covers the header too (a flipped row count is as bad as a flipped row). The first frame, OPENED, names the
 node and the moment, so that everything derived from a segment is derived from its content. A ROWS frame holds
 all rows of both tables between two log positions. FINISHED says that the segment was closed in good order, and how many
 rows it has between which positions.
-Recovery is the exact prefix of whole frames: reading stops at the first one that is short, does not fit its
-CRC, or goes back in the log.
+
+Behind bytes that are no whole frame, reading goes on at the next mark with a whole frame of later rows. The mark
+holds a random token of the run, which is in the segment's name and in no message: rows hold bytes that strangers chose,
+and a frame that one of them wrote into a topic or a stamp must never be taken for ours. Segments of older versions have
+no marks; of those the exact prefix of whole frames is read.
+
+A segment that ends in the middle of a frame is *torn*, as after a kill. Other bytes that are no whole frame are
+*damage*.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -24,19 +31,21 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Final, Self
 
 import pyarrow as pa
 
 from fanout.replog.schema import EVENTS, SCHEMA_VERSION, UPDATES
 
 __all__ = [
+    "Damage",
     "Frame",
     "FrameKind",
     "SegmentFile",
     "SegmentIdentity",
     "SegmentReader",
     "encode_rows",
+    "frame_times",
     "make_directory",
     "sync_directory",
 ]
@@ -48,6 +57,19 @@ CRC."""
 
 _FIRST_LOG_POS = 6
 """Its place in the header."""
+
+_MARK = struct.Struct("<4s8sqI")
+"""What stands before the header: magic, the token of the run, the segment's floor, bytes of header and streams.
+
+The length is the header's once more: where both agree and the file is shorter, the end was torn off.
+"""
+_MARK_MAGIC = b"fMrk"
+
+_SEGMENT_NAME = re.compile(r"(\d+)-(\d+)-([0-9a-f]{16})\.seg")
+
+_SEARCH_BYTES: Final = 1 << 20
+
+_SECTOR_BYTES: Final = 512
 
 _sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
@@ -77,11 +99,20 @@ class SegmentIdentity:
     opened_us: int
     """Unix time in microseconds by the node's clock."""
     schema_version: int = SCHEMA_VERSION
+    token: str = ""
+    """What the marks of its frames hold, as 16 hexadecimal digits; empty in a segment without marks."""
+    floor: int = 0
+    """The last position of the segments before it; each mark holds it, too, or a lower one."""
 
     @property
     def name(self) -> str:
-        """The file name without a suffix."""
+        """The name of its sealed files, without a suffix."""
         return f"{self.node_epoch}-{self.number:06d}"
+
+    @property
+    def segment_name(self) -> str:
+        """The name of the segment."""
+        return f"{self.name}-{self.token}.seg" if self.token else f"{self.name}.seg"
 
     @property
     def hour(self) -> str:
@@ -102,12 +133,40 @@ class Frame:
     last_log_pos: int
 
 
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes of a segment that are no whole frame though they are not the torn end of one."""
+
+    offset: int
+    end: int
+    first_log_pos: int
+    """The first position that may be lost."""
+    last_log_pos: int | None
+    """The last one; below the first when none is lost, None when nothing whole is behind it."""
+    first_us: int | None
+    """Time of the last row before it, Unix time in microseconds; None without one."""
+    last_us: int | None
+    """Time of the first row behind it."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes it is."""
+        return self.end - self.offset
+
+    @property
+    def positions(self) -> int | None:
+        """How many positions it may have cost; None when nobody can know."""
+        return None if self.last_log_pos is None else self.last_log_pos - self.first_log_pos + 1
+
+
 def encode_rows(
     updates: Sequence[pa.RecordBatch],
     events: Sequence[pa.RecordBatch],
     *,
     first_log_pos: int,
     last_log_pos: int,
+    token: str = "",
+    floor: int = 0,
 ) -> bytes:
     """Return a frame of rows.
 
@@ -116,6 +175,8 @@ def encode_rows(
         events: Record batches of `schema.EVENTS`.
         first_log_pos: Lowest position of any row.
         last_log_pos: Highest position of any row.
+        token: That of the segment's identity.
+        floor: Likewise.
     """
     return _encode(
         FrameKind.ROWS,
@@ -125,6 +186,8 @@ def encode_rows(
         event_rows=sum(batch.num_rows for batch in events),
         first_log_pos=first_log_pos,
         last_log_pos=last_log_pos,
+        token=token,
+        floor=floor,
     )
 
 
@@ -148,11 +211,21 @@ def _encode(
     event_rows: int = 0,
     first_log_pos: int = 0,
     last_log_pos: int = 0,
+    token: str = "",
+    floor: int = 0,
 ) -> bytes:
     fields = (kind, len(updates), len(events), update_rows, event_rows, first_log_pos, last_log_pos)
     header = _HEADER.pack(_MAGIC, *fields, 0)[:-4]
-    crc = zlib.crc32(events, zlib.crc32(updates, zlib.crc32(header)))
-    return b"".join((header, crc.to_bytes(4, "little"), updates, events))
+    mark = b""
+    if token:
+        mark = _MARK.pack(_MARK_MAGIC, bytes.fromhex(token), floor, _HEADER.size + len(updates) + len(events))
+    crc = zlib.crc32(events, zlib.crc32(updates, zlib.crc32(mark + header)))
+    return b"".join((mark, header, crc.to_bytes(4, "little"), updates, events))
+
+
+def _mark(token: str) -> bytes:
+    """Return what all marks of a run begin with."""
+    return _MARK_MAGIC + bytes.fromhex(token)
 
 
 class SegmentFile:
@@ -175,6 +248,7 @@ class SegmentFile:
         self.damaged = False
         """Bytes of a broken frame could not be removed, or a sync failed: nothing more may be appended."""
         self._descriptor = descriptor
+        self._mark = _mark(identity.token) if identity.token else b""
 
     @classmethod
     def create(cls, directory: Path, identity: SegmentIdentity) -> Self:
@@ -184,11 +258,15 @@ class SegmentFile:
             FileExistsError: There is a segment of this name.
             OSError: The file cannot be made or written.
         """
-        path = directory / f"{identity.name}.seg"
+        path = directory / identity.segment_name
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         segment = cls(path, identity, descriptor)
         try:
-            segment._append(_encode(FrameKind.OPENED, json.dumps(asdict(identity)).encode()))
+            segment._append(
+                _encode(
+                    FrameKind.OPENED, json.dumps(asdict(identity)).encode(), token=identity.token, floor=identity.floor
+                )
+            )
             sync_directory(directory)
         except BaseException:
             os.close(descriptor)
@@ -199,8 +277,11 @@ class SegmentFile:
 
     def append(self, frame: bytes, *, update_rows: int, event_rows: int, last_log_pos: int) -> None:
         """Append a frame of `encode_rows`; when that fails take away what was written of it."""
+        assert frame.startswith(self._mark), "the frame is of another run"
         self._append(frame)
-        self.first_log_pos = self.first_log_pos or _HEADER.unpack_from(frame)[_FIRST_LOG_POS]
+        if not self.first_log_pos:
+            header = _MARK.size if self._mark else 0
+            self.first_log_pos = _HEADER.unpack_from(frame, header)[_FIRST_LOG_POS]
         self.update_rows += update_rows
         self.event_rows += event_rows
         self.last_log_pos = last_log_pos
@@ -240,6 +321,8 @@ class SegmentFile:
                     event_rows=self.event_rows,
                     first_log_pos=self.first_log_pos,
                     last_log_pos=self.last_log_pos,
+                    token=self.identity.token,
+                    floor=self.identity.floor,
                 )
                 self._append(finished)
                 self.sync()
@@ -248,7 +331,7 @@ class SegmentFile:
 
 
 class SegmentReader:
-    """The whole frames of a segment, from the first on; iterate over it once.
+    """The whole frames of a segment, in order; iterate over it once.
 
     Reads up to the length that the file had when it was opened, one frame at a time, so that a segment that
     is still written can be read. After the iteration the attributes tell what was found.
@@ -256,7 +339,7 @@ class SegmentReader:
 
     def __init__(self, stream: BinaryIO) -> None:
         self.identity: SegmentIdentity | None = None
-        """None when not even the first frame is whole; then there are no others."""
+        """None when no frame says whose rows they are; then none are read."""
         self.finished = False
         """Whether the segment was closed in good order."""
         self.update_rows = 0
@@ -266,55 +349,187 @@ class SegmentReader:
         """0 when there are no rows."""
         self.good_bytes = 0
         """Bytes of whole frames."""
+        self.torn_bytes = 0
+        """Bytes of a frame that was not written to its end."""
+        self.damage: list[Damage] = []
+        """Where other bytes are no whole frames."""
         self.total_bytes = os.fstat(stream.fileno()).st_size
         self._stream = stream
+        self._name = _SEGMENT_NAME.fullmatch(Path(os.fspath(stream.name)).name)
+        self._mark = b""  # what the marks begin with; empty in a segment without
+        self._last: Frame | None = None  # the last one with rows
+        self._floor = 0
+        self._bad = -1  # where bytes that are no frame begin, while there are some
+        self._last_told = 0  # the last position, as the last frame tells
 
     @property
-    def torn_bytes(self) -> int:
-        """Bytes behind the last whole frame."""
-        return self.total_bytes - self.good_bytes
+    def damaged_bytes(self) -> int:
+        """Bytes of all damage."""
+        return sum(one.size for one in self.damage)
 
     def __iter__(self) -> Iterator[Frame]:
-        while not self.finished:
-            header = self._stream.read(_HEADER.size)
-            if len(header) < _HEADER.size:
-                return
-            magic, kind, updates_bytes, events_bytes, *numbers, crc = _HEADER.unpack(header)
-            body_bytes = updates_bytes + events_bytes
-            if magic != _MAGIC or body_bytes > self.torn_bytes - _HEADER.size:
-                return
-            body = self._stream.read(body_bytes)
-            if len(body) < body_bytes or zlib.crc32(body, zlib.crc32(header[:-4])) != crc:
-                return
-            frame = Frame(body[:updates_bytes], body[updates_bytes:], *numbers)
-            whole_bytes = len(header) + body_bytes
-            if kind == FrameKind.OPENED and self.identity is None:
-                self.identity = _identity(body)
-                if self.identity is None:
-                    return
-                self.good_bytes += whole_bytes
-            elif kind == FrameKind.ROWS and self.identity and frame.first_log_pos > self.last_log_pos:
-                self.good_bytes += whole_bytes
+        begin = self._read(0, _MARK.size)
+        if begin.startswith(_MARK_MAGIC):
+            self._mark = begin[: len(_MARK_MAGIC) + 8]
+        at = 0
+        while at < self.total_bytes and not self.finished:
+            found = self._frame(at)
+            if found is None:
+                self._bad = at if self._bad < 0 else self._bad
+                if not at and self._name:
+                    self._mark = _mark(self._name[3])
+                at = self._find_mark(at + 1)
+                continue
+            end, frame = found
+            if self._bad >= 0:
+                self._note(self._bad, at, frame)
+                self._bad = -1
+            self.good_bytes += end - at
+            at = end
+            if frame is not None:
+                self._last = frame
                 self.update_rows += frame.update_rows
                 self.event_rows += frame.event_rows
                 self.first_log_pos = self.first_log_pos or frame.first_log_pos
                 self.last_log_pos = frame.last_log_pos
                 yield frame
-            elif kind == FrameKind.FINISHED and self.identity and numbers in ([0] * 4, self._found()):
-                self.good_bytes += whole_bytes
-                self.finished = True
+        bad = at if self._bad < 0 else self._bad
+        if bad < self.total_bytes:
+            if not self.finished and self._is_torn(bad):
+                self.torn_bytes = self.total_bytes - bad
             else:
-                return
-
-    def _found(self) -> list[int]:
-        return [self.update_rows, self.event_rows, self.first_log_pos, self.last_log_pos]
+                self._note(bad, self.total_bytes, None)
 
     def skim(self) -> Frame | None:
         """Read all frames and return the last one with rows, or None."""
-        last = None
-        for frame in self:
-            last = frame
-        return last
+        for _ in self:
+            pass
+        return self._last
+
+    def _frame(self, at: int) -> tuple[int, Frame | None] | None:
+        """Read the frame at a place: where it ends, and its rows; None when no frame is there that can be believed."""
+        mark_bytes = _MARK.size if self._mark else 0
+        head = self._read(at, mark_bytes + _HEADER.size)
+        if len(head) < mark_bytes + _HEADER.size or not head.startswith(self._mark):
+            return None
+        header = head[mark_bytes:]
+        magic, kind, updates_bytes, events_bytes, *numbers, crc = _HEADER.unpack(header)
+        body_bytes = updates_bytes + events_bytes
+        end = at + len(head) + body_bytes
+        if magic != _MAGIC or end > self.total_bytes:
+            return None
+        floor, told_bytes = _MARK.unpack_from(head)[2:] if mark_bytes else (0, len(header) + body_bytes)
+        if told_bytes != len(header) + body_bytes:
+            return None
+        body = self._read(at + len(head), body_bytes)
+        if len(body) < body_bytes or zlib.crc32(body, zlib.crc32(head[:-4])) != crc:
+            return None
+        self._floor = max(self._floor, floor)
+        if kind == FrameKind.OPENED:
+            identity = None if at else _identity(body)
+            if identity is None or (_mark(identity.token) if identity.token else b"") != self._mark:
+                return None
+            self.identity = identity
+            return end, None
+        frame = Frame(body[:updates_bytes], body[updates_bytes:], *numbers)
+        if kind == FrameKind.ROWS and frame.first_log_pos > self.last_log_pos:
+            if self.identity is None and self._name and at:
+                self.identity = _identity_of_rows(frame, number=int(self._name[2]), token=self._name[3])
+            return None if self.identity is None else (end, frame)
+        if kind == FrameKind.FINISHED and self.identity and self._closes(numbers):
+            self.finished = True
+            self._last_told = max(numbers[3], self.last_log_pos)
+            return end, None
+        return None
+
+    def _closes(self, told: list[int]) -> bool:
+        """Tell whether the last frame's counts and positions are those of this segment."""
+        found = [self.update_rows, self.event_rows, self.first_log_pos, self.last_log_pos]
+        if told in ([0] * 4, found):
+            return True
+        # Its counts have what was damaged, too.
+        damaged = self._bad >= 0 or bool(self.damage)
+        return damaged and told[0] >= found[0] and told[1] >= found[1] and told[3] >= found[3]
+
+    def _find_mark(self, at: int) -> int:
+        """Return where the next mark is, or the file's end; a segment without marks has none."""
+        if not self._mark:
+            return self.total_bytes
+        while at < self.total_bytes:
+            piece = self._read(at, _SEARCH_BYTES)
+            found = piece.find(self._mark)
+            if found >= 0:
+                return at + found
+            at += max(1, len(piece) - len(self._mark) + 1)
+        return self.total_bytes
+
+    def _note(self, offset: int, end: int, after: Frame | None) -> None:
+        """Note damage, and what is around it."""
+        last_log_pos = None
+        if after is not None:
+            last_log_pos = after.first_log_pos - 1
+        elif self.finished:
+            last_log_pos = self._last_told or None
+        self.damage.append(
+            Damage(
+                offset,
+                end,
+                first_log_pos=max(self.last_log_pos, self._floor) + 1,
+                last_log_pos=last_log_pos,
+                first_us=None if self._last is None else frame_times(self._last)[1],
+                last_us=None if after is None else frame_times(after)[0],
+            )
+        )
+
+    def _is_torn(self, at: int) -> bool:
+        """Tell whether the file ends in the middle of a frame that begins here.
+
+        After a power failure a file may be as long as it was to become, and end in zeros.
+        """
+        size = self.total_bytes - at
+        mark_bytes = _MARK.size if self._mark else 0
+        head = self._read(at, mark_bytes + _HEADER.size)
+        sector = self._read(max(at, (self.total_bytes - 1) // _SECTOR_BYTES * _SECTOR_BYTES), _SECTOR_BYTES)
+        if not any(sector):
+            return True
+        begin = self._mark or _MAGIC
+        if head[: len(begin)] != begin[: len(head)]:
+            return False
+        if len(head) < mark_bytes + _HEADER.size:
+            return True
+        told = _MARK.unpack_from(head)[3] if mark_bytes else 0
+        magic, _, updates_bytes, events_bytes, *_ = _HEADER.unpack(head[mark_bytes:])
+        frame_bytes = _HEADER.size + updates_bytes + events_bytes
+        return magic == _MAGIC and told in (0, frame_bytes) and mark_bytes + frame_bytes > size
+
+    def _read(self, at: int, size: int) -> bytes:
+        self._stream.seek(at)
+        return self._stream.read(min(size, max(0, self.total_bytes - at)))
+
+
+def frame_times(frame: Frame) -> tuple[int, int]:
+    """Return the oldest and the newest time of a frame's rows, Unix time in microseconds."""
+    import pyarrow.compute as pc  # it takes long to import, and only what a crash left needs it
+
+    times: list[int] = []
+    for stream, column in ((frame.updates, "applied"), (frame.events, "at")):
+        if stream:
+            ends: Any = pc.min_max(pa.ipc.open_stream(stream).read_all()[column].cast(pa.int64())).as_py()
+            times += [ends["min"], ends["max"]]
+    return min(times), max(times)
+
+
+def _identity_of_rows(frame: Frame, *, number: int, token: str) -> SegmentIdentity:
+    """Return the identity of a segment whose first frame is damaged."""
+    row: Any = pa.ipc.open_stream(frame.updates or frame.events).read_all().slice(0, 1).to_pylist()[0]
+    return SegmentIdentity(
+        node=row["node"],
+        role=row["role"],
+        node_epoch=row["node_epoch"],
+        number=number,
+        opened_us=frame_times(frame)[0],
+        token=token,
+    )
 
 
 def _identity(body: bytes) -> SegmentIdentity | None:

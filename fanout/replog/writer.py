@@ -13,6 +13,7 @@ figures, and when the disk is back a gap event says what is missing.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
 import time
 from collections.abc import Sequence
@@ -28,13 +29,14 @@ from fanout.replog.alarms import Alarms
 from fanout.replog.archive import Archive
 from fanout.replog.backlog import Backlog, Batch, Loss
 from fanout.replog.columns import EventRow, LoggedSelector, LogSource, RowEncoder
-from fanout.replog.node_lock import NodeLock
-from fanout.replog.recovery import crash_loss, left_over_segments
+from fanout.replog.node_lock import LastRun, NodeLock
+from fanout.replog.recovery import LeftOver, crash_loss, last_epoch, left_over_segments, missing_segments
+from fanout.replog.runs import RunRecord
 from fanout.replog.schema import event_names
 from fanout.replog.sealer import ClosedSegment, Sealer
 from fanout.replog.sealing import Sealed, last_row, last_sealed, open_directory
 from fanout.replog.segment_log import SegmentLog
-from fanout.replog.segments import encode_rows
+from fanout.replog.segments import Damage, encode_rows
 from fanout.replog.settings import LogClock, LogSettings, LogStats
 
 if TYPE_CHECKING:
@@ -50,6 +52,9 @@ A frame takes the interpreter's lock about eight times. While the event loop nev
 waiting for one switch interval (5 ms), so only larger frames let the writer catch up.
 """
 
+
+_DAMAGE_TOLD_MAX = 64
+"""Gap events for the damage of one segment; the last spans all that is left."""
 
 _YIELD_S = 20e-6
 _YIELD_INTERVAL_S = 0.002
@@ -107,6 +112,8 @@ class LogWriter:
         )
         place = open_directory(directory, node)
         self._lock = NodeLock(place / "lock", node=node, node_epoch=node_epoch)
+        self._runs = RunRecord(place, node_epoch=node_epoch)
+        self._token = secrets.token_hex(8)
         self._sealer = Sealer(
             directory,
             retry_interval_s=self._settings.retry_interval_s,
@@ -115,7 +122,15 @@ class LogWriter:
         )
         archive = self._settings.archive
         self._archive = (
-            Archive(directory, node=node, settings=archive, clock=clock, alarms=self._alarms, logger=self._logger)
+            Archive(
+                directory,
+                node=node,
+                settings=archive,
+                clock=clock,
+                alarms=self._alarms,
+                runs=self._runs,
+                logger=self._logger,
+            )
             if archive is not None
             else None
         )
@@ -129,6 +144,8 @@ class LogWriter:
             fsync_interval_s=self._settings.fsync_interval_s,
             clock=clock,
             alarms=self._alarms,
+            runs=self._runs,
+            token=self._token,
             on_closed=self._sealer.put,
         )
         self._sources: list[LogSource] = []
@@ -158,7 +175,10 @@ class LogWriter:
         self._lock.acquire()
         place = open_directory(self._directory, self._node)
         try:
+            self._runs.load()
             left_over = list(left_over_segments(place))
+            last_run = self._lock.last_run or self._unknown_run(left_over)
+            missing = missing_segments(self._directory, node=self._node, runs=self._runs.runs)
         except (OSError, pa.ArrowException) as error:
             self._lock.release(clean=False)
             raise LogError(
@@ -172,13 +192,18 @@ class LogWriter:
                 rows=one.segment.update_rows,
                 torn_bytes=one.torn_bytes,
             )
+            # Told here: sealing it may take longer than this run.
+            self._damaged(one.segment, one.damage, one.node_epoch or 0)
             self._sealer.put(one.segment)
         self._recovered = (
             len(left_over),
             sum(one.segment.update_rows for one in left_over),
             sum(one.torn_bytes for one in left_over),
         )
-        last_run = self._lock.last_run
+        if self._runs.damaged:
+            self._logger.warning("the record of former runs is damaged: their missing files may not be noticed")
+        if missing:
+            self._logger.warning("segments are missing", segments=len(missing), first=missing[0], last=missing[-1])
         loss = crash_loss(
             last_run,
             left_over,
@@ -362,6 +387,14 @@ class LogWriter:
             archive=None if self._archive is None else self._archive.stats(),
         )
 
+    def _unknown_run(self, left_over: Sequence[LeftOver]) -> LastRun | None:
+        """Return the last run when the lock says nothing of it: one that may have lost rows; None for a first start."""
+        node_epoch = last_epoch(self._directory, node=self._node, runs=self._runs.runs, left_over=left_over)
+        if node_epoch is None:
+            return None
+        self._logger.warning("how the last run ended is not known: taken for a crash", node_epoch=node_epoch)
+        return LastRun(node_epoch, 0, clean=False)
+
     @property
     def _alarm(self) -> str:
         if self._accepting and not self._thread.is_alive():
@@ -408,7 +441,14 @@ class LogWriter:
         try:
             updates = self._encoder.updates(batch.updates)
             events = [self._encoder.events(batch.events)] if batch.events else []
-            frame = encode_rows(updates, events, first_log_pos=batch.first_log_pos, last_log_pos=batch.last_log_pos)
+            frame = encode_rows(
+                updates,
+                events,
+                first_log_pos=batch.first_log_pos,
+                last_log_pos=batch.last_log_pos,
+                token=self._token,
+                floor=self._segments.floor,
+            )
         except Exception as error:
             # A bug, or a value that its column cannot hold. The log goes on without the batch and says so.
             self._alarms.begin("encode", f"{batch.update_rows} rows could not be encoded: {error!r}")
@@ -438,10 +478,14 @@ class LogWriter:
         self._sealed_total += 1
         if self._archive is not None:
             self._archive.add(sealed.files)
+        node_epoch = sealed.identity.node_epoch if sealed.identity else self._node_epoch
+        if sealed.identity and not sealed.files:
+            self._runs.note_empty(node_epoch, sealed.identity.number)
+        if node_epoch == self._node_epoch:
+            self._damaged(segment, sealed.damage, node_epoch)
         rows = segment.update_rows - sealed.update_rows
         events = segment.event_rows - sealed.event_rows
-        if rows or events:
-            node_epoch = sealed.identity.node_epoch if sealed.identity else self._node_epoch
+        if (rows or events) and segment.last_log_pos > sealed.last_log_pos:
             last = None
             with contextlib.suppress(OSError, pa.ArrowException):
                 last = last_row(sealed.files)
@@ -457,5 +501,38 @@ class LogWriter:
                     last_log_pos=segment.last_log_pos,
                     first_ns=node_epoch * 1000 if last is None else last[1],
                     last_ns=self._clock.now_ns(),
+                )
+            )
+
+    def _damaged(self, segment: ClosedSegment, damage: Sequence[Damage], node_epoch: int) -> None:
+        """Tell of bytes of a segment that are not what was written to it."""
+        if not damage:
+            return
+        known = [one.positions for one in damage]
+        self._logger.warning(
+            "segment damaged: what is whole is kept, the bad bytes are put aside",
+            segment=segment.path.name,
+            places=len(damage),
+            damaged_bytes=sum(one.size for one in damage),
+            lost_rows_at_most=None if None in known else sum(filter(None, known)),
+            first_bad_byte=damage[0].offset,
+        )
+        told, rest = damage[: _DAMAGE_TOLD_MAX - 1], damage[_DAMAGE_TOLD_MAX - 1 :]
+        spans = [(one, one) for one in told] + ([(rest[0], rest[-1])] if rest else [])
+        for first, last in spans:
+            if last.last_log_pos is not None and last.last_log_pos < first.first_log_pos:
+                continue  # no row is lost
+            rows = None if last.last_log_pos is None else last.last_log_pos - first.first_log_pos + 1
+            self._backlog.lose(
+                Loss(
+                    "damage",
+                    link="",
+                    link_epoch=self._node_epoch,
+                    node_epoch=node_epoch,
+                    rows=rows,
+                    first_log_pos=first.first_log_pos,
+                    last_log_pos=last.last_log_pos,
+                    first_ns=node_epoch * 1000 if first.first_us is None else first.first_us * 1000,
+                    last_ns=self._clock.now_ns() if last.last_us is None else last.last_us * 1000,
                 )
             )

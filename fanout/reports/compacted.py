@@ -6,7 +6,6 @@ the manifest does not name does not count, whatever lies there. Knows neither py
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, Final
 
 from fanout.errors import ReportError
 from fanout.replog.schema import SCHEMA_VERSION
-from fanout.reports.watching.ledger import Seen, publish_text
+from fanout.reports.watching.ledger import Seen, checked_text, parse_checked, publish_text
 
 __all__ = ["MANIFEST", "TABLES", "Compacted", "read_compacted", "without_compacted"]
 
@@ -58,7 +57,7 @@ class Compacted:
             "superseded": self.superseded,
             "sealed": self.seen.to_ranges(),
         }
-        publish_text(self.directory / MANIFEST, json.dumps(document))
+        publish_text(self.directory / MANIFEST, checked_text(document))
 
 
 def read_compacted(directory: Path | str) -> Compacted | None:
@@ -69,7 +68,7 @@ def read_compacted(directory: Path | str) -> Compacted | None:
     """
     path = Path(directory) / MANIFEST
     try:
-        document: dict[str, Any] = json.loads(path.read_bytes())
+        document: dict[str, Any] = parse_checked(path.read_bytes())
         if (document["format"], document["log_schema"]) != (_FORMAT, SCHEMA_VERSION):
             raise ReportError(
                 f"{path} was written by another version", hint="Compact the logs anew, into another place"

@@ -16,6 +16,7 @@ import structlog
 from fanout.replog.alarms import Alarms
 from fanout.replog.archive import Archive, read_removed
 from fanout.replog.object_store import ObjectStore
+from fanout.replog.runs import RunRecord
 from fanout.replog.sealing import open_directory
 from fanout.replog.settings import ArchiveSettings, ArchiveStats
 from fanout.replog.writer import LogSettings, LogWriter
@@ -52,7 +53,13 @@ class Tended:
         open_directory(log, "edge-1").mkdir(parents=True, exist_ok=True)  # the writer holds the lock in it
         self.alarms = Alarms(structlog.get_logger())
         self.archive = Archive(
-            log, node="edge-1", settings=settings, clock=clock, alarms=self.alarms, logger=structlog.get_logger()
+            log,
+            node="edge-1",
+            settings=settings,
+            clock=clock,
+            alarms=self.alarms,
+            runs=RunRecord(open_directory(log, "edge-1"), node_epoch=1),
+            logger=structlog.get_logger(),
         )
         self.archive.start()
 

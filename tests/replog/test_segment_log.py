@@ -12,11 +12,14 @@ from fanout.replog import segments
 from fanout.replog.alarms import Alarms
 from fanout.replog.backlog import Batch
 from fanout.replog.columns import LogSource, RowEncoder
+from fanout.replog.runs import RunRecord
 from fanout.replog.sealer import ClosedSegment
 from fanout.replog.segment_log import SegmentLog
 from fanout.replog.segments import SegmentReader, encode_rows
 from tests.replog.rows import EPOCH, ManualClock, make_rows, make_updates
 from tests.replog.test_segments import fail_after
+
+TOKEN = "0123456789abcdef"
 
 
 class Chain:
@@ -37,6 +40,8 @@ class Chain:
             fsync_interval_s=1,
             clock=self.clock,
             alarms=self.alarms,
+            runs=RunRecord(directory, node_epoch=EPOCH),
+            token=TOKEN,
             on_closed=self.closed.append,
         )
 
@@ -45,7 +50,7 @@ class Chain:
         encoder = RowEncoder(node="edge-1", role="tap", node_epoch=EPOCH)
         first, last = self.log_pos + 1, self.log_pos + rows
         updates = [make_rows(make_updates(rows), source=LogSource("plant", ()), first_log_pos=first)]
-        frame = encode_rows(encoder.updates(updates), [], first_log_pos=first, last_log_pos=last)
+        frame = encode_rows(encoder.updates(updates), [], first_log_pos=first, last_log_pos=last, token=TOKEN)
         written = self.log.write(
             frame, Batch(updates=updates, update_rows=rows, first_log_pos=first, last_log_pos=last)
         )
@@ -79,7 +84,7 @@ def test_a_segment_is_closed_when_it_is_large(tmp_path: Path) -> None:
     chain = Chain(tmp_path, bytes_max=12_000)
     for _ in range(6):
         chain.write()
-    assert [path.path.name for path in chain.closed] == [f"{EPOCH}-00000{number}.seg" for number in (1, 2)]
+    assert [path.path.name for path in chain.closed] == [f"{EPOCH}-00000{number}-{TOKEN}.seg" for number in (1, 2)]
     assert [segment.last_log_pos for segment in chain.closed] == [9, 18]
     assert last_positions(chain.closed) == [(9, True), (18, True)]
     assert chain.log.synced_log_pos == 18
@@ -172,7 +177,7 @@ def test_a_full_disk_at_a_new_segment_uses_up_no_number(tmp_path: Path) -> None:
         assert not chain.write()
     assert chain.write()
     chain.log.close()
-    assert [segment.path.name for segment in chain.closed] == [f"{EPOCH}-000001.seg"]
+    assert [segment.path.name for segment in chain.closed] == [f"{EPOCH}-000001-{TOKEN}.seg"]
 
 
 def test_a_segment_with_a_torn_frame_is_given_up(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_the_last_frame_tells_what_the_segment_holds(tmp_path: Path) -> None:
     assert struct.unpack("<IIqq", data[ends[-1] :][16:40]) == (361, 2, 1, 370)
     path.write_bytes(data[: ends[1]] + data[ends[-1] :])
     last, reader = whole_frames(path)
-    assert (last, reader.finished, reader.torn_bytes) == (LAST[:1], False, len(data) - ends[-1])
+    assert (last, reader.finished, reader.damaged_bytes) == (LAST[:1], False, len(data) - ends[-1])
 
 
 def test_the_last_frame_is_found(tmp_path: Path) -> None:

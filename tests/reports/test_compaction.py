@@ -174,6 +174,16 @@ def test_a_file_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
     assert compact([log], into=large).sealed_files == 0
 
 
+def test_a_manifest_with_other_digits_is_told(tmp_path: Path) -> None:
+    """It is JSON as before, and not what was written: nothing is read by it."""
+    log, large = seal_in_pieces(tmp_path / "log", two_nodes(), rows=4), tmp_path / "large"
+    compact([log], into=large)
+    manifest = large / MANIFEST
+    manifest.write_text(manifest.read_text().replace('"generation": 1', '"generation": 2'))
+    with pytest.raises(ReportError, match=f"^{manifest} cannot be read: it is not what was written"):
+        LogFiles.in_directories([large])
+
+
 def test_rows_that_are_compacted_and_sealed_count_once(tmp_path: Path) -> None:
     """History and the logs of today are given together; the same rows compacted twice are refused."""
     hub, edge = two_nodes()

@@ -24,7 +24,7 @@ from fanout.reports.watching.keeper import (
     Kept,
     LastMinutes,
 )
-from fanout.reports.watching.ledger import Ledger, Seen, new_files
+from fanout.reports.watching.ledger import Ledger, Seen, checked_text, new_files, parse_checked
 from tests.reports.frames import rows_of
 from tests.reports.logs import NodeLog, at, selector, when
 from tests.reports.segments import add_segment, sealed
@@ -72,7 +72,7 @@ def test_only_commits_count_and_a_base_replaces_what_is_before(tmp_path: Path) -
         with pytest.raises(ReportError, match="another process"), Ledger(tmp_path).locked():
             raise AssertionError("locked twice")
     commit = next((tmp_path / "commits").glob("*.json"))
-    commit.write_text(commit.read_text().replace('"format": 1', '"format": 2'))
+    commit.write_text(checked_text(parse_checked(commit.read_bytes()) | {"format": 2}))
     with pytest.raises(ReportError, match="another version"):
         ledger.read()
 
@@ -372,11 +372,17 @@ def test_a_damaged_commit_is_told(tmp_path: Path) -> None:
     """It is named, and what to do; nothing is guessed."""
     ledger = Ledger(tmp_path)
     with ledger.locked():
-        ledger.commit(1, files=[], rows={})
+        ledger.commit(1, files=[], rows={"updates": 4_321})
         (commit,) = (tmp_path / "commits").glob("*.json")
-        commit.write_text("{")
-        with pytest.raises(ReportError, match=f"{commit} cannot be read") as caught:
-            ledger.read()
+        written = commit.read_text()
+        # Other digits are JSON as before; without a checksum an older version wrote it.
+        without = {name: value for name, value in json.loads(written).items() if name != "crc"}
+        commit.write_text(json.dumps(without))
+        assert ledger.read().rows == {"updates": 4_321}
+        for damaged in ("{", written.replace("4321", "4329")):
+            commit.write_text(damaged)
+            with pytest.raises(ReportError, match=f"{commit} cannot be read") as caught:
+                ledger.read()
     assert "empty directory" in caught.value.hint
 
 

@@ -14,16 +14,27 @@ import json
 import os
 import re
 import shutil
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fanout.errors import ReportError
 from fanout.replog.schema import SCHEMA_VERSION
 
-__all__ = ["Batch", "Ledger", "Seen", "identity", "new_files", "publish_text", "sync_directory"]
+__all__ = [
+    "Batch",
+    "Ledger",
+    "Seen",
+    "checked_text",
+    "identity",
+    "new_files",
+    "parse_checked",
+    "publish_text",
+    "sync_directory",
+]
 
 _FORMAT: Final = 1
 _NAME: Final = re.compile(r"(\d+)-(\d+)")
@@ -133,7 +144,7 @@ class Ledger:
         seen, rows = Seen(), Counter[str]()
         for path in sorted(self._commits.glob("*.json")):
             try:
-                commit = json.loads(path.read_text())
+                commit = parse_checked(path.read_bytes())
             except (OSError, ValueError) as error:
                 raise ReportError(
                     f"{path} cannot be read: {error}", hint="Give an empty directory: the tables are made anew"
@@ -198,7 +209,7 @@ class Ledger:
             "rows": dict(rows),
         }
         with self._writing():
-            publish_text(self._commits / f"{number:012}.json", json.dumps(commit))
+            publish_text(self._commits / f"{number:012}.json", checked_text(commit))
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -232,6 +243,25 @@ def identity(path: str) -> tuple[str, int]:
     if match is None or len(parts) < 5:
         raise ReportError(f"{path} is no sealed file of a replication log", hint="Give log directories")
     return f"{parts[-5]}/{parts[-4]}/{match[1]}", int(match[2])
+
+
+def checked_text(document: Mapping[str, object]) -> str:
+    """Return a document as JSON with a checksum of the rest as its key `crc`."""
+    return json.dumps({**document, "crc": zlib.crc32(json.dumps(document).encode())})
+
+
+def parse_checked(text: bytes) -> Any:
+    """Return a document of `checked_text`, or of an older version, which has no checksum.
+
+    Raises:
+        ValueError: It is no JSON, or not what was written.
+    """
+    document = json.loads(text)
+    if isinstance(document, dict) and "crc" in document:
+        found = document.pop("crc")
+        if found != zlib.crc32(json.dumps(document).encode()):
+            raise ValueError("it is not what was written")
+    return document
 
 
 def publish_text(path: Path, text: str) -> None:
