@@ -13,7 +13,6 @@ from itertools import chain
 from operator import itemgetter
 from typing import Final
 
-from fanout.copy_mark import mark
 from fanout.replica.update import Update
 from fanout.server.audiences import AudienceIndex, Encoding
 from fanout.server.counters import Counters, DropReason
@@ -30,6 +29,7 @@ from fanout.server.wire import (
     WireVariant,
     encode_frame,
 )
+from fanout.stamp import as_copy
 
 __all__ = ["SLICE_BYTES", "Dispatcher"]
 
@@ -143,8 +143,8 @@ class Dispatcher:
         for value in values:
             routes, _ = self._index.routes(value[0])
             for audience, encoding, _ in routes:
-                if encoding.wire.stamped:  # who asked for stamps is a node
-                    message = _own_message(mark(value), encoding)
+                if encoding.wire.stamped:  # who asked for stamps says that it is a node, and tells a copy
+                    message = _own_message(as_copy(value), encoding)
                     for session in (*audience.direct, *audience.held):
                         alone.setdefault(session, []).append(message)
         self._flush([], alone, now_ns, None)
