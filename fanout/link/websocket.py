@@ -30,6 +30,7 @@ _FRAME_MARGIN_BYTES: Final = 64 * 1024
 _READ_BYTES: Final = 256 * 1024
 _ANSWER_BYTES_MAX: Final = 64 * 1024
 """Longest answer to the handshake."""
+_HTTP: Final = b"HTTP/"
 _STATUS_LINE: Final = re.compile(rb"HTTP/[0-9.]+ ([0-9]{3})[ \r\n]")
 _SWITCHING: Final = "101"
 
@@ -109,9 +110,7 @@ class WebSocketClient(asyncio.BufferedProtocol):
         """What is known of a handshake that came to no end."""
         if (status := self._status()) and status != _SWITCHING:
             return self._refused(status=status)
-        return self._refused(
-            problem="the answer is no handshake of WebSocket" if self._answer else "there was no answer"
-        )
+        return self._refused(problem="its answer is no handshake of WebSocket" if self._answer else "it gave no answer")
 
     # The network's side.
 
@@ -151,7 +150,8 @@ class WebSocketClient(asyncio.BufferedProtocol):
         protocol, data = self._protocol, bytes(self._buffer[:nbytes])
         if not self._is_open:
             self._answer += data
-            if self._status() not in ("", _SWITCHING):  # whatever body comes behind it
+            is_http = self._answer.startswith(_HTTP[: len(self._answer)])
+            if not is_http or self._status() not in ("", _SWITCHING):  # whatever comes behind it
                 self._fail(self.refusal)
                 self.abort()
                 return
