@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import ssl
+from base64 import b64decode
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -26,6 +27,7 @@ EXPIRING_S: Final = 30 * 86_400
 """So long before a certificate expires it is warned of."""
 
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_ARMOUR = re.compile(rb"-----[A-Z ]+-----")
 _INTEGER, _UTC_TIME, _GENERALIZED_TIME, _SEQUENCE, _VERSION = 0x02, 0x17, 0x18, 0x30, 0xA0
 _LONG_FORM = 0x80
 
@@ -75,14 +77,22 @@ def load_authorities(context: ssl.SSLContext, path: Path, *, name: str) -> list[
     return []
 
 
-def file_expiry_s(path: Path) -> int | None:
-    """Return when the first of the certificates in a PEM file to expire does so, in Unix seconds; None without any."""
+def file_expiry_s(path: Path, *, of_all: bool = False) -> int | None:
+    """Return when a PEM file with certificates is of no use any more, in Unix seconds; None when it has none.
+
+    Args:
+        path: The file.
+        of_all: Whether that is when the last one expires, as with CAs; else the first one, as with a chain.
+    """
     try:
         found = _PEM.findall(path.read_bytes())
     except OSError:
         return None
-    known = [expiry_s(ssl.PEM_cert_to_DER_cert(one.decode("ascii", "replace"))) for one in found]
-    return min((one for one in known if one is not None), default=None)
+    try:
+        known = [at_s for one in found if (at_s := expiry_s(b64decode(_ARMOUR.sub(b"", one)))) is not None]
+    except ValueError:  # not base64
+        return None
+    return (max if of_all else min)(known, default=None)
 
 
 def fingerprint(certificate: bytes) -> str:

@@ -69,7 +69,7 @@ class Advice:
         return self.evidence in (_MARKER, _BARRIER)
 
 
-def advise(report: Report, *, read_filter: str | None, keys: Mapping[str, str]) -> Advice:
+def advise(report: Report, *, read_filter: str | None, keys: Mapping[str, str | bool]) -> Advice:
     """Return the settings for a link to a primary.
 
     Args:

@@ -23,7 +23,7 @@ class Authority:
         self._key = directory / f"{name}.key"
         self.certificate = directory / f"{name}.pem"
         _openssl(
-            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "90",
             "-subj", f"/CN={name}", "-addext", f"subjectAltName={names}",
             "-keyout", str(self._key), "-out", str(self.certificate),
         )  # fmt: skip
@@ -42,7 +42,7 @@ class Authority:
             name: Of the files, and the Common Name unless `subject` is given.
             subject: As OpenSSL writes it, such as `/O=plant/CN=sensor`.
             names: The names and addresses that it is for.
-            valid: From when to when, counted from now; None for two days from now.
+            valid: From when to when, counted from now; None for 90 days from now.
 
         Returns:
             The paths of certificate and key; existing files are replaced.
@@ -60,7 +60,7 @@ class Authority:
             return certificate, key
         _openssl(
             "x509", "-req", "-in", str(request), "-CA", str(self.certificate), "-CAkey", str(self._key),
-            "-CAcreateserial", "-days", "2", "-extfile", str(extensions), "-out", str(certificate),
+            "-CAcreateserial", "-days", "90", "-extfile", str(extensions), "-out", str(certificate),
         )  # fmt: skip
         return certificate, key
 
