@@ -14,7 +14,7 @@ import typer
 from fanout.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from rich.table import Table
 
@@ -163,7 +163,7 @@ def probe(
     raise typer.Exit(_exit_code(report, advice))
 
 
-def _checked_link(keys: dict[str, str | bool], read_filter: str | None) -> LinkConfig:
+def _checked_link(keys: Mapping[str, str | bool], read_filter: str | None) -> LinkConfig:
     """Return the options as a link, checked as its keys in a configuration are.
 
     Raises:
