@@ -130,8 +130,10 @@ class LinkTls:
             )
         if isinstance(error, ssl.SSLCertVerificationError):
             return self._of_verification(error)
-        reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
-        if reason in _CERTIFICATE_MISSING or (reason in _CERTIFICATE_REFUSED and self.client_expires_s is None):
+        reason = getattr(error, "reason", None) or ""
+        if reason in _CERTIFICATE_MISSING or (
+            reason in _CERTIFICATE_REFUSED and self.config.client_certificate_file is None
+        ):
             return (
                 "it asks for a client certificate, and the link has none",
                 "Set client_certificate_file and client_key_file of the link",
@@ -174,7 +176,7 @@ class LinkTls:
                 "A listener without TLS does so: check that the port is that of one with TLS; else the primary's log "
                 "says why",
             )
-        return str(getattr(error, "strerror", "") or error), "The primary's log may say why"
+        return reason.lower().replace("_", " ") or str(error), "The primary's log may say why"
 
     def _of_verification(self, error: ssl.SSLCertVerificationError) -> tuple[str, str]:
         code, host = error.verify_code, self.server_hostname

@@ -30,6 +30,8 @@ _FRAME_MARGIN_BYTES: Final = 64 * 1024
 _READ_BYTES: Final = 256 * 1024
 _ANSWER_BYTES_MAX: Final = 64 * 1024
 """Longest answer to the handshake."""
+_SHOWN_CHARACTERS_MAX: Final = 200
+"""Of what is wrong with it, which has parts of it."""
 _HTTP: Final = b"HTTP/"
 _STATUS_LINE: Final = re.compile(rb"HTTP/[0-9.]+ ([0-9]{3})[ \r\n]")
 _SWITCHING: Final = "101"
@@ -185,7 +187,8 @@ class WebSocketClient(asyncio.BufferedProtocol):
         protocol = self._protocol
         error = protocol.handshake_exc
         if error is not None:
-            self._fail(self._refused(problem=f"its answer is wrong: {error}"))
+            said = "".join(one if one.isprintable() else "?" for one in str(error)[:_SHOWN_CHARACTERS_MAX])
+            self._fail(self._refused(problem=f"its answer is wrong: {said}"))
         elif protocol.subprotocol != _SUBPROTOCOL:
             self._fail(self._refused(problem="it does not speak the subprotocol mqtt"))
             self.abort()

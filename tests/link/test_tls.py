@@ -326,7 +326,7 @@ async def test_renewed_files_are_used_at_the_next_connection(authority: Authorit
             after_s = link.status.client_certificate_expires_s
             assert before_s is not None
             assert after_s is not None
-            assert after_s - before_s > 297 * DAY.total_seconds()
+            assert after_s - before_s > 200 * DAY.total_seconds()
 
 
 def _wait_for_certificate(port: int, authority: Authority) -> None:
@@ -402,6 +402,60 @@ async def test_a_better_address_is_asked_over_tls(authority: Authority) -> None:
         address = Address("mqtts", "127.0.0.1", port)
         assert await probe.ask(address, config_for(0, ca_file=authority.certificate), node_id="edge-1") is not None
         assert await probe.ask(address, config_for(0), node_id="edge-1") is None
+
+
+ASKS = "it asks for a client certificate, and the link has none"
+REFUSES = "it refuses the client certificate of the link: {}"
+NOT_TLS = "what listens there does not speak TLS"
+NO_VERSION = "it speaks no version of TLS that the link does, which is 1.{} or later"
+CLOSED = "the connection was closed in the handshake"
+SHOWS = {"client_certificate_file": Path("c.pem"), "client_key_file": Path("c.key")}
+
+
+@pytest.mark.parametrize(
+    ("error", "keys", "problem", "hint"),
+    [
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", {}, ASKS, "Set client_certificate_file and"),
+        ("TLSV1_ALERT_UNKNOWN_CA", {}, ASKS, "Set client_certificate_file and"),
+        ("TLSV1_ALERT_UNKNOWN_CA", SHOWS, REFUSES.format("it does not know who signed it"), "Renew client_cert"),
+        ("SSLV3_ALERT_BAD_CERTIFICATE", SHOWS, REFUSES.format("bad certificate"), "Renew client_cert"),
+        ("SSLV3_ALERT_CERTIFICATE_EXPIRED", SHOWS, REFUSES.format("expired"), "Renew client_cert"),
+        ("SSLV3_ALERT_CERTIFICATE_REVOKED", SHOWS, REFUSES.format("revoked"), "Renew client_cert"),
+        (
+            "SSLV3_ALERT_HANDSHAKE_FAILURE",
+            {},
+            "it refused the handshake: no common cipher, or no client certificate that it accepts",
+            "Set client_certificate_file and client_key_file if it asks for them",
+        ),
+        ("TLSV1_ALERT_PROTOCOL_VERSION", {}, NO_VERSION.format(2), "Let the primary speak TLS 1.2 or 1.3"),
+        ("UNSUPPORTED_PROTOCOL", {"tls_min_version": "1.3"}, NO_VERSION.format(3), "Let the primary speak TLS 1.3, or"),
+        ("WRONG_VERSION_NUMBER", {}, NOT_TLS, "Write the port of the primary's listener with TLS"),
+        (
+            "TLSV1_UNRECOGNIZED_NAME",
+            {},
+            "it has no certificate for the name broker",
+            "Write the primary's own host name in primary",
+        ),
+        ("TLSV1_ALERT_INTERNAL_ERROR", {}, "tlsv1 alert internal error", "The primary's log may say why"),
+        (ssl.SSLEOFError(8, "EOF occurred"), {}, CLOSED, "A listener without TLS does so"),
+        (ConnectionResetError(104, "reset"), {}, CLOSED, "A listener without TLS does so"),
+        (OSError(5, "Input/output error"), {}, "[Errno 5] Input/output error", "The primary's log may say why"),
+    ],
+)
+def test_each_failure_has_its_text(error: str | Exception, keys: dict[str, Any], problem: str, hint: str) -> None:
+    """What OpenSSL calls it, in an operator's words, with what to do."""
+    if isinstance(error, str):
+        reason, error = error, ssl.SSLError(1, "[SSL] (_ssl.c:1006)")
+        error.reason = reason
+    address = Address("mqtts", "broker", 8883)
+    tls = LinkTls(
+        context=ssl.create_default_context(),
+        server_hostname="broker",
+        config=config_for(0, **keys),
+        client_expires_s=None,
+    )
+    told = tls.failure(error, address)
+    assert str(told).startswith(f"no TLS with mqtts://broker:8883: {problem}. {hint}")
 
 
 async def test_files_that_cannot_be_used_are_told(authority: Authority, tmp_path: Path) -> None:

@@ -136,6 +136,16 @@ GRANTED = (
         ),
         (GRANTED.replace(b": mqtt\r", b": soap\r"), "its answer is wrong: unsupported subprotocol: soap", ELSEWHERE),
         (
+            GRANTED.replace(b": mqtt\r", b": " + b"x" * 1000 + b"\r"),
+            f"its answer is wrong: unsupported subprotocol: {'x' * 175}",
+            ELSEWHERE,
+        ),
+        (
+            GRANTED.replace(b"ACCEPT", b"\x9b2J\xe9"),
+            "its answer is wrong: invalid Sec-WebSocket-Accept header: ?2J\xe9",
+            ELSEWHERE,
+        ),
+        (
             GRANTED.replace(b"ACCEPT", b"nonsense"),
             "its answer is wrong: invalid Sec-WebSocket-Accept header: nonsense",
             ELSEWHERE,
