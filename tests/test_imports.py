@@ -26,6 +26,7 @@ LAYERS: dict[str, set[str]] = {
     "standing": {"peer_text"},
     "manifest": {"peer_text", "replica"},
     "config": {"errors", "escaping", "mqtt", "selection", "access.settings"},
+    "certificates": set(),
     "logging_setup": {"escaping"},
     "system_clock": set(),
     "long_lived": set(),
@@ -42,8 +43,9 @@ LAYERS: dict[str, set[str]] = {
         "manifest",
         "peer_text",
         "config",
+        "certificates",
     },
-    "server": {"errors", "mqtt", "replica", "stamp", "manifest", "config", "access"},
+    "server": {"errors", "mqtt", "replica", "stamp", "manifest", "config", "access", "certificates"},
     "access": {"errors", "mqtt", "selection", "peer_text"},
     "api": {"errors", "escaping"},
     # It joins parts in other processes, as `node` does in the first one.

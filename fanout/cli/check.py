@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,7 +54,8 @@ def check(
     node_config = load_config(config, role=role.value if role else None)
     if files and (faults := find_file_faults(node_config)):
         raise ConfigError(str(config), tuple(faults))
-    print_warnings(str(config), [*find_cautions(node_config), *(find_file_cautions(node_config) if files else ())])
+    of_files = find_file_cautions(node_config, now_s=time.time()) if files else []
+    print_warnings(str(config), [*find_cautions(node_config), *of_files])
     show(f"{config} has no faults{f' for a {role}' if role else ''}", "", facts(*_node_facts(node_config)))
     if node_config.links:
         show("", _links_table(node_config.links), "", _selectors_table(node_config.links))

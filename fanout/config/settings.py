@@ -26,6 +26,7 @@ from fanout.config.values import (
     MIB,
     ByteCount,
     ByteCountOrZero,
+    CertificateDigests,
     ClientId,
     ControlTopic,
     Count,
@@ -79,6 +80,7 @@ __all__ = [
     "SelectorSection",
     "ServerConfig",
     "ShipConfig",
+    "TlsVersion",
 ]
 
 MinEvidence: TypeAlias = Literal["manifest", "count", "marker", "barrier", "two-pass", "quiet"]
@@ -120,6 +122,9 @@ QueueOverflow: TypeAlias = Literal["disconnect", "drop_oldest"]
 disconnect:  it ends, so that its client knows that something is missing.
 drop_oldest: it goes on without the oldest of what was not sent yet.
 """
+
+TlsVersion: TypeAlias = Literal["1.2", "1.3"]
+"""A version of TLS."""
 
 _STRICT = ConfigDict(extra="forbid")
 _HTTP_LISTEN = Address("http", "127.0.0.1", 8080)
@@ -365,7 +370,7 @@ class LinkConfig:
     name: Name
     """Its name, unique in the node."""
     primaries: Annotated[PrimaryAddresses, Field(alias="primary")]
-    """Key `primary`: an address, or a list of addresses of the same primary, tried in order."""
+    """Key `primary`: an address, or a list of addresses of the same primary, tried in order; with TLS or without."""
     selectors: Annotated[
         tuple[Annotated[Selector, converted(SelectorSection, _selector)], ...], Field(alias="selector")
     ] = ()
@@ -378,6 +383,19 @@ class LinkConfig:
     """File whose content is the password (`read_password`); None for none."""
     password_env: EnvironmentName | None = None
     """Environment variable whose value is the password; None for none."""
+    ca_file: PathText | None = None
+    """PEM file with the certificates of the primary's CAs; None trusts those that the system trusts."""
+    server_certificate_sha256: CertificateDigests = ()
+    """SHA-256 digests of the primary's certificate, any of which takes the place of a CA, host name and dates; an empty
+    list verifies these."""
+    client_certificate_file: PathText | None = None
+    """PEM file with the certificate that the link shows, and those between it and the root; None shows none."""
+    client_key_file: PathText | None = None
+    """PEM file with its private key, not encrypted; None for none."""
+    tls_min_version: TlsVersion = "1.2"
+    """Oldest version of TLS that the link speaks."""
+    tls_insecure: Flag = False
+    """Whether nothing of the primary's certificate is verified: anybody on the way can read and change everything."""
     version: Literal[4, 5] = 5
     """Protocol version: 5 for MQTT 5, 4 for MQTT 3.1.1."""
     retain_policy: RetainPolicy = "bridge"

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 
 from structlog.typing import FilteringBoundLogger
 
+from fanout.certificates import EXPIRING_S
 from fanout.config import Address, LinkConfig
 from fanout.errors import FanoutError
 from fanout.link.audit_report import AuditReport
@@ -87,6 +88,8 @@ class Account:
         self._unanswered = 0
         """Connections begun since the primary answered one; the first tells its states, the others are repeats."""
         self._last_error: FanoutError | None = None
+        self._expiries_s: dict[str, int | None] = {}
+        """When the certificates of the newest connection with TLS expire: "client" and "primary", in Unix seconds."""
         self._control_refusal = ""
         """Why heartbeats do not come back, as it was logged; empty when they do."""
         self._refusals_told: set[tuple[int, str]] = set()
@@ -152,12 +155,32 @@ class Account:
             missing_suppressed_total=missing.suppressed_total,
             missing_dropped_total=missing.dropped_total,
             missing_pending=len(missing),
+            client_certificate_expires_s=self._expiries_s.get("client"),
+            primary_certificate_expires_s=self._expiries_s.get("primary"),
             count_difference=(session.count.difference if self._comparison is None else self._comparison.why) or None,
         )
 
     def begin_attempt(self) -> None:
         """Note that a Network Connection is begun."""
         self._unanswered += 1
+
+    def note_certificates(self, *, client_expires_s: int | None, primary_expires_s: int | None) -> None:
+        """Note the certificates of a connection, and warn of one that expires soon.
+
+        Args:
+            client_expires_s: When the one that the link showed expires, in Unix seconds; None without one.
+            primary_expires_s: When the primary's does; None without TLS.
+        """
+        self._expiries_s = {"client": client_expires_s, "primary": primary_expires_s}
+        for whose, at_s in self._expiries_s.items():
+            left_s = None if at_s is None else at_s - self._clock.now_ns() // 1_000_000_000
+            if left_s is not None and left_s < EXPIRING_S:
+                self._logger.warning(
+                    "certificate expires soon",
+                    certificate=whose,
+                    days=left_s // 86_400,
+                    hint="Renew it; the link reads its own files again at each connection",
+                )
 
     def take(self, event: Event) -> None:
         """Tell what has happened, where that is worth it."""

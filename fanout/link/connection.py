@@ -13,14 +13,18 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from fanout.config import Address
-from fanout.errors import PrimaryUnreachable
+from fanout.errors import PrimaryUnreachable, WebSocketRefused
 from fanout.link.gathering import GATHERED_BYTES, gathering_s
+from fanout.link.tls import LinkTls, peer_expires_s
+from fanout.link.websocket import WebSocketClient
 
 __all__ = ["READ_AHEAD_FACTOR", "LinkConnection", "connect"]
 
@@ -34,15 +38,20 @@ _SMALL_READ_BYTES = 4096
 """A read below it may be the first of two small packets, of which the primary sends the second when the first is
 acknowledged (Nagle's algorithm; Mosquitto leaves it on): the system would wait 40 ms with that. Larger ones are
 acknowledged at once anyway."""
+_FRAME_BYTES_MAX = 16 * 1024 * 1024
+_NEVER_S = 10 * 86_400.0
+_OTHER_PROTOCOLS = ((b"\x15\x03", "TLS"), (b"HTTP/", "HTTP"))
+"""How the first answer begins of what is no MQTT server: an alert of TLS, a status line."""
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)  # Linux
 
 
 class LinkConnection(asyncio.BufferedProtocol):
-    """One TCP connection to a primary.
+    """One connection to a primary: the stream of packets, with or without TLS and WebSocket below it.
 
     Attributes:
         read_ahead: Whether to read before decoding.
         socket: What it reads from, for the options of the system; `connect` sets it.
+        error: Why the connection was lost; None when the primary closed it.
         closed: Set when the connection is gone and everything that was read has been handed over.
     """
 
@@ -66,7 +75,11 @@ class LinkConnection(asyncio.BufferedProtocol):
         self.closed = asyncio.Event()
         self.error: Exception | None = None
         self.socket: socket.socket | None = None
-        self._on_data = on_data
+        self.speaks: Callable[[str], Exception] | None = None
+        """Makes the error for a peer that does not speak MQTT, but a protocol of that name; `connect` sets it."""
+        self._on_data: Callable[[bytes], None] = self._take_first
+        """What takes a read: first a look at what the peer speaks, then the link."""
+        self._on_mqtt = on_data
         self._on_closed = on_closed
         self._read_ahead_bytes_max = read_ahead_bytes_max
         self._buffer = memoryview(bytearray(_READ_BYTES))
@@ -97,7 +110,11 @@ class LinkConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take a read."""
-        data = bytes(self._buffer[:nbytes])
+        self.receive(bytes(self._buffer[:nbytes]))
+
+    def receive(self, data: bytes) -> None:
+        """Take what was read."""
+        nbytes = len(data)
         if not (self.read_ahead or self._pending or self._held or self._gathering):
             self._hand_over(data)
         else:
@@ -118,7 +135,7 @@ class LinkConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Note the end; what was read before is still handed over."""
-        self.error = exc
+        self.error = self.error or exc
         self._lost = True
         if not self._pending:
             self._finish()
@@ -182,6 +199,16 @@ class LinkConnection(asyncio.BufferedProtocol):
         if delay_s:
             self._gathering = asyncio.get_running_loop().call_later(delay_s, self._end_gathering)
 
+    def _take_first(self, data: bytes) -> None:
+        """Look whether the first bytes are MQTT at all, then be out of the way."""
+        self._on_data = self._on_mqtt
+        other = next((name for start, name in _OTHER_PROTOCOLS if data.startswith(start)), "")
+        if not other or self.speaks is None:
+            self._on_mqtt(data)
+        elif self._transport is not None:
+            self.error = self.speaks(other)
+            self._transport.abort()
+
     def _end_gathering(self) -> None:
         if self._gathering is not None:
             self._gathering.cancel()
@@ -232,19 +259,38 @@ class LinkConnection(asyncio.BufferedProtocol):
             self._on_closed()
 
 
-async def connect(protocol: LinkConnection, address: Address, *, receive_buffer_bytes: int, timeout_s: float) -> None:
-    """Connect `protocol` to a primary.
+async def connect(
+    protocol: LinkConnection,
+    address: Address,
+    *,
+    receive_buffer_bytes: int,
+    timeout_s: float,
+    tls: LinkTls | None = None,
+    frame_bytes_max: int = _FRAME_BYTES_MAX,
+) -> int | None:
+    """Connect `protocol` to a primary, as its address says: with TLS, with WebSocket, or with neither.
 
     Args:
         protocol: Unused so far.
         address: Where; every IP address of the host is tried.
         receive_buffer_bytes: Receive buffer asked from the system.
         timeout_s: How long it may take.
+        tls: Of an address with TLS, from `load_tls`.
+        frame_bytes_max: Of an address with WebSocket: the largest packet.
+
+    Returns:
+        When the certificate that the primary showed expires, in Unix seconds; None without TLS.
 
     Raises:
         PrimaryUnreachable: Nothing accepted the connection in time.
+        TlsFailed: No TLS could be agreed on.
+        WebSocketRefused: It is no WebSocket that speaks MQTT.
     """
     loop = asyncio.get_running_loop()
+    protocol.speaks = partial(_other_protocol, address)
+    websocket = (
+        WebSocketClient(protocol, address=address, frame_bytes_max=frame_bytes_max) if address.has_websocket else None
+    )
     reason = "no address was found"
     try:
         async with asyncio.timeout(timeout_s):
@@ -261,10 +307,17 @@ async def connect(protocol: LinkConnection, address: Address, *, receive_buffer_
                     raise
                 else:
                     protocol.socket = endpoint
-                    await _hand_socket(endpoint, protocol)
-                    return
-    except TimeoutError:
+                    if websocket is None:
+                        transport = await _hand_socket(endpoint, protocol, address, tls=tls)
+                    else:
+                        transport = await _open_websocket(endpoint, websocket, address, tls=tls)
+                    return None if tls is None else peer_expires_s(transport.get_extra_info("ssl_object"))
+    except TimeoutError as error:
         reason = f"no answer within {timeout_s:g} s"
+        if websocket is not None and websocket.asked:
+            raise WebSocketRefused(address=str(address), problem=reason) from error
+        if tls is not None and protocol.socket is not None:
+            raise tls.failure(error, address) from error
     except OSError as error:  # the name is not known
         reason = _reason(error)
     raise PrimaryUnreachable(
@@ -272,18 +325,64 @@ async def connect(protocol: LinkConnection, address: Address, *, receive_buffer_
     )
 
 
-async def _hand_socket(endpoint: socket.socket, protocol: LinkConnection) -> None:
+async def _hand_socket(
+    endpoint: socket.socket, protocol: asyncio.BaseProtocol, address: Address, *, tls: LinkTls | None
+) -> asyncio.BaseTransport:
     """Give a connected socket to a protocol; who cancels that closes the protocol, and finds it with its transport.
 
     So a cancellation waits the one or two turns that it takes: uvloop closes a transport that is given up in between,
-    and never tells the protocol that it is lost.
+    and never tells the protocol that it is lost. A TLS handshake is given up at once, and the protocol hears of none.
+
+    Raises:
+        TlsFailed: No TLS could be agreed on.
     """
-    handing = asyncio.ensure_future(asyncio.get_running_loop().create_connection(lambda: protocol, sock=endpoint))
+    loop = asyncio.get_running_loop()
+    making = (
+        loop.create_connection(lambda: protocol, sock=endpoint)
+        if tls is None
+        else loop.create_connection(
+            lambda: protocol,
+            sock=endpoint,
+            ssl=tls.context,
+            server_hostname=tls.server_hostname,
+            ssl_handshake_timeout=_NEVER_S,  # the caller's comes first
+        )
+    )
+    handing = asyncio.ensure_future(making)
     try:
-        await asyncio.shield(handing)
+        transport, _ = await asyncio.shield(handing)
     except asyncio.CancelledError:
+        if tls is not None:
+            handing.cancel()
         await asyncio.wait([handing])
+        _ = handing.cancelled() or handing.exception()  # seen
         raise
+    except OSError as error:
+        if tls is None:
+            raise
+        raise tls.failure(error, address) from error
+    return transport
+
+
+async def _open_websocket(
+    endpoint: socket.socket, websocket: WebSocketClient, address: Address, *, tls: LinkTls | None
+) -> asyncio.BaseTransport:
+    try:
+        transport = await _hand_socket(endpoint, websocket, address, tls=tls)
+        await websocket.open()
+    except BaseException as error:
+        websocket.abort()
+        if isinstance(error, ssl.SSLError) and tls is not None:  # an alert behind the handshake
+            raise tls.failure(error, address) from error
+        raise
+    return transport
+
+
+def _other_protocol(address: Address, spoken: str) -> PrimaryUnreachable:
+    hint = "Write the port of its MQTT listener; or ws:// with its path, where it serves MQTT over WebSocket"
+    if spoken == "TLS":
+        hint = f"Write {'wss' if address.has_websocket else 'mqtts'}:// in primary"
+    return PrimaryUnreachable(f"what listens on {address} speaks {spoken}, not MQTT", hint=hint)
 
 
 def _reason(error: OSError) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fanout.config import LinkConfig
+from fanout.config import Address, LinkConfig
 from fanout.errors import LinkLost, PrimaryRefused
 from fanout.link.outgoing import Limits
 from fanout.mqtt.packets import Connack, Disconnect
@@ -110,8 +110,20 @@ def read_connack(packet: Connack, config: LinkConfig) -> Handshake:
     )
 
 
-def unanswered_hint(config: LinkConfig) -> str:
-    """Return what an operator can do when CONNECT is refused for its protocol, closed at, or not answered."""
+def unanswered_hint(config: LinkConfig, *, address: Address | None = None) -> str:
+    """Return what an operator can do when CONNECT is refused for its protocol, closed at, or not answered.
+
+    Args:
+        config: The link's configuration.
+        address: The primary, when the connection was closed without an answer.
+    """
+    if address is not None and address.has_tls and config.client_certificate_file is None:
+        return "The primary's log may say why; it may want a client certificate (client_certificate_file)"
+    if address is not None and not address.has_tls and config.version == 5:
+        return (
+            "The primary's log may say why; check that the address is that of its MQTT listener, and write "
+            f"{'wss' if address.has_websocket else 'mqtts'}:// if that has TLS"
+        )
     if config.version == 4 and config.retain_policy == "bridge":
         return 'Set retain_policy = "keep" for the link; many primaries do not take the bridge bit in CONNECT'
     return "The primary's log may say why; check that the address is that of its MQTT listener"

@@ -7,6 +7,7 @@ decision about MQTT: that is `fanout.link.session`, which `fanout.link.drive` dr
 from __future__ import annotations
 
 import asyncio
+import ssl
 
 from structlog.typing import FilteringBoundLogger
 
@@ -31,6 +32,7 @@ from fanout.link.session import LinkSession
 from fanout.link.states import LinkState
 from fanout.link.status import Clock, LinkSink, LinkStatus
 from fanout.link.teardown import piece_topics
+from fanout.link.tls import LinkTls, load_tls_in_thread
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
@@ -108,6 +110,8 @@ class Link:
         self._preferred: int | None = None
         """Position of a better address that has just answered: to be used in place of the one in use."""
         self._connection: LinkConnection | None = None
+        self._tls: LinkTls | None = None
+        """Of the newest connection; None without."""
         self._attempt: asyncio.Timeout | None = None
         """What ends an attempt to connect; None while none is made."""
         self._free = asyncio.Event()
@@ -296,12 +300,7 @@ class Link:
                     return
             if self._failure is not None:
                 raise self._failure
-            raise LinkLost(
-                f"the connection was lost: {connection.error or 'the primary closed it'}",
-                hint=unanswered_hint(self.config)
-                if session.life.state is LinkState.CONNECTING
-                else "When this repeats, the primary's log says why; perhaps another client has the same client_id",
-            )
+            raise self._lost(connection.error)
         except asyncio.CancelledError:
             stopping = True
             session.close(end_session=self._keeping is None, now=clock.monotonic())
@@ -324,24 +323,45 @@ class Link:
         """Connect to the address in use, unless the attempt fails meanwhile: stale values have no time to wait for it.
 
         Raises:
-            PrimaryUnreachable: Nothing accepted the connection in time.
+            PrimaryUnreachable: Nothing accepted the connection in time, or what answers is no such primary.
         """
         try:
             async with asyncio.timeout(None) as self._attempt:
-                await connect(
+                self._tls = tls = await load_tls_in_thread(self.config, self._address)
+                primary_expires_s = await connect(
                     connection,
                     self._address,
                     receive_buffer_bytes=self.config.receive_buffer_bytes,
                     timeout_s=self.config.connect_timeout_s,
+                    tls=tls,
+                    frame_bytes_max=self.config.packet_bytes_max,
                 )
         except TimeoutError:
             return
         finally:
             self._attempt = None
+        self._account.note_certificates(
+            client_expires_s=None if tls is None else tls.client_expires_s, primary_expires_s=primary_expires_s
+        )
         self._connection = connection
         self._drive.attach(connection)
         connection.hold(not self._free.is_set())
         self._drive.write_and_plan()
+
+    def _lost(self, error: Exception | None) -> FanoutError:
+        """Return the error for a connection that is gone.
+
+        Args:
+            error: What the system or OpenSSL said; None when the primary closed it.
+        """
+        if isinstance(error, FanoutError):
+            return error
+        if isinstance(error, ssl.SSLError) and self._tls is not None:  # an alert, behind the handshake with TLS 1.3
+            return self._tls.failure(error, self._address)
+        hint = "When this repeats, the primary's log says why; perhaps another client has the same client_id"
+        if self._session.life.state is LinkState.CONNECTING:
+            hint = unanswered_hint(self.config, address=self._address)
+        return LinkLost(f"the connection was lost: {error or 'the primary closed it'}", hint=hint)
 
     def _failed(self) -> bool:
         return self._failure is not None

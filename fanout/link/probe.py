@@ -14,6 +14,7 @@ from fanout.errors import FanoutError, LinkLost
 from fanout.link.connection import LinkConnection, connect
 from fanout.link.handshake import Handshake, read_connack
 from fanout.link.outgoing import Outgoing
+from fanout.link.tls import load_tls_in_thread
 from fanout.mqtt.decoder import Decoder
 from fanout.mqtt.packets import Connack
 from fanout.mqtt.reason_codes import ReasonCode
@@ -62,6 +63,8 @@ async def ask(address: Address, config: LinkConfig, *, node_id: str) -> Handshak
             address,
             receive_buffer_bytes=config.receive_buffer_bytes,
             timeout_s=config.connect_timeout_s,
+            tls=await load_tls_in_thread(config, address),
+            frame_bytes_max=config.packet_bytes_max,
         )
         connection.read_ahead = False
         connection.write(outgoing.take())

@@ -141,6 +141,11 @@ class LinkStatus:
     """Filters given up: too many waited, the primary refused the announcement, or a node below told nonsense."""
     missing_pending: int = 0
     """Filters that wait to be looked for, and announced if nothing matches them."""
+    client_certificate_expires_s: int | None = None
+    """When the certificate that the link shows expires, in Unix seconds, as it was at the newest connection; None
+    without one."""
+    primary_certificate_expires_s: int | None = None
+    """When the primary's certificate expires, in Unix seconds, as it was at the newest connection; None without TLS."""
     count_difference: str | None = None
     """How what is held differs from what the primary counts, or lists; None while both agree, or are not compared."""
 

@@ -16,7 +16,27 @@ __all__ = ["find_cautions"]
 
 def find_cautions(config: NodeConfig) -> list[ConfigFault]:
     """Return what a person should look at before clients do; a node starts all the same."""
-    return [*_closed_listeners(config), *_silent_selectors(config)]
+    return [*_closed_listeners(config), *_silent_selectors(config), *_open_links(config)]
+
+
+def _open_links(config: NodeConfig) -> Iterator[ConfigFault]:
+    for index, link in enumerate(config.links):
+        if link.tls_insecure:
+            yield ConfigFault(
+                f"link[{index}].tls_insecure",
+                f'the link "{link.name}" does not verify its primary: anybody on the way can pretend to be it, read '
+                "and change everything, and take the password",
+                "Remove the line, and set ca_file, or server_certificate_sha256 to the fingerprint of its certificate.",
+            )
+        has_password = link.password_file is not None or link.password_env is not None
+        plain = next((each for each in link.primaries if not each.has_tls and not is_local(each)), None)
+        if plain is not None and has_password:
+            yield ConfigFault(
+                f"link[{index}].primary",
+                f'the password of the link "{link.name}" goes to {plain} unencrypted, and anybody on the way '
+                "can read it",
+                f"Write {'wss' if plain.has_websocket else 'mqtts'}:// and the port of its listener with TLS.",
+            )
 
 
 def _silent_selectors(config: NodeConfig) -> Iterator[ConfigFault]:

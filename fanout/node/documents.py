@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from datetime import datetime
 from typing import Final, Protocol
 
 from fanout import __version__
@@ -271,6 +272,8 @@ class NodeDocuments:
             snapshot_topics=status.snapshot_topics,
             audit=_audit_detail(status),
             alarm=status.alarm,
+            client_certificate_expires=_utc_from_s(status.client_certificate_expires_s),
+            primary_certificate_expires=_utc_from_s(status.primary_certificate_expires_s),
             count_difference=status.count_difference,
             audits_total=status.audits.ended_total,
             audits_failed_total=status.audits.failed_total,
@@ -364,6 +367,10 @@ class NodeDocuments:
             limits[f"link[{index}].topics_max"] = link.topics_max
             limits[f"link[{index}].bytes_max"] = link.bytes_max
         return limits
+
+
+def _utc_from_s(time_s: int | None) -> datetime | None:
+    return None if time_s is None else utc_from_ns(time_s * _NS_PER_S)
 
 
 def _audit_detail(status: LinkStatus) -> AuditDetail | None:

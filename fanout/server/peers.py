@@ -58,7 +58,7 @@ def peer_of(transport: asyncio.BaseTransport, *, local: bool, proxied: tuple[str
 
 
 def is_local(address: Address) -> bool:
-    """Say whether a listener at `address` can be reached only from this machine."""
+    """Say whether `address` is one of this machine alone: of a listener, or of where to connect to."""
     if address.scheme == "unix":
         return True
     try:

@@ -1,13 +1,13 @@
 """TLS of one listener: its certificate and key, whose certificates of clients are valid, and their reload.
 
-Owns reading the files and saying what is wrong with them. It must not know sockets or what is spoken inside.
+Owns what a listener does with these files (`fanout.certificates`). It must not know sockets or what is spoken inside.
 """
 
 from __future__ import annotations
 
 import ssl
-from pathlib import Path
 
+from fanout.certificates import load_authorities, load_chain
 from fanout.config import ListenerConfig
 from fanout.errors import ListenError
 
@@ -70,50 +70,11 @@ def _load(config: ListenerConfig) -> tuple[ssl.SSLContext, list[tuple[str, str]]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1" if config.address.has_websocket else "mqtt"])
-    faults = [
-        (name, f"cannot read its {name}, {path}: {reason}")
-        for name, path in (("certificate_file", certificate), ("key_file", key), ("client_ca_file", client_ca))
-        if path is not None and (reason := _why_unreadable(path))
-    ]
-    unreadable = {name for name, _ in faults}
-    if unreadable.isdisjoint({"certificate_file", "key_file"}) and (fault := _load_chain(context, certificate, key)):
-        faults.append(fault)
+    faults = load_chain(context, certificate, key)
     if client_ca is not None:
-        if "client_ca_file" not in unreadable:
-            try:
-                context.load_verify_locations(client_ca)
-            except ssl.SSLError:
-                faults.append(("client_ca_file", f"{client_ca} has no certificates in PEM"))
+        faults += load_authorities(context, client_ca, name="client_ca_file")
         context.verify_mode = ssl.CERT_REQUIRED if config.require_client_certificate else ssl.CERT_OPTIONAL
         # A resumed TLS session would not be verified by a client_ca_file that was read since.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
     return context, faults
-
-
-def _load_chain(context: ssl.SSLContext, certificate: Path, key: Path) -> tuple[str, str] | None:
-    try:
-        context.load_cert_chain(certificate, key, password=_refuse_password)
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
-            return "key_file", f"the key in {key} does not belong to the certificate in {certificate}"
-        return "certificate_file", f"{certificate} and {key} are not a certificate and its key in PEM"
-    except _Encrypted:
-        return "key_file", f"the key in {key} is encrypted, and nobody is there to type its password"
-    return None
-
-
-class _Encrypted(Exception):
-    pass
-
-
-def _refuse_password() -> str:
-    raise _Encrypted
-
-
-def _why_unreadable(path: Path) -> str:
-    try:
-        path.read_bytes()
-    except OSError as error:
-        return (error.strerror or str(error)).lower()
-    return ""

@@ -284,7 +284,7 @@ def test_an_attempt_that_is_cancelled_as_it_succeeds_can_be_closed(
     loop_factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     """In the very turn in which the protocol got its transport: uvloop would never tell it of the end."""
-    attempt: asyncio.Task[None]
+    attempt: asyncio.Task[int | None]
 
     class Cancelling(LinkConnection):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -349,7 +349,12 @@ def test_workers_are_shown_and_may_be_a_reason() -> None:
 
 def test_status_has_every_part() -> None:
     """Links in detail, server, log and limits."""
-    changes = {"last_error": "lost", "last_error_hint": "look", "count_difference": "counts 3, and 2 are here"}
+    changes = {
+        "last_error": "lost",
+        "last_error_hint": "look",
+        "count_difference": "counts 3, and 2 are here",
+        "client_certificate_expires_s": 86_400,
+    }
     status = PartsOfNode(dataclasses.replace(LIVE, **changes)).documents.status()  # type: ignore[arg-type]
     assert (status.node, status.role, status.ready, status.reasons) == ("edge-1", "secondary", True, ())
     assert status.listeners == ("mqtt://127.0.0.1:1884",)
@@ -372,6 +377,8 @@ def test_status_has_every_part() -> None:
     ):
         assert getattr(link, name) == getattr(LIVE, name), name
     assert link.count_difference == "counts 3, and 2 are here"
+    assert link.client_certificate_expires == datetime(1970, 1, 2, tzinfo=UTC)
+    assert link.primary_certificate_expires is None
     assert status.limits == {
         "server.connections_max": 70,
         "server.connections_per_address_max": 8_000,
