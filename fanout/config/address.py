@@ -224,4 +224,8 @@ def _is_host(host: str) -> bool:
         except ValueError:
             return False
         return True
+    try:
+        host.encode("idna")  # as the resolver will, which raises the same for a part that is too long
+    except UnicodeError:
+        return False
     return _HOST_NAME.fullmatch(host) is not None

@@ -85,7 +85,7 @@ class WebSocketClient(asyncio.BufferedProtocol):
         self._is_open = False
         self._fault: Exception | None = None
         self._protocol = ClientProtocol(
-            WebSocketURI(address.has_tls, address.host.partition("%")[0], address.port, address.path or "/", ""),
+            WebSocketURI(address.has_tls, _ascii(address.host), address.port, address.path or "/", ""),
             subprotocols=[_SUBPROTOCOL],
             max_size=(None, frame_bytes_max + _FRAME_MARGIN_BYTES),
             logger=_LOGGER,
@@ -265,3 +265,8 @@ class _Stream(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self._transport.resume_reading()
+
+
+def _ascii(host: str) -> str:
+    """Return a host as the header Host has it: in ASCII, and without the zone of an IPv6 address."""
+    return host.partition("%")[0] if ":" in host else host.encode("idna").decode("ascii")

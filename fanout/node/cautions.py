@@ -30,13 +30,19 @@ def _open_links(config: NodeConfig) -> Iterator[ConfigFault]:
             )
         has_password = link.password_file is not None or link.password_env is not None
         plain = next((each for each in link.primaries if not each.has_tls and not is_local(each)), None)
-        if plain is not None and has_password:
-            yield ConfigFault(
-                f"link[{index}].primary",
-                f'the password of the link "{link.name}" goes to {plain} unencrypted, and anybody on the way '
-                "can read it",
-                f"Write {'wss' if plain.has_websocket else 'mqtts'}:// and the port of its listener with TLS.",
-            )
+        if plain is None:
+            continue
+        if has_password:
+            problem = f"its password goes to {plain} unencrypted, and anybody on the way can read it"
+        elif any(each.has_tls for each in link.primaries):
+            problem = f"it goes on unencrypted at {plain} when somebody cuts it off from the others"
+        else:
+            continue
+        yield ConfigFault(
+            f"link[{index}].primary",
+            f'the link "{link.name}": {problem}',
+            f"Write {'wss' if plain.has_websocket else 'mqtts'}:// and the port of its listener with TLS.",
+        )
 
 
 def _silent_selectors(config: NodeConfig) -> Iterator[ConfigFault]:

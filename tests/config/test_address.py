@@ -40,6 +40,7 @@ def test_an_mqtt_address_is_read(text: str, host: str, port: int) -> None:
         ("mqtt://:1883", '"mqtt://:1883" has no host', f"{AS_IN_MQTT} 0.0.0.0 means every IPv4 address."),
         ("mqtt://a b", '"a b" is neither a host name nor an IP address', AS_IN_MQTT),
         ("mqtt://a/b", '"a/b" is neither a host name nor an IP address', AS_IN_MQTT),
+        ("mqtt://" + "a" * 64, f'"{"a" * 64}" is neither a host name nor an IP address', AS_IN_MQTT),
         ("mqtt://1.2.3", '"1.2.3" is neither a host name nor an IP address', AS_IN_MQTT),
         ("mqtt://a:", '"mqtt://a:" has no port', f"A port is a number from 0 to 65535. {AS_IN_MQTT}"),
         ("mqtt://a:x", '"x" is not a port', f"A port is a number from 0 to 65535. {AS_IN_MQTT}"),

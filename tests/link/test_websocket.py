@@ -16,6 +16,7 @@ from fanout.config import Address
 from fanout.errors import LinkLost, PrimaryUnreachable, WebSocketRefused
 from fanout.link.connection import LinkConnection, connect
 from fanout.link.states import LinkState
+from fanout.link.websocket import WebSocketClient
 from tests.link.harness import config_for, running
 from tests.support.certificates import Authority
 from tests.support.mosquitto import Mosquitto, free_port, publish_all, publisher
@@ -190,6 +191,28 @@ async def test_the_request_names_path_host_and_subprotocol() -> None:
             "Upgrade: websocket",
         ]
         await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "header"), [("bröker.example", "xn--brker-kua.example:81"), ("fe80::1%eth0", "[fe80::1]:81")]
+)
+async def test_the_host_is_named_in_ascii(host: str, header: str) -> None:
+    """As HTTP wants it, without what only this machine understands."""
+    written: list[bytes] = []
+
+    class Network(asyncio.Transport):
+        def write(self, data: bytes | bytearray | memoryview) -> None:
+            written.append(bytes(data))
+
+        def is_closing(self) -> bool:
+            return False
+
+    websocket = WebSocketClient(link_connection([]), address=Address("ws", host, 81), frame_bytes_max=1024)
+    websocket.connection_made(Network())
+    opening = asyncio.create_task(websocket.open())
+    await wait_until(lambda: written)
+    opening.cancel()
+    assert f"\r\nHost: {header}\r\n".encode() in written[0]
 
 
 async def test_frames_are_a_stream() -> None:

@@ -66,8 +66,15 @@ def test_selectors_whose_missing_topics_are_not_announced() -> None:
         (
             'primary = ["mqtts://broker", "mqtt://broker"]\npassword_file = "p"\n',
             {
-                "link[0].primary": 'the password of the link "l" goes to mqtt://broker:1883 unencrypted, and anybody '
-                "on the way can read it. Write mqtts:// and the port of its listener with TLS."
+                "link[0].primary": 'the link "l": its password goes to mqtt://broker:1883 unencrypted, and anybody on '
+                "the way can read it. Write mqtts:// and the port of its listener with TLS."
+            },
+        ),
+        (
+            'primary = ["mqtts://broker", "mqtt://127.0.0.1", "ws://other"]\n',
+            {
+                "link[0].primary": 'the link "l": it goes on unencrypted at ws://other:80 when somebody cuts it off '
+                "from the others. Write wss:// and the port of its listener with TLS."
             },
         ),
         (
