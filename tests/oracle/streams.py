@@ -81,6 +81,8 @@ class _Stream:
         self.version = version
         self.is_blind = False
         """Whether what was sent before is not known, so that only packets by themselves are checked."""
+        self.is_resumed = False
+        """Whether the session goes on: what was on its way at the end of the last Network Connection is not known."""
         self.in_flight = InFlight()
         self.packet_bytes_max = 0
         self.topic_alias_max = 0
@@ -168,7 +170,9 @@ class _Stream:
         messages = self.in_flight.messages
         before = messages.get(packet.packet_id)
         if packet.dup:
-            if before is None:
+            if packet.packet_id not in messages and self.is_resumed:
+                pass
+            elif before is None:
                 self._fail("DUP is set for a message that was not sent before, or was received", packet)
             elif _content(before) != _content(packet):
                 self._fail(f"sent again as another message than {before}", packet)
@@ -192,7 +196,7 @@ class _Stream:
                 self._fail("no PUBREL is to be answered", packet)
             self._released[packet_id] -= 1
         elif packet.kind is Kind.PUBREL:
-            known = self.in_flight.messages.get(packet_id, packet) is None
+            known = self.in_flight.messages.get(packet_id, None if self.is_resumed else packet) is None
             if not known and not packet.codes[0]:  # 0x92 answers a PUBREC that nobody knows
                 self._fail("a PUBREL without a PUBREC", packet)
 
@@ -305,6 +309,7 @@ class ServerStream(_Stream):
         if packet.values(0x1A) and not connect.property(0x19):  # section 3.1.2.11.6
             self._fail("Response Information that was not asked for", packet)
         if packet.session_present:
+            self.is_resumed = True
             if self._earlier is None:
                 self.is_blind = True
             else:
@@ -350,6 +355,7 @@ class ClientStream(_Stream):
             self.topic_alias_max = packet.property(0x22)
             self.packet_bytes_max = packet.property(0x27)
             self.receive_maximum = packet.property(0x21, 0xFFFF)
+            self.is_resumed = packet.session_present
             if not packet.session_present:
                 self.in_flight = InFlight()
         elif packet.kind in {Kind.SUBACK, Kind.UNSUBACK}:
