@@ -22,6 +22,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,6 +56,7 @@ class Plain(NamedTuple):
     expiry_s: int | None
 
 
+@lru_cache(4096)
 def plain(properties: Properties) -> Plain:
     """Return properties as they are compared."""
     if not properties:
@@ -363,7 +365,7 @@ class Campaign:
     middle: LiveNode
     leaf: LiveNode
     seed: int
-    batch_messages: int = 500
+    batch_messages: int = 1000
     messages: int = 0
     findings: list[str] = field(default_factory=list)
     say: Callable[[str], None] = lambda text: None

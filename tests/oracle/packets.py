@@ -165,6 +165,7 @@ _CODES: Final[dict[tuple[Kind, Sender], frozenset[int]]] = {
 
 _CLIENTS_ALONE = frozenset((Kind.CONNECT, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.PINGREQ))
 _SERVERS_ALONE = frozenset((Kind.CONNACK, Kind.SUBACK, Kind.UNSUBACK, Kind.PINGRESP))
+_KINDS = tuple(Kind)
 _FLAGGED = frozenset((Kind.PUBREL, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE))
 """Packets with the flags 0010."""
 
@@ -293,7 +294,7 @@ def decode_packet(data: bytes, pos: int = 0, *, version: int, sender: Sender) ->
     kind_number = first >> 4
     if kind_number == 0 or (kind_number == 15 and version == 4):
         raise Violation(pos, f"packet type {kind_number} is reserved")
-    kind = Kind(kind_number)
+    kind = _KINDS[kind_number - 1]
     server_disconnects = version == 4 and kind is Kind.DISCONNECT and sender == "server"
     if kind in (_CLIENTS_ALONE if sender == "server" else _SERVERS_ALONE) or server_disconnects:
         raise Violation(pos, f"a {sender} must not send {kind.name}")
@@ -342,7 +343,15 @@ def _decode_publish(data: bytes, pos: int, start: int, stop: int, version: int, 
         if cursor + length > stop:
             raise Violation(cursor, "the Property Length is beyond the packet")
         if length:
-            properties = _decode_properties(data, cursor, cursor + length, "PUBLISH", sender)
+            block = data[cursor : cursor + length], sender
+            known = _memo.get(block)
+            if known is None:
+                properties = _decode_properties(data, cursor, cursor + length, "PUBLISH", sender)
+                if len(_memo) >= _MEMO_MAX:
+                    _memo.clear()
+                _memo[block] = properties
+            else:
+                properties = known
             cursor += length
     payload = data[cursor:stop]
     if not topic and version == 5 and not any(name == 0x23 for name, _ in properties):
@@ -364,6 +373,11 @@ def _decode_publish(data: bytes, pos: int, start: int, stop: int, version: int, 
         bool(first & 1),
         bool(first & 8),
     )
+
+
+_memo: dict[tuple[bytes, Sender], Properties] = {}
+"""Property blocks that were right: several readers get the same ones."""
+_MEMO_MAX = 4096
 
 
 def _variable(data: bytes, pos: int, stop: int) -> tuple[int, int]:

@@ -2,8 +2,8 @@
 
 `ServerStream` reads what a node sends to a client, `ClientStream` what a link sends to its primary. Each is told what
 the other side wrote, since that decides what is allowed: Topic Aliases, sizes, Packet Identifiers, answers. Where the
-other side wrote what MQTT does not allow, or a session goes on that was begun elsewhere, only packets by themselves are
-checked from then on, and the limits of CONNECT and CONNACK.
+other side wrote what MQTT does not allow, used a Packet Identifier that was in use, or where a session goes on that was
+begun elsewhere, only packets by themselves are checked from then on, and the limits of CONNECT and CONNACK.
 """
 
 from __future__ import annotations
@@ -91,10 +91,14 @@ class _Stream:
         """Whether nothing may follow."""
         self._reader = _Reader(sender, version)
         self._peer = _Reader("server" if sender == "client" else "client", version)
+        self._under_way: set[int] = set()
+        """Packet Identifiers of messages that were sent over this Network Connection and are not completed."""
         self._is_unreadable = False  # whether the other side wrote what MQTT does not allow
         self._aliases: dict[int, bytes] = {}
         self._answers: dict[Kind, deque[int]] = {Kind.PUBACK: deque(), Kind.PUBREC: deque()}
         """Packet Identifiers of the peer's PUBLISHs that are to be answered, in order."""
+        self._unanswered: set[int] = set()
+        """The same."""
         self._released = Counter[int]()
         """Packet Identifiers of the peer's PUBRELs that are to be answered."""
         self._at = 0
@@ -179,8 +183,10 @@ class _Stream:
         elif packet.packet_id in messages:
             self._fail(f"the Packet Identifier is in use for {before}", packet)
         messages[packet.packet_id] = packet
-        if self.version == 5 and len(messages) > self.receive_maximum:  # [MQTT-3.3.4-7] [MQTT-3.3.4-9]
-            self._fail(f"{len(messages)} messages in flight, the Receive Maximum is {self.receive_maximum}", packet)
+        self._under_way.add(packet.packet_id)
+        count = len(self._under_way)
+        if self.version == 5 and count > self.receive_maximum:  # [MQTT-3.3.4-7] [MQTT-3.3.4-9]
+            self._fail(f"{count} messages in flight, the Receive Maximum is {self.receive_maximum}", packet)
 
     def _check_answer(self, packet: Packet) -> None:
         """Check that an acknowledgement answers something, PUBACK and PUBREC in their order [MQTT-4.6.0-2]."""
@@ -191,6 +197,7 @@ class _Stream:
             waiting = self._answers[packet.kind]
             if not waiting or waiting.popleft() != packet_id:
                 self._fail("the next answer is due to another PUBLISH, or to none", packet)
+            self._unanswered.discard(packet_id)
         elif packet.kind is Kind.PUBCOMP:
             if not self._released[packet_id]:
                 self._fail("no PUBREL is to be answered", packet)
@@ -203,11 +210,15 @@ class _Stream:
     def _note_message(self, packet: Packet) -> None:
         """Note what the other side's messages and acknowledgements mean for this side."""
         if packet.kind is Kind.PUBLISH and packet.qos:
+            self.is_blind |= packet.packet_id in self._unanswered
+            self._unanswered.add(packet.packet_id)
             self._answers[Kind.PUBACK if packet.qos == 1 else Kind.PUBREC].append(packet.packet_id)
         elif packet.kind is Kind.PUBREL:
             self._released[packet.packet_id] += 1
         elif packet.kind in {Kind.PUBACK, Kind.PUBREC, Kind.PUBCOMP}:
             self.in_flight.complete(packet)
+            if packet.kind is not Kind.PUBREC or packet.codes[0] >= 0x80:
+                self._under_way.discard(packet.packet_id)
 
 
 def _content(packet: Packet) -> tuple[object, ...]:
@@ -253,11 +264,11 @@ class ServerStream(_Stream):
             self.topic_alias_max = packet.property(0x22)
             self.packet_bytes_max = packet.property(0x27)
             self.receive_maximum = packet.property(0x21, 0xFFFF)
-        elif packet.kind is Kind.SUBSCRIBE:
-            self._requests[Kind.SUBACK][packet.packet_id] = packet
+        elif packet.kind in {Kind.SUBSCRIBE, Kind.UNSUBSCRIBE}:
+            requests = self._requests[Kind.SUBACK if packet.kind is Kind.SUBSCRIBE else Kind.UNSUBACK]
+            self.is_blind |= packet.packet_id in requests
+            requests[packet.packet_id] = packet
             self.identifiers |= {value for value in packet.values(0x0B) if isinstance(value, int)}
-        elif packet.kind is Kind.UNSUBSCRIBE:
-            self._requests[Kind.UNSUBACK][packet.packet_id] = packet
         elif packet.kind is Kind.PINGREQ:
             self._pings += 1
         else:
