@@ -13,10 +13,7 @@ from dataclasses import dataclass, field
 from tests.oracle.encoding import encode_publish, sized
 from tests.oracle.packets import Properties, Value, is_valid_topic
 
-__all__ = ["OWN_NAMES", "Sample", "binary", "make_properties", "text"]
-
-OWN_NAMES = frozenset((b"fanout-stamp", b"fanout-copy"))
-"""User Properties that nodes put on messages, and that no client has a say in: those of a publisher may be missing."""
+__all__ = ["Sample", "binary", "make_properties", "make_sample", "text"]
 
 STAMP = b"\x26" + sized(b"fanout-stamp") + sized(b"zz:5:6:7")
 COPY = b"\x26" + sized(b"fanout-copy") + sized(b"1")
@@ -26,6 +23,8 @@ _PIECES = (
     STAMP + COPY,
     COPY + STAMP,
     STAMP[:15],
+    STAMP[:15] + b"\x00\x00",
+    STAMP[:15] + b"\x00\x05;copy",
     STAMP[:-1],
     STAMP[1:],
     COPY[:-1],
@@ -53,6 +52,8 @@ _TEXTS = (
     "fanout-count",
     "fanout-",
     "zz:5:6:7",
+    "zz:5:6:7;copy",
+    ";copy",
     "root:5:6:7",
     "1",
     "",
@@ -72,6 +73,15 @@ _TEXTS = (
     "b" * 128,
     "$SYS/fanout/manifest",
     "application/json",
+)
+_OWN_PAIRS = (
+    (b"fanout-copy", b"1"),
+    (b"fanout-stamp", b"zz:5:6:7"),
+    (b"fanout-stamp", b"root:5:6:7"),
+    (b"fanout-stamp", b"zz:5:6:7;copy"),
+    (b"fanout-stamp", b";copy"),
+    (b"fanout-stamp", b""),
+    (b"fanout-stamp", b"zz:5:6:999999999999999999"),
 )
 _TOPIC_BREAKING = str.maketrans("", "", "+#")
 
@@ -147,10 +157,9 @@ def make_properties(rng: random.Random) -> Properties:
     if rng.random() < 0.5:
         found.append((0x09, binary(rng)))
     found += [(0x26, (text(rng), text(rng))) for _ in range(rng.choice((0, 0, 1, 1, 2, 3, 6)))]
-    if rng.random() < 0.15:
-        found.append((0x26, rng.choice(((b"fanout-stamp", b"zz:5:6:7"), (b"fanout-copy", b"1")))))
     if rng.random() < 0.7:
         rng.shuffle(found)
+    found += [(0x26, pair) for pair in _OWN_PAIRS if rng.random() < 0.03]
     return tuple(found)
 
 
