@@ -1,30 +1,44 @@
 """How an update gets its identity, and how that travels: one MQTT 5 User Property, the last of a PUBLISH.
 
-Owns the encoding and the node's count; who stamps, and who asks for stamps, is the node's business
+Owns the encoding, the reading, and the node's count; who stamps, and who asks for stamps, is the node's business
 (`docs/architecture.md`, "Update identity"). The value is text, so that any MQTT tool shows it:
 `primary:epoch:sequence:origin_us`, where `primary` is a name as `fanout.config` allows for nodes.
+
+Between two nodes the property is a trailer: the sender puts it behind all properties of the message, and the receiver
+takes exactly one off. `;copy` behind the stamp, or in place of one, marks a value that the nodes below have already,
+and whose expiry alone changed: clients that have it are not told, but a node below must be, or it removes the value too
+early, or serves it too long. A message without a stamp gets an empty trailer when its own properties could end with one
+that looks like a trailer. So nothing that a publisher sends is ever taken for the trailer
+(`docs/decisions/0013-trailer-between-nodes.md`).
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
 
+from fanout.mqtt.decoder import PublishRow
 from fanout.replica.update import Stamp, Update
 
 __all__ = [
     "ASK_FOR_STAMPS",
     "COUNT_PROPERTY",
     "NODE_PROPERTY",
-    "STAMP_HEAD",
     "STAMP_PROPERTY",
     "Count",
     "StampCount",
+    "StampReader",
+    "as_copy",
     "decode_count",
     "encode_stamp",
-    "split_stamp",
+    "has_copies",
+    "is_copy",
+    "split_publisher_stamp",
+    "split_trailer",
+    "with_trailer",
 ]
 
 STAMP_PROPERTY = "fanout-stamp"
@@ -39,14 +53,20 @@ NODE_PROPERTY = "fanout-node"
 COUNT_PROPERTY = "fanout-count"
 """Name of the User Property of CONNACK by which a `fanout primary` tells a link how far it has counted."""
 
-STAMP_HEAD = b"\x26" + struct.pack(">H", len(STAMP_PROPERTY)) + STAMP_PROPERTY.encode()  # 0x26: User Property
-"""How an encoded stamp begins: properties without this have none."""
+StampReader: TypeAlias = Callable[[bytes, int], tuple[bytes, Stamp | None]]
+"""Takes a stamp off the properties of a PUBLISH: `split_trailer` or `split_publisher_stamp`."""
 
-_VALUE_AT = len(STAMP_HEAD) + 2
+_HEAD = b"\x26" + struct.pack(">H", len(STAMP_PROPERTY)) + STAMP_PROPERTY.encode()  # 0x26: User Property
+_PROPERTIES = itemgetter(4)
+_EMPTY = _HEAD + b"\0\0"
+_COPY = b";copy"
 _NAME = r"([A-Za-z0-9][A-Za-z0-9_.-]{0,63})"
-_VALUE = re.compile(_NAME.encode() + rb":([0-9]{1,18}):([0-9]{1,18}):([0-9]{1,18})")
+_STAMP = _NAME.encode() + rb":([0-9]{1,18}):([0-9]{1,18}):([0-9]{1,18})"
 """The name is one that a node could have, since it becomes part of file names. Numbers stay below 10**18, so that they
 fit 64 signed bits; microseconds reach that in the year 33658."""
+# Behind the name of the property stands the length of the value, which the decoder has checked.
+_PUBLISHER_STAMP = re.compile(re.escape(_HEAD) + b"(?s:..)" + _STAMP)
+_TRAILER = re.compile(re.escape(_HEAD) + b"(?s:..)(?:" + _STAMP + b")?(" + _COPY + b")?")
 
 _ORIGIN_US_END = 253_402_300_800_000_000
 """The year 10000, from which on a time is none to what reads the log."""
@@ -128,33 +148,77 @@ class StampCount:
         return completed
 
 
+class _CopyStamp(Stamp):
+    """The stamp of an update that is sent as a copy; without a `primary` that has none."""
+
+    __slots__ = ()
+
+
+def as_copy(update: Update) -> Update:
+    """Return an update that is encoded with the mark of a copy, for sessions of nodes below."""
+    return (*update[:8], _CopyStamp(*(update[8] or ("", 0, 0, 0))))
+
+
 def encode_stamp(stamp: Stamp) -> bytes:
     """Return `stamp` as one encoded User Property (MQTT 5, section 3.3.2.3.7), to be put behind all others."""
-    value = f"{stamp.primary}:{stamp.epoch}:{stamp.sequence}:{stamp.origin_us}".encode()
-    return STAMP_HEAD + len(value).to_bytes(2, "big") + value
+    return with_trailer(b"", stamp)
 
 
-def split_stamp(properties: bytes) -> tuple[bytes, Stamp | None]:
-    """Take the stamp off the end of a PUBLISH's properties.
+def with_trailer(properties: bytes, stamp: Stamp | None) -> bytes:
+    """Return the properties of a message as a node gets them that asked for stamps.
 
     Args:
-        properties: Encoded properties without their length, as the codec hands them over.
+        properties: Encoded properties of the message, without their length.
+        stamp: The stamp of the update; None when it has none.
+    """
+    if stamp is None:
+        # These bytes may stand inside another property, where an empty trailer is not needed, and does no harm.
+        return properties + _EMPTY if properties.find(_HEAD) >= 0 else properties  # half the time of `in`
+    primary, epoch, sequence, origin_us = stamp
+    value = f"{primary}:{epoch}:{sequence}:{origin_us}".encode()
+    if type(stamp) is _CopyStamp:
+        value = (value if primary else b"") + _COPY
+    return properties + _HEAD + len(value).to_bytes(2, "big") + value
+
+
+def split_trailer(properties: bytes, user_at: int) -> tuple[bytes, Stamp | None]:
+    """Take the trailer off the properties of a PUBLISH of a node that promised stamps.
+
+    Args:
+        properties: As the codec hands them over.
+        user_at: As the codec says where the User Property begins that ends them.
 
     Returns:
-        The properties in front of the stamp, and the stamp; the same properties and None when the last one is not a
-        well-formed stamp.
+        The properties of the message, and its stamp; the same properties and None when they have no trailer.
     """
-    at = properties.rfind(STAMP_HEAD)
-    if at < 0:
+    trailer = _TRAILER.fullmatch(properties, user_at)
+    if trailer is None:
         return properties, None
-    start = at + _VALUE_AT
-    if start + int.from_bytes(properties[start - 2 : start], "big") != len(properties):
-        return properties, None
-    value = _VALUE.fullmatch(properties, start)
-    if value is None:
-        return properties, None
-    primary, epoch, sequence, origin = value.groups()
+    primary, epoch, sequence, origin, _ = trailer.groups()
+    if primary is None:
+        return properties[:user_at], None
     origin_us = int(origin)
     if origin_us >= _ORIGIN_US_END:
         return properties, None
-    return properties[:at], Stamp(primary.decode(), int(epoch), int(sequence), origin_us)
+    return properties[:user_at], Stamp(primary.decode(), int(epoch), int(sequence), origin_us)
+
+
+def split_publisher_stamp(properties: bytes, user_at: int) -> tuple[bytes, Stamp | None]:
+    """Take the stamp that the publisher gave off the properties of a PUBLISH; as `split_trailer`.
+
+    A well-formed stamp alone is one: what else nodes tell each other is none of a publisher's business.
+    """
+    if _PUBLISHER_STAMP.fullmatch(properties, user_at) is None:
+        return properties, None
+    return split_trailer(properties, user_at)
+
+
+def has_copies(rows: Sequence[PublishRow]) -> bool:
+    """Say whether some PUBLISH packets of a node that promised stamps may be copies; true for all that have one."""
+    return _COPY in b"".join(map(_PROPERTIES, rows))
+
+
+def is_copy(row: PublishRow) -> bool:
+    """Say whether a PUBLISH of a node that promised stamps is marked as a copy."""
+    trailer = _TRAILER.fullmatch(row[4], row[6])
+    return trailer is not None and trailer[5] is not None

@@ -18,10 +18,9 @@ LAYERS: dict[str, set[str]] = {
     "mqtt": {"errors"},
     "selection": {"errors", "mqtt"},
     "replica": {"errors", "mqtt", "selection"},
-    "stamp": {"replica"},
+    "stamp": {"mqtt", "replica"},
     "standing": set(),
     "manifest": {"replica"},
-    "copy_mark": {"mqtt", "replica"},
     "config": {"errors", "mqtt", "selection", "access.settings"},
     "logging_setup": set(),
     "system_clock": set(),
@@ -29,8 +28,8 @@ LAYERS: dict[str, set[str]] = {
     "concerned": {"errors", "selection"},
     "replog": {"errors", "replica", "config"},
     "kept": {"errors", "replica", "selection"},
-    "link": {"errors", "mqtt", "selection", "replica", "stamp", "standing", "manifest", "copy_mark", "config"},
-    "server": {"errors", "mqtt", "replica", "stamp", "manifest", "copy_mark", "config", "access"},
+    "link": {"errors", "mqtt", "selection", "replica", "stamp", "standing", "manifest", "config"},
+    "server": {"errors", "mqtt", "replica", "stamp", "manifest", "config", "access"},
     "access": {"errors", "mqtt", "selection"},
     "api": {"errors"},
     # It joins parts in other processes, as `node` does in the first one.
@@ -42,7 +41,7 @@ LAYERS: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
-CORE = ("mqtt", "selection", "replica", "stamp", "standing", "manifest", "copy_mark", "errors")
+CORE = ("mqtt", "selection", "replica", "stamp", "standing", "manifest", "errors")
 NOT_IN_CORE = {
     "asyncio",
     "socket",

@@ -215,6 +215,8 @@ class ServerConfig:
     """Unsent bytes of one connection above which its messages wait in the queue."""
     write_buffer_low_bytes: ByteCount = 256 * KIB
     """Unsent bytes of one connection below which it gets messages again."""
+    publisher_stamps: Flag = False
+    """Whether stamps that clients put on what they publish here are read; else they are properties like any other."""
     sys_interval_s: SecondsOrZero = 10.0
     """Pause between new values of the `$SYS` topics; 0 has none of them."""
     websocket_origins: tuple[Origin, ...] = ()
@@ -421,7 +423,7 @@ class LinkConfig:
     stamp_updates: Flag = False
     """Whether live updates of a primary that is no fanout node get this node's stamps, for the nodes below it."""
     publisher_stamps: Flag = False
-    """Whether stamps that publishers put on their messages are read; with `stamp_updates` they always are."""
+    """Whether stamps that publishers put on their messages are read; else they are properties like any other."""
     receive_buffer_bytes: ByteCount = 4 * MIB
     """Receive buffer asked from the system (SO_RCVBUF), which keeps a snapshot from being truncated."""
     topics_max: Count = 5_000_000

@@ -11,7 +11,6 @@ from itertools import groupby
 from operator import itemgetter
 
 from fanout.config import LinkConfig
-from fanout.copy_mark import has_marked, is_marked, unmark
 from fanout.errors import LinkLost, PrimaryRefused, ProtocolError
 from fanout.link.backlog import Backlog
 from fanout.link.control import ControlChannel
@@ -42,6 +41,7 @@ from fanout.mqtt.packets import Connack, Disconnect, PacketType, Pingresp, Subac
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase
+from fanout.stamp import has_copies, is_copy
 from fanout.standing import STANDING_TOPIC
 
 __all__ = ["Inbox"]
@@ -175,23 +175,22 @@ class Inbox:
     def _take_rows(self, rows: list[PublishRow]) -> None:
         life = self._life
         if life.state in (LinkState.LIVE, LinkState.STALLED):
-            self._take_unmarked(rows)
+            self._take_copies_apart(rows)
             return
         for known, part in self._reception.recollection.split_known(rows):
             if known:
                 life.tell(self._reception.acknowledge(part, now_ns=life.now_ns, epoch=life.epoch))
             else:
-                self._take_unmarked(part)
+                self._take_copies_apart(part)
 
-    def _take_unmarked(self, rows: Sequence[PublishRow]) -> None:
-        """Take rows without the mark that a fanout node puts on copies."""
+    def _take_copies_apart(self, rows: Sequence[PublishRow]) -> None:
+        """Take rows, those that a fanout node marks as copies apart."""
         # Measured (2 shared cores): 17 ns a row, 42 with stamps.
-        if self._primary.node is None or not has_marked(rows):
+        if not self._reception.primary_stamps or not has_copies(rows):
             self._take_new_rows(rows)
             return
-        for marked, group in groupby(rows, is_marked):
-            part = list(group)
-            self._take_new_rows(list(map(unmark, part)) if marked else part, copies=marked)
+        for copies, part in groupby(rows, is_copy):
+            self._take_new_rows(list(part), copies=copies)
 
     def _take_new_rows(self, rows: Sequence[PublishRow], *, copies: bool = False) -> None:
         life = self._life

@@ -16,7 +16,7 @@ from fanout.mqtt.delivery import Inbound
 from fanout.replica.store import Replica
 from fanout.replica.update import Stamp, Update
 from fanout.selection import Selector
-from fanout.stamp import split_stamp
+from fanout.stamp import StampReader
 
 __all__ = ["Batch", "Intake"]
 
@@ -46,8 +46,8 @@ class Intake:
     """Turns rows into updates for one link.
 
     Attributes:
-        stamped: Whether the last User Property of a PUBLISH may be a stamp: CONNACK promised it, or publishers are
-            believed.
+        split_stamp: Takes stamps off properties, those of the primary that promised them, or those of publishers that
+            are believed; None for neither.
         retain_all: Whether every row counts as retained (MQTT 3.1.1 with `retain_policy = "keep"`).
         fixed_qos: For each selector the QoS its updates get, or None for the QoS of the PUBLISH. Fixed while
             the subscription has QoS 0 although the selector asks for more.
@@ -66,7 +66,7 @@ class Intake:
             control_prefix: Where control topics begin; nothing below it is replicated.
             inbound: The session's QoS 2 state.
         """
-        self.stamped = False
+        self.split_stamp: StampReader | None = None
         self.retain_all = False
         self.fixed_qos: list[int | None] = [selector.qos for selector in selectors]
         self.settling: dict[int, int] = {}
@@ -103,7 +103,7 @@ class Intake:
             rows: In the order of arrival.
             now_ns: Unix time in nanoseconds of the read that brought them.
         """
-        if len(self._selectors) == 1 and not self._prefixes[0] and not self.stamped:
+        if len(self._selectors) == 1 and not self._prefixes[0] and self.split_stamp is None:
             return self._convert_plain(rows, now_ns)
         return self._convert_any(rows, now_ns)
 
@@ -120,7 +120,7 @@ class Intake:
         retain_all = self.retain_all
         digest = xxh3_64_intdigest
         for row in rows:
-            topic, payload, flags, packet_id, properties, expiry_s = row
+            topic, payload, flags, packet_id, properties, expiry_s, _ = row
             if flags & 6 and not self._note(batch, flags, packet_id):
                 continue
             held = get(topic)
@@ -157,10 +157,9 @@ class Intake:
         of_selector = self._prefixes
         fixed_qos = self.fixed_qos
         retain_all = self.retain_all
-        stamped = self.stamped
-        stamp: Stamp | None = None
+        split_stamp = self.split_stamp
         for row in rows:
-            topic, payload, flags, packet_id, properties, expiry_s = row
+            topic, payload, flags, packet_id, properties, expiry_s, user_at = row
             if flags & 6 and not self._note(batch, flags, packet_id):
                 continue
             for prefix in prefixes:  # nearly always one
@@ -177,8 +176,9 @@ class Intake:
                     batch.others.append(row)
                     continue
                 local = self._prefixes[index] + topic
-            if stamped:
-                properties, stamp = split_stamp(properties)
+            stamp: Stamp | None = None
+            if split_stamp is not None and properties:
+                properties, stamp = split_stamp(properties, user_at)
             qos = fixed_qos[index]
             append(
                 (

@@ -180,7 +180,7 @@ class Link:
             `fanout.link.forwarding.UNAVAILABLE` unless the link is live, Quota exceeded when too many wait. When the
             session ends before the primary answers it is UNAVAILABLE, and the message may have arrived or not.
         """
-        topic, payload, flags, _, properties, expiry_s = row
+        topic, payload, flags, _, properties, expiry_s, _ = row
         message = Message(
             topic.removeprefix(prefix),
             payload,

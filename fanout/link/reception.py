@@ -20,7 +20,7 @@ from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Stamp, Update
-from fanout.stamp import StampCount, split_stamp
+from fanout.stamp import StampCount, split_publisher_stamp, split_trailer
 
 __all__ = ["Reception"]
 
@@ -32,6 +32,7 @@ class Reception:
         intake: Turns rows into updates; the pass over the retained sets tells it at which QoS they are subscribed.
         content: What is not replicated of what the selectors cover; None when they take everything.
         recollection: What may come again in the resumed session.
+        primary_stamps: Whether the primary is a fanout node that promised stamps: the trailer of its messages is read.
         newest_stamp: Stamp of the newest live update that came; None when it had none, and before the first.
     """
 
@@ -47,6 +48,7 @@ class Reception:
             stamps: The node's count, used with `stamp_updates`; None stamps nothing.
         """
         self._overtaken_total = 0
+        self.primary_stamps = False
         self.newest_stamp: Stamp | None = None
         self._inbound = Inbound()
         self.intake = Intake(config.selectors, replica=replica, control_prefix=control_prefix, inbound=self._inbound)
@@ -58,8 +60,7 @@ class Reception:
         )
         self._replica = replica
         self._stamps = stamps if config.stamp_updates else None
-        self._publishers_stamp = config.publisher_stamps or self._stamps is not None
-        self._primary_stamps = False
+        self._publishers_stamp = config.publisher_stamps
         self._stamps_itself = False
         """Whether live updates of the primary get this node's stamps."""
         self.recollection = Recollection(
@@ -104,9 +105,12 @@ class Reception:
         # Mosquitto 2.0.11 sends more in a resumed session; to refuse that would end each connection in the same way.
         self._open_max = None if resumed else self._receive_maximum
         self.intake.settling.clear()
-        self._primary_stamps = stamped
+        self.primary_stamps = stamped
         self._replica.counts_down |= stamped  # only fanout nodes stamp
-        self.intake.stamped = stamped or self._publishers_stamp
+        if stamped:
+            self.intake.split_stamp = split_trailer
+        else:
+            self.intake.split_stamp = split_publisher_stamp if self._publishers_stamp else None
         self._stamps_itself = self._stamps is not None and not stamped
 
     def lift_receive_maximum(self) -> None:
@@ -175,7 +179,7 @@ class Reception:
 
     def stamp_of(self, row: PublishRow) -> Stamp | None:
         """Return the primary's stamp on a row outside the selectors; None when it has none."""
-        return split_stamp(row[4])[1] if self._primary_stamps else None
+        return split_trailer(row[4], row[6])[1] if self.primary_stamps else None
 
     def _apply(self, updates: list[Update], *, phase: Phase, of_pass: bool = True) -> Changes:
         """Apply what the selectors accept, stamped if the primary does not stamp."""

@@ -146,7 +146,7 @@ class Recollection:
         return self._goes_on
 
     def _knows(self, row: PublishRow) -> bool:
-        topic, payload, flags, packet_id, _, _ = row
+        topic, payload, flags, packet_id, *_ = row
         if flags & 6 != 2:
             return False
         behind = self._counts_up and self._behind(packet_id) < _PACKET_ID_MAX // 2
@@ -154,7 +154,7 @@ class Recollection:
 
     def _is_outdated(self, row: PublishRow) -> bool:
         """Say whether a retained message comes again that was missing, while what is held of its topic is newer."""
-        topic, _, flags, packet_id, _, _ = row
+        topic, _, flags, packet_id, *_ = row
         if not (flags & 8 and flags & 1 and self._gaps and self._counts_up):
             return False
         behind = self._behind(packet_id)

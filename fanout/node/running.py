@@ -124,6 +124,7 @@ class Node:
             control_prefixes=[f"{link.control_topic}/".encode() for link in config.links],
             accept=self._accept_own,
             expiry_s=config.retained.expiry_s,
+            publisher_stamps=server_config is not None and server_config.publisher_stamps,
         )
         self._announcers = self._make_announcers()
         self.pool = self._make_pool() if server_config and server_config.workers > 1 else None

@@ -13,7 +13,6 @@ from itertools import chain
 from operator import itemgetter
 from typing import Final
 
-from fanout.copy_mark import mark
 from fanout.replica.update import Update
 from fanout.server.audiences import Audience, AudienceIndex, Encoding, Write
 from fanout.server.counters import Counters, DropReason
@@ -31,6 +30,7 @@ from fanout.server.wire import (
     WireVariant,
     encode_frame,
 )
+from fanout.stamp import as_copy
 
 __all__ = ["SLICE_BYTES", "Dispatcher"]
 
@@ -163,7 +163,7 @@ class Dispatcher:
             routes, _ = self._index.routes(value[0])
             for audience, encoding, _ in routes:
                 if encoding.wire.stamped:  # who asked for stamps is a node
-                    message = _own_message(mark(value), encoding)
+                    message = _own_message(as_copy(value), encoding)
                     for session in (*audience.direct, *audience.held):
                         alone.setdefault(session, []).append(message)
         self._flush([], alone, now_ns, None)

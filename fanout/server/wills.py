@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import PacketType
 from fanout.mqtt.packets import Will as WillPacket
-from fanout.mqtt.properties import encode_properties
+from fanout.mqtt.properties import encode_properties, split_publish_properties
 
 __all__ = ["Will", "will_of"]
 
@@ -32,5 +32,6 @@ def will_of(will: WillPacket) -> Will:
     block = encode_properties(kept, packet=PacketType.PUBLISH)
     length_bytes = next(index + 1 for index, byte in enumerate(block) if byte < 0x80)
     flags = will.qos << 1 | will.retain
-    row = (will.topic, will.payload, flags, 0, block[length_bytes:], properties.message_expiry_interval)
+    split = split_publish_properties(block[length_bytes:])
+    row = (will.topic, will.payload, flags, 0, split.kept, properties.message_expiry_interval, split.user_at)
     return Will(row, delay_s=properties.will_delay_interval or 0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from fanout.mqtt.publish import encode_publish
 from fanout.replica.update import Update
-from fanout.stamp import encode_stamp
+from fanout.stamp import with_trailer
 
 if TYPE_CHECKING:
     from fanout.server.shared_subscriptions import ShareGroup
@@ -111,8 +111,8 @@ def encode_message(message: Message, *, wire: WireVariant, now_ns: int, packet_i
             return b"".join((HEADERS[retain][length + 1], TWO_BYTES[len(topic)], topic, b"\0", payload))
     if version == 4:
         return encode_publish(topic, payload, version=4, qos=qos, retain=retain, dup=dup, packet_id=packet_id)
-    if stamp is not None and stamped:
-        properties += encode_stamp(stamp)
+    if stamped:
+        properties = with_trailer(properties, stamp)
     return encode_publish(
         topic,
         payload,

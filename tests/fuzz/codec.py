@@ -128,7 +128,7 @@ def _check_encoding(packet: object, *, role: Role, version: int | None) -> None:
     assert version is not None
     if isinstance(packet, tuple):
         row: PublishRow = packet
-        topic, payload, flags, packet_id, properties, expiry_s = row
+        topic, payload, flags, packet_id, properties, expiry_s, _ = row
         data = encode_publish(
             topic,
             payload,

@@ -6,11 +6,11 @@ from typing import Final
 
 import pytest
 
-from fanout.copy_mark import mark
 from fanout.errors import PrimaryRefused
 from fanout.link.events import Applied, Failed, StandingTold
 from fanout.link.states import LinkState
 from fanout.mqtt.packets import Connack
+from fanout.stamp import as_copy, with_trailer
 from fanout.standing import NO_NODE, STANDING_TOPIC, UNTOLD, Standing, encode_standing
 from tests.link.fake_primary import STAMPING, FakePrimary, Pair, make_config
 
@@ -151,7 +151,7 @@ def test_standing_is_heard_during_a_tear_down() -> None:
 
 EXPIRES_IN_60_S = b"\x02\x00\x00\x00\x3c"
 VALUE: Final = (b"plant/1", b"x", 1, True, b"", 0, 0, 0, None)
-MARKED = mark(VALUE)[4]
+COPY = with_trailer(b"", as_copy(VALUE)[8])
 
 
 @pytest.mark.parametrize("qos", [0, 1])
@@ -167,7 +167,7 @@ def test_a_marked_copy_changes_the_expiry_alone(qos: int, before: str) -> None:
     pair.events.clear()
     if before == "another value":
         pair.primary.publish(b"plant/2", b"z")
-    pair.primary.publish(b"plant/1", b"x", qos=qos, properties=MARKED)
+    pair.primary.publish(b"plant/1", b"x", qos=qos, properties=COPY)
     pair.pump()
     assert pair.dispatched() == ([(b"plant/2", b"z")] if before == "another value" else [])
     assert pair.replica.view[b"plant/1"][6] == 0
@@ -181,7 +181,7 @@ def test_a_marked_copy_that_is_new_here_is_delivered() -> None:
     """It may have taken the place of the live message that waited, where only the newest value of a topic is kept."""
     pair = Pair(primary=node())
     pair.go_live()
-    pair.primary.publish(b"plant/1", b"new", properties=MARKED)
+    pair.primary.publish(b"plant/1", b"new", properties=COPY)
     pair.pump()
     assert pair.dispatched() == [(b"plant/1", b"new")]
     assert pair.replica.view[b"plant/1"][4] == b""
@@ -194,16 +194,16 @@ def test_a_marked_copy_may_lengthen_an_expiry() -> None:
     pair.primary.publish(b"plant/1", b"x", properties=EXPIRES_IN_60_S)
     pair.pump()
     pair.wait(20)
-    pair.primary.publish(b"plant/1", b"x", properties=EXPIRES_IN_60_S + MARKED)
+    pair.primary.publish(b"plant/1", b"x", properties=EXPIRES_IN_60_S + COPY)
     pair.pump()
     assert pair.replica.view[b"plant/1"][6] == pair.now_ns + 60 * 10**9
 
 
-def test_another_kind_of_primary_does_not_mark() -> None:
+def test_another_kind_of_primary_marks_no_copies() -> None:
     """A User Property of that name is a publisher's own there."""
     pair = Pair(primary=FakePrimary(retained={b"plant/1": b"x"}))
     pair.go_live()
-    pair.primary.publish(b"plant/1", b"x", properties=MARKED)
+    pair.primary.publish(b"plant/1", b"x", properties=COPY)
     pair.pump()
     assert pair.dispatched() == [(b"plant/1", b"x")]
-    assert pair.replica.view[b"plant/1"][4] == MARKED
+    assert pair.replica.view[b"plant/1"][4] == COPY

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from fanout.link.intake import Batch, Intake
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
+from fanout.mqtt.properties import split_publish_properties
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Stamp, content_digest
 from fanout.selection import Selector
-from fanout.stamp import encode_stamp
+from fanout.stamp import encode_stamp, split_trailer
 
 NOW = 1_700_000_000_000_000_000
 PLAIN = (Selector("plant/#", exclude=("plant/debug/#",)),)
@@ -36,7 +37,7 @@ def row(
     expiry_s: int | None = None,
 ) -> PublishRow:
     """Return a row."""
-    return (topic, payload, flags, packet_id, properties, expiry_s)
+    return (topic, payload, flags, packet_id, properties, expiry_s, split_publish_properties(properties).user_at)
 
 
 def test_a_row_becomes_an_update() -> None:
@@ -186,7 +187,7 @@ def test_every_row_may_be_taken_for_retained() -> None:
 def test_stamps_are_split_off() -> None:
     """With stamps promised, the last User Property is one; a row without a stamp has none."""
     one, _ = intake()
-    one.stamped = True
+    one.split_stamp = split_trailer
     stamp = Stamp("root", 1, 2, 3)
     rows = [row(b"plant/1", properties=b"\x01\x01" + encode_stamp(stamp)), row(b"plant/1", properties=b"\x01\x01")]
     updates = one.convert(rows, now_ns=NOW).updates

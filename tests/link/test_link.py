@@ -307,7 +307,7 @@ async def test_addresses_take_turns_until_one_becomes_live() -> None:
 
 def row(topic: bytes, payload: bytes = b"x", *, flags: int = 3) -> PublishRow:
     """Return a local client's PUBLISH."""
-    return (topic, payload, flags, 9, b"", None)
+    return (topic, payload, flags, 9, b"", None, 0)
 
 
 async def wait_verdict(link: Running, *, topic: bytes = b"plant/0", flags: int = 3) -> ReasonCode:

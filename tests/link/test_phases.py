@@ -28,7 +28,7 @@ class Copies(Stage):
 
 def rows(*flags: int) -> list[PublishRow]:
     """Return rows with these flags."""
-    return [(b"plant/%d" % number, b"1", each, 0, b"", None) for number, each in enumerate(flags)]
+    return [(b"plant/%d" % number, b"1", each, 0, b"", None, 0) for number, each in enumerate(flags)]
 
 
 def phases(

@@ -29,7 +29,7 @@ def reception(*selectors: Selector, stamps: StampCount | None = None, **changes:
 
 def row(topic: bytes, payload: bytes = b"1", *, flags: int = 1, packet_id: int = 0, stamp: bool = False) -> PublishRow:
     """Return a row."""
-    return (topic, payload, flags, packet_id, encode_stamp(STAMP) if stamp else b"", None)
+    return (topic, payload, flags, packet_id, encode_stamp(STAMP) if stamp else b"", None, 0)
 
 
 def test_rows_change_the_replica_and_are_acknowledged() -> None:
@@ -176,6 +176,9 @@ def test_the_node_stamps_what_the_primary_does_not() -> None:
     one.take([row(b"plant/2")], phase=Phase.LIVE, now_ns=NOW, epoch=9)
     assert replica.values[b"plant/1"][8] is None
     assert replica.values[b"plant/2"][8] == Stamp("edge-1", 7, 1, NOW // 1000)
+    one.take([row(b"plant/3", stamp=True)], phase=Phase.LIVE, now_ns=NOW, epoch=9)
+    assert replica.values[b"plant/3"][4] == encode_stamp(STAMP)  # a publisher's, which nobody is told to believe
+    assert replica.values[b"plant/3"][8] == Stamp("edge-1", 7, 2, NOW // 1000)
 
 
 def test_what_does_not_fit_a_selector_is_left_out() -> None:

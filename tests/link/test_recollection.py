@@ -14,13 +14,13 @@ QOS_1, QOS_1_AGAIN, QOS_2, QOS_2_AGAIN = 3, 11, 5, 13
 
 def row(packet_id: int, payload: bytes = b"1", *, flags: int = QOS_1, topic: bytes = b"plant/1") -> PublishRow:
     """Return a row."""
-    return (topic, payload, flags, packet_id, b"", None)
+    return (topic, payload, flags, packet_id, b"", None, 0)
 
 
 def note(one: Recollection, *rows: PublishRow, now_ns: int = 1) -> None:
     """Take rows, of which those below `plant/` are inside the selectors."""
     batch = Batch()
-    for topic, payload, flags, packet_id, _, _ in rows:
+    for topic, payload, flags, packet_id, *_ in rows:
         if topic.startswith(b"plant/"):
             digest = content_digest(topic, payload)
             batch.updates.append((topic, payload, 1, True, b"", 1, 0, digest, None))

@@ -596,7 +596,8 @@ async def test_a_publisher_that_waits_no_more_leaves_the_others_their_answers(tm
     await node.start()
     try:
         verdicts = [
-            node.ingress.publish("c", [(b"own/%d" % number, b"v", 3, 1, b"", None)], NOW_NS)[0] for number in range(2)
+            node.ingress.publish("c", [(b"own/%d" % number, b"v", 3, 1, b"", None, 0)], NOW_NS)[0]
+            for number in range(2)
         ]
         first, second = (cast("asyncio.Future[ReasonCode]", verdict) for verdict in verdicts)
         first.cancel()
@@ -623,7 +624,7 @@ async def test_a_writer_of_retained_values_that_ends_ends_the_node(
     await node.start()
     try:
         monkeypatch.setattr(KeptFile, "commit", failing)
-        node.ingress.publish("c", [(b"own/1", b"v", 3, 1, b"", None)], NOW_NS)
+        node.ingress.publish("c", [(b"own/1", b"v", 3, 1, b"", None, 0)], NOW_NS)
         error = await asyncio.wait_for(node.wait_failed(), 30)
         assert isinstance(error, RuntimeError)  # a bug, unlike a disk that fails
         assert "ended" in str(error)

@@ -90,7 +90,7 @@ class NodeInMemory:
             make_verdict = next((make for key, make in self.verdicts.items() if row[0].startswith(key)), None)
             verdicts.append(make_verdict() if make_verdict is not None else ReasonCode.SUCCESS)
             if make_verdict is None:
-                topic, payload, flags, _, properties, expiry_s = row
+                topic, payload, flags, _, properties, expiry_s, _ = row
                 expires_ns = now_ns + expiry_s * 1_000_000_000 if expiry_s is not None else 0
                 digest = content_digest(topic, payload)
                 qos, retain = flags >> 1 & 3, bool(flags & 1)

@@ -212,7 +212,7 @@ class Client:
 
     def take_publish(self, row: PublishRow) -> None:
         """Check one PUBLISH."""
-        topic, payload, flags, packet_id, _, _ = row
+        topic, payload, flags, packet_id, *_ = row
         qos, retain = flags >> 1 & 3, bool(flags & 1)
         if qos:
             assert packet_id not in self.on_connection

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanout.copy_mark import mark
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.packets import PacketType
 from fanout.mqtt.topics import matches
@@ -18,6 +17,7 @@ from fanout.server.dispatch import SLICE_BYTES, Dispatcher
 from fanout.server.sessions import SessionState
 from fanout.server.shared_subscriptions import SharedSubscriptions
 from fanout.server.wire import WireVariant, encode_message
+from fanout.stamp import as_copy
 from tests.server.core_pieces import Peer, make_session, options
 from tests.server.node_in_memory import update
 
@@ -119,7 +119,7 @@ def test_a_corrected_expiry_is_for_nodes_only() -> None:
     slow.session.pause()
     value = update(b"t", b"1", qos=1, properties=b"\x03\x00\x01t", expires_ns=NOW_NS + 5_000_000_000)
     bench.dispatcher.correct([value], now_ns=NOW_NS)
-    expected = frame(mark(value), WireVariant(5, stamped=True), qos=1, retain=True, packet_id=1)
+    expected = frame(as_copy(value), WireVariant(5, stamped=True), qos=1, retain=True, packet_id=1)
     assert node.read() == expected
     assert slow.read() == b""
     slow.session.resume()

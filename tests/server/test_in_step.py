@@ -68,7 +68,7 @@ class Client:
         """Take what the server writes."""
         for item in self.to_client.feed(data):
             if isinstance(item, PublishRun):
-                for _, payload, flags, packet_id, _, _ in item.rows:
+                for _, payload, flags, packet_id, *_ in item.rows:
                     self.take_publish(payload, flags, packet_id)
             else:
                 assert isinstance(item, AckRun)

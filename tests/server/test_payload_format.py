@@ -23,4 +23,4 @@ STRINGS = b"\x26\x00\x02\x01\x01\x00\x02\x01\x01" + b"\x03\x00\x02\x01\x01"
 )
 def test_payload_is_checked_when_it_is_said_to_be_text(payload: bytes, properties: bytes, broken: bool) -> None:
     """Only the indicator itself counts, not bytes like it in other properties, and only a payload that is no UTF-8."""
-    assert breaks_payload_format((b"t", payload, 0, 0, properties, None)) is broken
+    assert breaks_payload_format((b"t", payload, 0, 0, properties, None, 0)) is broken

@@ -28,7 +28,7 @@ class Later:
 
 def row(packet_id: int, qos: int = 1, *, dup: bool = False) -> PublishRow:
     """Make a row."""
-    return (b"t", b"p", qos << 1 | dup << 3, packet_id, b"", None)
+    return (b"t", b"p", qos << 1 | dup << 3, packet_id, b"", None, 0)
 
 
 def accept(receiving: Receiving, *rows: PublishRow, receive_maximum: int = 100) -> list[PublishRow]:
@@ -178,7 +178,7 @@ def test_new_connection_begins_with_an_empty_count() -> None:
 def test_retained_messages_are_refused_where_they_are_not_available() -> None:
     """[MQTT-3.2.2-14]: what came before is taken, and the fault is Retain not supported (0x9A)."""
     receiving = Receiving(version=5)
-    rows = [row(1, 1), (b"t", b"x", 0b0001, 0, b"", None)]
+    rows = [row(1, 1), (b"t", b"x", 0b0001, 0, b"", None, 0)]
     fresh, fault = receiving.accept(rows, qos_max=2, receive_maximum=9, retain_available=False)
     assert fresh == rows[:1]
     assert fault is not None

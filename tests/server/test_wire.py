@@ -14,7 +14,7 @@ from fanout.server.wire import (
     remaining_expiry_s,
     split_at_packet_id,
 )
-from fanout.stamp import split_stamp
+from fanout.stamp import split_trailer
 from tests.server.node_in_memory import update
 
 NOW_NS = 1_000_000_000_000
@@ -40,7 +40,7 @@ def test_message_for_mqtt_311_has_no_properties() -> None:
         (7,),
     )
     frame = encode_message(message, wire=WireVariant(4), now_ns=NOW_NS, packet_id=5, dup=True)
-    assert decode(frame, version=4) == (b"t", b"p", 0b1011, 5, b"", None)
+    assert decode(frame, version=4) == (b"t", b"p", 0b1011, 5, b"", None, 0)
 
 
 def test_message_for_mqtt_5_has_properties_expiry_and_identifiers() -> None:
@@ -52,7 +52,7 @@ def test_message_for_mqtt_5_has_properties_expiry_and_identifiers() -> None:
         (3, 200),
     )
     frame = encode_message(message, wire=WireVariant(5), now_ns=NOW_NS)
-    assert decode(frame, version=5) == (b"t", b"p", 0, 0, CONTENT_TYPE, 5)
+    assert decode(frame, version=5) == (b"t", b"p", 0, 0, CONTENT_TYPE, 5, 7)
     assert b"\x0b\x03\x0b\xc8\x01" in frame
 
 
@@ -60,7 +60,7 @@ def test_stamp_goes_only_to_those_who_asked() -> None:
     """The stamp is the last User Property for a receiver that asked, and absent for others."""
     message: Message = (update(b"t", b"p", properties=CONTENT_TYPE, stamp=STAMP), 0, False, ())
     stamped = decode(encode_message(message, wire=WireVariant(5, stamped=True), now_ns=NOW_NS), version=5)
-    assert split_stamp(stamped[4]) == (CONTENT_TYPE, STAMP)
+    assert split_trailer(stamped[4], stamped[6]) == (CONTENT_TYPE, STAMP)
     plain = decode(encode_message(message, wire=WireVariant(5), now_ns=NOW_NS), version=5)
     assert plain[4] == CONTENT_TYPE
 
