@@ -363,7 +363,6 @@ class Campaign:
     batch_messages: int = 1000
     messages: int = 0
     findings: list[str] = field(default_factory=list)
-    say: Callable[[str], None] = lambda text: None
 
     def __post_init__(self) -> None:
         self.ledger = Ledger()
@@ -393,6 +392,9 @@ class Campaign:
         finally:
             for client in [one.client for one in (*self.readers, *self.publishers)]:
                 client.abort()
+        for node in (self.root, self.middle, self.leaf):
+            if "Traceback" in node.log_text():
+                self.findings.append(f"{node.name} logged a traceback: {node.log_text()[-2000:]}")
         self.findings = [f"seed {self.seed}, {self.messages} messages: {finding}" for finding in self.findings]
 
     async def _begin(self) -> None:
@@ -478,7 +480,6 @@ class Campaign:
                 reader.forget(self.messages - KEPT_BATCHES * self.batch_messages)
         if self._batches % 10 == 0 and not self.findings:
             await self._join(rng.choice((self.root, self.middle, self.leaf)), version=rng.choice((4, 5)))
-            self.say(f"{self.messages} messages, {self.received} received")
 
     async def _settle(self) -> None:
         """Wait until everything was answered and has come to all readers."""
