@@ -351,12 +351,14 @@ class ClientStream(_Stream):
         self._connect: Packet | None = None
         self._connack: Packet | None = None
         self._requests: set[int] = set()
+        self._was_blind = False
+        """Whether what an earlier Network Connection did to the session is not known."""
 
     def begin(self) -> None:
         """Begin another Network Connection."""
-        in_flight = self.in_flight
+        in_flight, was_blind = self.in_flight, self.is_blind or self._was_blind
         super().__init__(version=self.version, sender="client")
-        self.in_flight = in_flight
+        self.in_flight, self._was_blind = in_flight, was_blind
         self._connect = self._connack = None
         self._requests = set()
 
@@ -367,8 +369,10 @@ class ClientStream(_Stream):
             self.packet_bytes_max = packet.property(0x27)
             self.receive_maximum = packet.property(0x21, 0xFFFF)
             self.is_resumed = packet.session_present
-            if not packet.session_present:
-                self.in_flight = InFlight()
+            if packet.session_present:
+                self.is_blind |= self._was_blind
+            else:
+                self.in_flight, self._was_blind = InFlight(), False
         elif packet.kind in {Kind.SUBACK, Kind.UNSUBACK}:
             self._requests.discard(packet.packet_id)
         else:
