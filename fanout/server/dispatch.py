@@ -162,7 +162,7 @@ class Dispatcher:
         for value in values:
             routes, _ = self._index.routes(value[0])
             for audience, encoding, _ in routes:
-                if encoding.wire.stamped:  # who asked for stamps is a node
+                if encoding.wire.stamped:  # who asked for stamps says that it is a node, and tells a copy
                     message = _own_message(as_copy(value), encoding)
                     for session in (*audience.direct, *audience.held):
                         alone.setdefault(session, []).append(message)

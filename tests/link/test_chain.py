@@ -10,7 +10,9 @@ from fanout.errors import PrimaryRefused
 from fanout.link.events import Applied, Failed, StandingTold
 from fanout.link.states import LinkState
 from fanout.mqtt.packets import Connack
-from fanout.stamp import as_copy, with_trailer
+from fanout.mqtt.properties import Properties
+from fanout.replica.update import Stamp
+from fanout.stamp import as_copy, encode_stamp, with_trailer
 from fanout.standing import NO_NODE, STANDING_TOPIC, UNTOLD, Standing, encode_standing
 from tests.link.fake_primary import STAMPING, FakePrimary, Pair, make_config
 
@@ -151,6 +153,7 @@ def test_standing_is_heard_during_a_tear_down() -> None:
 
 EXPIRES_IN_60_S = b"\x02\x00\x00\x00\x3c"
 VALUE: Final = (b"plant/1", b"x", 1, True, b"", 0, 0, 0, None)
+ROOT_STAMP = Stamp("root", 1, 2, 3)
 COPY = with_trailer(b"", as_copy(VALUE)[8])
 
 
@@ -207,3 +210,29 @@ def test_another_kind_of_primary_marks_no_copies() -> None:
     pair.pump()
     assert pair.dispatched() == [(b"plant/1", b"x")]
     assert pair.replica.view[b"plant/1"][4] == COPY
+
+
+def test_a_node_that_promised_no_trailer_is_not_asked_for_one() -> None:
+    """What stands last is then what the publisher put there."""
+    named = Properties(user_property=(("fanout-node", "root"),))
+    pair = Pair(primary=FakePrimary(retained={b"plant/1": b"x"}, connack=Connack(False, 0, named)))
+    pair.primary.retained[STANDING_TOPIC] = encode_standing(READY)
+    pair.go_live()
+    pair.primary.publish(b"plant/1", b"x", properties=COPY)
+    pair.pump()
+    assert pair.dispatched() == [(b"plant/1", b"x")]
+    assert pair.replica.view[b"plant/1"][4] == COPY
+
+
+@pytest.mark.parametrize("trailer", [b"", encode_stamp(ROOT_STAMP), COPY, with_trailer(COPY, None)[len(COPY) :]])
+@pytest.mark.parametrize("inside", [COPY, encode_stamp(ROOT_STAMP)])
+def test_one_trailer_is_taken_off_and_nothing_else(inside: bytes, trailer: bytes) -> None:
+    """Correlation Data holds what it held, though it ends with what looks like one, and the primary sends none."""
+    pair = Pair(primary=node())
+    pair.go_live()
+    data = b"\x09" + (len(inside) + 3).to_bytes(2, "big") + b"abc" + inside
+    pair.primary.publish(b"plant/1", b"new", properties=data + trailer)
+    pair.pump()
+    assert pair.dispatched() == [(b"plant/1", b"new")]
+    held = pair.replica.view[b"plant/1"]
+    assert (held[4], held[8]) == (data, ROOT_STAMP if trailer == encode_stamp(ROOT_STAMP) else None)

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from fanout.manifest import MANIFEST_TOPIC
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.properties import split_publish_properties
 from fanout.mqtt.reason_codes import ReasonCode
@@ -16,6 +17,7 @@ from fanout.selection import Selector
 from fanout.server.collaborators import PublishVerdict
 from fanout.server.receiving import Verdict
 from fanout.stamp import StampCount, encode_stamp
+from fanout.standing import STANDING_TOPIC
 
 NOW_NS = 1_700_000_000_123_456_789
 NODE_EPOCH = 1_699_999_999_000_000
@@ -215,7 +217,7 @@ def test_nothing_accepted_is_nothing_told(accepted: Accepted) -> None:
     assert (accepted.count.sequence, len(hub.replica)) == (0, 0)
 
 
-@pytest.mark.parametrize("topic", [b"$SYS", b"$SYS/broker/uptime"])
+@pytest.mark.parametrize("topic", [b"$SYS", b"$SYS/broker/uptime", STANDING_TOPIC, MANIFEST_TOPIC])
 def test_topics_of_the_server_itself_are_refused(accepted: Accepted, topic: bytes) -> None:
     """Clients must not publish below $SYS, with links or without (MQTT 5, section 4.7.2)."""
     for hub in (ingress(accepted), ingress(accepted, (Selector("#"), never))):
