@@ -45,17 +45,27 @@ class Client(asyncio.Protocol):
         self._answered = asyncio.Event()
         self._transport: asyncio.Transport | None = None
         self._packet_id = 0
-        self._suback: Packet | None = None
+        self._subacks: list[Packet] = []
 
     async def connect(
-        self, port: int, *, properties: Properties = (), clean_start: bool = True, deadline_s: float = 60.0
+        self,
+        port: int,
+        *,
+        properties: Properties = (),
+        clean_start: bool = True,
+        will: Packet | None = None,
+        deadline_s: float = 60.0,
     ) -> None:
         """Open a Network Connection and wait for CONNACK."""
         self.stream = ServerStream(version=self.version, earlier=self.stream)
         self.connack, self.is_closed = None, False
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.create_connection(lambda: self, "127.0.0.1", port)
-        self.send(encode_connect(self.client_id, version=self.version, properties=properties, clean_start=clean_start))
+        self.send(
+            encode_connect(
+                self.client_id, version=self.version, properties=properties, clean_start=clean_start, will=will
+            )
+        )
         await self._wait(lambda: self.connack is not None, "CONNACK", deadline_s)
 
     async def subscribe(
@@ -63,11 +73,10 @@ class Client(asyncio.Protocol):
     ) -> None:
         """Subscribe and wait for SUBACK."""
         self._packet_id += 1
-        self._suback = None
         self.send(encode_subscribe(self._packet_id, filters, version=self.version, properties=properties))
-        await self._wait(lambda: self._suback is not None, "SUBACK", deadline_s)
-        assert self._suback is not None
-        assert max(self._suback.codes) < 0x80, f"{self.name}: {filters} refused with {self._suback.codes}"
+        await self._wait(lambda: bool(self._subacks), "SUBACK", deadline_s)
+        codes = self._subacks.pop().codes
+        assert max(codes) < 0x80, f"{self.name}: {filters} refused with {codes}"
 
     def send(self, data: bytes) -> None:
         """Write bytes."""
@@ -128,7 +137,7 @@ class Client(asyncio.Protocol):
             elif kind is Kind.CONNACK:
                 self.connack = packet
             elif kind is Kind.SUBACK:
-                self._suback = packet
+                self._subacks.append(packet)
             elif kind is Kind.DISCONNECT:
                 self.findings.append(f"{self.name}: the node disconnected: {packet}")
         if answers:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tests.oracle.packets import PROPERTIES, Kind, Properties, Value, ValueType
+from tests.oracle.packets import PROPERTIES, Kind, Packet, Properties, Value, ValueType
 
 __all__ = ["encode_ack", "encode_connect", "encode_properties", "encode_publish", "encode_subscribe", "packet", "sized"]
 
@@ -37,13 +37,17 @@ def encode_connect(
     version: int,
     clean_start: bool = True,
     properties: Properties = (),
-    username: bytes | None = None,
+    will: Packet | None = None,
 ) -> bytes:
-    """Return a CONNECT without a Will Message, with Keep Alive 0."""
-    flags = (2 if clean_start else 0) | (0x80 if username is not None else 0)
+    """Return a CONNECT with Keep Alive 0, and with a PUBLISH as its Will Message."""
+    flags, of_will = 2 if clean_start else 0, b""
+    if will is not None:
+        flags |= 4 | will.qos << 3 | will.retain << 5
+        of_will = encode_properties(will.properties) if version == 5 else b""
+        of_will += sized(will.topic) + sized(will.payload)
     head = sized(b"MQTT") + bytes((version, flags)) + b"\0\0"
     block = encode_properties(properties) if version == 5 else b""
-    return packet(Kind.CONNECT << 4, head, block, sized(client_id), sized(username) if username is not None else b"")
+    return packet(Kind.CONNECT << 4, head, block, sized(client_id), of_will)
 
 
 def encode_subscribe(

@@ -301,7 +301,7 @@ class ServerStream(_Stream):
 
     def _check_publish(self, packet: Packet) -> None:
         given = packet.values(0x0B)
-        if not self.is_blind and not self.identifiers.issuperset(given):  # type: ignore[arg-type]  # they are integers
+        if not self.is_blind and not self.identifiers.issuperset(given):
             self._fail(f"the Subscription Identifiers {given} were not given, but {self.identifiers}", packet)
         self._check_message(packet)
 

@@ -57,7 +57,7 @@ def test_every_property_is_read_by_its_type(identifier: int) -> None:
     """In a packet that may hold it, whatever stands around it; and not in one that may not."""
     rule = PROPERTIES[identifier]
     value = VALUES[rule.type]
-    block = encode_properties(((0x15, b"m"), (0x16, b"d")) if identifier == 0x16 else ((identifier, value),))  # type: ignore[arg-type,list-item]
+    block = encode_properties(((0x15, b"m"), (0x16, b"d")) if identifier == 0x16 else ((identifier, value),))  # type: ignore[arg-type]
     makes: dict[str, tuple[Sender, bytes]] = {
         "PUBLISH": ("server", packet(0x30, TOPIC, block)),
         "CONNACK": ("server", packet(0x20, b"\0\0", block)),
