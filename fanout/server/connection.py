@@ -236,6 +236,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.is_closing():
             return
         if self.state is ConnectionState.CONNECTING:
+            if reason_code is ReasonCode.SERVER_SHUTTING_DOWN:
+                reason_code = ReasonCode.SERVER_UNAVAILABLE  # CONNACK does not know the other (section 3.2.2.2)
             self.refuse(reason_code, properties=properties)
             return
         if self._decoder.version == 5:

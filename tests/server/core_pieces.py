@@ -13,6 +13,7 @@ from fanout.server.retained_pieces import RetainedPieces
 from fanout.server.sessions import Session
 from fanout.server.subscribers import SubscriptionOptions
 from fanout.server.wire import WireVariant
+from tests.oracle.packets import decode_packets
 
 __all__ = ["Peer", "Values", "make_session", "options"]
 
@@ -102,7 +103,8 @@ class Peer:
                 return
 
     def read(self) -> bytes:
-        """Return and forget what was written."""
+        """Return and forget what was written, which the oracle has read."""
         data = b"".join(self.written)
         self.written.clear()
+        decode_packets(data, version=self.session.wire.version, sender="server")
         return data

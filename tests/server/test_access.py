@@ -191,7 +191,7 @@ async def test_stop_ends_the_wait_for_a_decision(start_guarded: StartGuarded, se
     client.send(Connect("c", 5, True, 0))
     await wait_until(lambda: service.asked, what="the question")
     await node.server.stop(deadline_s=0.1)
-    assert (await client.expect(Connack)).reason_code == ReasonCode.SERVER_SHUTTING_DOWN
+    assert (await client.expect(Connack)).reason_code == ReasonCode.SERVER_UNAVAILABLE
     assert "server-identify" not in {task.get_name() for task in asyncio.all_tasks()}
     await client.close()
 

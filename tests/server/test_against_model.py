@@ -19,6 +19,7 @@ from fanout.server.counters import Counters, DropReason
 from fanout.server.dispatch import Dispatcher
 from fanout.server.registry import SessionRegistry
 from fanout.server.wire import WireVariant
+from tests.oracle.packets import decode_packets
 from tests.server.node_in_memory import update
 
 TOPICS = (b"t/a", b"t/b", b"u/a")
@@ -200,6 +201,8 @@ class Client:
 
     def take(self, data: bytes) -> None:
         """Take what the server writes."""
+        for packet in decode_packets(data, version=self.wire.version, sender="server"):
+            assert self.wire.takes(packet.size)
         for item in self.decoder.feed(data):
             if isinstance(item, PublishRun):
                 for row in item.rows:

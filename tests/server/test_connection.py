@@ -508,6 +508,7 @@ async def test_a_flood_waits_with_what_is_held(node: NodeInMemory, verdict_first
         data = b"\xc0\x00" * 600 + encode(Publish(b"t", b"last", 1, packet_id=9), version=5)
         if verdict_first:
             connection.release()
+        client.stream.note(data)
         connection.receive(data)
         if not verdict_first:
             connection.release()

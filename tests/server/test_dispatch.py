@@ -211,7 +211,7 @@ def test_socket_that_fills_during_a_batch_stops_after_its_slice() -> None:
     slow.session.disconnect()
     slow.session.connect(write, window=100)
     large = [update(b"a", b"%06d" % number + b"x" * 10_000, retain=False) for number in range(50)]
-    described = [update(b"a", b"", properties=b"p" * 10_000, retain=False) for _ in range(50)]
+    described = [update(b"a", b"", properties=b"\x03\x27\x10" + b"p" * 10_000, retain=False) for _ in range(50)]
     updates = described + large
     bench.dispatch(*updates)
     expected = b"".join(frame(one, V5) for one in updates)
