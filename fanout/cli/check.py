@@ -45,8 +45,8 @@ def check(
 
     Nothing is started. All faults are printed at once on standard error, each with its key and what to do.
     """
-    from fanout.cli.named_files import find_file_cautions, find_file_faults
-    from fanout.cli.terminal import facts, print_warnings, show
+    from fanout.cli.arguments.named_files import find_file_cautions, find_file_faults
+    from fanout.cli.output.terminal import facts, print_warnings, show
     from fanout.config import load_config
     from fanout.errors import ConfigError
     from fanout.node.cautions import find_cautions
@@ -79,7 +79,7 @@ def _node_facts(config: NodeConfig) -> Iterator[tuple[str, str]]:
 
 
 def _links_table(links: tuple[LinkConfig, ...]) -> Table:
-    from fanout.cli.terminal import columns, lines
+    from fanout.cli.output.terminal import columns, lines
 
     table = columns("link", "primary", "mqtt", "client id", "user")
     for link in links:
@@ -90,7 +90,7 @@ def _links_table(links: tuple[LinkConfig, ...]) -> Table:
 
 
 def _selectors_table(links: tuple[LinkConfig, ...]) -> Table:
-    from fanout.cli.terminal import columns, lines
+    from fanout.cli.output.terminal import columns, lines
 
     table = columns("link", "selector", "except", "qos", "prefix", "writes", right=("qos",))
     for link in links:

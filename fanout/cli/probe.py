@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fanout.config import LinkConfig
     from fanout.errors import ConfigError, TlsFailed
-    from fanout.link.tls import LinkTls
+    from fanout.link.transport.tls import LinkTls
     from fanout.probe.advice import Advice
     from fanout.probe.client import Target
     from fanout.probe.results import Report, VersionReport
@@ -113,7 +113,7 @@ def probe(
         raise ExtraMissing("fanout probe", install=install_command("probe"))
     import asyncio
 
-    from fanout.cli.terminal import print_json, print_warnings
+    from fanout.cli.output.terminal import print_json, print_warnings
     from fanout.errors import ConfigFault
     from fanout.probe.advice import advise
     from fanout.probe.runner import probe as test_primary
@@ -197,7 +197,7 @@ def _of_options(error: ConfigError) -> ConfigError:
 
 def _tls(link: LinkConfig) -> LinkTls | None:
     from fanout.errors import TlsFailed
-    from fanout.link.tls import load_tls
+    from fanout.link.transport.tls import load_tls
 
     try:
         return load_tls(link, link.primaries[0])
@@ -239,7 +239,7 @@ def _target(link: LinkConfig, tls: LinkTls | None) -> Target:
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
     """Show on a terminal what is being tested."""
-    from fanout.cli.terminal import error_console, styled
+    from fanout.cli.output.terminal import error_console, styled
 
     console = error_console()
     if not console.is_terminal:
@@ -250,7 +250,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
 
 def _show(report: Report, advice: Advice) -> None:
-    from fanout.cli.terminal import facts, show
+    from fanout.cli.output.terminal import facts, show
 
     show(facts(("primary", report.address), ("says it is", report.server or "-")))
     for version in report.versions:
@@ -261,7 +261,7 @@ def _show(report: Report, advice: Advice) -> None:
 
 
 def _table(report: VersionReport) -> Table:
-    from fanout.cli.terminal import columns, outcome_text
+    from fanout.cli.output.terminal import columns, outcome_text
 
     table = columns("check", "result", "seen", "for a link")
     for finding in report.findings:
@@ -296,7 +296,7 @@ def _document(report: Report, advice: Advice) -> dict[str, object]:
 
 
 def _exit_code(report: Report, advice: Advice) -> ExitCode:
-    from fanout.cli.terminal import print_error
+    from fanout.cli.output.terminal import print_error
     from fanout.errors import FanoutError
 
     faults = []

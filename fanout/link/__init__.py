@@ -2,5 +2,5 @@
 
 `session` decides (core, with `states`, `intake`, `control` and `proof`); `connection` and `link` own the
 socket, the task and the time. Users need `Link` from `fanout.link.link` and the types of
-`fanout.link.status`.
+`fanout.link.model.status`.
 """

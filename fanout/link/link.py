@@ -1,7 +1,8 @@
 """The link: runs a session machine over real connections, with real time, for as long as the node lives.
 
 Owns the task, the choice of address, the retries, tear-downs, and who waits for the primary's answers. It makes no
-decision about MQTT: that is `fanout.link.session`, which `fanout.link.drive` drives; `fanout.link.account` tells of it.
+decision about MQTT: that is `fanout.link.session.machine`, which `fanout.link.driver` drives; `fanout.link.reporter`
+tells of it.
 """
 
 from __future__ import annotations
@@ -11,32 +12,32 @@ import ssl
 
 from structlog.typing import FilteringBoundLogger
 
+from fanout.chain.stamp import StampCount
 from fanout.config import Address, LinkConfig, read_password
 from fanout.errors import AuditRefused, FanoutError, LinkLost
-from fanout.link import probe
-from fanout.link.account import Account
-from fanout.link.addresses import AddressChoice
-from fanout.link.audit_report import AuditReport
-from fanout.link.backoff import Backoff
-from fanout.link.connection import READ_AHEAD_FACTOR, LinkConnection, connect
-from fanout.link.drive import Drive
-from fanout.link.events import AuditEnded, Event, Failed, Forwarded, StateEntered, TearDown
-from fanout.link.forwarding import UNAVAILABLE
-from fanout.link.handshake import unanswered_hint
-from fanout.link.keeping import Keeping, ValueStore
-from fanout.link.list_comparison import ListComparison
-from fanout.link.missing import MissingTopics
-from fanout.link.outgoing import Message
-from fanout.link.resumption import Resumption
-from fanout.link.session import LinkSession
-from fanout.link.states import LinkState
-from fanout.link.status import Clock, LinkSink, LinkStatus
-from fanout.link.teardown import piece_topics
-from fanout.link.tls import LinkTls, load_tls_in_thread
+from fanout.link import connack_probe as probe
+from fanout.link.driver import Drive
+from fanout.link.durability.commit_gate import Keeping, ValueStore
+from fanout.link.list_check import ListComparison
+from fanout.link.missing_topics import MissingTopics
+from fanout.link.model.audit_report import AuditReport
+from fanout.link.model.events import AuditEnded, Event, Failed, Forwarded, StateEntered, TearDown
+from fanout.link.model.resumption import Resumption
+from fanout.link.model.states import LinkState
+from fanout.link.model.status import Clock, LinkSink, LinkStatus
+from fanout.link.protocol.forwarding import UNAVAILABLE
+from fanout.link.protocol.handshake import unanswered_hint
+from fanout.link.protocol.sender import Message
+from fanout.link.reporter import Account
+from fanout.link.session.machine import LinkSession
+from fanout.link.session.teardown import piece_topics
+from fanout.link.transport.connection import READ_AHEAD_FACTOR, LinkConnection, connect
+from fanout.link.transport.failover import AddressChoice
+from fanout.link.transport.tls import LinkTls, load_tls_in_thread
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
-from fanout.stamp import StampCount
+from fanout.runtime.backoff import Backoff
 
 __all__ = ["Link"]
 
@@ -87,7 +88,7 @@ class Link:
             piece_topics=lambda: piece_topics(sink.client_count()),
         )
         self.missing = MissingTopics(config.control_topic, node_id=node_id)
-        """What it has to announce as missing; who knows what is missing uses it (`fanout.node.missing`)."""
+        """What it has to announce as missing; who knows what is missing uses it (`fanout.node.missing_topics`)."""
         self._became_live = asyncio.Event()
         """Set when the state is entered, for who waits for it."""
         self._comparison = (
@@ -181,8 +182,8 @@ class Link:
 
         Returns:
             The primary's Reason Code, one that PUBACK may carry. At once when the message is not sent:
-            `fanout.link.forwarding.UNAVAILABLE` unless the link is live, Quota exceeded when too many wait. When the
-            session ends before the primary answers it is UNAVAILABLE, and the message may have arrived or not.
+            `fanout.link.protocol.forwarding.UNAVAILABLE` unless the link is live, Quota exceeded when too many wait.
+            When the session ends before the primary answers it is UNAVAILABLE, and the message may have arrived or not.
         """
         topic, payload, flags, _, properties, expiry_s, _ = row
         message = Message(
@@ -395,8 +396,8 @@ class Link:
             await self._became_live.wait()
             self._became_live.clear()
             backoff = Backoff(min_s=self.config.retry_min_s, max_s=self.config.retry_max_s)
-            while self._account.state is LinkState.LIVE and not await self._agrees(comparison):  # noqa: ASYNC110  # no event
-                await asyncio.sleep(backoff.next_delay_s())
+            while self._account.state is LinkState.LIVE and not await self._agrees(comparison):  # noqa: ASYNC110
+                await asyncio.sleep(backoff.next_delay_s())  # there is no event for it
 
     async def _agrees(self, comparison: ListComparison) -> bool:
         """Note what agrees with the primary's list, and return whether everything does."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from fanout.config import AccessConfig, ListenerConfig, NodeConfig
 from fanout.errors import ConfigFault
-from fanout.server.peers import is_local
+from fanout.server.accept.peers import is_local
 
 __all__ = ["find_cautions"]
 

@@ -29,21 +29,21 @@ from fanout.api.models import (
     WorkerStatus,
     utc_from_ns,
 )
+from fanout.chain.readiness_notice import Standing, join
 from fanout.config import NodeConfig, Role
-from fanout.kept.direct import DirectStore
-from fanout.kept.store import KeptStore
-from fanout.link.audit_report import AuditReport
 from fanout.link.link import Link
-from fanout.link.status import LinkStatus
+from fanout.link.model.audit_report import AuditReport
+from fanout.link.model.status import LinkStatus
 from fanout.node.drain import Drain
-from fanout.node.kept_report import KeptReport
 from fanout.node.readiness import Verdict, judge, link_reasons, reason_against
 from fanout.node.store import JoinedStore
+from fanout.node.watched_report import KeptReport
 from fanout.replica.store import Replica
-from fanout.replog.writer import LogWriter
-from fanout.server.server import Server
-from fanout.standing import Standing, join
-from fanout.system_clock import SystemClock
+from fanout.replog.write.writer import LogWriter
+from fanout.runtime.system_clock import SystemClock
+from fanout.server.client.server import Server
+from fanout.storage.direct import DirectStore
+from fanout.storage.store import KeptStore
 from fanout.workers.pool import WorkerPool
 
 __all__ = ["NodeDocuments", "NodeParts"]

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from fanout.chain.stamp import StampCount, split_publisher_stamp
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Stamp, Update, content_digest
 from fanout.selection import Selector
-from fanout.server.collaborators import PublishVerdict, Verdict
-from fanout.stamp import StampCount, split_publisher_stamp
+from fanout.server.base.ports import PublishVerdict, Verdict
 
 __all__ = ["Forward", "LocalIngress"]
 
@@ -71,7 +71,7 @@ class LocalIngress:
         self._publisher_stamps = publisher_stamps
 
     def publish(self, client_id: str, rows: list[PublishRow], now_ns: int) -> Sequence[PublishVerdict]:
-        """Take a run of PUBLISH packets; `fanout.server.collaborators.Ingress` says what is promised."""
+        """Take a run of PUBLISH packets; `fanout.server.base.ports.Ingress` says what is promised."""
         verdicts: list[PublishVerdict] = []
         updates: list[Update] = []
         success = ReasonCode.SUCCESS

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fanout import __version__
+from fanout.chain.readiness_notice import STANDING_TOPIC, Standing, encode_standing
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update, content_digest
-from fanout.server.counters import ServerStats
-from fanout.standing import STANDING_TOPIC, Standing, encode_standing
+from fanout.server.base.counters import ServerStats
 
 __all__ = ["SysTopics"]
 

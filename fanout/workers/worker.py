@@ -20,16 +20,16 @@ from fanout.access.gate import Gate
 from fanout.access.passwords import load_passwords
 from fanout.config import AccessConfig
 from fanout.errors import ConfigError
-from fanout.long_lived import LongLived
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update
-from fanout.server.collaborators import Clock
-from fanout.server.counters import DropReason
-from fanout.server.handshake import random_client_id
-from fanout.server.server import Server
-from fanout.workers.backlog import Backlog, removals_per_turn
+from fanout.runtime.gc_freeze import LongLived
+from fanout.server.base.counters import DropReason
+from fanout.server.base.ports import Clock
+from fanout.server.client.connack import random_client_id
+from fanout.server.client.server import Server
 from fanout.workers.channel import Channel, open_channel
-from fanout.workers.doorman import WorkerDoorman
+from fanout.workers.client_router import WorkerDoorman
+from fanout.workers.feed_backlog import Backlog, removals_per_turn
 from fanout.workers.messages import (
     AskSubscribed,
     Batch,

@@ -6,9 +6,9 @@ import asyncio
 import json
 from typing import Any
 
+from fanout.chain.readiness_notice import STANDING_TOPIC
 from fanout.mqtt.packets import Connack, Disconnect
 from fanout.mqtt.properties import Properties
-from fanout.standing import STANDING_TOPIC
 from tests.link.fake_primary import FakePrimary
 from tests.link.fake_server import FakeServer
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector

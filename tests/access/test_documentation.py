@@ -13,9 +13,9 @@ from fanout.access.http_hook import Question, _content, _read_answer
 from fanout.access.identity import Identity
 from fanout.access.rules import RuleSet
 from fanout.access.settings import AccessConfig, find_access_faults, rules_of
-from fanout.link.control import ControlChannel
-from fanout.link.rehearsal import RETAINED_COUNT, SERVER_FENCE
-from fanout.standing import STANDING_TOPIC
+from fanout.chain.readiness_notice import STANDING_TOPIC
+from fanout.link.protocol.control_channel import ControlChannel
+from fanout.link.snapshot.capability_check import RETAINED_COUNT, SERVER_FENCE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "access.md").read_text()
 [EXAMPLE] = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)

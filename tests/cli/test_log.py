@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
-from fanout.replog.showing import newest_rows
-from fanout.replog.writer import LogWriter
+from fanout.replog.read.showing import newest_rows
+from fanout.replog.write.writer import LogWriter
 from tests.cli.processes import run_fanout
 from tests.cli.real_logs import EPOCH, RunningClock, write_primary_log, write_secondary_log
 

@@ -16,7 +16,7 @@ from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRow, PublishRun
 from fanout.mqtt.packet_types import Role
 from fanout.mqtt.packets import Ack, Connect, encode
 from fanout.mqtt.publish import encode_publish
-from fanout.server.proxy_header import ProxyHeader, ProxyHeaderInvalid
+from fanout.server.accept.proxy_header import ProxyHeader, ProxyHeaderInvalid
 from tests.fuzz.mutation import connects, cuts, from_client, from_server, mutate
 
 __all__ = ["Target", "check_proxy_header", "check_stream", "targets"]

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from fanout.chain.manifest import ASK_FOR_MANIFEST, MANIFEST_TOPIC, Manifest, ManifestSum
+from fanout.chain.stamp import StampCount
 from fanout.config import Address, LinkConfig
-from fanout.link.events import Applied, Event, Failed, StateEntered, TearDown
-from fanout.link.session import LinkSession
-from fanout.link.states import LinkState
-from fanout.link.teardown import TOPICS_MAX
-from fanout.manifest import ASK_FOR_MANIFEST, MANIFEST_TOPIC, Manifest, ManifestSum
+from fanout.link.model.events import Applied, Event, Failed, StateEntered, TearDown
+from fanout.link.model.states import LinkState
+from fanout.link.session.machine import LinkSession
+from fanout.link.session.teardown import TOPICS_MAX
 from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRun
 from fanout.mqtt.packets import (
     Ack,
@@ -34,7 +35,6 @@ from fanout.mqtt.publish import encode_publish
 from fanout.mqtt.topics import matches
 from fanout.replica.store import Replica
 from fanout.selection import Selector
-from fanout.stamp import StampCount
 from tests.oracle.streams import ClientStream
 
 __all__ = ["FakePrimary", "Pair", "make_config"]

@@ -6,14 +6,14 @@ from typing import Final
 
 import pytest
 
+from fanout.chain.readiness_notice import NO_NODE, STANDING_TOPIC, UNTOLD, Standing, encode_standing
+from fanout.chain.stamp import as_copy, encode_stamp, with_trailer
 from fanout.errors import PrimaryRefused
-from fanout.link.events import Applied, Failed, StandingTold
-from fanout.link.states import LinkState
+from fanout.link.model.events import Applied, Failed, StandingTold
+from fanout.link.model.states import LinkState
 from fanout.mqtt.packets import Connack
 from fanout.mqtt.properties import Properties
 from fanout.replica.update import Stamp
-from fanout.stamp import as_copy, encode_stamp, with_trailer
-from fanout.standing import NO_NODE, STANDING_TOPIC, UNTOLD, Standing, encode_standing
 from tests.link.fake_primary import STAMPING, FakePrimary, Pair, make_config
 
 READY = Standing("", (("hub", "root"),))

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from fanout.errors import SnapshotUnproved
-from fanout.link.audit_report import AuditReport
-from fanout.link.events import Applied, AuditEnded, Failed, SelectorComplete, TearDown
-from fanout.link.evidence import Evidence, Order
-from fanout.link.proof import PROBES_MAX
-from fanout.link.rehearsal import SERVER_FENCE
-from fanout.link.states import LinkState
-from fanout.link.system_topics import CLOSED_MAX
-from fanout.link.two_pass import PASSES_MAX
+from fanout.link.model.audit_report import AuditReport
+from fanout.link.model.events import Applied, AuditEnded, Failed, SelectorComplete, TearDown
+from fanout.link.model.evidence import Evidence, Order
+from fanout.link.model.states import LinkState
+from fanout.link.protocol.sys_support import CLOSED_MAX
+from fanout.link.snapshot.capability_check import SERVER_FENCE
+from fanout.link.snapshot.set_proof import PROBES_MAX
+from fanout.link.snapshot.two_pass import PASSES_MAX
 from fanout.mqtt.packets import Pingresp, Subscribe
 from fanout.selection import Selector
 from tests.link.fake_primary import FakePrimary, Pair, make_config

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from fanout.link.events import SelectorComplete
-from fanout.link.evidence import Evidence
-from fanout.link.states import LinkState
-from fanout.manifest import ASK_FOR_MANIFEST
+from fanout.chain.manifest import ASK_FOR_MANIFEST
+from fanout.chain.readiness_notice import STANDING_TOPIC, Standing, encode_standing
+from fanout.link.model.events import SelectorComplete
+from fanout.link.model.evidence import Evidence
+from fanout.link.model.states import LinkState
 from fanout.mqtt.packets import Connack
 from fanout.selection import Selector
-from fanout.standing import STANDING_TOPIC, Standing, encode_standing
 from tests.link.fake_primary import STAMPING, FakePrimary, Pair, make_config
 from tests.link.fake_server import FakeServer
 from tests.link.harness import config_for, running

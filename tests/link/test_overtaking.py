@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.link.audit_report import AuditReport
-from fanout.link.events import Applied
-from fanout.link.states import LinkState
+from fanout.link.model.audit_report import AuditReport
+from fanout.link.model.events import Applied
+from fanout.link.model.states import LinkState
 from fanout.selection import Selector
 from tests.link.fake_primary import FakePrimary, Pair, make_config
-from tests.link.test_audit import ask, report
+from tests.link.snapshot.test_audit import ask, report
 
 VALUES = {b"plant/%d" % number: b"old" for number in range(10)}
 

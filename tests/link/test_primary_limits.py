@@ -9,11 +9,11 @@ import pytest
 
 from fanout.config import Address
 from fanout.errors import PrimaryRefused
-from fanout.link.events import ControlRefused, Failed, Forwarded
-from fanout.link.forwarding import UNAVAILABLE
-from fanout.link.outgoing import Limits, Message, Outgoing
-from fanout.link.probe import ask
-from fanout.link.states import LinkState
+from fanout.link.connack_probe import ask
+from fanout.link.model.events import ControlRefused, Failed, Forwarded
+from fanout.link.model.states import LinkState
+from fanout.link.protocol.forwarding import UNAVAILABLE
+from fanout.link.protocol.sender import Limits, Message, Outgoing
 from fanout.mqtt.packets import Connack, Subscribe
 from fanout.mqtt.properties import Properties
 from fanout.selection import Selector

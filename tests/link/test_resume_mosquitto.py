@@ -11,7 +11,7 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from fanout.link.states import LinkState
+from fanout.link.model.states import LinkState
 from fanout.mqtt.packets import Publish
 from fanout.replica.update import ChangeKind, Phase
 from fanout.selection import Selector

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fanout.link.events import Applied
-from fanout.link.states import LinkState
+from fanout.link.model.events import Applied
+from fanout.link.model.states import LinkState
 from tests.link.fake_primary import FakePrimary, Pair
 
 VALUES = {b"plant/%d" % number: b"old" for number in range(10)}

@@ -10,8 +10,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from fanout.config import Address
-from fanout.link.evidence import Evidence
-from fanout.link.states import LinkState
+from fanout.link.model.evidence import Evidence
+from fanout.link.model.states import LinkState
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import ChangeKind, Phase, content_digest
 from fanout.selection import Selector

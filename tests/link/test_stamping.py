@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fanout.link.events import Applied
-from fanout.link.states import LinkState
+from fanout.chain.stamp import StampCount, encode_stamp
+from fanout.link.model.events import Applied
+from fanout.link.model.states import LinkState
 from fanout.mqtt.packets import Connack
 from fanout.replica.update import Phase, Stamp
-from fanout.stamp import StampCount, encode_stamp
 from tests.link.fake_primary import STAMPING, FakePrimary, Pair, make_config
 
 EPOCH = 1_600_000_000_000_000

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from fanout.link.events import Applied, AuditEnded, Failed, SelectorComplete, TearDown
-from fanout.link.evidence import Evidence
-from fanout.link.states import LinkState as S
-from fanout.link.teardown import DELIVERIES_MAX, TOPICS_MAX
+from fanout.link.model.events import Applied, AuditEnded, Failed, SelectorComplete, TearDown
+from fanout.link.model.evidence import Evidence
+from fanout.link.model.states import LinkState as S
+from fanout.link.session.teardown import DELIVERIES_MAX, TOPICS_MAX
 from fanout.replica.update import Phase
 from fanout.selection import Selector
-from tests.kept.replicas import STORAGES, Make, replicas
 from tests.link.fake_primary import FakePrimary, Pair, make_config
 from tests.link.fake_server import FakeServer
 from tests.link.harness import config_for, removals_by_turn, running
+from tests.storage.replicas import STORAGES, Make, replicas
 
 COUNT = 3000
 PIECE = 100

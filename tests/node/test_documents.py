@@ -18,6 +18,7 @@ from structlog.typing import FilteringBoundLogger
 from fanout.access.gate import AccessStats, Gate
 from fanout.access.settings import AccessConfig, HookConfig
 from fanout.api.http_server import HttpServer
+from fanout.chain.readiness_notice import Standing
 from fanout.config import (
     Address,
     HttpConfig,
@@ -29,22 +30,21 @@ from fanout.config import (
     ServerConfig,
     ShipConfig,
 )
-from fanout.kept.store import KeptStats
-from fanout.link.audit_report import AuditReport
-from fanout.link.evidence import Evidence
-from fanout.link.states import LinkState
-from fanout.link.status import AuditTotals, LinkStatus, SelectorStatus
+from fanout.link.model.audit_report import AuditReport
+from fanout.link.model.evidence import Evidence
+from fanout.link.model.states import LinkState
+from fanout.link.model.status import AuditTotals, LinkStatus, SelectorStatus
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import NodePhase
 from fanout.node.readiness import WAITS_FOR
 from fanout.node.running import Node
 from fanout.replog.settings import ArchiveStats, LogStats
 from fanout.selection import Selector
-from fanout.server.counters import ServerStats
-from fanout.standing import Standing
+from fanout.server.base.counters import ServerStats
+from fanout.storage.store import KeptStats
 from fanout.workers.figures import add_up
 from fanout.workers.messages import Report
-from fanout.workers.process import WorkerState
+from fanout.workers.worker_process import WorkerState
 
 NOW_NS = 1_700_000_000_000_000_000
 PLANT = SelectorStatus(filter="plant/#", topics=2, digest=0xABC, evidence=Evidence.MARKER, complete=True)

@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
-from fanout.manifest import MANIFEST_TOPIC
+from fanout.chain.manifest import MANIFEST_TOPIC
+from fanout.chain.readiness_notice import STANDING_TOPIC
+from fanout.chain.stamp import StampCount, encode_stamp
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.properties import split_publish_properties
 from fanout.mqtt.reason_codes import ReasonCode
@@ -14,9 +16,7 @@ from fanout.node.ingress import Forward, LocalIngress
 from fanout.replica.store import Replica
 from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, content_digest
 from fanout.selection import Selector
-from fanout.server.collaborators import PublishVerdict, Verdict
-from fanout.stamp import StampCount, encode_stamp
-from fanout.standing import STANDING_TOPIC
+from fanout.server.base.ports import PublishVerdict, Verdict
 
 NOW_NS = 1_700_000_000_123_456_789
 NODE_EPOCH = 1_699_999_999_000_000

@@ -22,6 +22,7 @@ from structlog.typing import FilteringBoundLogger
 
 from fanout.access.passwords import update_password_file
 from fanout.api.http_server import HttpServer
+from fanout.chain.readiness_notice import STANDING_TOPIC
 from fanout.cli.exit_codes import ExitCode
 from fanout.config import (
     AccessConfig,
@@ -37,11 +38,9 @@ from fanout.config import (
     load_config,
 )
 from fanout.errors import ConfigError, ListenError, LogError, StoreError
-from fanout.kept.direct import DirectStore
-from fanout.kept.file import KeptFile
-from fanout.link.states import LinkState
-from fanout.link.status import LinkSink, LinkStatus
-from fanout.link.teardown import TOPICS_MAX
+from fanout.link.model.states import LinkState
+from fanout.link.model.status import LinkSink, LinkStatus
+from fanout.link.session.teardown import TOPICS_MAX
 from fanout.mqtt.packets import Ack, PacketType, Publish
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node import running
@@ -50,10 +49,11 @@ from fanout.node.process import run_node
 from fanout.node.running import Node
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Update, content_digest
-from fanout.replog.writer import LogWriter
+from fanout.replog.write.writer import LogWriter
 from fanout.selection import Selector
-from fanout.server.server import Server
-from fanout.standing import STANDING_TOPIC
+from fanout.server.client.server import Server
+from fanout.storage.direct import DirectStore
+from fanout.storage.file import KeptFile
 from tests.access.pieces import cheap_hash
 from tests.support.nodes import read_events, read_updates
 from tests.support.raw_client import RawClient

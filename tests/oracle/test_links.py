@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from fanout.link.events import Applied, Event, Failed, TearDown
-from fanout.link.outgoing import Message
-from fanout.link.states import LinkState
+from fanout.link.model.events import Applied, Event, Failed, TearDown
+from fanout.link.model.states import LinkState
+from fanout.link.protocol.sender import Message
 from fanout.mqtt.packets import Connack
 from fanout.mqtt.properties import Properties
 from fanout.selection import Selector

@@ -14,14 +14,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from fanout.replog.columns import EventRow, LogSource, RowEncoder
-from fanout.replog.inspection import NodeCheck, stat, verify
-from fanout.replog.reading import stage
+from fanout.replog.files.columns import EventRow, LogSource, RowEncoder
+from fanout.replog.files.sealing import open_directory, read_aside
+from fanout.replog.files.segments import (
+    Frame,
+    FrameKind,
+    SegmentFile,
+    SegmentIdentity,
+    SegmentReader,
+    _encode,
+    encode_rows,
+)
+from fanout.replog.read.inspection import NodeCheck, stat, verify
+from fanout.replog.read.reading import stage
 from fanout.replog.runs import Run, RunRecord, read_runs
-from fanout.replog.sealing import open_directory, read_aside
-from fanout.replog.segments import Frame, FrameKind, SegmentFile, SegmentIdentity, SegmentReader, _encode, encode_rows
 from fanout.replog.settings import ArchiveSettings, LogSettings
-from fanout.replog.writer import LogWriter
+from fanout.replog.write.writer import LogWriter
 from tests.replog.rows import (
     EPOCH,
     NOW_NS,

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fanout.cli.app import app
 from fanout.errors import ReportError
 from fanout.reports import run_lag
-from fanout.reports.document import Report
+from fanout.reports.values.document import Report
 from tests.support.clients import subscriber
 from tests.support.mosquitto import publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_updates, selector

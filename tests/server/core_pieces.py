@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from fanout.config import QueueOverflow
 from fanout.replica.update import Update
-from fanout.server.counters import Counters
-from fanout.server.message_queue import MessageQueue
-from fanout.server.retained_delivery import RetainedDelivery
-from fanout.server.retained_pieces import RetainedPieces
-from fanout.server.sessions import Session
-from fanout.server.subscribers import SubscriptionOptions
-from fanout.server.wire import WireVariant
+from fanout.server.base.counters import Counters
+from fanout.server.messages.encoding import WireVariant
+from fanout.server.messages.queue import MessageQueue
+from fanout.server.routing.subscribers import SubscriptionOptions
+from fanout.server.session.retained_cache import RetainedPieces
+from fanout.server.session.retained_delivery import RetainedDelivery
+from fanout.server.session.session import Session
 from tests.oracle.packets import decode_packets
 
 __all__ = ["Peer", "Values", "make_session", "options"]

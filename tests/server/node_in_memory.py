@@ -14,7 +14,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Stamp, Update, content_digest
 from fanout.server import PublishVerdict, Server
-from fanout.server.doorman import Doorman
+from fanout.server.accept.routing_stream import Doorman
 
 __all__ = ["ManualClock", "NodeInMemory", "update"]
 

@@ -1,4 +1,4 @@
-"""Tests of `fanout.server.admission` and of what follows from it, over real sockets with a real gate."""
+"""Tests of `fanout.server.client.authorization_flow` and what follows from it, over real sockets with a real gate."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from fanout.mqtt.packets import (
 )
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.server import entry
+from fanout.server.accept import admission as entry
 from tests.access.pieces import cheap_hash
 from tests.access.service import Service, open_service
 from tests.server.conftest import StartNode

@@ -15,10 +15,10 @@ from fanout.mqtt.properties import Properties
 from fanout.mqtt.topics import matches
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase
-from fanout.server.counters import Counters, DropReason
-from fanout.server.dispatch import Dispatcher
-from fanout.server.registry import SessionRegistry
-from fanout.server.wire import WireVariant
+from fanout.server.base.counters import Counters, DropReason
+from fanout.server.messages.encoding import WireVariant
+from fanout.server.routing.dispatch import Dispatcher
+from fanout.server.session.registry import SessionRegistry
 from tests.oracle.packets import decode_packets
 from tests.server.node_in_memory import update
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from fanout.mqtt.decoder import AckRun, Decoder, PublishRun
 from fanout.mqtt.packets import PacketType, encode_acks
 from fanout.replica.update import Update
-from fanout.server.audiences import AudienceIndex
-from fanout.server.counters import Counters
-from fanout.server.dispatch import Dispatcher
-from fanout.server.sessions import Session
-from fanout.server.shared_subscriptions import SharedSubscriptions
-from fanout.server.wire import WireVariant
+from fanout.server.base.counters import Counters
+from fanout.server.messages.encoding import WireVariant
+from fanout.server.routing.audiences import AudienceIndex
+from fanout.server.routing.dispatch import Dispatcher
+from fanout.server.routing.share_groups import SharedSubscriptions
+from fanout.server.session.session import Session
 from tests.server.core_pieces import make_session, options
 from tests.server.node_in_memory import update
 

@@ -25,16 +25,16 @@ from structlog.testing import capture_logs
 
 from fanout.api.metrics import METRICS
 from fanout.config import Address, ListenerConfig, ServerConfig
-from fanout.logging_setup import configure_logging
 from fanout.mqtt.packets import Ack, Connack, Connect, PacketType, Publish, encode
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.server.connection import ClientConnection
-from fanout.server.counters import Limit
+from fanout.runtime.logging_setup import configure_logging
+from fanout.server.base.counters import Limit
+from fanout.server.client.connection import ClientConnection
+from tests.server.accept.test_admission import V1, V2, behind_proxy, closed, sent
+from tests.server.accept.test_websocket import LISTEN as WEBSOCKET
 from tests.server.conftest import StartNode
 from tests.server.node_in_memory import NodeInMemory, update
-from tests.server.test_entry import V1, V2, behind_proxy, closed, sent
-from tests.server.test_websocket import LISTEN as WEBSOCKET
 from tests.support.certificates import Authority, client_context
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until

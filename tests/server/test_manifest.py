@@ -6,15 +6,15 @@ import random
 
 import pytest
 
+from fanout.chain.manifest import ASK_FOR_MANIFEST, MANIFEST_TOPIC, ManifestSum, decode_manifest
 from fanout.config import ServerConfig
-from fanout.manifest import ASK_FOR_MANIFEST, MANIFEST_TOPIC, ManifestSum, decode_manifest
 from fanout.mqtt.decoder import Decoder, PublishRow, PublishRun
 from fanout.mqtt.packets import Subscribe, Subscription
 from fanout.mqtt.properties import NO_PROPERTIES, Properties
-from fanout.server.counters import Counters
-from fanout.server.message_queue import Batch
-from fanout.server.registry import SessionRegistry
-from fanout.server.wire import WireVariant
+from fanout.server.base.counters import Counters
+from fanout.server.messages.encoding import WireVariant
+from fanout.server.messages.queue import Batch
+from fanout.server.session.registry import SessionRegistry
 from tests.server.core_pieces import Peer, Values, make_session, options
 from tests.server.node_in_memory import update
 
