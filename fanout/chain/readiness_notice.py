@@ -19,15 +19,15 @@ __all__ = [
     "NO_NODE",
     "PATHS_MAX",
     "PATH_NODES_MAX",
-    "STANDING_TOPIC",
+    "READINESS_TOPIC",
     "UNTOLD",
-    "Standing",
-    "decode_standing",
-    "encode_standing",
+    "ReadinessNotice",
+    "decode_readiness_notice",
+    "encode_readiness_notice",
     "join",
 ]
 
-STANDING_TOPIC = b"$SYS/fanout/standing"
+READINESS_TOPIC = b"$SYS/fanout/standing"
 """Where a node keeps its document."""
 
 PATHS_MAX = 64
@@ -41,7 +41,7 @@ DOCUMENT_BYTES_MAX = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReadinessNotice:
     """How a node stands to those above it."""
 
     reason: str
@@ -56,9 +56,9 @@ class Standing:
         return max(map(len, self.paths), default=0)
 
 
-UNTOLD = Standing("it has not said yet whether it is ready", ())
+UNTOLD = ReadinessNotice("it has not said yet whether it is ready", ())
 """Of a fanout node whose document is awaited."""
-NO_NODE = Standing("", ())
+NO_NODE = ReadinessNotice("", ())
 """Of a primary that is no fanout node: there is nothing to wait for."""
 
 
@@ -68,7 +68,7 @@ def join(node_id: str, paths_above: Iterable[tuple[str, ...]]) -> tuple[tuple[st
     return tuple(paths)[:PATHS_MAX] or ((node_id,),)
 
 
-def encode_standing(standing: Standing) -> bytes:
+def encode_readiness_notice(standing: ReadinessNotice) -> bytes:
     """Return the document; of so many and so long paths that it would be too large, the first ones are told."""
     reason, paths = clean_text(standing.reason), standing.paths
     while True:
@@ -78,7 +78,7 @@ def encode_standing(standing: Standing) -> bytes:
         paths = paths[: len(paths) // 2]
 
 
-def decode_standing(payload: bytes) -> Standing | None:
+def decode_readiness_notice(payload: bytes) -> ReadinessNotice | None:
     """Return what a document says, as far as it is for people cleaned; None when it is not one.
 
     No node writes paths that are none: lists of names that nodes may have.
@@ -92,6 +92,6 @@ def decode_standing(payload: bytes) -> Standing | None:
     if not all(is_node_name(name) for path in path_names for name in path):
         return None
     if ready is True:
-        return Standing("", path_names)
+        return ReadinessNotice("", path_names)
     told = clean_text(reason) if isinstance(reason, str) else ""
-    return Standing(told or "it does not say why", path_names)
+    return ReadinessNotice(told or "it does not say why", path_names)

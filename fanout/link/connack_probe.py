@@ -12,7 +12,7 @@ from dataclasses import replace
 from fanout.config import Address, LinkConfig, read_password
 from fanout.errors import FanoutError, LinkLost
 from fanout.link.protocol.handshake import Handshake, read_connack
-from fanout.link.protocol.sender import Outgoing
+from fanout.link.protocol.sender import PacketSender
 from fanout.link.transport.connection import LinkConnection, connect
 from fanout.link.transport.tls import load_tls_in_thread
 from fanout.mqtt.decoder import Decoder
@@ -34,7 +34,7 @@ async def ask(address: Address, config: LinkConfig, *, node_id: str) -> Handshak
     """
     client_id = f"{config.client_id or f'fanout-{node_id}-{config.name}'}-probe"
     config = replace(config, client_id=client_id, session_expiry_s=0)
-    outgoing = Outgoing(config, node_id=node_id)
+    sender = PacketSender(config, node_id=node_id)
     decoder = Decoder(version=config.version, packet_bytes_max=config.packet_bytes_max, role="client")
     answered: asyncio.Future[Handshake] = asyncio.get_running_loop().create_future()
 
@@ -57,7 +57,7 @@ async def ask(address: Address, config: LinkConfig, *, node_id: str) -> Handshak
 
     connection = LinkConnection(on_data=take, on_closed=closed, read_ahead_bytes_max=_READ_AHEAD_BYTES_MAX)
     try:
-        outgoing.connect(clean_start=True, password=read_password(config), now=0.0)
+        sender.connect(clean_start=True, password=read_password(config), now=0.0)
         await connect(
             connection,
             address,
@@ -67,12 +67,12 @@ async def ask(address: Address, config: LinkConfig, *, node_id: str) -> Handshak
             frame_bytes_max=config.packet_bytes_max,
         )
         connection.read_ahead = False
-        connection.write(outgoing.take())
+        connection.write(sender.take())
         async with asyncio.timeout(config.connect_timeout_s):
             handshake = await answered
-        outgoing.accept(handshake.limits)
-        outgoing.disconnect(ReasonCode.SUCCESS, end_session=False, now=0.0)
-        connection.write(outgoing.take())
+        sender.accept(handshake.limits)
+        sender.disconnect(ReasonCode.SUCCESS, end_session=False, now=0.0)
+        connection.write(sender.take())
     except (FanoutError, TimeoutError):
         return None
     finally:

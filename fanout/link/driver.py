@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from fanout.link.durability.commit_gate import Keeping
+from fanout.link.durability.commit_gate import CommitGate
 from fanout.link.model.events import Applied, Event
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import Clock, LinkSink
@@ -18,13 +18,13 @@ from fanout.link.session.machine import LinkSession
 from fanout.link.transport.connection import LinkConnection
 from fanout.replica.store import Replica
 
-__all__ = ["Drive"]
+__all__ = ["Driver"]
 
 _READ_AHEAD_STATES = (LinkState.SNAPSHOT, LinkState.PROVING, LinkState.RESUMING, LinkState.VERIFYING)
 _NEVER = float("inf")
 
 
-class Drive:
+class Driver:
     """The drive of one link's session, over all its Network Connections."""
 
     def __init__(
@@ -34,7 +34,7 @@ class Drive:
         session: LinkSession,
         replica: Replica,
         sink: LinkSink,
-        keeping: Keeping | None,
+        commit_gate: CommitGate | None,
         clock: Clock,
         on_event: Callable[[Event], None],
         on_full: Callable[[], None],
@@ -47,7 +47,7 @@ class Drive:
             session: The machine.
             replica: Its replica, read only.
             sink: Where batches go.
-            keeping: Where they outlive the process; None for nowhere.
+            commit_gate: Where they outlive the process; None for nowhere.
             clock: The time.
             on_event: Told of every event that is no batch, in its place among them.
             on_full: Told whenever a limit of the replica has kept values out.
@@ -57,7 +57,7 @@ class Drive:
         self._session = session
         self._replica = replica
         self._sink = sink
-        self._keeping = keeping
+        self._commit_gate = commit_gate
         self._clock = clock
         self._on_event = on_event
         self._on_full = on_full
@@ -73,14 +73,14 @@ class Drive:
     def attach(self, connection: LinkConnection) -> None:
         """Write to a Network Connection from now on."""
         self._connection = connection
-        if self._keeping is not None:
-            self._keeping.connected(connection.write)
+        if self._commit_gate is not None:
+            self._commit_gate.connected(connection.write)
 
     def detach(self) -> None:
         """Write nothing any more: the Network Connection is gone."""
         self._connection = None
-        if self._keeping is not None:
-            self._keeping.disconnected()
+        if self._commit_gate is not None:
+            self._commit_gate.disconnected()
 
     def stop(self) -> None:
         """End the timer."""
@@ -157,17 +157,17 @@ class Drive:
         )
 
     def _write(self, data: bytes) -> None:
-        if self._keeping is not None:
-            self._keeping.write(data)
+        if self._commit_gate is not None:
+            self._commit_gate.write(data)
         elif self._connection is not None:
             self._connection.write(data)
 
     def _acknowledge(self, data: bytes) -> None:
-        if self._keeping is not None:
-            self._keeping.acknowledge(data)
+        if self._commit_gate is not None:
+            self._commit_gate.acknowledge(data)
         elif self._connection is not None:
             self._connection.write(data)
 
     def _keep(self, events: Sequence[Event]) -> None:
-        if self._keeping is not None:
-            self._keeping.keep(events, self._session.kept(), now_ns=self._clock.now_ns())
+        if self._commit_gate is not None:
+            self._commit_gate.keep(events, self._session.kept(), now_ns=self._clock.now_ns())

@@ -17,7 +17,7 @@ from fanout.config import read_count_key
 from fanout.errors import ConfigError, FanoutError
 from fanout.peer_text import clean_text, read_document
 
-__all__ = ["RetainedList"]
+__all__ = ["EmqxList"]
 
 PAGE_TOPICS = 10_000
 """Topics asked for at a time, the most that EMQX gives."""
@@ -28,7 +28,7 @@ TOPICS_BYTES_MAX = 512 * 1024 * 1024
 _PAGE_BYTES_MAX = 32 * 1024 * 1024
 
 
-class RetainedList:
+class EmqxList:
     """The list at one address."""
 
     def __init__(self, url: str, *, key_file: Path | None, timeout_s: float) -> None:

@@ -16,9 +16,9 @@ from fanout.chain.stamp import StampCount
 from fanout.config import Address, LinkConfig, read_password
 from fanout.errors import AuditRefused, FanoutError, LinkLost
 from fanout.link import connack_probe as probe
-from fanout.link.driver import Drive
-from fanout.link.durability.commit_gate import Keeping, ValueStore
-from fanout.link.list_check import ListComparison
+from fanout.link.driver import Driver
+from fanout.link.durability.commit_gate import CommitGate, ValueStore
+from fanout.link.list_check import ListCheck
 from fanout.link.missing_topics import MissingTopics
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.events import AuditEnded, Event, Failed, Forwarded, StateEntered, TearDown
@@ -28,7 +28,7 @@ from fanout.link.model.status import Clock, LinkSink, LinkStatus
 from fanout.link.protocol.forwarding import UNAVAILABLE
 from fanout.link.protocol.handshake import unanswered_hint
 from fanout.link.protocol.sender import Message
-from fanout.link.reporter import Account
+from fanout.link.reporter import Reporter
 from fanout.link.session.machine import LinkSession
 from fanout.link.session.teardown import piece_topics
 from fanout.link.transport.connection import READ_AHEAD_FACTOR, LinkConnection, connect
@@ -78,7 +78,7 @@ class Link:
         self._sink = sink
         self._clock = clock
         self._logger = logger.bind(link=config.name)
-        self._keeping = None if store is None else Keeping(store, config, node_id=node_id)
+        self._commit_gate = None if store is None else CommitGate(store, config, node_id=node_id)
         self._session = LinkSession(
             config,
             node_id=node_id,
@@ -94,9 +94,9 @@ class Link:
         self._comparison = (
             None
             if config.count_url is None
-            else ListComparison(config, session=self._session, replica=replica, logger=self._logger)
+            else ListCheck(config, session=self._session, replica=replica, logger=self._logger)
         )
-        self._account = Account(
+        self._reporter = Reporter(
             config,
             session=self._session,
             replica=replica,
@@ -126,15 +126,15 @@ class Link:
         self._was_live = False
         self._verdicts: dict[int, asyncio.Future[ReasonCode]] = {}
         """Token of a forwarded message to who waits for the primary's answer."""
-        self._drive = Drive(
+        self._driver = Driver(
             config.name,
             session=self._session,
             replica=replica,
             sink=sink,
-            keeping=self._keeping,
+            commit_gate=self._commit_gate,
             clock=clock,
             on_event=self._on_event,
-            on_full=self._account.note_refusals,
+            on_full=self._reporter.note_refusals,
             on_crash=self._on_crash,
         )
 
@@ -154,7 +154,7 @@ class Link:
                     await self._serve()
                 except FanoutError as error:
                     failed = True
-                    self._account.note_failure(error, primary=self._address)
+                    self._reporter.note_failure(error, primary=self._address)
                 was_live, self._was_live = self._was_live, False
                 preferred, self._preferred = self._preferred, None
                 now = self._clock.monotonic()
@@ -166,7 +166,7 @@ class Link:
                     self._addresses.fail(now)
                 await self._rest(self._addresses.try_at_s)
         finally:
-            self._drive.stop()
+            self._driver.stop()
             for verdict in self._verdicts.values():
                 if not verdict.done():
                     verdict.set_result(UNAVAILABLE)
@@ -204,7 +204,7 @@ class Link:
         token = self._session.forward(message, now_ns=self._clock.now_ns(), now=self._clock.monotonic())
         if isinstance(token, ReasonCode):
             return token
-        self._drive.write_and_plan()
+        self._driver.write_and_plan()
         verdict = self._verdicts[token] = asyncio.get_running_loop().create_future()
         return verdict
 
@@ -219,7 +219,7 @@ class Link:
         if self._connection is not None:
             self._connection.hold(held)
             if not held:
-                self._drive.write_and_plan()
+                self._driver.write_and_plan()
 
     async def wait_forwarded(self) -> None:
         """Wait until the primary has answered what was forwarded, or nobody can any more."""
@@ -243,8 +243,8 @@ class Link:
             raise AuditRefused(f"no audit of link {self.config.name} can begin: {begun}", hint="Try again later")
         waiter: asyncio.Future[AuditReport] = asyncio.get_running_loop().create_future()
         self._audit_waiters.append(waiter)
-        self._drive.act(begun)
-        self._drive.write_and_plan()
+        self._driver.act(begun)
+        self._driver.write_and_plan()
         return await waiter
 
     @property
@@ -254,7 +254,7 @@ class Link:
 
     def status(self) -> LinkStatus:
         """Return how the link is at the moment."""
-        return self._account.status(primary=self._address, missing=self.missing)
+        return self._reporter.status(primary=self._address, missing=self.missing)
 
     # --- one connection ---
 
@@ -267,7 +267,7 @@ class Link:
         clock, session = self._clock, self._session
         stopping = False
         self._failure = None
-        self._account.begin_attempt()
+        self._reporter.begin_attempt()
         watches: list[asyncio.Task[None]] = []
         if self._addresses.current:
             watches.append(asyncio.create_task(self._watch_preferred(), name=f"link-{self.config.name}-preferred"))
@@ -279,7 +279,7 @@ class Link:
         for watch in watches:
             watch.add_done_callback(self._watch_ended)
         connection = LinkConnection(
-            on_data=self._drive.receive,
+            on_data=self._driver.receive,
             on_closed=self._attention.set,
             read_ahead_bytes_max=READ_AHEAD_FACTOR * self.config.receive_buffer_bytes,
             monotonic=clock.monotonic,
@@ -289,13 +289,13 @@ class Link:
             begun = session.open(
                 password=password, now_ns=clock.now_ns(), now=clock.monotonic(), address=str(self._address)
             )
-            self._drive.act(begun)
+            self._driver.act(begun)
             await self._connect(connection)
             while not (self._failed() or connection.closed.is_set()):
                 await self._wait_attention(_NEVER)
                 if self._tear_down_reason is not None and not self._failed():
                     await self._tear_down(connection)
-                if self._preferred is not None and self._account.state is LinkState.LIVE and not self._failed():
+                if self._preferred is not None and self._reporter.state is LinkState.LIVE and not self._failed():
                     session.leave(now=clock.monotonic())
                     self._logger.info("preferred address answers", primary=str(self.config.primaries[self._preferred]))
                     return
@@ -304,16 +304,16 @@ class Link:
             raise self._lost(connection.error)
         except asyncio.CancelledError:
             stopping = True
-            session.close(end_session=self._keeping is None, now=clock.monotonic())
+            session.close(end_session=self._commit_gate is None, now=clock.monotonic())
             raise
         finally:
             for watch in watches:
                 watch.cancel()
-            self._drive.write_and_plan()
+            self._driver.write_and_plan()
             await connection.close()
             self._connection = None
-            self._drive.detach()
-            self._drive.act(session.lost(now_ns=clock.now_ns(), now=clock.monotonic()))
+            self._driver.detach()
+            self._driver.act(session.lost(now_ns=clock.now_ns(), now=clock.monotonic()))
             # Of a node that stops nobody reads any more, and what is on disk without a session is not taken up again.
             if self._tear_down_reason is not None and not stopping:
                 await self._tear_down(None)
@@ -341,13 +341,13 @@ class Link:
             return
         finally:
             self._attempt = None
-        self._account.note_certificates(
+        self._reporter.note_certificates(
             client_expires_s=None if tls is None else tls.client_expires_s, primary_expires_s=primary_expires_s
         )
         self._connection = connection
-        self._drive.attach(connection)
+        self._driver.attach(connection)
         connection.hold(not self._free.is_set())
-        self._drive.write_and_plan()
+        self._driver.write_and_plan()
 
     def _lost(self, error: Exception | None) -> FanoutError:
         """Return the error for a connection that is gone.
@@ -372,7 +372,7 @@ class Link:
         better = self.config.primaries[: self._addresses.current]
         while True:
             await asyncio.sleep(self.config.retry_max_s)
-            if self._account.state is not LinkState.LIVE or self._session.life.auditing:
+            if self._reporter.state is not LinkState.LIVE or self._session.life.auditing:
                 continue
             for index, address in enumerate(better):
                 allowed = self._addresses.may_return(index, self._clock.monotonic())
@@ -390,21 +390,21 @@ class Link:
                 if answer is not None and answer.count is not None:
                     self._session.backlog.tell(answer.count)
 
-    async def _watch_list(self, comparison: ListComparison) -> None:
+    async def _watch_list(self, comparison: ListCheck) -> None:
         """Compare what is held with the primary's list of retained messages, each time the link has become live."""
         while True:
             await self._became_live.wait()
             self._became_live.clear()
             backoff = Backoff(min_s=self.config.retry_min_s, max_s=self.config.retry_max_s)
-            while self._account.state is LinkState.LIVE and not await self._agrees(comparison):  # noqa: ASYNC110
+            while self._reporter.state is LinkState.LIVE and not await self._agrees(comparison):  # noqa: ASYNC110
                 await asyncio.sleep(backoff.next_delay_s())  # there is no event for it
 
-    async def _agrees(self, comparison: ListComparison) -> bool:
+    async def _agrees(self, comparison: ListCheck) -> bool:
         """Note what agrees with the primary's list, and return whether everything does."""
         agrees = True
         async for index, agreed in comparison.compare():
             if agreed:
-                self._drive.act(self._session.confirm_count(index))
+                self._driver.act(self._session.confirm_count(index))
             agrees &= agreed
         return agrees
 
@@ -414,10 +414,10 @@ class Link:
 
     async def _rest(self, until: float) -> None:
         """Wait before the next attempt; what is due meanwhile is done."""
-        self._drive.write_and_plan()
+        self._driver.write_and_plan()
         while self._clock.monotonic() < until:
             await self._wait_attention(until)
-            self._drive.write_and_plan()
+            self._driver.write_and_plan()
             if self._tear_down_reason is not None:
                 await self._tear_down(None)
 
@@ -444,16 +444,16 @@ class Link:
         clients = await self._sink.prepare_tear_down(self.config.name)
         await self._free.wait()
         for changes in self._replica.tear_down(piece_topics(clients), now_ns=clock.now_ns()):
-            if self._keeping is not None:
-                self._keeping.remove(changes)
+            if self._commit_gate is not None:
+                self._commit_gate.remove(changes)
             self._sink.dispatch(changes)
             await asyncio.sleep(0)
             await self._free.wait()
-        self._account.note_torn_down(reason, topics=topics)
+        self._reporter.note_torn_down(reason, topics=topics)
         if connection is not None and connection.closed.is_set():
-            self._drive.act(self._session.lost(now_ns=clock.now_ns(), now=clock.monotonic()))
-        self._drive.act(self._session.torn_down(now_ns=clock.now_ns(), now=clock.monotonic()))
-        self._drive.write_and_plan()
+            self._driver.act(self._session.lost(now_ns=clock.now_ns(), now=clock.monotonic()))
+        self._driver.act(self._session.torn_down(now_ns=clock.now_ns(), now=clock.monotonic()))
+        self._driver.write_and_plan()
 
     # --- what happens on the event loop ---
 
@@ -472,7 +472,7 @@ class Link:
                 if self._attempt is not None:
                     self._attempt.reschedule(asyncio.get_running_loop().time())
             case _:
-                self._account.take(event)
+                self._reporter.take(event)
                 if isinstance(event, AuditEnded):
                     self._answer_audit(event.report)
                 elif isinstance(event, StateEntered) and event.state is LinkState.LIVE:

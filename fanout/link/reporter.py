@@ -13,10 +13,10 @@ from dataclasses import asdict, replace
 from structlog.typing import FilteringBoundLogger
 
 from fanout.certificates import EXPIRING_S
-from fanout.chain.readiness_notice import NO_NODE, UNTOLD, Standing
+from fanout.chain.readiness_notice import NO_NODE, UNTOLD, ReadinessNotice
 from fanout.config import Address, LinkConfig
 from fanout.errors import FanoutError
-from fanout.link.list_check import ListComparison
+from fanout.link.list_check import ListCheck
 from fanout.link.missing_topics import MissingTopics
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.events import (
@@ -40,10 +40,10 @@ from fanout.link.model.status import STALE, AuditTotals, Clock, LinkSink, LinkSt
 from fanout.link.session.machine import LinkSession
 from fanout.replica.store import Replica
 
-__all__ = ["Account"]
+__all__ = ["Reporter"]
 
 
-class Account:
+class Reporter:
     """The account that one link gives of itself.
 
     Attributes:
@@ -57,7 +57,7 @@ class Account:
         *,
         session: LinkSession,
         replica: Replica,
-        comparison: ListComparison | None,
+        comparison: ListCheck | None,
         sink: LinkSink,
         clock: Clock,
         logger: FilteringBoundLogger,
@@ -82,7 +82,7 @@ class Account:
         self._clock = clock
         self._logger = logger
         self._since_ns = clock.now_ns()
-        self._standing = NO_NODE
+        self._notice = NO_NODE
         self._audits = AuditTotals()
         self._doubt = ""
         """Why updates may be missing; empty when nothing says so."""
@@ -104,7 +104,7 @@ class Account:
             missing: What was announced as missing there.
         """
         session, replica = self._session, self._replica
-        life, inbox, content = session.life, session.inbox, session.reception.content
+        life, packet_router, content = session.life, session.packet_router, session.pipeline.content
         now = self._clock.monotonic()
         short_by = replica.refused.limits(self._clock.now_ns())
         error = _shortage(short_by) if short_by and self.state is LinkState.LIVE else self._last_error
@@ -132,25 +132,25 @@ class Account:
             last_error=None if error is None else error.message,
             last_error_hint=None if error is None else error.hint or None,
             lag_ns=session.control.lag_ns(now),
-            items_behind=session.backlog.items(now, newest=session.reception.newest_stamp),
+            items_behind=session.backlog.items(now, newest=session.pipeline.newest_stamp),
             round_trip_ns=session.control.round_trip_ns(),
             heartbeat_age_s=session.control.age_s(now),
             heartbeat_refusal=session.control.refusal,
-            heartbeats_lost_total=inbox.heartbeats_lost_total,
-            received_total=inbox.received_total,
-            outside_total=inbox.outside_total,
-            overtaken_total=session.reception.overtaken_total,
+            heartbeats_lost_total=packet_router.heartbeats_lost_total,
+            received_total=packet_router.received_total,
+            outside_total=packet_router.outside_total,
+            overtaken_total=session.pipeline.overtaken_total,
             truncated_total=life.truncated_total,
             refused_total=replica.refused_total,
             short_by=short_by,
             payload_bytes=replica.payload_bytes,
-            reconnects_total=max(0, inbox.connections_total - 1),
+            reconnects_total=max(0, packet_router.connections_total - 1),
             snapshot_seconds=life.snapshot_seconds,
             snapshot_topics=life.snapshot_topics,
             withheld=self._withheld(),
-            paths_above=self._standing.paths,
-            stale_reason=life.staleness.reason,
-            stale_left_s=life.staleness.left_s(now),
+            paths_above=self._notice.paths,
+            stale_reason=life.stale_policy.reason,
+            stale_left_s=life.stale_policy.left_s(now),
             audits=self._audits,
             missing_announced_total=missing.announced_total,
             missing_suppressed_total=missing.suppressed_total,
@@ -338,17 +338,17 @@ class Account:
         log("audit ended", **asdict(report))
         self._sink.standing_changed()
 
-    def _take_standing(self, standing: Standing) -> None:
+    def _take_standing(self, standing: ReadinessNotice) -> None:
         if standing is UNTOLD:  # until the document comes, the paths stay as they were: a cycle is still one
-            standing = replace(standing, paths=self._standing.paths)
-        changed, self._standing = standing != self._standing, standing
+            standing = replace(standing, paths=self._notice.paths)
+        changed, self._notice = standing != self._notice, standing
         if changed:
             self._sink.standing_changed()
             self._logger.info("primary told how it stands", reason=standing.reason, hops=standing.hops)
 
     def _withheld(self) -> str | None:
-        if self._standing.reason:
-            return f"its primary is not ready: {self._standing.reason}"
+        if self._notice.reason:
+            return f"its primary is not ready: {self._notice.reason}"
         return self._doubt or self._too_weak()
 
     def _too_weak(self) -> str | None:

@@ -29,7 +29,7 @@ from fanout.api.models import (
     WorkerStatus,
     utc_from_ns,
 )
-from fanout.chain.readiness_notice import Standing, join
+from fanout.chain.readiness_notice import ReadinessNotice, join
 from fanout.config import NodeConfig, Role
 from fanout.link.link import Link
 from fanout.link.model.audit_report import AuditReport
@@ -212,12 +212,12 @@ class NodeDocuments:
         report = await audited.audit(confirmed=confirmed)
         return _audit_detail_of(report, ended_ns=self._node.clock.now_ns())
 
-    def standing(self) -> Standing:
+    def standing(self) -> ReadinessNotice:
         """Return how the node stands, for those below it: what it holds counts, not whether it serves on."""
         statuses = [link.status() for link in self._node.links]
         reasons = link_reasons(statuses)
         paths_above = [path for status in statuses for path in status.paths_above]
-        return Standing("; ".join(reasons), join(self._node.config.node.id, paths_above))
+        return ReadinessNotice("; ".join(reasons), join(self._node.config.node.id, paths_above))
 
     def drain(self) -> Draining:
         """Begin to drain, unless that has begun, and return how it goes on."""

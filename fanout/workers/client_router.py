@@ -20,8 +20,8 @@ from typing import Final, cast
 from fanout.mqtt.packets import Connect
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.accept.peers import Peer
-from fanout.server.accept.routing_stream import Doorway
-from fanout.server.accept.slots import Place
+from fanout.server.accept.routing_stream import RoutingStream
+from fanout.server.accept.slots import ConnectionSlot
 from fanout.server.base.counters import Limit
 from fanout.server.base.deadlines import Deadline
 from fanout.server.client.connack import encode_refusal
@@ -97,7 +97,7 @@ class WorkerDoorman:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def meet(self, peer: Peer, place: Place, *, websocket: bool) -> Doorway:
+    def meet(self, peer: Peer, place: ConnectionSlot, *, websocket: bool) -> RoutingStream:
         """Make what a new connection talks to first."""
         doorway = _WorkerDoorway(self, peer, place, websocket=websocket)
         self._doorways[doorway] = None
@@ -199,10 +199,10 @@ class WorkerDoorman:
 class _Arrival(asyncio.BufferedProtocol):
     """A connection that another worker has accepted, until this one has a transport for it."""
 
-    def __init__(self, server: Server, handed: _Handed, place: Place) -> None:
+    def __init__(self, server: Server, handed: _Handed, place: ConnectionSlot) -> None:
         self._server = server
         self._handed = handed
-        self._place: Place | None = place
+        self._place: ConnectionSlot | None = place
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Let the server have it, with what was read elsewhere."""
@@ -216,12 +216,12 @@ class _Arrival(asyncio.BufferedProtocol):
             self._server.leave(self._place)
 
 
-class _WorkerDoorway(Doorway):
+class _WorkerDoorway(RoutingStream):
     """A connection of which it is not known yet who serves it."""
 
-    def __init__(self, doorman: WorkerDoorman, peer: Peer, place: Place, *, websocket: bool) -> None:
-        self._doorman = doorman
-        self._server = doorman.server
+    def __init__(self, connection_router: WorkerDoorman, peer: Peer, place: ConnectionSlot, *, websocket: bool) -> None:
+        self._connection_router = connection_router
+        self._server = connection_router.server
         self._peer = peer
         self._place = place
         self._websocket = websocket
@@ -257,7 +257,7 @@ class _WorkerDoorway(Doorway):
         items = self._decoder.feed(data)
         connect = items[0] if items else None
         if isinstance(connect, Connect) and not self._place.over_rate:
-            if self._doorman.belongs_here(connect.client_id):
+            if self._connection_router.belongs_here(connect.client_id):
                 self._stay()
             else:
                 self._go(connect)
@@ -288,9 +288,9 @@ class _WorkerDoorway(Doorway):
 
     def _go(self, connect: Connect) -> None:
         read = b"".join(self._read)
-        transport, doorman = self._transport, self._doorman
+        transport, connection_router = self._transport, self._connection_router
         is_plain = not self._websocket and transport.get_extra_info("sslcontext") is None
-        give = doorman.hand_over if is_plain and len(read) <= _INLINE_BYTES_MAX else doorman.relay
+        give = connection_router.hand_over if is_plain and len(read) <= _INLINE_BYTES_MAX else connection_router.relay
         gone = give(connect.client_id, transport, self._peer, read)
         self._give_back()
         if not gone:
@@ -311,12 +311,14 @@ class _WorkerDoorway(Doorway):
 
     def _leave(self) -> None:
         self._left = True
-        self._doorman.forget(self)
+        self._connection_router.forget(self)
         if self._deadline is not None:
             self._deadline.cancel()
 
 
-def _hand_on(server: Server, transport: asyncio.Transport, peer: Peer, place: Place, read: bytes) -> ClientConnection:
+def _hand_on(
+    server: Server, transport: asyncio.Transport, peer: Peer, place: ConnectionSlot, read: bytes
+) -> ClientConnection:
     connection = server.new_connection(peer, place)
     transport.set_protocol(connection)
     connection.connection_made(transport)

@@ -10,20 +10,24 @@ from fanout.chain.readiness_notice import (
     DOCUMENT_BYTES_MAX,
     PATH_NODES_MAX,
     PATHS_MAX,
-    Standing,
-    decode_standing,
-    encode_standing,
+    ReadinessNotice,
+    decode_readiness_notice,
+    encode_readiness_notice,
     join,
 )
 
 
 @pytest.mark.parametrize(
     "standing",
-    [Standing("", (("hub",),)), Standing("link plant is down", (("hub", "a"), ("b", "a"))), Standing("", ())],
+    [
+        ReadinessNotice("", (("hub",),)),
+        ReadinessNotice("link plant is down", (("hub", "a"), ("b", "a"))),
+        ReadinessNotice("", ()),
+    ],
 )
-def test_document_says_what_was_meant(standing: Standing) -> None:
+def test_document_says_what_was_meant(standing: ReadinessNotice) -> None:
     """What is written is read again."""
-    assert decode_standing(encode_standing(standing)) == standing
+    assert decode_readiness_notice(encode_readiness_notice(standing)) == standing
 
 
 @pytest.mark.parametrize(
@@ -45,7 +49,7 @@ def test_document_says_what_was_meant(standing: Standing) -> None:
 )
 def test_anything_else_is_no_document(payload: bytes) -> None:
     """What another program put there is not believed, and does no harm."""
-    assert decode_standing(payload) is None
+    assert decode_readiness_notice(payload) is None
 
 
 @pytest.mark.parametrize(
@@ -61,25 +65,25 @@ def test_anything_else_is_no_document(payload: bytes) -> None:
 )
 def test_a_reason_is_short_and_printable(reason: str, told: str) -> None:
     """What a node above wrote can go on into every answer, line and document."""
-    standing = decode_standing(b'{"ready": false, "reason": %b, "paths": []}' % reason.encode())
-    assert standing == Standing(told, ())
-    assert decode_standing(encode_standing(standing)) == standing
+    standing = decode_readiness_notice(b'{"ready": false, "reason": %b, "paths": []}' % reason.encode())
+    assert standing == ReadinessNotice(told, ())
+    assert decode_readiness_notice(encode_readiness_notice(standing)) == standing
 
 
 def test_paths_are_bounded() -> None:
     """So many paths, and of each the nodes nearest to the one that tells; own documents keep to it, at any size."""
     many = [[f"n{number}"] for number in range(1000)]
-    standing = decode_standing(json.dumps({"ready": True, "reason": "", "paths": many}).encode())
+    standing = decode_readiness_notice(json.dumps({"ready": True, "reason": "", "paths": many}).encode())
     assert standing is not None
     assert len(standing.paths) == PATHS_MAX
     long = [[f"n{number}" for number in range(1000)]]
-    standing = decode_standing(json.dumps({"ready": True, "reason": "", "paths": long}).encode())
+    standing = decode_readiness_notice(json.dumps({"ready": True, "reason": "", "paths": long}).encode())
     assert standing is not None
     assert standing.paths == (tuple(long[0][-PATH_NODES_MAX:]),)
     assert join("me", standing.paths) == ((*long[0][1 - PATH_NODES_MAX :], "me"),)
     largest = tuple(tuple(f"{path:0>32}{node:0>32}" for node in range(PATH_NODES_MAX)) for path in range(PATHS_MAX))
-    document = encode_standing(Standing("x" * 10_000, largest))
-    told = decode_standing(document)
+    document = encode_readiness_notice(ReadinessNotice("x" * 10_000, largest))
+    told = decode_readiness_notice(document)
     assert told is not None
     assert told.paths
     assert told.paths == largest[: len(told.paths)]
@@ -87,7 +91,7 @@ def test_paths_are_bounded() -> None:
 
 def test_only_true_is_ready() -> None:
     """A document that does not clearly say ready means not ready, also without a reason."""
-    standing = decode_standing(b'{"ready": 1, "reason": "", "paths": []}')
+    standing = decode_readiness_notice(b'{"ready": 1, "reason": "", "paths": []}')
     assert standing is not None
     assert standing.reason
 
@@ -97,4 +101,4 @@ def test_paths_grow_by_the_node() -> None:
     assert join("c", [("hub", "a"), ("hub", "b"), ("hub", "a")]) == (("hub", "a", "c"), ("hub", "b", "c"))
     assert join("c", []) == (("c",),)
     assert len(join("c", [(str(number),) for number in range(1000)])) == PATHS_MAX
-    assert Standing("", (("a",), ("hub", "a"))).hops == 2
+    assert ReadinessNotice("", (("a",), ("hub", "a"))).hops == 2

@@ -18,8 +18,8 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from fanout.api.http_server import HttpServer
 from fanout.errors import FanoutError
 from fanout.link import emqx_list as retained_list
-from fanout.link.emqx_list import RetainedList
-from fanout.link.list_check import ListComparison
+from fanout.link.emqx_list import EmqxList
+from fanout.link.list_check import ListCheck
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
 from fanout.mqtt.topics import matches
@@ -77,9 +77,9 @@ async def listing(topics: dict[bytes, bytes]) -> AsyncIterator[tuple[Emqx, str]]
         await server.stop()
 
 
-def of(url: str, key_file: Path | None = None) -> RetainedList:
+def of(url: str, key_file: Path | None = None) -> EmqxList:
     """Return the list at an address."""
-    return RetainedList(url, key_file=key_file, timeout_s=10.0)
+    return EmqxList(url, key_file=key_file, timeout_s=10.0)
 
 
 async def test_all_pages_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ async def test_what_is_no_list_is_an_error(answer: Response, text: str) -> None:
     async with listing({}) as (emqx, url):
         emqx.answer = answer
         with pytest.raises(FanoutError, match=text):
-            await RetainedList(url, key_file=None, timeout_s=1.0 if "1 s" in text else 20.0).topics("#")
+            await EmqxList(url, key_file=None, timeout_s=1.0 if "1 s" in text else 20.0).topics("#")
 
 
 async def test_nobody_there_is_an_error() -> None:
@@ -177,11 +177,11 @@ async def test_a_primary_without_order_is_ready_by_its_list() -> None:
 async def compared(pair: Pair, listed: set[bytes], meanwhile: Callable[[], object]) -> tuple[bool, str, int]:
     """Compare a live pair with a list; return whether it agrees, why not, and how many turns others had."""
 
-    class Given(RetainedList):
+    class Given(EmqxList):
         async def topics(self, topic_filter: str) -> set[bytes]:
             return set(listed)
 
-    comparison = ListComparison(
+    comparison = ListCheck(
         dataclasses.replace(pair.config, count_url="http://127.0.0.1/"),
         session=pair.session,
         replica=pair.replica,

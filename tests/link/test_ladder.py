@@ -597,8 +597,8 @@ def test_nothing_retained_is_transferred_for_live_only() -> None:
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
     assert set(pair.dispatched()) == {(b"plant/7", b"now")}
     assert all(not update[3] for each in pair.of(Applied) for update in each.changes.dispatch)
-    assert pair.session.reception.content is not None
-    assert pair.session.reception.content.unfit == [{}]
+    assert pair.session.pipeline.content is not None
+    assert pair.session.pipeline.content.unfit == [{}]
 
 
 async def test_live_only_needs_no_evidence() -> None:

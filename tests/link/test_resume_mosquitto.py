@@ -369,7 +369,7 @@ async def test_repeated_failures_are_told_once(tmp_path: Path) -> None:
     server = Mosquitto(tmp_path)
     lines: list[dict[str, object]] = []
     async with running(config_for(server.port), logger=logging_to(lines)) as link:
-        await link.wait(lambda: link.link._account._unanswered > 4)
+        await link.wait(lambda: link.link._reporter._unanswered > 4)
         assert link.sink.states() == ["connecting", "down"]
         assert [line["event"] for line in lines] == ["link state", "link state", "link is down"]
         assert link.status.last_error is not None

@@ -74,7 +74,7 @@ def test_a_stale_set_goes_in_pieces(make: Make) -> None:
     assert pair.is_in(S.PROVING)
     assert pieces(pair) == [PIECE]
     assert pair.session.life.evidence == [None]
-    assert pair.session.life.staleness.reason is not None
+    assert pair.session.life.stale_policy.reason is not None
     assert pair.of(SelectorComplete) == []
     assert finish(pair) >= COUNT // PIECE - 1
     assert pair.is_in(S.LIVE)
@@ -84,7 +84,7 @@ def test_a_stale_set_goes_in_pieces(make: Make) -> None:
     kinds = [type(event) for event in pair.events]
     assert kinds.index(SelectorComplete) > max(at for at, kind in enumerate(kinds) if kind is Applied)
     assert pair.session.life.evidence == [Evidence.MARKER]
-    assert pair.session.life.staleness.reason is None
+    assert pair.session.life.stale_policy.reason is None
 
 
 @pytest.mark.parametrize("qos", [0, 1])

@@ -18,7 +18,7 @@ from structlog.typing import FilteringBoundLogger
 from fanout.access.gate import AccessStats, Gate
 from fanout.access.settings import AccessConfig, HookConfig
 from fanout.api.http_server import HttpServer
-from fanout.chain.readiness_notice import Standing
+from fanout.chain.readiness_notice import ReadinessNotice
 from fanout.config import (
     Address,
     HttpConfig,
@@ -235,10 +235,10 @@ def test_standing_is_what_the_links_say() -> None:
         dataclasses.replace(LIVE, paths_above=(("hub", "a"), ("b",))), dataclasses.replace(LIVE, name="other")
     )
     node.drain.phase = NodePhase.STOPPING
-    assert node.documents.standing() == Standing("", (("hub", "a", "edge-1"), ("b", "edge-1")))
+    assert node.documents.standing() == ReadinessNotice("", (("hub", "a", "edge-1"), ("b", "edge-1")))
     assert [(one.paths_above, one.hops) for one in node.documents.status().links] == [(("hub > a", "b"), 2), ((), 0)]
     waiting = PartsOfNode(dataclasses.replace(LIVE, state=LinkState.SNAPSHOT)).documents.standing()
-    assert waiting == Standing("link plant is snapshot, waits for the retained set", (("edge-1",),))
+    assert waiting == ReadinessNotice("link plant is snapshot, waits for the retained set", (("edge-1",),))
 
 
 def test_newest_audit_is_in_the_status() -> None:

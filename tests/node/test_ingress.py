@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from fanout.chain.manifest import MANIFEST_TOPIC
-from fanout.chain.readiness_notice import STANDING_TOPIC
+from fanout.chain.readiness_notice import READINESS_TOPIC
 from fanout.chain.stamp import StampCount, encode_stamp
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.properties import split_publish_properties
@@ -216,7 +216,7 @@ def test_nothing_accepted_is_nothing_told(accepted: Accepted) -> None:
     assert (accepted.count.sequence, len(hub.replica)) == (0, 0)
 
 
-@pytest.mark.parametrize("topic", [b"$SYS", b"$SYS/broker/uptime", STANDING_TOPIC, MANIFEST_TOPIC])
+@pytest.mark.parametrize("topic", [b"$SYS", b"$SYS/broker/uptime", READINESS_TOPIC, MANIFEST_TOPIC])
 def test_topics_of_the_server_itself_are_refused(accepted: Accepted, topic: bytes) -> None:
     """Clients must not publish below $SYS, with links or without (MQTT 5, section 4.7.2)."""
     for hub in (ingress(accepted), ingress(accepted, (Selector("#"), never))):

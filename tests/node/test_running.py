@@ -22,7 +22,7 @@ from structlog.typing import FilteringBoundLogger
 
 from fanout.access.passwords import update_password_file
 from fanout.api.http_server import HttpServer
-from fanout.chain.readiness_notice import STANDING_TOPIC
+from fanout.chain.readiness_notice import READINESS_TOPIC
 from fanout.cli.exit_codes import ExitCode
 from fanout.config import (
     AccessConfig,
@@ -915,7 +915,7 @@ async def test_sys_topics_can_be_off(tmp_path: Path) -> None:
     try:
         await asyncio.sleep(0)
         values = [value for piece in node.store.match(b"$SYS/#") for value in piece]
-        assert [value[0] for value in values] == [STANDING_TOPIC]
+        assert [value[0] for value in values] == [READINESS_TOPIC]
     finally:
         await node.stop()
 

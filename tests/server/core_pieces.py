@@ -97,9 +97,9 @@ class Peer:
 
     def take(self, *, messages_max: int = 100, now_ns: int = 0) -> None:
         """Let the session write until there is nothing more, or it is blocked."""
-        while self.session.sending.pending:
+        while self.session.sender.pending:
             self.take_piece(now_ns=now_ns, messages_max=messages_max)
-            if self.session.sending.blocked:
+            if self.session.sender.blocked:
                 return
 
     def read(self) -> bytes:

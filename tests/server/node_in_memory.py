@@ -14,7 +14,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Stamp, Update, content_digest
 from fanout.server import PublishVerdict, Server
-from fanout.server.accept.routing_stream import Doorman
+from fanout.server.accept.routing_stream import ConnectionRouter
 
 __all__ = ["ManualClock", "NodeInMemory", "update"]
 
@@ -50,7 +50,9 @@ class NodeInMemory:
         published: Every row that was published, with its client.
     """
 
-    def __init__(self, *, gate: Gate | None = None, doorman: Doorman | None = None, **settings: object) -> None:
+    def __init__(
+        self, *, gate: Gate | None = None, connection_router: ConnectionRouter | None = None, **settings: object
+    ) -> None:
         self.clock = ManualClock()
         self.replica = Replica()
         self.verdicts: dict[bytes, Callable[[], PublishVerdict]] = {}
@@ -65,7 +67,7 @@ class NodeInMemory:
             logger=structlog.get_logger(),
             known_topics=self.replica.values,
             gate=gate,
-            doorman=doorman,
+            connection_router=connection_router,
         )
 
     @property

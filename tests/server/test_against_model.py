@@ -171,8 +171,8 @@ class Client:
     def pump(self, pieces: int, messages_max: int) -> None:
         """Let the session write some pieces, as the pacer does."""
         for _ in range(pieces):
-            sending = self.session.sending
-            if not self.connected or self.stalled or not sending.pending or sending.blocked:
+            sender = self.session.sender
+            if not self.connected or self.stalled or not sender.pending or sender.blocked:
                 return
             self.take(self.session.take(now_ns=0, messages_max=messages_max, bytes_max=1000))
 
@@ -246,7 +246,7 @@ class Client:
 
     def check(self) -> None:
         """Compare what was received with the model, when nothing is on its way."""
-        assert not self.session.sending.pending
+        assert not self.session.sender.pending
         assert not self.to_come_again
         if not self.ever_stalled:
             assert self.received == self.sent
@@ -359,7 +359,7 @@ def test_clients_receive_what_a_plain_model_says(
             client.connect()
         if client.stalled:
             client.stall()
-        while client.session.sending.pending or client.unanswered or client.released:
+        while client.session.sender.pending or client.unanswered or client.released:
             client.pump(100, 100)
             client.answer(100)
         client.check()

@@ -108,7 +108,7 @@ async def test_connections_per_address_max(start_node: StartNode) -> None:
     async with second, await RawClient.connect(node.port) as again:
         assert again.connack.reason_code == 0
     await wait_until(lambda: node.server.stats().connections == 0)
-    assert node.server._places.origins == 0
+    assert node.server._slots.origins == 0
 
 
 async def test_connections_per_address_max_behind_a_load_balancer(start_node: StartNode) -> None:
@@ -124,7 +124,7 @@ async def test_connections_per_address_max_behind_a_load_balancer(start_node: St
             await closed(reader, writer)
             assert reached(node, Limit.CONNECTIONS_PER_ADDRESS) == count
     await wait_until(lambda: node.server.stats().connections == 0)
-    assert node.server._places.origins == 0
+    assert node.server._slots.origins == 0
 
 
 async def test_unix_sockets_have_no_address(start_node: StartNode, tmp_path: Path) -> None:
@@ -466,12 +466,12 @@ async def test_what_waited_for_a_client_that_is_gone_is_freed_in_pieces(start_no
     node = await start_node()
     async with await RawClient.connect(node.port) as client:
         await client.subscribe(b"t")
-        (session,) = node.server.lives.connection_of
+        (session,) = node.server.lifecycles.connection_of
         waiting = {b"%d" % number: (update(b"%d" % number, b"x"), 0, False, ()) for number in range(12_000)}
-        session.sending.conflation.put(waiting, count=len(waiting))
-        held = session.sending.conflation._open
+        session.sender.conflation.put(waiting, count=len(waiting))
+        held = session.sender.conflation._open
         assert len(held) == 12_000
-        node.server.lives.connection_of[session].disconnect(ReasonCode.QUOTA_EXCEEDED)
+        node.server.lifecycles.connection_of[session].disconnect(ReasonCode.QUOTA_EXCEEDED)
         left = [len(held)]
         async with asyncio.timeout(30):
             while left[-1]:
@@ -561,7 +561,7 @@ async def test_rubbish_costs_few_lines_and_leaves_nothing(log: io.StringIO, star
         await wait_until(lambda: len(asyncio.all_tasks()) == tasks)
         assert connections_in_memory(node) == 1
         assert len(node.server.context.timer._deadlines) == 0
-        assert node.server._places.origins == 1
+        assert node.server._slots.origins == 1
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     assert "Traceback" not in log.getvalue()
     broken = [line for line in lines if line["event"] == "client_broke_protocol"]

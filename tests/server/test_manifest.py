@@ -55,7 +55,7 @@ def test_a_moving_set_is_told_as_it_was_sent(seed: int, packet_bytes_max: int) -
     session.enqueue(Batch([(update(b"t/1", b"before"), 0, True, ())], wire=session.wire))
     session.add_retained(store.delivery(b"t/#", options(), manifest=True))
     step = 0
-    while session.sending.pending:
+    while session.sender.pending:
         step += 1
         for _ in range(chance.randrange(4)):
             topic = b"t/%d" % chance.randrange(70)

@@ -32,16 +32,16 @@ async def node() -> AsyncIterator[NodeInMemory]:
     arrivals, own = new_arrivals()
     others_end, gone = new_arrivals()
     others_end.close()
-    doorman = WorkerDoorman(number=0, arrivals=arrivals, others=[own, gone])
+    connection_router = WorkerDoorman(number=0, arrivals=arrivals, others=[own, gone])
     listen = (Address("mqtt", "127.0.0.1", 0), Address("ws", "127.0.0.1", 0))
-    node = NodeInMemory(doorman=doorman, workers=2, listen=listen)
-    doorman.server = node.server
+    node = NodeInMemory(connection_router=connection_router, workers=2, listen=listen)
+    connection_router.server = node.server
     await node.server.start()
-    doorman.open()
+    connection_router.open()
     yield node
-    doorman.close()
+    connection_router.close()
     await node.server.stop(deadline_s=0.1)
-    await doorman.end()
+    await connection_router.end()
     for one in (arrivals, own, gone):
         one.close()
 

@@ -19,7 +19,7 @@ from fanout.link.model.events import Applied, Event, HeartbeatReturned, SessionS
 from fanout.link.model.resumption import KeptSession
 from fanout.replica.update import Changes
 
-__all__ = ["Keeping", "ValueStore"]
+__all__ = ["CommitGate", "ValueStore"]
 
 
 _SEEN: Final = (HeartbeatReturned, SessionSeen)
@@ -44,7 +44,7 @@ class ValueStore(Protocol):
         """
 
 
-class Keeping:
+class CommitGate:
     """The values of one link on their way to the disk, and its bytes that wait for them."""
 
     def __init__(self, store: ValueStore, config: LinkConfig, *, node_id: str) -> None:

@@ -18,7 +18,7 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Stamp, Update
 from fanout.selection import Selector
 
-__all__ = ["Batch", "Intake"]
+__all__ = ["Batch", "Converter"]
 
 _NS = 1_000_000_000
 _PLACES_MAX = 65_536
@@ -42,7 +42,7 @@ class Batch:
     """Packet Identifiers of all QoS 2 rows, in order, duplicates included [MQTT-4.3.3-10]."""
 
 
-class Intake:
+class Converter:
     """Turns rows into updates for one link.
 
     Attributes:

@@ -13,8 +13,8 @@ from fanout.chain.stamp import StampCount, split_publisher_stamp, split_trailer
 from fanout.config import LinkConfig
 from fanout.errors import ProtocolError
 from fanout.link.ingest.content_filter import ContentFilter
-from fanout.link.ingest.convert import Batch, Intake
-from fanout.link.ingest.redelivery import Recollection
+from fanout.link.ingest.convert import Batch, Converter
+from fanout.link.ingest.redelivery import RedeliveryFilter
 from fanout.link.model.events import Applied
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
@@ -23,16 +23,16 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Stamp, Update
 
-__all__ = ["Reception", "encode_acknowledgement"]
+__all__ = ["IngestPipeline", "encode_acknowledgement"]
 
 
-class Reception:
+class IngestPipeline:
     """Takes the rows of one link.
 
     Attributes:
-        intake: Turns rows into updates; the pass over the retained sets tells it at which QoS they are subscribed.
+        converter: Turns rows into updates; the pass over the retained sets tells it at which QoS they are subscribed.
         content: What is not replicated of what the selectors cover; None when they take everything.
-        recollection: What may come again in the resumed session.
+        redelivery: What may come again in the resumed session.
         primary_stamps: Whether the primary is a fanout node that promised stamps: the trailer of its messages is read.
         newest_stamp: Stamp of the newest live update that came; None when it had none, and before the first.
     """
@@ -52,8 +52,10 @@ class Reception:
         self.primary_stamps = False
         self.newest_stamp: Stamp | None = None
         self._inbound = Inbound()
-        self.intake = Intake(config.selectors, replica=replica, control_prefix=control_prefix, inbound=self._inbound)
-        self.intake.retain_all = config.version == 4 and config.retain_policy == "keep"
+        self.converter = Converter(
+            config.selectors, replica=replica, control_prefix=control_prefix, inbound=self._inbound
+        )
+        self.converter.retain_all = config.version == 4 and config.retain_policy == "keep"
         self.content = (
             ContentFilter(config.selectors, replica=replica, copies_come=config.version == 4)
             if any(selector.is_choosy for selector in config.selectors)
@@ -64,8 +66,8 @@ class Reception:
         self._publishers_stamp = config.publisher_stamps
         self._stamps_itself = False
         """Whether live updates of the primary get this node's stamps."""
-        self.recollection = Recollection(
-            may_be_resumed=config.version == 5 and config.session_expiry_s > 0, held=self.intake.held
+        self.redelivery = RedeliveryFilter(
+            may_be_resumed=config.version == 5 and config.session_expiry_s > 0, held=self.converter.held
         )
         # Receive Maximum is of MQTT 5: MQTT 3.1.1 has no limit.
         self._receive_maximum = config.receive_maximum if config.version == 5 else None
@@ -74,7 +76,7 @@ class Reception:
     @property
     def overtaken_total(self) -> int:
         """Retained messages left out because something newer for their topic had come in front of them."""
-        return self._overtaken_total + self.recollection.outdated_total
+        return self._overtaken_total + self.redelivery.outdated_total
 
     @property
     def unreleased(self) -> frozenset[int]:
@@ -84,14 +86,14 @@ class Reception:
     def restore(self, unreleased: Iterable[int]) -> None:
         """Take over what an earlier process had in `unreleased`, with subscriptions whose QoS was settled."""
         self._inbound.restore(unreleased)
-        self.recollection.restore()
-        self.intake.fixed_qos = [None] * len(self.intake.fixed_qos)
+        self.redelivery.restore()
+        self.converter.fixed_qos = [None] * len(self.converter.fixed_qos)
 
     def begin_session(self) -> None:
         """Forget the messages of the former session."""
         self._inbound = Inbound()
-        self.intake.inbound = self._inbound
-        self.recollection.begin_session()
+        self.converter.inbound = self._inbound
+        self.redelivery.begin_session()
 
     def begin_connection(self, *, stamped: bool, resumed: bool = False, counts_up: bool = False) -> None:
         """Note that the primary accepted a Network Connection.
@@ -102,16 +104,16 @@ class Reception:
             counts_up: Whether it is known to count Packet Identifiers up.
         """
         self._inbound.new_connection()
-        self.recollection.begin_connection(resumed=resumed, counts_up=counts_up)
+        self.redelivery.begin_connection(resumed=resumed, counts_up=counts_up)
         # Mosquitto 2.0.11 sends more in a resumed session; to refuse that would end each connection in the same way.
         self._open_max = None if resumed else self._receive_maximum
-        self.intake.settling.clear()
+        self.converter.settling.clear()
         self.primary_stamps = stamped
         self._replica.counts_down |= stamped  # only fanout nodes stamp
         if stamped:
-            self.intake.split_stamp = split_trailer
+            self.converter.split_stamp = split_trailer
         else:
-            self.intake.split_stamp = split_publisher_stamp if self._publishers_stamp else None
+            self.converter.split_stamp = split_publisher_stamp if self._publishers_stamp else None
         self._stamps_itself = self._stamps is not None and not stamped
 
     def lift_receive_maximum(self) -> None:
@@ -124,7 +126,7 @@ class Reception:
 
     def acknowledge(self, rows: Sequence[PublishRow], *, now_ns: int, epoch: int) -> Applied:
         """Take rows that are known, which changes nothing."""
-        batch = self.intake.convert(rows, now_ns=now_ns)
+        batch = self.converter.convert(rows, now_ns=now_ns)
         return Applied(self._apply([], phase=Phase.AUDIT), encode_acknowledgement(batch), epoch)
 
     def take(
@@ -143,11 +145,11 @@ class Reception:
             ProtocolError: The primary has sent more than Receive Maximum allows.
         """
         self._check_open(rows)
-        batch = self.intake.convert(rows, now_ns=now_ns)
+        batch = self.converter.convert(rows, now_ns=now_ns)
         if phase is None:
             parts = self._replica.split_pass(batch.updates)  # each is applied before the next one is told apart
             return [Applied(self._apply(part, phase=each), b"", epoch) for each, part in parts], batch.others
-        self.recollection.note(rows, batch, now_ns=now_ns)
+        self.redelivery.note(rows, batch, now_ns=now_ns)
         updates = batch.updates
         if queued:
             updates = [update for update in updates if not self._replica.overtakes(update)]

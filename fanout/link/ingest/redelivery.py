@@ -26,7 +26,7 @@ from fanout.link.ingest.convert import Batch
 from fanout.mqtt.decoder import PublishRow
 from fanout.replica.update import Update, content_digest
 
-__all__ = ["Recollection"]
+__all__ = ["RedeliveryFilter"]
 
 _PACKET_ID_MAX = 65_535
 _TAKEN_MAX = 16_384
@@ -37,7 +37,7 @@ _digest = itemgetter(7)
 _place = itemgetter(0)
 
 
-class Recollection:
+class RedeliveryFilter:
     """The newest messages of one link's session.
 
     Attributes:

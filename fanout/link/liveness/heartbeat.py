@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fanout.errors import LinkLost
 from fanout.link.protocol.control_channel import STALL_INTERVALS, ControlChannel
-from fanout.link.protocol.sender import Message, Outgoing
+from fanout.link.protocol.sender import Message, PacketSender
 
 __all__ = ["Heartbeat"]
 
@@ -18,15 +18,15 @@ _STAYS_AWAY = "heartbeats do not come back"
 class Heartbeat:
     """The heartbeat of one link."""
 
-    def __init__(self, control: ControlChannel, *, outgoing: Outgoing) -> None:
+    def __init__(self, control: ControlChannel, *, sender: PacketSender) -> None:
         """Prepare; nothing is sent.
 
         Args:
             control: The control channel, which has the times.
-            outgoing: Where heartbeats go.
+            sender: Where heartbeats go.
         """
         self._control = control
-        self._outgoing = outgoing
+        self._sender = sender
 
     def tick(self, now: float, *, live: bool) -> str:
         """Send a heartbeat if one is due, and return why the link is stalled; empty when it is not, or was before.
@@ -47,8 +47,8 @@ class Heartbeat:
             return ""
         # Stopped, suspended, or starved: the primary may have dropped what was not read in time.
         stall = "the node itself did not run" if live and control.has_slept(now) else ""
-        if self._outgoing.free:
-            self._outgoing.publish(Message(control.topic, control.send(now)), now=now)
+        if self._sender.free:
+            self._sender.publish(Message(control.topic, control.send(now)), now=now)
         else:
             control.skip_heartbeat(now)
         return stall

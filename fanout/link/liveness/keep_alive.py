@@ -9,7 +9,7 @@ from __future__ import annotations
 from fanout.config import LinkConfig
 from fanout.errors import LinkLost
 from fanout.link.protocol.handshake import unanswered_hint
-from fanout.link.protocol.sender import Outgoing
+from fanout.link.protocol.sender import PacketSender
 
 __all__ = ["PING_SHARE", "KeepAlive"]
 
@@ -21,16 +21,16 @@ _NEVER = float("inf")
 class KeepAlive:
     """The Keep Alive of one link, over all its Network Connections. All times are monotonic seconds."""
 
-    def __init__(self, config: LinkConfig, *, outgoing: Outgoing, probe_filter: bytes) -> None:
+    def __init__(self, config: LinkConfig, *, sender: PacketSender, probe_filter: bytes) -> None:
         """Prepare; nothing is awaited.
 
         Args:
             config: The link's configuration.
-            outgoing: Where requests go.
+            sender: Where requests go.
             probe_filter: A Topic Filter that is never subscribed; UNSUBSCRIBE with it does nothing but be answered.
         """
         self._unanswered_hint = unanswered_hint(config)
-        self._outgoing = outgoing
+        self._sender = sender
         self._probe_filter = probe_filter
         self._connack_by: float | None = None
         """Until when CONNACK may take; None once it came."""
@@ -56,8 +56,8 @@ class KeepAlive:
         self._last_received += pause_s
         if self._connack_by is not None:
             self._connack_by += pause_s
-        if self._outgoing.ping_sent_s is not None:
-            self._outgoing.ping_sent_s += pause_s
+        if self._sender.ping_sent_s is not None:
+            self._sender.ping_sent_s += pause_s
 
     def deadline(self, *, staged: bool) -> float:
         """Return when to call `tick`; infinity for never.
@@ -69,9 +69,9 @@ class KeepAlive:
             return self._connack_by
         if not self._keep_alive_s:
             return _NEVER
-        since = self._outgoing.last_sent_s
+        since = self._sender.last_sent_s
         if not staged:
-            asked = self._outgoing.ping_sent_s
+            asked = self._sender.ping_sent_s
             since = min(since, self._last_received) if asked is None else asked
         return since + PING_SHARE * self._keep_alive_s
 
@@ -90,8 +90,8 @@ class KeepAlive:
         if self._connack_by is not None:
             raise LinkLost("the primary does not answer CONNECT", hint=self._unanswered_hint)
         if staged:
-            self._outgoing.unsubscribe(self._probe_filter, now=now)
-        elif self._outgoing.ping_sent_s is not None:
+            self._sender.unsubscribe(self._probe_filter, now=now)
+        elif self._sender.ping_sent_s is not None:
             raise LinkLost("the primary does not answer PINGREQ")
         else:
-            self._outgoing.ping(now)
+            self._sender.ping(now)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fanout.chain.readiness_notice import Standing
+from fanout.chain.readiness_notice import ReadinessNotice
 from fanout.errors import FanoutError
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.evidence import Evidence
@@ -84,7 +84,7 @@ class SelectorComplete:
 class StandingTold:
     """The primary is another than before, or said how it stands to those above it."""
 
-    standing: Standing
+    standing: ReadinessNotice
     """How it stands; `NO_NODE` for a primary that is no fanout node."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from fanout.link.protocol.sender import Message, Outgoing
+from fanout.link.protocol.sender import Message, PacketSender
 from fanout.mqtt.reason_codes import ReasonCode
 
 __all__ = ["QUEUE_MAX", "UNAVAILABLE", "Forwarding", "verdict"]
@@ -39,13 +39,13 @@ _RESERVED = 4
 class Forwarding:
     """The messages under way from local clients to the primary."""
 
-    def __init__(self, outgoing: Outgoing) -> None:
+    def __init__(self, sender: PacketSender) -> None:
         """Make an empty queue.
 
         Args:
-            outgoing: Where messages go.
+            sender: Where messages go.
         """
-        self._outgoing = outgoing
+        self._sender = sender
         self._waiting: deque[Message] = deque()
         self._token = 0
 
@@ -60,7 +60,7 @@ class Forwarding:
             Its token; or, when it is not taken, the Reason Code for its publisher: Quota exceeded when too many wait,
             `UNAVAILABLE` when the primary does not take such a message.
         """
-        if not self._outgoing.takes(message):
+        if not self._sender.takes(message):
             return UNAVAILABLE
         if len(self._waiting) >= QUEUE_MAX:
             return ReasonCode.QUOTA_EXCEEDED
@@ -71,10 +71,10 @@ class Forwarding:
 
     def send(self, now: float) -> None:
         """Send what the primary's Receive Maximum allows."""
-        outgoing = self._outgoing
-        reserved = min(_RESERVED, outgoing.window - 1)
-        while self._waiting and outgoing.free > reserved:
-            outgoing.publish(self._waiting.popleft(), now=now)
+        sender = self._sender
+        reserved = min(_RESERVED, sender.window - 1)
+        while self._waiting and sender.free > reserved:
+            sender.publish(self._waiting.popleft(), now=now)
 
     def drop_waiting(self) -> list[Message]:
         """Forget the messages that were not sent, and return them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fanout.chain.readiness_notice import Standing
+from fanout.chain.readiness_notice import ReadinessNotice
 from fanout.chain.stamp import ASK_FOR_STAMPS, COUNT_PROPERTY, NODE_PROPERTY, Count, decode_count
 from fanout.config import Address, LinkConfig
 from fanout.errors import LinkLost, PrimaryRefused
@@ -146,7 +146,7 @@ def refused_subscription(topic_filter: str, reason_code: int) -> PrimaryRefused:
     )
 
 
-def check_cycle(standing: Standing, node_id: str) -> None:
+def check_cycle(standing: ReadinessNotice, node_id: str) -> None:
     """Refuse a primary that gets what it has from this node.
 
     Raises:

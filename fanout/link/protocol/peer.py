@@ -8,18 +8,18 @@ Owns what a link knows of it: from CONNACK, from what an epoch has shown, and fr
 from __future__ import annotations
 
 from fanout.chain.manifest import MANIFEST_TOPIC
-from fanout.chain.readiness_notice import NO_NODE, STANDING_TOPIC, UNTOLD, Standing, decode_standing
+from fanout.chain.readiness_notice import NO_NODE, READINESS_TOPIC, UNTOLD, ReadinessNotice, decode_readiness_notice
 from fanout.config import LinkConfig
 from fanout.link.model.evidence import Order
 from fanout.link.protocol.handshake import check_cycle, refused_subscription
-from fanout.link.protocol.sender import Outgoing
+from fanout.link.protocol.sender import PacketSender
 from fanout.link.protocol.sys_support import SystemTopics
 from fanout.mqtt.packets import Suback
 
-__all__ = ["Primary"]
+__all__ = ["RemotePeer"]
 
 
-class Primary:
+class RemotePeer:
     """The primary of one link, as the newest Network Connection that it accepted found it.
 
     Attributes:
@@ -34,13 +34,13 @@ class Primary:
         system_topics: Whether it may be asked for topics below `$SYS/`.
     """
 
-    def __init__(self, config: LinkConfig, *, node_id: str, outgoing: Outgoing) -> None:
+    def __init__(self, config: LinkConfig, *, node_id: str, sender: PacketSender) -> None:
         """Prepare for one link.
 
         Args:
             config: The link's configuration.
             node_id: This node, which must not be above its own primary.
-            outgoing: Where requests go.
+            sender: Where requests go.
         """
         self.node: str | None = None
         self.hears_standing = False
@@ -52,7 +52,7 @@ class Primary:
         self.system_topics = SystemTopics()
         self._version = config.version
         self._node_id = node_id
-        self._outgoing = outgoing
+        self._sender = sender
         self._suback_id = 0
         """Packet Identifier of the SUBSCRIBE for the standing of a fanout node while it awaits SUBACK, else 0."""
 
@@ -65,7 +65,7 @@ class Primary:
         """Note what an epoch has shown; see the class."""
         self.fence, self.order, self.why_unordered = fence, order, why_unordered
 
-    def begin_connection(self, node: str | None, *, now: float) -> Standing:
+    def begin_connection(self, node: str | None, *, now: float) -> ReadinessNotice:
         """Note who accepted a Network Connection, and ask how it stands; what it says comes in order with the data.
 
         Args:
@@ -77,10 +77,10 @@ class Primary:
         """
         self.node = node
         self.hears_standing = node is not None or self._version == 4
-        self.landmarks = frozenset((STANDING_TOPIC, MANIFEST_TOPIC) if self.hears_standing else ())
+        self.landmarks = frozenset((READINESS_TOPIC, MANIFEST_TOPIC) if self.hears_standing else ())
         self._suback_id = 0
         if node is not None or (self.hears_standing and self.system_topics.asked):
-            asked = self._outgoing.subscribe(STANDING_TOPIC, qos=1, no_local=False, retain_handling=0, now=now)
+            asked = self._sender.subscribe(READINESS_TOPIC, qos=1, no_local=False, retain_handling=0, now=now)
             self._suback_id = 0 if node is None else asked
         return NO_NODE if node is None else UNTOLD
 
@@ -93,14 +93,14 @@ class Primary:
         if packet.packet_id == self._suback_id:
             self._suback_id = 0
             if packet.reason_codes[0] >= 0x80:
-                raise refused_subscription(STANDING_TOPIC.decode(), packet.reason_codes[0])
+                raise refused_subscription(READINESS_TOPIC.decode(), packet.reason_codes[0])
 
-    def receive_standing(self, payload: bytes) -> Standing:
+    def receive_standing(self, payload: bytes) -> ReadinessNotice:
         """Return what a message of the standing's topic says.
 
         Raises:
             PrimaryRefused: The primary gets what it has from this node.
         """
-        standing = decode_standing(payload) or (NO_NODE if self.node is None else UNTOLD)
+        standing = decode_readiness_notice(payload) or (NO_NODE if self.node is None else UNTOLD)
         check_cycle(standing, self._node_id)
         return standing

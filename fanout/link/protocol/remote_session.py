@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from fanout.config import LinkConfig
 from fanout.link.model.resumption import Resumption
-from fanout.link.protocol.sender import Outgoing
+from fanout.link.protocol.sender import PacketSender
 
-__all__ = ["Tenure"]
+__all__ = ["RemoteSession"]
 
 _SESSION_NEVER_EXPIRES = 0xFFFFFFFF
 _NEVER = float("inf")
 
 
-class Tenure:
+class RemoteSession:
     """The session of one link at its primary.
 
     Attributes:
@@ -24,17 +24,17 @@ class Tenure:
         expiry_s: How long it keeps the session without a connection, in seconds.
     """
 
-    def __init__(self, config: LinkConfig, *, outgoing: Outgoing) -> None:
+    def __init__(self, config: LinkConfig, *, sender: PacketSender) -> None:
         """Prepare for one link; there is no session.
 
         Args:
             config: The link's configuration.
-            outgoing: Where requests go.
+            sender: Where requests go.
         """
         self.exists = False
         self.expiry_s = config.session_expiry_s
         self._config = config
-        self._outgoing = outgoing
+        self._sender = sender
         self._offline_since = 0.0
         self._surplus: dict[str, int] = {}
         """Topic Filters of an earlier configuration that are subscribed still; the Packet Identifier of UNSUBSCRIBE."""
@@ -79,7 +79,7 @@ class Tenure:
     def unsubscribe_surplus(self, now: float) -> None:
         """Ask, in the resumed session, for an end of what is not wanted any more."""
         for topic_filter in self._surplus:
-            self._surplus[topic_filter] = self._outgoing.unsubscribe(topic_filter.encode(), now=now)
+            self._surplus[topic_filter] = self._sender.unsubscribe(topic_filter.encode(), now=now)
 
     def receive_unsuback(self, packet_id: int) -> None:
         """Take an UNSUBACK."""

@@ -33,7 +33,7 @@ from fanout.mqtt.publish import encode_publish
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.peer_text import clean_text
 
-__all__ = ["Limits", "Message", "Outgoing"]
+__all__ = ["Limits", "Message", "PacketSender"]
 
 _OVERHEAD_BYTES_MAX = 22
 """Of a PUBLISH besides topic, payload and properties: fixed header 5, two lengths 6, Packet Identifier 2, expiry 5."""
@@ -94,7 +94,7 @@ class Limits:
     """Whether it takes Topic Filters with wildcards."""
 
 
-class Outgoing:
+class PacketSender:
     """The sending side of one link.
 
     Attributes:

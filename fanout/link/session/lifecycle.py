@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from fanout.config import LinkConfig
 from fanout.errors import FanoutError, LinkLost, PrimaryRefused, ProtocolError, SnapshotUnproved
-from fanout.link.ingest.pipeline import Reception
+from fanout.link.ingest.pipeline import IngestPipeline
 from fanout.link.model.events import (
     Applied,
     AuditEnded,
@@ -38,22 +38,22 @@ from fanout.link.model.evidence import Evidence, Order
 from fanout.link.model.states import LinkState, Trigger, next_state
 from fanout.link.protocol.control_channel import ControlChannel
 from fanout.link.protocol.forwarding import UNAVAILABLE
-from fanout.link.protocol.peer import Primary
-from fanout.link.protocol.remote_session import Tenure
-from fanout.link.protocol.sender import Message, Outgoing
-from fanout.link.session.stale_policy import Staleness
+from fanout.link.protocol.peer import RemotePeer
+from fanout.link.protocol.remote_session import RemoteSession
+from fanout.link.protocol.sender import Message, PacketSender
+from fanout.link.session.stale_policy import StalePolicy
 from fanout.link.snapshot.audit import Audit, LiveAudits
-from fanout.link.snapshot.capability_check import Rehearsal, refuse_control
+from fanout.link.snapshot.capability_check import CapabilityCheck, refuse_control
 from fanout.link.snapshot.diff import find_losses, find_vanished
-from fanout.link.snapshot.retained_pass import RetainedSync, Step
+from fanout.link.snapshot.retained_pass import RetainedPass, Step
 from fanout.link.snapshot.stage import PendingStage, Stage
-from fanout.link.snapshot.stage_factory import Course
-from fanout.link.snapshot.sys_count import RetainedCount
+from fanout.link.snapshot.stage_factory import StageFactory
+from fanout.link.snapshot.sys_count import SysCount
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes
 
-__all__ = ["SessionLife"]
+__all__ = ["SessionLifecycle"]
 
 _NEVER = float("inf")
 _SETTLED_QUIETS = 3
@@ -61,7 +61,7 @@ _SETTLED_QUIETS = 3
 _SESSION_GONE = "the primary has no session for this link any more"
 
 
-class SessionLife:
+class SessionLifecycle:
     """The life of one link's session, over all its Network Connections.
 
     `at` sets the time of what is done next; `take_events` returns what has happened.
@@ -75,8 +75,8 @@ class SessionLife:
         snapshot_seconds: How long the newest complete snapshot took; None before the first.
         connected: Whether there is a Network Connection to which nothing has happened yet that ends it.
         stage: What must end before the link is live, or an audit; None while nothing goes on.
-        staleness: Whether the replica is that of a lost session, served on.
-        tenure: The session that the primary may have.
+        stale_policy: Whether the replica is that of a lost session, served on.
+        remote_session: The session that the primary may have.
         audits: The audits of the live link.
         now: Monotonic seconds.
         now_ns: Unix time in nanoseconds.
@@ -87,11 +87,11 @@ class SessionLife:
         config: LinkConfig,
         *,
         replica: Replica,
-        reception: Reception,
-        outgoing: Outgoing,
+        pipeline: IngestPipeline,
+        sender: PacketSender,
         control: ControlChannel,
-        primary: Primary,
-        count: RetainedCount,
+        primary: RemotePeer,
+        count: SysCount,
         seed: int,
         piece_topics: Callable[[], int],
     ) -> None:
@@ -100,8 +100,8 @@ class SessionLife:
         Args:
             config: The link's configuration.
             replica: The link's replica.
-            reception: The way of the primary's messages into it.
-            outgoing: Where requests go.
+            pipeline: The way of the primary's messages into it.
+            sender: Where requests go.
             control: The control channel.
             primary: What is known of the primary.
             count: The comparison with what it counts.
@@ -116,29 +116,29 @@ class SessionLife:
         self.snapshot_seconds: float | None = None
         self.connected = False
         self.stage: Stage | None = None
-        self.staleness = Staleness(config)
-        self.tenure = Tenure(config, outgoing=outgoing)
+        self.stale_policy = StalePolicy(config)
+        self.remote_session = RemoteSession(config, sender=sender)
         self.audits = LiveAudits(config, seed=seed)
         self.now = 0.0
         self.now_ns = 0
         self._config = config
         self._replica = replica
-        self._reception = reception
-        self._outgoing = outgoing
+        self._pipeline = pipeline
+        self._sender = sender
         self._control = control
         self._primary = primary
         self._count = count
-        self._course = Course(
+        self._stage_factory = StageFactory(
             config,
             replica=replica,
-            intake=reception.intake,
-            outgoing=outgoing,
+            converter=pipeline.converter,
+            sender=sender,
             control=control,
             primary=primary,
             count=count,
         )
         self._piece_topics = piece_topics
-        self._proved: tuple[RetainedSync, Iterator[None]] | None = None
+        self._proved: tuple[RetainedPass, Iterator[None]] | None = None
         """The pass whose set is proved, with what follows from that, step by step; None for none."""
         self._snapshot_topics = 0
         self._left_below_qos: tuple[int, ...] = ()
@@ -174,7 +174,7 @@ class SessionLife:
     @property
     def snapshot_topics(self) -> int:
         """Topics that the newest snapshot brought so far."""
-        if isinstance(self.stage, RetainedSync) and self.state in (LinkState.SNAPSHOT, LinkState.PROVING):
+        if isinstance(self.stage, RetainedPass) and self.state in (LinkState.SNAPSHOT, LinkState.PROVING):
             return self.stage.topics_total + self.stage.topics_now
         return self._snapshot_topics
 
@@ -196,9 +196,9 @@ class SessionLife:
     @property
     def abandoned_at(self) -> float:
         """When the primary has forgotten the session of a link that is down, monotonic seconds; infinity for never."""
-        if self.state is not LinkState.DOWN or not len(self._replica) or self.staleness.reason is not None:
+        if self.state is not LinkState.DOWN or not len(self._replica) or self.stale_policy.reason is not None:
             return _NEVER
-        return self.tenure.expires_at
+        return self.remote_session.expires_at
 
     # --- Network Connections ---
 
@@ -211,20 +211,20 @@ class SessionLife:
     def accept(self, *, session_present: bool) -> None:
         """Go on with the session that the primary has, or begin a new one."""
         if session_present:
-            self.give_up(self._outgoing.publish_again(self.now))
-            if self._control.permitted and refuse_control(self._control, self._outgoing):
+            self.give_up(self._sender.publish_again(self.now))
+            if self._control.permitted and refuse_control(self._control, self._sender):
                 self.tell(ControlRefused(self._control.refusal))
-            self.tenure.unsubscribe_surplus(self.now)
+            self.remote_session.unsubscribe_surplus(self.now)
             if all(self.evidence):
                 self._trigger(Trigger.SESSION_RESUMED)
                 if self._left_below_qos:
                     self.tell(ResumedAtQos0(self._left_below_qos))
-                self._begin_stage(self._course.pending())
+                self._begin_stage(self._stage_factory.pending())
             else:
                 # Copies and the fence that the former connection asked for may come first; Mosquitto keeps them.
                 self._trigger(Trigger.SESSION_UNFINISHED)
                 self.evidence = [None] * len(self.evidence)
-                self._begin_stage(self._course.pending())
+                self._begin_stage(self._stage_factory.pending())
         elif len(self._replica) and not self._keep_stale(_SESSION_GONE):
             self._tear_down(Trigger.SESSION_LOST, _SESSION_GONE)
         else:
@@ -236,19 +236,19 @@ class SessionLife:
         """Give the Network Connection up; the session may be resumed."""
         if self.state is not LinkState.CONNECTING:
             reason_code = error.reason_code if isinstance(error, ProtocolError) else ReasonCode.SUCCESS
-            self._outgoing.disconnect(reason_code, end_session=not self.tenure.exists, now=self.now)
+            self._sender.disconnect(reason_code, end_session=not self.remote_session.exists, now=self.now)
         self.connected = False
         self.tell(Failed(error))
 
     def lose(self) -> None:
         """Note that the Network Connection is gone."""
-        if isinstance(self.stage, Rehearsal):
+        if isinstance(self.stage, CapabilityCheck):
             if self.stage.answered:
                 self._primary.system_topics.note_answer()
             elif self.connected and self._primary.system_topics.note_closed():
                 self.tell(SystemTopicsShunned())
         self.connected = False
-        if isinstance(self.stage, RetainedSync):
+        if isinstance(self.stage, RetainedPass):
             self._left_below_qos = self.stage.below_own_qos
         elif self.state in (LinkState.LIVE, LinkState.STALLED):
             self._left_below_qos = ()
@@ -256,7 +256,7 @@ class SessionLife:
         self.stage = None
         self._replica.drop_pass()
         if self.state not in (LinkState.DOWN, LinkState.CONNECTING):
-            self.tenure.go_offline(self.now)
+            self.remote_session.go_offline(self.now)
             self.tell(SessionSeen())
         if self.state is not LinkState.DOWN:
             self._trigger(Trigger.LOST)
@@ -269,8 +269,8 @@ class SessionLife:
 
     def end_grace(self) -> None:
         """Tear the stale replica down, and give up the snapshot that would have replaced it, if one is under way."""
-        reason = f"{self.staleness.reason}; the grace of {self._config.grace_s:g} s is over"
-        self.staleness.end()
+        reason = f"{self.stale_policy.reason}; the grace of {self._config.grace_s:g} s is over"
+        self.stale_policy.end()
         self._tear_down(Trigger.GRACE_OVER, reason)
         if self.connected:
             self.fail(LinkLost(reason))
@@ -281,9 +281,9 @@ class SessionLife:
             self.truncated_total += 1
             self._end_session(Trigger.UNPROVED, error.message, error)
             return
-        assert isinstance(self.stage, RetainedSync)
+        assert isinstance(self.stage, RetainedPass)
         self.stage.give_up(self.now)
-        self.audits.copies_late = self._outgoing.ping_sent_s is not None
+        self.audits.copies_late = self._sender.ping_sent_s is not None
         self._end_audit(str(error), loss=not self.stage.only_trickled)
 
     def end_refused(self, error: PrimaryRefused) -> None:
@@ -301,7 +301,7 @@ class SessionLife:
     def note_torn_down(self) -> None:
         """Note that the replica was removed, and begin a new epoch if there is a Network Connection."""
         assert not len(self._replica)
-        self.staleness.end()
+        self.stale_policy.end()
         self.evidence = [None] * len(self.evidence)
         if not self.connected:
             self._trigger(Trigger.TORN_DOWN_OFFLINE)
@@ -319,12 +319,12 @@ class SessionLife:
     def advance(self) -> None:
         """Act on what the newest packet, or the time, has completed."""
         stage = self.stage
-        if isinstance(stage, Rehearsal) and stage.done:
+        if isinstance(stage, CapabilityCheck) and stage.done:
             self._primary.system_topics.note_answer()
             self._primary.learn(stage.fence, stage.order, stage.why)
             self._primary.is_mosquitto = stage.is_mosquitto
             if stage.is_mosquitto:
-                self._reception.lift_receive_maximum()
+                self._pipeline.lift_receive_maximum()
             if self._control.refusal:
                 self.tell(ControlRefused(self._control.refusal))
             self._begin_sync(compare=False)
@@ -334,7 +334,7 @@ class SessionLife:
                 self._begin_sync(compare=True)
             else:
                 self._begin_snapshot()
-        elif isinstance(stage, RetainedSync):
+        elif isinstance(stage, RetainedPass):
             while self.stage is stage and not self.is_sweeping and (step := stage.advance(self.now)) is not None:
                 if step is Step.PROVED:
                     self._proved = stage, self._prove(stage)
@@ -400,26 +400,26 @@ class SessionLife:
         self._control.begin_epoch()
         self._primary.begin_epoch()
         self._count.begin_epoch()
-        self._reception.begin_session()
-        self.give_up(self._outgoing.begin_session())
+        self._pipeline.begin_session()
+        self.give_up(self._sender.begin_session())
         self._replica.refused.clear()
         self._left_below_qos = ()
-        self.tenure.begin()
+        self.remote_session.begin()
 
     def _begin_snapshot(self) -> None:
-        if self._course.is_rehearsed:
+        if self._stage_factory.is_rehearsed:
             self._begin_sync(compare=False)  # a session that was resumed before its snapshot was complete
         else:
-            self._begin_stage(self._course.rehearsal())
+            self._begin_stage(self._stage_factory.capability_check())
 
     def _begin_sync(self, *, compare: bool) -> None:
-        self._begin_stage(self._course.sync(compare=compare, paced=self.auditing, now=self.now))
+        self._begin_stage(self._stage_factory.sync(compare=compare, paced=self.auditing, now=self.now))
 
     def _begin_stage(self, stage: Stage) -> None:
         self.stage = stage
         stage.begin(self.now)
 
-    def _prove(self, sync: RetainedSync) -> Iterator[None]:
+    def _prove(self, sync: RetainedPass) -> Iterator[None]:
         """Take a proved set: find what was lost, or sweep what it did not bring; with a step each, others have a turn.
 
         Until the last step the pass goes on, so that what comes meanwhile is not swept, and nothing is called proved.
@@ -430,7 +430,7 @@ class SessionLife:
         self._replica.close_pass()
         sync.settle(self.now)
         if audit is not None or self.state is LinkState.VERIFYING:
-            losses = yield from find_losses(self._replica, before=self._course.stamp_before, now_ns=self.now_ns)
+            losses = yield from find_losses(self._replica, before=self._stage_factory.stamp_before, now_ns=self.now_ns)
             if audit is None and losses:
                 self._end_session(Trigger.LOSS, str(losses), LinkLost(str(losses)))
                 return
@@ -445,12 +445,12 @@ class SessionLife:
         if sync.order is not self._primary.order:
             self._primary.learn(self._primary.fence if sync.order is Order.KNOWN else None, sync.order, sync.why)
         if all(self.evidence):
-            self.staleness.end()
+            self.stale_policy.end()
         sync.begin_next(self.now)
         if self.state is LinkState.PROVING and sync.index < len(self._config.selectors):
             self._trigger(Trigger.PROVED)
 
-    def _finish(self, sync: RetainedSync) -> None:
+    def _finish(self, sync: RetainedPass) -> None:
         self.stage = None
         self._primary.order = sync.order
         if self.auditing:
@@ -461,7 +461,7 @@ class SessionLife:
         if sync.order is Order.NONE:  # an old copy may have come behind a newer update: an audit tells them apart
             self.audits.hasten(self.now + _SETTLED_QUIETS * self._config.snapshot_quiet_s)
         self._control.begin_heartbeats(self.now)
-        self._reception.recollection.settle()
+        self._pipeline.redelivery.settle()
         if self.state is LinkState.VERIFYING:
             self._trigger(Trigger.VERIFIED)
         else:
@@ -520,14 +520,14 @@ class SessionLife:
         """Give the session up; its replica is torn down, or served on as the policy says."""
         if self._keep_stale(reason):
             self.stage = None
-            self.tenure.exists = False
+            self.remote_session.exists = False
         else:
             self._tear_down(trigger, reason)
 
     def _keep_stale(self, reason: str) -> bool:
         """Say whether the replica of a lost session is served on."""
-        was_stale = self.staleness.reason is not None
-        if not self.staleness.begin(reason, complete=all(self.evidence), now=self.now):
+        was_stale = self.stale_policy.reason is not None
+        if not self.stale_policy.begin(reason, complete=all(self.evidence), now=self.now):
             return False
         if not was_stale:
             self.evidence = [None] * len(self.evidence)
@@ -536,6 +536,6 @@ class SessionLife:
 
     def _tear_down(self, trigger: Trigger, reason: str) -> None:
         self.stage = None
-        self.tenure.exists = False
+        self.remote_session.exists = False
         self._trigger(trigger, reason)
         self.tell(TearDown(reason))

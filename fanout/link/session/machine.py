@@ -1,9 +1,9 @@
 """The MQTT session of a link as a machine: bytes and time in, bytes and events out (core).
 
-Owns what the shell calls, and what is due when. It joins the parts that own the rest: what a packet is for (`inbox`),
-what follows from it (`life`), the way of rows (`reception`), what is known of the primary (`primary`), the live link
-(`heartbeat`, `keep_alive`, `counting`, `forwarding`). It must not know about sockets, tasks or clocks, and it never
-waits; `fanout.link.link` gives it the time and does what its events say.
+Owns what the shell calls, and what is due when. It joins the parts that own the rest: what a packet is for
+(`packet_router`), what follows from it (`life`), the way of rows (`pipeline`), what is known of the primary
+(`primary`), the live link (`heartbeat`, `keep_alive`, `counting`, `forwarding`). It must not know about sockets, tasks
+or clocks, and it never waits; `fanout.link.link` gives it the time and does what its events say.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from fanout.chain.stamp import StampCount
 from fanout.config import LinkConfig
 from fanout.errors import FanoutError, SnapshotUnproved
-from fanout.link.ingest.pipeline import Reception
+from fanout.link.ingest.pipeline import IngestPipeline
 from fanout.link.liveness.heartbeat import Heartbeat
 from fanout.link.liveness.item_lag import Backlog
 from fanout.link.liveness.keep_alive import KeepAlive
@@ -22,13 +22,13 @@ from fanout.link.model.resumption import KeptSession, Resumption
 from fanout.link.model.states import LinkState
 from fanout.link.protocol.control_channel import ControlChannel
 from fanout.link.protocol.forwarding import UNAVAILABLE, Forwarding
-from fanout.link.protocol.peer import Primary
-from fanout.link.protocol.sender import Message, Outgoing
-from fanout.link.session.lifecycle import SessionLife
-from fanout.link.session.packet_router import Inbox
+from fanout.link.protocol.peer import RemotePeer
+from fanout.link.protocol.sender import Message, PacketSender
+from fanout.link.session.lifecycle import SessionLifecycle
+from fanout.link.session.packet_router import PacketRouter
 from fanout.link.session.teardown import TOPICS_MAX
-from fanout.link.snapshot.retained_pass import RetainedSync
-from fanout.link.snapshot.sys_count import RetainedCount
+from fanout.link.snapshot.retained_pass import RetainedPass
+from fanout.link.snapshot.sys_count import SysCount
 from fanout.mqtt.decoder import Decoder
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
@@ -49,11 +49,11 @@ class LinkSession:
 
     Attributes:
         life: The life of the session: its state, epoch and evidence.
-        inbox: What its packets are for, and the count of messages.
+        packet_router: What its packets are for, and the count of messages.
         control: The control channel, for the lag.
         count: The comparison with what the primary counts.
         primary: The server at the other end.
-        reception: The way of its messages into the replica.
+        pipeline: The way of its messages into the replica.
     """
 
     def __init__(
@@ -85,15 +85,15 @@ class LinkSession:
         )
         self._config = config
         self._replica = replica
-        self.reception = Reception(config, replica=replica, control_prefix=self.control.prefix, stamps=stamps)
-        self._outgoing = Outgoing(config, node_id=node_id)
-        self.count = RetainedCount(config.selectors, control_prefix=self.control.prefix, outgoing=self._outgoing)
-        self.primary = Primary(config, node_id=node_id, outgoing=self._outgoing)
-        self.life = SessionLife(
+        self.pipeline = IngestPipeline(config, replica=replica, control_prefix=self.control.prefix, stamps=stamps)
+        self._sender = PacketSender(config, node_id=node_id)
+        self.count = SysCount(config.selectors, control_prefix=self.control.prefix, sender=self._sender)
+        self.primary = RemotePeer(config, node_id=node_id, sender=self._sender)
+        self.life = SessionLifecycle(
             config,
             replica=replica,
-            reception=self.reception,
-            outgoing=self._outgoing,
+            pipeline=self.pipeline,
+            sender=self._sender,
             control=self.control,
             primary=self.primary,
             count=self.count,
@@ -101,17 +101,17 @@ class LinkSession:
             piece_topics=piece_topics,
         )
         self._forwards = any(selector.writes == "forward" for selector in config.selectors)
-        self._forwarding = Forwarding(self._outgoing)
-        self._keep_alive = KeepAlive(config, outgoing=self._outgoing, probe_filter=self.control.probe_filter)
-        self._heartbeat = Heartbeat(self.control, outgoing=self._outgoing)
+        self._forwarding = Forwarding(self._sender)
+        self._keep_alive = KeepAlive(config, sender=self._sender, probe_filter=self.control.probe_filter)
+        self._heartbeat = Heartbeat(self.control, sender=self._sender)
         self.backlog = Backlog(self.control)
         """What the primary has counted beyond what came."""
-        self.inbox = Inbox(
+        self.packet_router = PacketRouter(
             config,
             replica=replica,
             life=self.life,
-            reception=self.reception,
-            outgoing=self._outgoing,
+            pipeline=self.pipeline,
+            sender=self._sender,
             forwarding=self._forwarding,
             control=self.control,
             primary=self.primary,
@@ -138,17 +138,17 @@ class LinkSession:
         """
         kept = resumption.session
         self.life.restore(epoch=kept.epoch, evidence=kept.evidence)
-        self.life.tenure.restore(resumption, now_ns=now_ns, now=now)
+        self.life.remote_session.restore(resumption, now_ns=now_ns, now=now)
         self.primary.learn(kept.fence, kept.order, kept.why_unordered)
         self.primary.is_mosquitto = kept.is_mosquitto
         self.control.permitted = kept.control_permitted
-        self.reception.restore(kept.unreleased)
-        self._outgoing.restore(kept.unfinished)
+        self.pipeline.restore(kept.unreleased)
+        self._sender.restore(kept.unfinished)
 
     def kept(self) -> KeptSession | None:
         """Return what a later process needs to resume the session; None when there is none to resume."""
         life = self.life
-        if not life.tenure.exists:
+        if not life.remote_session.exists:
             return None
         return KeptSession(
             epoch=life.epoch,
@@ -157,10 +157,10 @@ class LinkSession:
             order=self.primary.order,
             why_unordered=self.primary.why_unordered,
             control_permitted=self.control.permitted,
-            session_expiry_s=life.tenure.expiry_s,
-            unreleased=self.reception.unreleased,
-            unfinished=self._outgoing.unfinished if self._forwards else frozenset(),
-            surplus=life.tenure.surplus,
+            session_expiry_s=life.remote_session.expiry_s,
+            unreleased=self.pipeline.unreleased,
+            unfinished=self._sender.unfinished if self._forwards else frozenset(),
+            surplus=life.remote_session.surplus,
             is_mosquitto=self.primary.is_mosquitto,
         )
 
@@ -175,15 +175,15 @@ class LinkSession:
         self._decoder = Decoder(
             version=self._config.version,
             packet_bytes_max=self._config.packet_bytes_max,
-            known_topics=self.reception.intake.known_topics,
+            known_topics=self.pipeline.converter.known_topics,
             role="client",
         )
         life.open()
         if self._held_since is not None:
             self._held_since = now
-        self._outgoing.begin_connection()
+        self._sender.begin_connection()
         # [MQTT-3.2.2-4]: without a state of ours, none is wanted.
-        self._outgoing.connect(clean_start=not life.tenure.exists, password=password, now=now)
+        self._sender.connect(clean_start=not life.remote_session.exists, password=password, now=now)
         self._keep_alive.begin(now=now, timeout_s=self._config.connect_timeout_s)
         return life.take_events()
 
@@ -198,7 +198,7 @@ class LinkSession:
             life.stage.receive_bytes(now)
         try:
             for item in decoder.feed(data):
-                self.inbox.take(item)
+                self.packet_router.take(item)
                 if not self.life.connected:
                     break
             else:
@@ -217,7 +217,7 @@ class LinkSession:
         self._watch_clock(now_ns, now)
         if self._held_since is None:
             life.remove_expired()
-        if now >= life.staleness.deadline and life.state is not LinkState.TEARING_DOWN:
+        if now >= life.stale_policy.deadline and life.state is not LinkState.TEARING_DOWN:
             life.end_grace()
         elif now >= life.abandoned_at:
             life.abandon()
@@ -241,7 +241,7 @@ class LinkSession:
             expiry_ns = self._replica.next_expiry_ns
             if expiry_ns is not None and self._held_since is None:
                 deadline = min(deadline, now + max(0, expiry_ns - now_ns) / 1e9)
-            deadline = min(deadline, life.staleness.deadline)
+            deadline = min(deadline, life.stale_policy.deadline)
         if not life.connected:
             return deadline
         if self._held_since is not None:
@@ -331,27 +331,27 @@ class LinkSession:
             now: Monotonic seconds.
         """
         if self.life.connected and self.life.state is not LinkState.CONNECTING:
-            if not end_session and self.life.tenure.exists:
+            if not end_session and self.life.remote_session.exists:
                 self.leave(now=now)
                 return
-            if self.primary.fence == self.control.fence_topic and self._outgoing.free:
-                self._outgoing.publish(Message(self.control.fence_topic, b"", retain=True), now=now)
-            self._outgoing.disconnect(ReasonCode.SUCCESS, end_session=True, now=now)
+            if self.primary.fence == self.control.fence_topic and self._sender.free:
+                self._sender.publish(Message(self.control.fence_topic, b"", retain=True), now=now)
+            self._sender.disconnect(ReasonCode.SUCCESS, end_session=True, now=now)
 
     def leave(self, *, now: float) -> None:
         """Send DISCONNECT, which leaves the session to the next Network Connection, at the QoS of its selectors."""
-        if isinstance(self.life.stage, RetainedSync):
+        if isinstance(self.life.stage, RetainedPass):
             self.life.stage.give_up(now)
-        self._outgoing.disconnect(ReasonCode.SUCCESS, end_session=False, now=now)
+        self._sender.disconnect(ReasonCode.SUCCESS, end_session=False, now=now)
 
     @property
     def has_output(self) -> bool:
         """Whether `take_output` has something."""
-        return self._outgoing.has_output
+        return self._sender.has_output
 
     def take_output(self) -> bytes:
         """Return the bytes to write; they are not returned again."""
-        return self._outgoing.take()
+        return self._sender.take()
 
     # --- time ---
 

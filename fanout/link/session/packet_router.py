@@ -11,12 +11,12 @@ from itertools import groupby
 from operator import itemgetter
 
 from fanout.chain.manifest import MANIFEST_TOPIC
-from fanout.chain.readiness_notice import STANDING_TOPIC
+from fanout.chain.readiness_notice import READINESS_TOPIC
 from fanout.chain.stamp import has_copies, is_copy
 from fanout.config import LinkConfig
 from fanout.errors import LinkLost, PrimaryRefused, ProtocolError
 from fanout.link.ingest.classify import split_phases
-from fanout.link.ingest.pipeline import Reception
+from fanout.link.ingest.pipeline import IngestPipeline
 from fanout.link.liveness.item_lag import Backlog
 from fanout.link.liveness.keep_alive import KeepAlive
 from fanout.link.model.events import (
@@ -32,24 +32,24 @@ from fanout.link.model.states import LinkState
 from fanout.link.protocol.control_channel import ControlChannel
 from fanout.link.protocol.forwarding import Forwarding, verdict
 from fanout.link.protocol.handshake import disconnected, read_connack, reason_text
-from fanout.link.protocol.peer import Primary
-from fanout.link.protocol.sender import Outgoing
-from fanout.link.session.lifecycle import SessionLife
+from fanout.link.protocol.peer import RemotePeer
+from fanout.link.protocol.sender import PacketSender
+from fanout.link.session.lifecycle import SessionLifecycle
 from fanout.link.snapshot.capability_check import SERVER_FENCE
-from fanout.link.snapshot.retained_pass import RetainedSync
-from fanout.link.snapshot.sys_count import CountState, RetainedCount
+from fanout.link.snapshot.retained_pass import RetainedPass
+from fanout.link.snapshot.sys_count import CountState, SysCount
 from fanout.mqtt.decoder import AckRun, Item, PublishRow, PublishRun
 from fanout.mqtt.packets import Connack, Disconnect, PacketType, Pingresp, Suback, Unsuback
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase
 
-__all__ = ["Inbox"]
+__all__ = ["PacketRouter"]
 
 _TOPIC = itemgetter(0)
 
 
-class Inbox:
+class PacketRouter:
     """Takes the packets of one link's primary, over all Network Connections.
 
     Attributes:
@@ -64,13 +64,13 @@ class Inbox:
         config: LinkConfig,
         *,
         replica: Replica,
-        life: SessionLife,
-        reception: Reception,
-        outgoing: Outgoing,
+        life: SessionLifecycle,
+        pipeline: IngestPipeline,
+        sender: PacketSender,
         forwarding: Forwarding,
         control: ControlChannel,
-        primary: Primary,
-        count: RetainedCount,
+        primary: RemotePeer,
+        count: SysCount,
         keep_alive: KeepAlive,
         backlog: Backlog,
     ) -> None:
@@ -80,8 +80,8 @@ class Inbox:
             config: The link's configuration.
             replica: The link's replica, read only.
             life: Told what the packets mean for the session.
-            reception: Takes the rows of PUBLISH packets.
-            outgoing: Told of acknowledgements and answers.
+            pipeline: Takes the rows of PUBLISH packets.
+            sender: Told of acknowledgements and answers.
             forwarding: Has more to send when something was acknowledged.
             control: Takes the link's own messages.
             primary: Told what the primary says of itself.
@@ -98,8 +98,8 @@ class Inbox:
         self._takes_qos_0 = config.version == 4 or any(selector.qos == 0 for selector in config.selectors)
         self._replica = replica
         self._life = life
-        self._reception = reception
-        self._outgoing = outgoing
+        self._pipeline = pipeline
+        self._sender = sender
         self._forwarding = forwarding
         self._control = control
         self._primary = primary
@@ -138,14 +138,14 @@ class Inbox:
         if life.state is not LinkState.CONNECTING:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a second CONNACK")  # [MQTT-3.2.0-2]
         handshake = read_connack(packet, self._config)
-        if handshake.session_present and not life.tenure.exists:
+        if handshake.session_present and not life.remote_session.exists:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "Session Present after Clean Start")  # [MQTT-3.2.2-2]
-        self._outgoing.accept(handshake.limits)
+        self._sender.accept(handshake.limits)
         self.connections_total += 1
         self._keep_alive.accept(handshake.keep_alive_s)
         self._backlog.tell(handshake.count)
-        life.tenure.grant(handshake.session_expiry_s)
-        self._reception.begin_connection(
+        life.remote_session.grant(handshake.session_expiry_s)
+        self._pipeline.begin_connection(
             stamped=handshake.stamped,
             resumed=handshake.session_present,
             counts_up=self._primary.is_mosquitto,
@@ -160,7 +160,7 @@ class Inbox:
             life.stage.receive_messages(len(rows))
         if life.state is LinkState.TEARING_DOWN:
             # A new session has no subscriptions to the selectors yet: nothing else is ours.
-            ours = [row for row in rows if row[0] == STANDING_TOPIC]
+            ours = [row for row in rows if row[0] == READINESS_TOPIC]
             self.outside_total += len(rows) - len(ours)
             rows = ours
         landmarks = self._primary.landmarks | self._count.landmarks
@@ -177,16 +177,16 @@ class Inbox:
         if life.state in (LinkState.LIVE, LinkState.STALLED):
             self._take_copies_apart(rows)
             return
-        for known, part in self._reception.recollection.split_known(rows):
+        for known, part in self._pipeline.redelivery.split_known(rows):
             if known:
-                life.tell(self._reception.acknowledge(part, now_ns=life.now_ns, epoch=life.epoch))
+                life.tell(self._pipeline.acknowledge(part, now_ns=life.now_ns, epoch=life.epoch))
             else:
                 self._take_copies_apart(part)
 
     def _take_copies_apart(self, rows: Sequence[PublishRow]) -> None:
         """Take rows, those that a fanout node marks as copies apart."""
         # Measured (2 shared cores): 17 ns a row, 42 with stamps.
-        if not self._reception.primary_stamps or not has_copies(rows):
+        if not self._pipeline.primary_stamps or not has_copies(rows):
             self._take_new_rows(rows)
             return
         for copies, part in groupby(rows, is_copy):
@@ -202,11 +202,11 @@ class Inbox:
             stage=life.stage,
             auditing=life.auditing,
             copies_late=life.audits.copies_late,
-            goes_on=self._reception.recollection.goes_on,
+            goes_on=self._pipeline.redelivery.goes_on,
         )
         for phase, part in parts:
             for queued, some in self._split_queued(part):
-                applied, others = self._reception.take(
+                applied, others = self._pipeline.take(
                     some,
                     phase=Phase.AUDIT if copies and phase is not Phase.SNAPSHOT else phase,
                     now_ns=life.now_ns,
@@ -223,7 +223,7 @@ class Inbox:
         From that request on the subscription has QoS 0, and a Mosquitto does not queue what it sends at QoS 0.
         """
         stage = self._life.stage
-        if not (self._primary.is_mosquitto and isinstance(stage, RetainedSync) and stage.is_at_qos_0):
+        if not (self._primary.is_mosquitto and isinstance(stage, RetainedPass) and stage.is_at_qos_0):
             return ((False, rows),)
         return ((queued, list(part)) for queued, part in groupby(rows, lambda row: row[2] & 6 > 0))
 
@@ -233,7 +233,7 @@ class Inbox:
         topic, payload, flags, *_ = row
         system = self._count.receive(topic, payload, retain=bool(flags & 1), held=self._replica.count(0))
         if topic == self._control.topic:
-            round_trip_ns = self._control.receive(payload, now=life.now, stamp=self._reception.stamp_of(row))
+            round_trip_ns = self._control.receive(payload, now=life.now, stamp=self._pipeline.stamp_of(row))
             if round_trip_ns is not None:
                 life.tell(HeartbeatReturned(round_trip_ns))
                 self._on_control_returned(payload, qos=flags >> 1 & 3)
@@ -242,7 +242,7 @@ class Inbox:
                 life.stage.receive_retained(topic, payload, life.now)
         elif topic == self._control.fence_topic:
             pass  # the fence was made anew
-        elif topic == STANDING_TOPIC and self._primary.hears_standing:
+        elif topic == READINESS_TOPIC and self._primary.hears_standing:
             life.tell(StandingTold(self._primary.receive_standing(payload)))
         elif topic == MANIFEST_TOPIC and self._primary.node is not None:
             if life.stage is not None:
@@ -270,9 +270,9 @@ class Inbox:
         life = self._life
         if run.type is PacketType.PUBREL:
             for packet_id in run.packet_ids:
-                self._outgoing.complete(packet_id, known=self._reception.release(packet_id), now=life.now)
+                self._sender.complete(packet_id, known=self._pipeline.release(packet_id), now=life.now)
             return
-        for message, reason_code in self._outgoing.acknowledged(run, now=life.now):
+        for message, reason_code in self._sender.acknowledged(run, now=life.now):
             if message.token:
                 life.tell(Forwarded(message.token, verdict(reason_code)))
                 continue
@@ -298,10 +298,10 @@ class Inbox:
             raise LinkLost(f"the link is stalled, and {self._control.refusal}")
 
     def _on_suback(self, packet: Suback) -> None:
-        if not self._outgoing.answered(packet.packet_id):
+        if not self._sender.answered(packet.packet_id):
             return
         self._primary.receive_suback(packet)
-        self._reception.intake.receive_suback(packet.packet_id)
+        self._pipeline.converter.receive_suback(packet.packet_id)
         if self._life.stage is not None:
             try:
                 self._life.stage.receive_suback(packet, self._life.now)
@@ -310,14 +310,14 @@ class Inbox:
 
     def _on_unsuback(self, packet: Unsuback) -> None:
         life = self._life
-        self._outgoing.answered(packet.packet_id)
-        life.tenure.receive_unsuback(packet.packet_id)
+        self._sender.answered(packet.packet_id)
+        life.remote_session.receive_unsuback(packet.packet_id)
         if life.stage is not None:
             life.stage.receive_unsuback(packet.packet_id)
 
     def _on_pingresp(self) -> None:
         life = self._life
-        self._outgoing.ping_sent_s = None
+        self._sender.ping_sent_s = None
         life.audits.copies_late = False
         if life.stage is not None:
             life.stage.receive_pingresp(life.now)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from fanout.config import LinkConfig
 
-__all__ = ["Staleness"]
+__all__ = ["StalePolicy"]
 
 _NEVER = float("inf")
 
 
-class Staleness:
+class StalePolicy:
     """The staleness of one replica.
 
     Attributes:

@@ -25,12 +25,12 @@ from collections.abc import Sequence
 from fanout.errors import LinkLost, SnapshotUnproved
 from fanout.link.model.evidence import Order
 from fanout.link.protocol.control_channel import PAYLOAD_BYTES_MAX, ControlChannel
-from fanout.link.protocol.sender import Message, Outgoing
+from fanout.link.protocol.sender import Message, PacketSender
 from fanout.link.snapshot.stage import Stage
 from fanout.mqtt.packets import Suback
 from fanout.selection import Selector
 
-__all__ = ["RETAINED_COUNT", "SERVER_FENCE", "Rehearsal", "own_fence", "refuse_control"]
+__all__ = ["RETAINED_COUNT", "SERVER_FENCE", "CapabilityCheck", "own_fence", "refuse_control"]
 
 SERVER_FENCE = b"$SYS/broker/version"
 """A topic whose retained value Mosquitto sets once, when it starts."""
@@ -60,15 +60,15 @@ def own_fence(control: ControlChannel) -> Message:
     return Message(control.fence_topic, b"fence", retain=True, expiry_s=_OWN_FENCE_EXPIRY_S)
 
 
-def refuse_control(control: ControlChannel, outgoing: Outgoing) -> bool:
+def refuse_control(control: ControlChannel, sender: PacketSender) -> bool:
     """Say, and note, whether the primary's limits exclude messages to the control topic."""
-    if outgoing.takes(Message(control.topic, bytes(PAYLOAD_BYTES_MAX))):
+    if sender.takes(Message(control.topic, bytes(PAYLOAD_BYTES_MAX))):
         return False
     control.refuse("the primary takes no messages at QoS 1, or none as large as a heartbeat")
     return True
 
 
-class Rehearsal(Stage):
+class CapabilityCheck(Stage):
     """The questions to a primary at the beginning of an epoch.
 
     Attributes:
@@ -83,7 +83,7 @@ class Rehearsal(Stage):
     def __init__(
         self,
         *,
-        outgoing: Outgoing,
+        sender: PacketSender,
         control: ControlChannel,
         wants_fence: bool,
         asks_system: bool = True,
@@ -93,7 +93,7 @@ class Rehearsal(Stage):
         """Prepare; `begin` asks.
 
         Args:
-            outgoing: Where requests go.
+            sender: Where requests go.
             control: Told whether messages come back.
             wants_fence: Whether the primary is one that needs a fence.
             asks_system: Whether it may be asked below `$SYS/`.
@@ -106,7 +106,7 @@ class Rehearsal(Stage):
         self.order = Order.NONE if wants_fence else Order.KNOWN
         self.why = ""
         self.is_mosquitto = False
-        self._outgoing = outgoing
+        self._sender = sender
         self._control = control
         self._asks_system = wants_fence and asks_system
         self._timeout_s = timeout_s
@@ -128,14 +128,14 @@ class Rehearsal(Stage):
 
     def begin(self, now: float) -> None:
         """Ask: subscribe to the control topic, publish to it, and look for the primary's own fence."""
-        outgoing, control = self._outgoing, self._control
-        self._control_suback_id = outgoing.subscribe(control.topic, qos=1, no_local=False, retain_handling=2, now=now)
+        sender, control = self._sender, self._control
+        self._control_suback_id = sender.subscribe(control.topic, qos=1, no_local=False, retain_handling=2, now=now)
         message = Message(control.topic, control.send(now))
-        if not refuse_control(control, outgoing):
-            outgoing.publish(message, now=now)
+        if not refuse_control(control, sender):
+            sender.publish(message, now=now)
         if self._asks_system:
-            outgoing.subscribe(SERVER_FENCE, qos=0, no_local=False, retain_handling=0, now=now)
-            outgoing.subscribe(RETAINED_COUNT, qos=0, no_local=False, retain_handling=0, now=now)
+            sender.subscribe(SERVER_FENCE, qos=0, no_local=False, retain_handling=0, now=now)
+            sender.subscribe(RETAINED_COUNT, qos=0, no_local=False, retain_handling=0, now=now)
         self._ping(now)
 
     def receive_suback(self, packet: Suback, now: float) -> None:
@@ -206,7 +206,7 @@ class Rehearsal(Stage):
         self._ponged = False
         self._fence_came = False
         self._late_fence_by = _NEVER
-        self._outgoing.ping(now)
+        self._sender.ping(now)
         self._fails_at = now + self._timeout_s
 
     def _answer(self, now: float) -> None:
@@ -230,11 +230,11 @@ class Rehearsal(Stage):
         elif (
             self._control.permitted
             and not self._own_fence_tried
-            and self._outgoing.free
-            and self._outgoing.takes(own_fence(self._control))
+            and self._sender.free
+            and self._sender.takes(own_fence(self._control))
         ):
             self._own_fence_tried = True
-            self._outgoing.publish(own_fence(self._control), now=now)
+            self._sender.publish(own_fence(self._control), now=now)
             self._ask_fence(self._control.fence_topic, now)
         elif self._late_fence_by == _NEVER:
             self._late_fence_by = now + CONTROL_PATIENCE_S
@@ -249,7 +249,7 @@ class Rehearsal(Stage):
         """
         assert self._wildcard is not None
         if self._fence_came:
-            self._outgoing.unsubscribe(self._wildcard, now=now)
+            self._sender.unsubscribe(self._wildcard, now=now)
             self.order, self.done = Order.LIKELY, True
         elif self._late_fence_by == _NEVER:
             self._late_fence_by = now + CONTROL_PATIENCE_S
@@ -262,5 +262,5 @@ class Rehearsal(Stage):
             )
 
     def _ask_fence(self, topic: bytes, now: float) -> None:
-        self._outgoing.subscribe(topic, qos=0, no_local=False, retain_handling=0, now=now)
+        self._sender.subscribe(topic, qos=0, no_local=False, retain_handling=0, now=now)
         self._ping(now)

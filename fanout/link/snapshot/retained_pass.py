@@ -24,15 +24,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from fanout.chain.manifest import ASK_FOR_MANIFEST, ManifestSum, decode_manifest
 from fanout.errors import LinkLost, SnapshotUnproved
-from fanout.link.ingest.convert import Intake
+from fanout.link.ingest.convert import Converter
 from fanout.link.model.evidence import Evidence, Order
 from fanout.link.protocol.control_channel import ControlChannel
 from fanout.link.protocol.handshake import refused_subscription
-from fanout.link.protocol.sender import Message, Outgoing
+from fanout.link.protocol.sender import Message, PacketSender
 from fanout.link.snapshot.capability_check import RETAINED_COUNT
 from fanout.link.snapshot.hints import ALTERED_HINT, CHURN_HINT, LIMIT_HINT, TOO_LARGE_HINT, shortfall_hint
 from fanout.link.snapshot.narrowing import SAMPLE_TOPICS, is_likely_limit, narrower_filters
-from fanout.link.snapshot.set_proof import SnapshotProof
+from fanout.link.snapshot.set_proof import SetProof
 from fanout.link.snapshot.stage import Stage
 from fanout.link.snapshot.two_pass import PASSES_MAX, Comparison, SilentProof, Verdict
 from fanout.mqtt.decoder import PublishRow
@@ -41,7 +41,7 @@ from fanout.mqtt.topics import matches
 from fanout.replica.store import Replica
 from fanout.selection import Selector
 
-__all__ = ["RetainedSync", "Step"]
+__all__ = ["RetainedPass", "Step"]
 
 REST_MIN_S = 0.1
 REST_MAX_S = 10.0
@@ -67,7 +67,7 @@ class Step(enum.Enum):
     """All sets are proved, and all subscriptions are at their own QoS."""
 
 
-class RetainedSync(Stage):
+class RetainedPass(Stage):
     """One pass over the retained sets of a link.
 
     Attributes:
@@ -85,8 +85,8 @@ class RetainedSync(Stage):
         *,
         selectors: Sequence[Selector],
         replica: Replica,
-        intake: Intake,
-        outgoing: Outgoing,
+        converter: Converter,
+        sender: PacketSender,
         control: ControlChannel,
         fence: bytes | None,
         order: Order,
@@ -103,8 +103,8 @@ class RetainedSync(Stage):
         Args:
             selectors: The link's selectors.
             replica: The link's replica, whose passes are begun here.
-            intake: Told which QoS the updates of a selector have meanwhile.
-            outgoing: Where requests go.
+            converter: Told which QoS the updates of a selector have meanwhile.
+            sender: Where requests go.
             control: For the markers.
             fence: Topic of the fence; None when the primary has none.
             order: See the class.
@@ -125,8 +125,8 @@ class RetainedSync(Stage):
         self.why = why
         self._selectors = tuple(selectors)
         self._replica = replica
-        self._intake = intake
-        self._outgoing = outgoing
+        self._converter = converter
+        self._sender = sender
         self._control = control
         self._fence = fence
         self._quiet_s = quiet_s
@@ -141,7 +141,7 @@ class RetainedSync(Stage):
         self._next_at_s = _NEVER
         """When the next set is asked for, after a rest."""
         self._retained_count = retained_count
-        self._proof: SnapshotProof | None = None
+        self._proof: SetProof | None = None
         self._comparison = Comparison()
         self._asked_unseen: tuple[int, Evidence] | None = None
         """How many topics the set under way had not brought when some were asked for by name, and its evidence."""
@@ -160,7 +160,7 @@ class RetainedSync(Stage):
 
     def begin(self, now: float) -> None:
         """Start with the first selector, unless a PINGREQ is under way: then with its PINGRESP."""
-        if self._outgoing.ping_sent_s is not None:
+        if self._sender.ping_sent_s is not None:
             self._begin_by_s = now + self._quiet_s
         elif self._proof is None:
             self.started_s = now
@@ -193,8 +193,8 @@ class RetainedSync(Stage):
             return
         self._is_settled = True
         selector = self._selectors[self.index]
-        if selector.qos and self._outgoing.version == 5 and not selector.live_only:
-            packet_id = self._outgoing.subscribe(
+        if selector.qos and self._sender.version == 5 and not selector.live_only:
+            packet_id = self._sender.subscribe(
                 selector.filter.encode(),
                 qos=selector.qos,
                 no_local=selector.writes == "reject",
@@ -208,7 +208,7 @@ class RetainedSync(Stage):
         """Leave the set under way without its evidence; its subscription gets its own QoS again, with the SUBACK."""
         if self.index < len(self._selectors):
             self.settle(now)
-        self._intake.settling = dict(self._settling)
+        self._converter.settling = dict(self._settling)
 
     def advance(self, now: float) -> Step | None:
         """Return the next thing that happened; None when there is nothing new.
@@ -285,7 +285,7 @@ class RetainedSync(Stage):
             unseen_before, self.evidence = self._asked_unseen
             if unseen < unseen_before:
                 self.evidence = None
-                self._proof = SnapshotProof(0, fence=None, marker=None, now=now, quiet_s=self._quiet_s)
+                self._proof = SetProof(0, fence=None, marker=None, now=now, quiet_s=self._quiet_s)
                 self._proof.refute("it lacks topics that the primary sends when asked by name")
         elif unseen and (self.order is Order.NONE or self._fence == self._control.fence_topic):
             self._asked_unseen = unseen, evidence
@@ -293,8 +293,8 @@ class RetainedSync(Stage):
             if self.order is Order.NONE:
                 self._proof = SilentProof(packet_id, now=now, quiet_s=self._quiet_s)
             else:
-                self._proof = SnapshotProof(packet_id, fence=None, marker=None, now=now, quiet_s=self._quiet_s)
-            self._outgoing.ping(now)
+                self._proof = SetProof(packet_id, fence=None, marker=None, now=now, quiet_s=self._quiet_s)
+            self._sender.ping(now)
         else:
             self.evidence = evidence
 
@@ -303,10 +303,10 @@ class RetainedSync(Stage):
         packet_id = 0
         no_local = self._selectors[self.index].writes == "reject"
         for topic_filter in topic_filters:
-            packet_id = self._outgoing.subscribe(
+            packet_id = self._sender.subscribe(
                 topic_filter, qos=0, no_local=no_local, retain_handling=_SEND_RETAINED, now=now
             )
-            self._outgoing.unsubscribe(topic_filter, now=now)
+            self._sender.unsubscribe(topic_filter, now=now)
         return packet_id
 
     def _newest(self, count: int) -> list[bytes]:
@@ -327,12 +327,14 @@ class RetainedSync(Stage):
     @property
     def _is_live_only(self) -> bool:
         """Whether the selector under way needs no retained messages, and can leave them out."""
-        return self._selectors[self.index].live_only and self._outgoing.version == 5
+        return self._selectors[self.index].live_only and self._sender.version == 5
 
     @property
     def is_at_qos_0(self) -> bool:
         """Whether the subscription of the set under way has QoS 0, and had the selector's own QoS before."""
-        return self._proof is not None and self.evidence is None and self._intake.fixed_qos[self.index] not in (None, 0)
+        return (
+            self._proof is not None and self.evidence is None and self._converter.fixed_qos[self.index] not in (None, 0)
+        )
 
     @property
     def only_trickled(self) -> bool:
@@ -380,7 +382,7 @@ class RetainedSync(Stage):
             index = self._settling.pop(packet.packet_id)
             self._check(index, packet)
             self._note_granted(index, packet)
-            self._intake.fixed_qos[index] = None
+            self._converter.fixed_qos[index] = None
 
     def receive_rows(self, rows: Sequence[PublishRow]) -> None:
         """Count the copies of the first pass, and add what is retained and has QoS 0 to what the manifest is about."""
@@ -468,7 +470,7 @@ class RetainedSync(Stage):
                 self._shortfall(proof), hint=self._hint if self._asked_unseen is None else LIMIT_HINT
             )
         elif proof.probe_due(now):
-            probe_id = self._outgoing.unsubscribe(self._control.probe_filter, now=now)
+            probe_id = self._sender.unsubscribe(self._control.probe_filter, now=now)
             proof.add_probe(probe_id, now=now, topics=self.topics_now)
 
     @property
@@ -487,7 +489,7 @@ class RetainedSync(Stage):
             f" have come all the time, and never as long as {quiet_s:g} s none (snapshot_quiet_s)"
         )
 
-    def _shortfall(self, proof: SnapshotProof) -> str:
+    def _shortfall(self, proof: SetProof) -> str:
         topic_filter = self._selectors[self.index].filter
         if proof.refuted:
             return f"the retained set of {topic_filter} is not whole: {proof.refuted}"
@@ -502,11 +504,11 @@ class RetainedSync(Stage):
         live_only = self._is_live_only
         silent = self.order is Order.NONE and not live_only
         fence = None if silent else self._fence
-        self._intake.fixed_qos[self.index] = None if live_only else selector.qos
-        self._intake.settling.clear()
+        self._converter.fixed_qos[self.index] = None if live_only else selector.qos
+        self._converter.settling.clear()
         if self._compare or self._repeats or self._replica.count(self.index):
             self._replica.begin_pass(self.index)
-        packet_id = self._outgoing.subscribe(
+        packet_id = self._sender.subscribe(
             selector.filter.encode(),
             qos=selector.qos if live_only else 0,
             no_local=selector.writes == "reject",
@@ -518,16 +520,16 @@ class RetainedSync(Stage):
         self._manifest_sum = None
         self._set_started_s = now
         self._barrier_told = False
-        self._outgoing.ping(now)
+        self._sender.ping(now)
         if silent:
             self._proof = SilentProof(packet_id, now=now, quiet_s=self._quiet_s)
             return
         marker: bytes | None = None
-        if self._control.is_open and self._outgoing.free:
+        if self._control.is_open and self._sender.free:
             marker = self._control.send(now)
-            self._outgoing.publish(Message(self._control.topic, marker), now=now)
+            self._sender.publish(Message(self._control.topic, marker), now=now)
         silence_s = AUDIT_QUIETS * self._quiet_s if self._paced else None
-        self._proof = SnapshotProof(
+        self._proof = SetProof(
             packet_id, fence=fence, marker=marker, now=now, quiet_s=self._quiet_s, silence_s=silence_s
         )
 

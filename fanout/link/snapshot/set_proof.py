@@ -28,13 +28,13 @@ from __future__ import annotations
 
 from fanout.link.model.evidence import Evidence
 
-__all__ = ["PROBES_MAX", "SnapshotProof"]
+__all__ = ["PROBES_MAX", "SetProof"]
 
 PROBES_MAX = 8
 """After so many unanswered probes the primary is taken to have dropped them, too."""
 
 
-class SnapshotProof:
+class SetProof:
     """The evidence for one retained set.
 
     Attributes:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from fanout.errors import LinkLost
 from fanout.link.protocol.control_channel import ControlChannel
-from fanout.link.protocol.sender import Message, Outgoing
-from fanout.link.snapshot.set_proof import SnapshotProof
+from fanout.link.protocol.sender import Message, PacketSender
+from fanout.link.snapshot.set_proof import SetProof
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Suback
 
@@ -82,18 +82,18 @@ class PendingStage(Stage):
     only a comparison of the retained sets shows that.
     """
 
-    def __init__(self, *, outgoing: Outgoing, control: ControlChannel, quiet_s: float) -> None:
+    def __init__(self, *, sender: PacketSender, control: ControlChannel, quiet_s: float) -> None:
         """Prepare.
 
         Args:
-            outgoing: Where requests go.
+            sender: Where requests go.
             control: For the marker.
             quiet_s: After so many seconds without a byte the primary counts as silent.
         """
-        self._outgoing = outgoing
+        self._sender = sender
         self._control = control
         self._quiet_s = quiet_s
-        self._proof: SnapshotProof | None = None
+        self._proof: SetProof | None = None
         self._gave_up_marker = False
         self._messages = 0
         """How many messages came: the progress by which a probe is judged."""
@@ -105,12 +105,12 @@ class PendingStage(Stage):
 
     def begin(self, now: float) -> None:
         """Send PINGREQ and a marker."""
-        self._outgoing.ping(now)
+        self._sender.ping(now)
         marker: bytes | None = None
-        if self._control.is_open and self._outgoing.free:
+        if self._control.is_open and self._sender.free:
             marker = self._control.send(now)
-            self._outgoing.publish(Message(self._control.topic, marker), now=now)
-        self._proof = SnapshotProof(0, fence=None, marker=marker, now=now, quiet_s=self._quiet_s)
+            self._sender.publish(Message(self._control.topic, marker), now=now)
+        self._proof = SetProof(0, fence=None, marker=marker, now=now, quiet_s=self._quiet_s)
         self._proof.receive_suback(now)  # nothing was subscribed
 
     def receive_bytes(self, now: float) -> None:
@@ -156,7 +156,7 @@ class PendingStage(Stage):
                 raise LinkLost("the primary does not answer after the session was resumed")
             self._gave_up_marker = True
         elif proof.probe_due(now):
-            probe_id = self._outgoing.unsubscribe(self._control.probe_filter, now=now)
+            probe_id = self._sender.unsubscribe(self._control.probe_filter, now=now)
             proof.add_probe(probe_id, now=now, topics=self._messages)
 
     @property

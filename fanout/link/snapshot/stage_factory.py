@@ -8,21 +8,21 @@ retained sets. It must not know what the packets tell a stage, nor what follows 
 from __future__ import annotations
 
 from fanout.config import LinkConfig
-from fanout.link.ingest.convert import Intake
+from fanout.link.ingest.convert import Converter
 from fanout.link.protocol.control_channel import ControlChannel
-from fanout.link.protocol.peer import Primary
-from fanout.link.protocol.sender import Outgoing
-from fanout.link.snapshot.capability_check import Rehearsal, own_fence
-from fanout.link.snapshot.retained_pass import RetainedSync
+from fanout.link.protocol.peer import RemotePeer
+from fanout.link.protocol.sender import PacketSender
+from fanout.link.snapshot.capability_check import CapabilityCheck, own_fence
+from fanout.link.snapshot.retained_pass import RetainedPass
 from fanout.link.snapshot.stage import PendingStage
-from fanout.link.snapshot.sys_count import RetainedCount
+from fanout.link.snapshot.sys_count import SysCount
 from fanout.replica.store import Replica
 from fanout.replica.update import Stamp
 
-__all__ = ["Course"]
+__all__ = ["StageFactory"]
 
 
-class Course:
+class StageFactory:
     """Makes the stages of one link; the session begins them.
 
     Attributes:
@@ -35,19 +35,19 @@ class Course:
         config: LinkConfig,
         *,
         replica: Replica,
-        intake: Intake,
-        outgoing: Outgoing,
+        converter: Converter,
+        sender: PacketSender,
         control: ControlChannel,
-        primary: Primary,
-        count: RetainedCount,
+        primary: RemotePeer,
+        count: SysCount,
     ) -> None:
         """Prepare for one link.
 
         Args:
             config: The link's configuration.
             replica: The link's replica, whose passes a sync begins.
-            intake: Told by a sync which QoS the updates of a selector have meanwhile.
-            outgoing: Where requests go.
+            converter: Told by a sync which QoS the updates of a selector have meanwhile.
+            sender: Where requests go.
             control: For the markers.
             primary: What is known of the primary.
             count: How many retained messages it says it has.
@@ -55,8 +55,8 @@ class Course:
         self.stamp_before: Stamp | None = None
         self._config = config
         self._replica = replica
-        self._intake = intake
-        self._outgoing = outgoing
+        self._converter = converter
+        self._sender = sender
         self._control = control
         self._primary = primary
         self._count = count
@@ -67,10 +67,10 @@ class Course:
         primary = self._primary
         return self._control.permitted is not None and (primary.fence is not None or primary.node is not None)
 
-    def rehearsal(self) -> Rehearsal:
+    def capability_check(self) -> CapabilityCheck:
         """Return the questions to the primary at the beginning of an epoch."""
-        return Rehearsal(
-            outgoing=self._outgoing,
+        return CapabilityCheck(
+            sender=self._sender,
             control=self._control,
             wants_fence=self._primary.node is None,
             asks_system=self._primary.system_topics.asked,
@@ -80,9 +80,9 @@ class Course:
 
     def pending(self) -> PendingStage:
         """Return the wait for what is pending in a resumed session."""
-        return PendingStage(outgoing=self._outgoing, control=self._control, quiet_s=self._config.snapshot_quiet_s)
+        return PendingStage(sender=self._sender, control=self._control, quiet_s=self._config.snapshot_quiet_s)
 
-    def sync(self, *, compare: bool, paced: bool, now: float) -> RetainedSync:
+    def sync(self, *, compare: bool, paced: bool, now: float) -> RetainedPass:
         """Return a pass over the retained sets; a fence of the link's own is made anew for one that compares.
 
         Args:
@@ -91,16 +91,16 @@ class Course:
             now: Monotonic seconds.
         """
         own, fence = self._primary.fence == self._control.fence_topic, own_fence(self._control)
-        if compare and own and self._config.version == 5 and self._outgoing.free and self._outgoing.takes(fence):
+        if compare and own and self._config.version == 5 and self._sender.free and self._sender.takes(fence):
             # The session may be older than the life of its fence. The message comes back without RETAIN, so it is no
             # fence itself: the subscription to it, made with that of a selector, is without Retain As Published.
-            self._outgoing.publish(fence, now=now)
+            self._sender.publish(fence, now=now)
         self.stamp_before = self._control.stamp
-        return RetainedSync(
+        return RetainedPass(
             selectors=self._config.selectors,
             replica=self._replica,
-            intake=self._intake,
-            outgoing=self._outgoing,
+            converter=self._converter,
+            sender=self._sender,
             control=self._control,
             fence=self._primary.fence,
             order=self._primary.order,

@@ -19,10 +19,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-from fanout.link.protocol.sender import Outgoing
+from fanout.link.protocol.sender import PacketSender
 from fanout.selection import Selector
 
-__all__ = ["CountState", "RetainedCount"]
+__all__ = ["CountState", "SysCount"]
 
 _SYSTEM_PREFIX = b"$SYS/"
 _SYSTEM_TOPICS = b"$SYS/#"
@@ -49,7 +49,7 @@ class CountState(enum.Enum):
     """The primary has told its uptime: the figure is there behind the next PINGRESP."""
 
 
-class RetainedCount:
+class SysCount:
     """The comparison of one link.
 
     Attributes:
@@ -58,19 +58,19 @@ class RetainedCount:
         why: Why it does not agree, in words; empty while that is not known.
     """
 
-    def __init__(self, selectors: Sequence[Selector], *, control_prefix: bytes, outgoing: Outgoing) -> None:
+    def __init__(self, selectors: Sequence[Selector], *, control_prefix: bytes, sender: PacketSender) -> None:
         """Prepare.
 
         Args:
             selectors: The link's selectors.
             control_prefix: What the control topics begin with.
-            outgoing: Where requests go.
+            sender: Where requests go.
         """
         self.state = CountState.OFF
         self.total: int | None = None
         self.why = ""
         self._control_prefix = control_prefix
-        self._outgoing = outgoing
+        self._sender = sender
         (first, *others) = selectors
         self._possible = first.filter == "#" and not (others or first.exclude or first.is_choosy)
         if not self._possible:
@@ -101,14 +101,14 @@ class RetainedCount:
 
     def begin(self, now: float) -> None:
         """Begin to compare, where that says anything, unless a PINGREQ is under way; `now` is monotonic seconds."""
-        if not self._possible or self._outgoing.ping_sent_s is not None:
+        if not self._possible or self._sender.ping_sent_s is not None:
             return
         self.state = CountState.WAITING
         self._system_names.clear()
         self._compared = 0
         # The PINGREQ keeps an audit waiting, for which a copy of the fence that comes now would be none.
-        self._outgoing.subscribe(_SYSTEM_TOPICS, qos=0, no_local=False, retain_handling=0, now=now)
-        self._outgoing.ping(now)
+        self._sender.subscribe(_SYSTEM_TOPICS, qos=0, no_local=False, retain_handling=0, now=now)
+        self._sender.ping(now)
 
     def receive(self, topic: bytes, payload: bytes, *, retain: bool, held: int) -> bool:
         """Take a message outside the selectors.
@@ -140,8 +140,8 @@ class RetainedCount:
 
     def ask(self, now: float) -> None:
         """Send PINGREQ if its answer would come behind a figure, and none is under way."""
-        if self.state is CountState.TAKEN and self._outgoing.ping_sent_s is None:
-            self._outgoing.ping(now)
+        if self.state is CountState.TAKEN and self._sender.ping_sent_s is None:
+            self._sender.ping(now)
 
     def receive_pingresp(self, now: float) -> bool:
         """Compare, if the primary's uptime came before, and return whether as many are held as it counts."""
@@ -157,7 +157,7 @@ class RetainedCount:
             self.why = f"the primary {counted}, and {held} are here, {self._system_held} of its own topics among them"
         if equal or self._compared >= _COMPARISONS_MAX:
             self.state = CountState.OFF
-            self._outgoing.unsubscribe(_SYSTEM_TOPICS, now=now)
+            self._sender.unsubscribe(_SYSTEM_TOPICS, now=now)
         else:
             self.state = CountState.WAITING
         return equal

@@ -18,7 +18,7 @@ import enum
 from collections.abc import Container, Set
 
 from fanout.link.model.evidence import Evidence
-from fanout.link.snapshot.set_proof import SnapshotProof
+from fanout.link.snapshot.set_proof import SetProof
 
 __all__ = ["PASSES_MAX", "Comparison", "SilentProof", "Verdict"]
 
@@ -32,7 +32,7 @@ _TRICKLE_SHARE = 0.01
 """Of the topics that had come before: a primary with a limited rate takes long for a large set, too."""
 
 
-class SilentProof(SnapshotProof):
+class SilentProof(SetProof):
     """One pass that ends by silence: no topic that was not there before came for the quiet time.
 
     Attributes:

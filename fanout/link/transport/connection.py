@@ -88,7 +88,7 @@ class LinkConnection(asyncio.BufferedProtocol):
         self._decoding = False
         """Whether a call of `_decode_slice` is due."""
         self._monotonic = monotonic
-        self._gathering: asyncio.TimerHandle | None = None
+        self._coalescing: asyncio.TimerHandle | None = None
         """Until it is over, reads are put aside."""
         self._answered = False
         """Whether something was written since the last read was begun to be handled."""
@@ -115,13 +115,13 @@ class LinkConnection(asyncio.BufferedProtocol):
     def receive(self, data: bytes) -> None:
         """Take what was read."""
         nbytes = len(data)
-        if not (self.read_ahead or self._pending or self._held or self._gathering):
+        if not (self.read_ahead or self._pending or self._held or self._coalescing):
             self._hand_over(data)
         else:
             self._pending.append(data)
             self._pending_bytes += nbytes
             self._adjust_reading()
-            if self._gathering is not None and self._pending_bytes >= GATHERED_BYTES:
+            if self._coalescing is not None and self._pending_bytes >= GATHERED_BYTES:
                 self._end_gathering()
             self._schedule()
         if nbytes < _SMALL_READ_BYTES and self.socket is not None and _QUICKACK is not None:
@@ -197,7 +197,7 @@ class LinkConnection(asyncio.BufferedProtocol):
             return
         delay_s = gathering_s(cost_s=self._monotonic() - started, read_bytes=len(data))
         if delay_s:
-            self._gathering = asyncio.get_running_loop().call_later(delay_s, self._end_gathering)
+            self._coalescing = asyncio.get_running_loop().call_later(delay_s, self._end_gathering)
 
     def _take_first(self, data: bytes) -> None:
         """Look whether the first bytes are MQTT at all, then be out of the way."""
@@ -210,14 +210,14 @@ class LinkConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _end_gathering(self) -> None:
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
+        if self._coalescing is not None:
+            self._coalescing.cancel()
+            self._coalescing = None
         if self._pending:
             self._schedule()
 
     def _schedule(self) -> None:
-        if not self._decoding and not self._held and self._gathering is None:
+        if not self._decoding and not self._held and self._coalescing is None:
             self._decoding = True
             asyncio.get_running_loop().call_soon(self._decode_slice)
 

@@ -15,7 +15,7 @@ from typing import Protocol, cast
 from fanout.config import ListenerConfig
 from fanout.server.accept.peers import Peer, address_text, is_local, peer_of
 from fanout.server.accept.proxy_header import ProxyHeader, ProxyHeaderInvalid
-from fanout.server.accept.slots import Place
+from fanout.server.accept.slots import ConnectionSlot
 from fanout.server.accept.tls import ListenerTls
 from fanout.server.base.counters import EntryFault, Limit
 from fanout.server.base.deadlines import Deadline
@@ -37,7 +37,7 @@ class Reception(Protocol):
     def entry_timeout_s(self) -> float:
         """How long a connection may take until its CONNECT is there, PROXY header and TLS handshake included."""
 
-    def arrive(self, host: str, *, address: str) -> Place | None:
+    def arrive(self, host: str, *, address: str) -> ConnectionSlot | None:
         """Give a new connection a place; None when it is refused, which is counted and logged then.
 
         Args:
@@ -45,10 +45,10 @@ class Reception(Protocol):
             address: For the log.
         """
 
-    def name_place(self, place: Place, host: str, *, address: str) -> bool:
+    def name_place(self, place: ConnectionSlot, host: str, *, address: str) -> bool:
         """Note from where a connection comes; return False when it is refused for that, counted and logged."""
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: ConnectionSlot) -> None:
         """Free the place of a connection that did not get as far as its protocol."""
 
     def turn_away(
@@ -73,7 +73,7 @@ class Reception(Protocol):
     def after(self, seconds: float, action: Callable[[], None]) -> Deadline:
         """Do `action` in `seconds`."""
 
-    def new_protocol(self, peer: Peer, place: Place, *, websocket: bool) -> asyncio.BufferedProtocol:
+    def new_protocol(self, peer: Peer, place: ConnectionSlot, *, websocket: bool) -> asyncio.BufferedProtocol:
         """Make what serves a connection, and frees its place in the end."""
 
 
@@ -101,7 +101,7 @@ class Gateway:
 class Entry(asyncio.BufferedProtocol):
     """A connection on its way in. It hands the transport on, and is not used after that."""
 
-    def __init__(self, gateway: Gateway, place: Place | None = None) -> None:
+    def __init__(self, gateway: Gateway, place: ConnectionSlot | None = None) -> None:
         """Prepare.
 
         Args:

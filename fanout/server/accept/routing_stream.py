@@ -10,12 +10,12 @@ import asyncio
 from typing import Protocol
 
 from fanout.server.accept.peers import Peer
-from fanout.server.accept.slots import Place
+from fanout.server.accept.slots import ConnectionSlot
 
-__all__ = ["Doorman", "Doorway"]
+__all__ = ["ConnectionRouter", "RoutingStream"]
 
 
-class Doorway(asyncio.BufferedProtocol, abc.ABC):
+class RoutingStream(asyncio.BufferedProtocol, abc.ABC):
     """Reads of a connection what tells who must serve it, and hands it on with what was read."""
 
     @abc.abstractmethod
@@ -36,8 +36,8 @@ class Doorway(asyncio.BufferedProtocol, abc.ABC):
         """Whether CONNECT has not come."""
 
 
-class Doorman(Protocol):
+class ConnectionRouter(Protocol):
     """Meets the connections that this process has accepted."""
 
-    def meet(self, peer: Peer, place: Place, *, websocket: bool) -> Doorway:
+    def meet(self, peer: Peer, place: ConnectionSlot, *, websocket: bool) -> RoutingStream:
         """Make what a new connection talks to first; the place is the doorway's to hand on or to give back."""

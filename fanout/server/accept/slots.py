@@ -13,13 +13,13 @@ from typing import Final
 from fanout.config import ServerConfig
 from fanout.server.base.counters import Counters, Limit
 
-__all__ = ["Place", "Places", "TokenBucket"]
+__all__ = ["ConnectionSlot", "ConnectionSlots", "TokenBucket"]
 
 _IPV6_NETWORK_BYTES: Final = 8
 """What one customer gets is a network of 64 bits: whoever has one address of it has all of them."""
 
 
-class Place:
+class ConnectionSlot:
     """The place of one connection.
 
     Attributes:
@@ -54,7 +54,7 @@ class TokenBucket:
         return True
 
 
-class Places:
+class ConnectionSlots:
     """The places of all connections of a server."""
 
     def __init__(self, config: ServerConfig, *, counters: Counters, now_s: float) -> None:
@@ -74,7 +74,7 @@ class Places:
         """From how many addresses there are connections."""
         return len(self._of_origin)
 
-    def take(self, host: str, *, now_s: float) -> Place | Limit:
+    def take(self, host: str, *, now_s: float) -> ConnectionSlot | Limit:
         """Give a new connection a place.
 
         Args:
@@ -93,9 +93,9 @@ class Places:
         over_rate = not self._bucket.take(now_s)
         if over_rate:
             self._reached(Limit.CONNECTION_RATE)
-        return Place(origin, since_s=now_s, over_rate=over_rate)
+        return ConnectionSlot(origin, since_s=now_s, over_rate=over_rate)
 
-    def name(self, place: Place, host: str) -> Limit | None:
+    def name(self, place: ConnectionSlot, host: str) -> Limit | None:
         """Note from where a connection comes, which was not known as it took its place.
 
         Returns:
@@ -108,7 +108,7 @@ class Places:
         place._origin = origin
         return None
 
-    def give_back(self, place: Place) -> None:
+    def give_back(self, place: ConnectionSlot) -> None:
         """Free the place of a connection that is gone; called once."""
         self._taken -= 1
         self._leave(place._origin)

@@ -28,7 +28,7 @@ from fanout.server.client.connection import ClientConnection
 from fanout.server.session.session import Session
 from fanout.server.session.wills import Will
 
-__all__ = ["Admission", "Claim", "claim_of"]
+__all__ = ["AuthorizationFlow", "Claim", "claim_of"]
 
 ASKED_MAX: Final = 32
 """Messages of one client about which the HTTP hook is asked at a time, so that it alone cannot fill the queue."""
@@ -59,7 +59,7 @@ def claim_of(access: Access | None, session: Session) -> Claim:
     return Claim.REFUSED
 
 
-class Admission:
+class AuthorizationFlow:
     """Asks the gate."""
 
     def __init__(self, context: ServerContext, *, gate: Gate | None, ingress: Ingress) -> None:

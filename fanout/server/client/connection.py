@@ -23,7 +23,7 @@ from fanout.mqtt.packets import (
 from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.accept.peers import Peer
-from fanout.server.accept.slots import Place
+from fanout.server.accept.slots import ConnectionSlot
 from fanout.server.base.context import ServerContext
 from fanout.server.base.counters import EntryFault, Limit
 from fanout.server.base.deadlines import Deadline
@@ -76,7 +76,9 @@ class Handler(Protocol):
 class ClientConnection(asyncio.BufferedProtocol):
     """The server's end of one Network Connection."""
 
-    def __init__(self, context: ServerContext, handler: Handler, peer: Peer, place: Place, *, decoder: Decoder) -> None:
+    def __init__(
+        self, context: ServerContext, handler: Handler, peer: Peer, place: ConnectionSlot, *, decoder: Decoder
+    ) -> None:
         """Make a connection without a socket.
 
         Args:
@@ -192,7 +194,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def answer_publishes(self, session: Session) -> None:
         """Answer the PUBLISHs that can be answered now; close where only that can say that one is refused."""
-        acks, must_close = session.receiving.take_acks()
+        acks, must_close = session.receiver.take_acks()
         self.answer(acks)
         if must_close:
             self._context.logger.warning("publish_refused_by_closing", address=self.address)
@@ -318,7 +320,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if data:
             self._context.counters.sent_bytes += len(data)
             self._write(data)
-        return self._can_write() and session.sending.pending and not session.sending.blocked
+        return self._can_write() and session.sender.pending and not session.sender.blocked
 
     # Packets.
 
@@ -393,7 +395,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def pump_later(self) -> None:
         """Send what waits for the session in its turn, if the client reads."""
-        if self._writable and self.session is not None and self.session.sending.pending:
+        if self._writable and self.session is not None and self.session.sender.pending:
             self._context.pacer.schedule(self)
 
     def send_answers(self) -> None:

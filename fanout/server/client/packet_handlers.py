@@ -16,10 +16,10 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.base.context import ServerContext
 from fanout.server.base.counters import DropReason
 from fanout.server.base.ports import PublishVerdict
-from fanout.server.client.authorization_flow import Admission
+from fanout.server.client.authorization_flow import AuthorizationFlow
 from fanout.server.client.connection import ClientConnection
 from fanout.server.client.payload_format import breaks_payload_format
-from fanout.server.client.session_lifecycle import SessionLives
+from fanout.server.client.session_lifecycle import SessionLifecycles
 from fanout.server.routing.audiences import NO_ROUTES
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.sender import PINGRESP
@@ -28,10 +28,10 @@ from fanout.server.session.session import Session
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Serving"]
+__all__ = ["PacketHandlers"]
 
 
-class Serving:
+class PacketHandlers:
     """Serves the clients of one server."""
 
     def __init__(
@@ -39,8 +39,8 @@ class Serving:
         context: ServerContext,
         *,
         registry: SessionRegistry,
-        admission: Admission,
-        lives: SessionLives,
+        admission: AuthorizationFlow,
+        lifecycles: SessionLifecycles,
         subscribed: Callable[[Sequence[bytes]], None] | None,
         retain_available: bool,
     ) -> None:
@@ -50,15 +50,15 @@ class Serving:
             context: What the parts of the server share.
             registry: Carries out SUBSCRIBE and UNSUBSCRIBE.
             admission: Says what may be subscribed to, and hands over what may be published.
-            lives: Knows the connections of sessions.
+            lifecycles: Knows the connections of sessions.
             subscribed: Told of the Topic Filters of each SUBSCRIBE that were granted, `$share` forms left out.
             retain_available: Whether clients may publish retained messages.
         """
         self._config = context.config
         self._counters = context.counters
         self._registry = registry
-        self._admission = admission
-        self._lives = lives
+        self._authorization = admission
+        self._lifecycles = lifecycles
         self._subscribed = subscribed
         self._retain_available = retain_available
         self._publishers_held = False
@@ -73,7 +73,7 @@ class Serving:
                 connection.answer(session.acknowledge(item))
                 connection.pump_later()
             case Pingreq():
-                if session.sending.ping():
+                if session.sender.ping():
                     connection.answer(PINGRESP)
             case Subscribe():
                 if self._may_answer(connection, session, Suback(1, (0,) * len(item.subscriptions))):
@@ -121,13 +121,13 @@ class Serving:
                 filters = [subscription.topic_filter for subscription, code in answered if code < 0x80]
                 self._subscribed([each for each in filters if not each.startswith(b"$share/")])
 
-        self._admission.subscribe(connection, session, packet, then=decided)
+        self._authorization.subscribe(connection, session, packet, then=decided)
 
     def _receive_publishes(self, connection: ClientConnection, session: Session, run: PublishRun) -> None:
         self._counters.received += len(run.rows)
         connection.send_answers()  # what was asked before is answered before anything that this run sets off
-        receiving = session.receiving
-        fresh, fault = receiving.accept(
+        receiver = session.receiver
+        fresh, fault = receiver.accept(
             run.rows,
             qos_max=self._config.qos_max,
             receive_maximum=self._config.receive_maximum,
@@ -137,7 +137,7 @@ class Serving:
             verdicts = self._publish(connection, session, fresh)
             refused = sum(1 for verdict in verdicts if isinstance(verdict, int) and verdict >= 0x80)
             self._counters.dropped[DropReason.REFUSED] += refused
-            for verdict in receiving.note_verdicts(fresh, verdicts):
+            for verdict in receiver.note_verdicts(fresh, verdicts):
                 cast("asyncio.Future[ReasonCode]", verdict).add_done_callback(lambda _: self._verdict_came(session))
         connection.answer_publishes(session)
         if fault is not None and not connection.is_closing():
@@ -152,11 +152,11 @@ class Serving:
         bad = {index for index, row in enumerate(rows) if row[4] and breaks_payload_format(row)}
         if bad:
             good = [row for index, row in enumerate(rows) if index not in bad]
-            taken = iter(self._admission.publish(session, good, connection=connection) if good else ())
+            taken = iter(self._authorization.publish(session, good, connection=connection) if good else ())
             invalid = ReasonCode.PAYLOAD_FORMAT_INVALID
             verdicts = [invalid if index in bad else next(taken) for index in range(len(rows))]
         else:
-            verdicts = list(self._admission.publish(session, rows, connection=connection))
+            verdicts = list(self._authorization.publish(session, rows, connection=connection))
         if session.wire.version == 5:
             routes, success = self._registry.index.routes, ReasonCode.SUCCESS
             for index, row in enumerate(rows):
@@ -169,7 +169,7 @@ class Serving:
 
     def _verdict_came(self, session: Session) -> None:
         """Note that a verdict on a message of `session` came later; its connection may be another one by now."""
-        connection = self._lives.connection_of.get(session)
+        connection = self._lifecycles.connection_of.get(session)
         if connection is not None:
             connection.send_acks()
 

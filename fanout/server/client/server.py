@@ -25,8 +25,8 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
 from fanout.server.accept.listeners import Listeners
 from fanout.server.accept.peers import Peer
-from fanout.server.accept.routing_stream import Doorman, Doorway
-from fanout.server.accept.slots import Place, Places
+from fanout.server.accept.routing_stream import ConnectionRouter, RoutingStream
+from fanout.server.accept.slots import ConnectionSlot, ConnectionSlots
 from fanout.server.accept.websocket import WebSocket
 from fanout.server.base.context import ServerContext
 from fanout.server.base.counters import Counters, EntryFault, Limit, ServerStats
@@ -34,11 +34,11 @@ from fanout.server.base.deadlines import Deadline
 from fanout.server.base.pacing import Pacer
 from fanout.server.base.ports import Clock, Ingress, Logger, RetainedStore
 from fanout.server.base.timer import Timer
-from fanout.server.client.authorization_flow import Admission
+from fanout.server.client.authorization_flow import AuthorizationFlow
 from fanout.server.client.connack import random_client_id, terms_for
 from fanout.server.client.connection import ClientConnection
-from fanout.server.client.packet_handlers import Serving
-from fanout.server.client.session_lifecycle import SessionLives
+from fanout.server.client.packet_handlers import PacketHandlers
+from fanout.server.client.session_lifecycle import SessionLifecycles
 from fanout.server.routing.dispatch import Dispatcher
 from fanout.server.routing.subscribers import SessionState
 from fanout.server.session.registry import SessionRegistry
@@ -69,7 +69,7 @@ class Server:
         known_topics: Container[bytes] = (),
         assign_client_id: Callable[[], str] = random_client_id,
         gate: Gate | None = None,
-        doorman: Doorman | None = None,
+        connection_router: ConnectionRouter | None = None,
         subscribed: Callable[[Sequence[bytes]], None] | None = None,
         retain_available: bool = True,
         stamps: StampCount | None = None,
@@ -86,7 +86,7 @@ class Server:
             known_topics: Topic Names that are known to be valid, such as the keys of a replica.
             assign_client_id: Makes Client Identifiers for clients that send none.
             gate: Decides who may connect, read and write; None lets everybody do everything.
-            doorman: Decides which process serves a client; None when there is only this one.
+            connection_router: Decides which process serves a client; None when there is only this one.
             subscribed: Told of the Topic Filters of each SUBSCRIBE that were granted, `$share` forms left out.
             retain_available: Whether clients may publish retained messages.
             stamps: The count of all that is served here, which links of other nodes are told; None when there is none.
@@ -110,28 +110,28 @@ class Server:
         self.registry = SessionRegistry(config=config, store=store, counters=counters)
         """The sessions."""
         self._clock = clock
-        self._doorman = doorman
+        self._connection_router = connection_router
         self._node_id = node_id
         self._stamps = stamps
         self._retain_available = retain_available
         self._known_topics = known_topics
         self._assign_client_id = assign_client_id
         self._dispatcher = Dispatcher(self.registry.index, counters=counters)
-        self._places = Places(config, counters=counters, now_s=clock.monotonic())
+        self._slots = ConnectionSlots(config, counters=counters, now_s=clock.monotonic())
         self._connections: dict[ClientConnection, None] = {}
         self._loop: asyncio.AbstractEventLoop
         self._listeners = Listeners()
         self._all_gone = asyncio.Event()
-        self._admission = admission = Admission(context, gate=gate, ingress=ingress)
-        self.lives = SessionLives(
+        self._authorization = admission = AuthorizationFlow(context, gate=gate, ingress=ingress)
+        self.lifecycles = SessionLifecycles(
             context, registry=self.registry, admission=admission, dispatcher=self._dispatcher, gate=gate
         )
         """Begins and ends sessions."""
-        self._serving = Serving(
+        self._serving = PacketHandlers(
             context,
             registry=self.registry,
             admission=admission,
-            lives=self.lives,
+            lifecycles=self.lifecycles,
             subscribed=subscribed,
             retain_available=retain_available,
         )
@@ -160,9 +160,9 @@ class Server:
             deadline_s: How long messages and their answers may be under way, and then, how long clients may take to
                 read what was written to them, in seconds.
         """
-        self.lives.stopping = True
+        self.lifecycles.stopping = True
         self._listeners.close()
-        reason_code, properties = self.lives.farewell(ReasonCode.SERVER_SHUTTING_DOWN)
+        reason_code, properties = self.lifecycles.farewell(ReasonCode.SERVER_SHUTTING_DOWN)
         until_s = self._loop.time() + deadline_s
         while waiting := [one for one in self._connections if one.session is not None]:
             in_time = self._loop.time() < until_s
@@ -181,7 +181,7 @@ class Server:
             for connection in list(self._connections):
                 connection.abort()
             await self._wait_all_gone()
-        await self._admission.close()
+        await self._authorization.close()
         self.context.pacer.close()
         self.context.timer.close()
 
@@ -206,7 +206,7 @@ class Server:
     @property
     def connection_count(self) -> int:
         """How many Network Connections there are, those before CONNECT included; as `stats` says it, at no cost."""
-        return len(self._places)
+        return len(self._slots)
 
     @property
     def conflated_topics_max(self) -> int:
@@ -214,7 +214,7 @@ class Server:
         # Not of all members of audiences that wait: a hundred thousand may be away, for which nothing is conflated.
         sessions = (connection.session for connection in self._connections)
         queued = (session for session in sessions if session is not None and session.state is SessionState.QUEUED)
-        return max((len(session.sending.conflation) for session in queued), default=0)
+        return max((len(session.sender.conflation) for session in queued), default=0)
 
     def dispatch(self, updates: list[Update], *, origin: str | None = None) -> int:
         """Deliver a batch of updates to every session with a matching subscription.
@@ -230,7 +230,7 @@ class Server:
         session = self.registry.get(origin) if origin is not None else None
         handed = self._dispatcher.dispatch(updates, now_ns=self._clock.now_ns(), origin=session)
         if self.registry.overflowed:
-            self.lives.end_overflowed()
+            self.lifecycles.end_overflowed()
         return handed
 
     def correct(self, values: Sequence[Update]) -> None:
@@ -241,7 +241,7 @@ class Server:
         """
         self._dispatcher.correct(values, now_ns=self._clock.now_ns())
         if self.registry.overflowed:
-            self.lives.end_overflowed()
+            self.lifecycles.end_overflowed()
 
     def stats(self) -> ServerStats:
         """Return the server's figures at this moment."""
@@ -257,15 +257,15 @@ class Server:
         return self.registry.index.has(topic_filter)
 
     async def check_again(self) -> None:
-        """Let what the gate decides now hold for all sessions; see `SessionLives.check_again`."""
-        await self.lives.check_again()
+        """Let what the gate decides now hold for all sessions; see `SessionLifecycles.check_again`."""
+        await self.lifecycles.check_again()
 
     async def send_away(self, concerns: Callable[[bytes], bool]) -> int:
-        """Disconnect clients that have a subscription of a kind, and return how many; see `SessionLives.send_away`."""
-        return await self.lives.send_away(concerns)
+        """Disconnect clients with a subscription of a kind; return how many. See `SessionLifecycles.send_away`."""
+        return await self.lifecycles.send_away(concerns)
 
     def hold_publishers(self, held: bool) -> None:
-        """Let clients that publish wait; see `Serving.hold_publishers`."""
+        """Let clients that publish wait; see `PacketHandlers.hold_publishers`."""
         self._serving.hold_publishers(held)
 
     def run_due(self) -> None:
@@ -279,7 +279,7 @@ class Server:
         """How long a connection may take until its CONNECT is there, PROXY header and TLS handshake included."""
         return self.config.connect_timeout_s
 
-    def arrive(self, host: str, *, address: str, accepted_here: bool = True) -> Place | None:
+    def arrive(self, host: str, *, address: str, accepted_here: bool = True) -> ConnectionSlot | None:
         """Give a new connection a place; None when it is refused; see `fanout.server.accept.admission.Reception`.
 
         Args:
@@ -288,25 +288,25 @@ class Server:
             accepted_here: Whether it is to be counted as opened; not when another process has accepted it.
         """
         self.counters.connections_opened += accepted_here
-        if self.lives.stopping:
+        if self.lifecycles.stopping:
             self.turn_away("stopping", address=address)
             return None
-        place = self._places.take(host, now_s=self._clock.monotonic())
+        place = self._slots.take(host, now_s=self._clock.monotonic())
         if isinstance(place, Limit):
             self.turn_away(place.value, address=address)
             return None
         return place
 
-    def name_place(self, place: Place, host: str, *, address: str) -> bool:
+    def name_place(self, place: ConnectionSlot, host: str, *, address: str) -> bool:
         """Note from where a connection comes; return False when it is refused for that."""
-        reached = self._places.name(place, host)
+        reached = self._slots.name(place, host)
         if reached is not None:
             self.turn_away(reached.value, address=address)
         return reached is None
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: ConnectionSlot) -> None:
         """Free the place of a connection that is gone."""
-        self._places.give_back(place)
+        self._slots.give_back(place)
 
     def turn_away(
         self,
@@ -327,11 +327,11 @@ class Server:
         log = self.logger.debug if left else self.logger.warning
         log("connection_refused", reason=reason, address=address, **more)
 
-    def new_protocol(self, peer: Peer, place: Place, *, websocket: bool) -> asyncio.BufferedProtocol:
+    def new_protocol(self, peer: Peer, place: ConnectionSlot, *, websocket: bool) -> asyncio.BufferedProtocol:
         """Make what serves a connection."""
-        connection: ClientConnection | Doorway
-        if self._doorman is not None:
-            connection = self._doorman.meet(peer, place, websocket=websocket)
+        connection: ClientConnection | RoutingStream
+        if self._connection_router is not None:
+            connection = self._connection_router.meet(peer, place, websocket=websocket)
         else:
             connection = self.new_connection(peer, place)
         if not websocket:
@@ -344,7 +344,7 @@ class Server:
             origins=self.config.websocket_origins,
         )
 
-    def new_connection(self, peer: Peer, place: Place) -> ClientConnection:
+    def new_connection(self, peer: Peer, place: ConnectionSlot) -> ClientConnection:
         """Make a connection that speaks MQTT."""
         return ClientConnection(self.context, self, peer, place, decoder=self.new_decoder())
 
@@ -356,7 +356,7 @@ class Server:
         """Note that a connection is gone."""
         del self._connections[connection]
         self._serving.forget(connection)
-        self._places.give_back(connection.place)
+        self._slots.give_back(connection.place)
         if not self._connections:
             self._all_gone.set()
 
@@ -392,11 +392,11 @@ class Server:
         if isinstance(terms, ReasonCode):
             connection.refuse(terms)
             return
-        self._admission.connect(connection, packet, terms, then=partial(self.lives.let_in, connection, terms))
+        self._authorization.connect(connection, packet, terms, then=partial(self.lifecycles.let_in, connection, terms))
 
     def leave_session(self, session: Session) -> None:
-        """Carry out the end of a session's connection; see `SessionLives.leave`."""
-        self.lives.leave(session)
+        """Carry out the end of a session's connection; see `SessionLifecycles.leave`."""
+        self.lifecycles.leave(session)
 
     # Its own.
 

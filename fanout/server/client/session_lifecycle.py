@@ -19,7 +19,7 @@ from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.base.context import ServerContext
 from fanout.server.base.counters import DropReason, Limit
-from fanout.server.client.authorization_flow import Admission, Claim, claim_of
+from fanout.server.client.authorization_flow import AuthorizationFlow, Claim, claim_of
 from fanout.server.client.connack import Terms
 from fanout.server.client.connection import ClientConnection
 from fanout.server.messages.encoding import Message
@@ -28,7 +28,7 @@ from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
 from fanout.server.session.wills import Will
 
-__all__ = ["SessionLives"]
+__all__ = ["SessionLifecycles"]
 
 _CHECKED_MAX: Final = 256
 """Sessions and subscriptions that are checked again in one turn of the event loop."""
@@ -36,7 +36,7 @@ _FREED_MAX: Final = 5_000
 """Messages that are freed in one turn of the event loop: some milliseconds."""
 
 
-class SessionLives:
+class SessionLifecycles:
     """Begins and ends sessions, and knows their connections."""
 
     def __init__(
@@ -44,7 +44,7 @@ class SessionLives:
         context: ServerContext,
         *,
         registry: SessionRegistry,
-        admission: Admission,
+        admission: AuthorizationFlow,
         dispatcher: Dispatcher,
         gate: Gate | None,
     ) -> None:
@@ -63,7 +63,7 @@ class SessionLives:
         """Whether the server stops: then sessions do not end by it, and no Will Message is published."""
         self._config = context.config
         self._registry = registry
-        self._admission = admission
+        self._authorization = admission
         self._dispatcher = dispatcher
         self._gate = gate
         self._timer = context.timer
@@ -119,7 +119,7 @@ class SessionLives:
         session.disconnect()
         if self.stopping:
             return
-        self._free(session.sending.conflation.take_remains())
+        self._free(session.sender.conflation.take_remains())
         if session.expiry_s == 0:
             self._end_session(session)
             return
@@ -222,7 +222,7 @@ class SessionLives:
             remains.pop()
 
     def _end_overflowed(self, session: Session) -> None:
-        queue = session.sending.queue
+        queue = session.sender.queue
         self._counters.sessions_overflowed += 1
         self._logger.warning(
             "session_queue_overflowed",
@@ -275,7 +275,7 @@ class SessionLives:
 
     def _send_will(self, session: Session, will: Will) -> None:
         self._counters.wills += 1
-        (verdict,) = self._admission.publish(session, [will.row])
+        (verdict,) = self._authorization.publish(session, [will.row])
         if isinstance(verdict, int) and verdict.is_failure:
             self._counters.dropped[DropReason.REFUSED] += 1
 

@@ -21,7 +21,7 @@ from fanout.mqtt.delivery import Outbound, SendState
 from fanout.mqtt.packets import PacketType, encode_acks
 from fanout.server.messages.encoding import TWO_BYTES, Message, message_bytes
 
-__all__ = ["Follower", "SharedLog", "packet_ids"]
+__all__ = ["Follower", "SharedInflight", "packet_ids"]
 
 _CYCLE: Final = 0xFFFF
 _NO_LIMIT: Final = 1 << 62
@@ -43,7 +43,7 @@ def packet_ids(position: int, count: int) -> tuple[bytes, ...]:
     return _ENCODED[start : start + count]
 
 
-class SharedLog:
+class SharedInflight:
     """What one audience sent, as far as a follower may still have it in flight."""
 
     __slots__ = (
@@ -136,7 +136,7 @@ class Follower:
 
     def __init__(self, outbound: Outbound[Message]) -> None:
         self._outbound = outbound  # what it sent by itself, and how much may be in flight
-        self.log: SharedLog | None = None
+        self.log: SharedInflight | None = None
         """The log that it follows; None while it is served on its own."""
         self.limit = 0
         """How far the log may go before this follower has to leave it."""
@@ -155,7 +155,7 @@ class Follower:
         """The Packet Identifier that was sent last while it was served on its own; 0 for none."""
         return self._outbound.last_packet_id
 
-    def join(self, log: SharedLog, count: int) -> bool:
+    def join(self, log: SharedInflight, count: int) -> bool:
         """Follow `log`, if `count` more messages fit the window and their identifiers are not in use.
 
         Everything older must have been sent. What is in flight already stays in `Outbound` until acknowledged.

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from fanout.server.messages.encoding import Frame, Message, WireVariant
 from fanout.server.messages.queue import Batch
-from fanout.server.messages.shared_inflight import Follower, SharedLog
+from fanout.server.messages.shared_inflight import Follower, SharedInflight
 
 __all__ = [
     "Audience",
@@ -137,7 +137,7 @@ class Audience:
         """Members that are written to at once."""
         self.held: dict[Subscriber, None] = {}
         """Members whose messages are queued: away, slow, or with older messages before."""
-        self.log = SharedLog(bytes_max=in_flight_bytes_max)
+        self.log = SharedInflight(bytes_max=in_flight_bytes_max)
         """What was sent at QoS 1 or 2 to the direct members that are in step."""
         self.qos_max = 0
         """The highest QoS that a subscription has or had; 0 means that members need no delivery state."""

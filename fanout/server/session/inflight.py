@@ -2,7 +2,7 @@
 
 Owns the Packet Identifiers of one session, the Receive Maximum, the bound on bytes in flight and the Maximum Packet
 Size (MQTT 5, sections 3.1.2.11, 4.3, 4.4 and 4.9): which message may be sent now, and what an acknowledgement frees. It
-must not know what waits, nor in which order: that is `sending`'s business.
+must not know what waits, nor in which order: that is `sender`'s business.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fanout.server.messages.encoding import TWO_BYTES, Frame, Message, WireVaria
 from fanout.server.messages.queue import Batch
 from fanout.server.messages.shared_inflight import Follower
 
-__all__ = ["Flight", "Piece"]
+__all__ = ["Inflight", "Piece"]
 
 _qos = itemgetter(1)
 
@@ -46,7 +46,7 @@ class Piece:
         self.bytes_left -= size
 
 
-class Flight:
+class Inflight:
     """What one session has in flight."""
 
     __slots__ = ("_counters", "blocked", "follower", "outbound", "resend", "wire")
@@ -72,7 +72,7 @@ class Flight:
         """Messages of a former Network Connection, to be sent again before all others, by Packet Identifier."""
 
     def connect(self, *, wire: WireVariant, window: int) -> bytes:
-        """Begin with a new Network Connection; see `Sending.connect`."""
+        """Begin with a new Network Connection; see `SessionSender.connect`."""
         self.wire = wire
         self.blocked = False
         self.outbound.window = window

@@ -2,7 +2,7 @@
 
 Owns which retained topics changed while a session's socket was full, and the newest message of each, a removal
 included: so what waits is bounded by the number of topics, not of messages. It must not know sockets or queues;
-`Sending` says when something is conflated, and when it is sent.
+`SessionSender` says when something is conflated, and when it is sent.
 
 Messages wait in parts. `put` fills the open one. `seal` closes it, and only what is sealed is taken: that is sent
 behind what was queued until then, before anything that is queued later, and before retained messages of a later
@@ -26,7 +26,7 @@ from typing import Final
 from fanout.server.base.counters import Counters
 from fanout.server.messages.encoding import Message
 
-__all__ = ["DEFERRED_FROM", "UNMERGED_MAX", "Conflation"]
+__all__ = ["DEFERRED_FROM", "UNMERGED_MAX", "NewestValues"]
 
 DEFERRED_FROM: Final = 1024
 """From so many topics on, what is put is merged later."""
@@ -35,7 +35,7 @@ UNMERGED_MAX: Final = 32_768
 _UNMERGED_MIN: Final = 12_288
 
 
-class Conflation:
+class NewestValues:
     """What waits for one session as the newest values of topics, each QoS 0."""
 
     __slots__ = ("_counters", "_limit", "_open", "_remains", "_sealed", "_unmerged", "_unmerged_count", "sealed")

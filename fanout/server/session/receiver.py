@@ -18,7 +18,7 @@ from fanout.mqtt.packets import PacketType, encode_acks, encode_unknown
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.base.ports import Verdict
 
-__all__ = ["Receiving"]
+__all__ = ["SessionReceiver"]
 
 
 class _Open:
@@ -39,7 +39,7 @@ class _Open:
         return verdict.result() if verdict.done() else None
 
 
-class Receiving:
+class SessionReceiver:
     """The receiver's side of one session."""
 
     __slots__ = ("_inbound", "_open", "_open_qos_2", "version")

@@ -80,13 +80,13 @@ class SessionRegistry:
         direct = SessionState.DIRECT
         for session in self._sessions.values():
             subscriptions += len(session.subscriptions) + len(session.shared)
-            sending = session.sending
+            sender = session.sender
             if session.state is not direct:
-                queue = sending.queue
+                queue = sender.queue
                 queued += queue.messages
                 queued_bytes += queue.bytes
-                conflated += len(sending.conflation)
-            outbound, follower = sending.outbound, sending.follower
+                conflated += len(sender.conflation)
+            outbound, follower = sender.outbound, sender.follower
             if outbound.bytes:
                 in_flight += len(outbound)
                 in_flight_bytes += outbound.bytes
@@ -122,7 +122,7 @@ class SessionRegistry:
             groups = session.shared
             shared = [
                 (groups[message.share], message[0])
-                for message in session.sending.undelivered()
+                for message in session.sender.undelivered()
                 if isinstance(message, SharedMessage) and message.share in groups
             ]
         del self._sessions[session.client_id]
@@ -130,7 +130,7 @@ class SessionRegistry:
         self.index.leave(session)
         self._shared.leave(session)
         left = [(group, update) for group, update in shared if len(group)]
-        self._counters.dropped[DropReason.SESSION_ENDED] += session.sending.unsent - len(left)
+        self._counters.dropped[DropReason.SESSION_ENDED] += session.sender.unsent - len(left)
         return left
 
     def subscribe(

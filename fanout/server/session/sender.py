@@ -1,8 +1,8 @@
 """What a session sends to its client: what waits, what is in flight, and what can be written now.
 
 Owns the sender's side of one session (MQTT 5, section 4.6): the order of messages that were sent before, retained
-messages, queued ones, conflated ones and PINGRESP. What is in flight, and the client's limits, are `flight`'s business.
-It must not know sockets or clocks, nor to which audience the session belongs.
+messages, queued ones, conflated ones and PINGRESP. What is in flight, and the client's limits, are `inflight`'s
+business. It must not know sockets or clocks, nor to which audience the session belongs.
 
 What waited already at a SUBSCRIBE is sent before its retained messages, so nothing older follows a value; what
 comes later follows them.
@@ -20,11 +20,11 @@ from fanout.replica.update import Update
 from fanout.server.base.counters import Counters, DropReason
 from fanout.server.messages.encoding import Message, WireVariant
 from fanout.server.messages.queue import Batch, MessageQueue
-from fanout.server.session.inflight import Flight, Piece
-from fanout.server.session.newest_values import Conflation
+from fanout.server.session.inflight import Inflight, Piece
+from fanout.server.session.newest_values import NewestValues
 from fanout.server.session.retained_delivery import RetainedDelivery
 
-__all__ = ["CONFLATED_BYTES", "PINGRESP", "Sending"]
+__all__ = ["CONFLATED_BYTES", "PINGRESP", "SessionSender"]
 
 PINGRESP = b"\xd0\x00"
 CONFLATED_BYTES = 128
@@ -34,13 +34,13 @@ _SEARCH_MESSAGES: Final = 64
 """What a piece of a search that found nothing costs, in messages."""
 
 
-class Sending:
+class SessionSender:
     """The sender's side of one session."""
 
     __slots__ = (
         "_counters",
         "_deliveries",
-        "_flight",
+        "_inflight",
         "_live_from",
         "_pings",
         "_retained_from",
@@ -52,14 +52,14 @@ class Sending:
     )
 
     def __init__(self, *, wire: WireVariant, queue: MessageQueue, counters: Counters) -> None:
-        self._flight = flight = Flight(wire=wire, bytes_max=queue.bytes_max, counters=counters)
-        self.outbound = flight.outbound
+        self._inflight = inflight = Inflight(wire=wire, bytes_max=queue.bytes_max, counters=counters)
+        self.outbound = inflight.outbound
         """Messages at QoS 1 and 2 in flight that were sent to this session alone."""
-        self.follower = flight.follower
+        self.follower = inflight.follower
         """Its part in what its audience sends with shared Packet Identifiers."""
         self.queue = queue
         """What waits, message by message."""
-        self.conflation = Conflation(counters=counters)
+        self.conflation = NewestValues(counters=counters)
         """What waits as the newest values of topics."""
         self._counters = counters
         self._deliveries: dict[bytes, RetainedDelivery] = {}  # by Topic Filter, in order
@@ -75,7 +75,7 @@ class Sending:
     @property
     def pending(self) -> bool:
         """Whether anything waits to be written, be it that the client must acknowledge something first."""
-        return bool(self._flight.resend or self._deliveries or self.queue or self._pings or self.conflation)
+        return bool(self._inflight.resend or self._deliveries or self.queue or self._pings or self.conflation)
 
     def connect(self, *, wire: WireVariant, window: int) -> bytes:
         """Begin with a new Network Connection.
@@ -88,7 +88,7 @@ class Sending:
             The PUBRELs to send at once; `take` gives the rest of what was not acknowledged [MQTT-4.4.0-1].
         """
         self._seal()  # so what was queued before goes before retained values, which may have changed meanwhile
-        return self._flight.connect(wire=wire, window=window)
+        return self._inflight.connect(wire=wire, window=window)
 
     def disconnect(self) -> None:
         """Note that the Network Connection is gone; what is in flight stays, and what is queued at QoS 1 and 2.
@@ -96,7 +96,7 @@ class Sending:
         Not what waits at QoS 0, conflated or not: newer values come while the client is away, and it would get the
         older ones in place of them.
         """
-        self._flight.disconnect()
+        self._inflight.disconnect()
         self._counters.dropped[DropReason.DISCONNECTED] += self.conflation.clear()
         self._forget(self.queue.drop_qos_0(), DropReason.DISCONNECTED)
         self._live_from = self.queue.appended_total
@@ -112,12 +112,12 @@ class Sending:
     @property
     def in_flight(self) -> int:
         """How many messages at QoS 1 and 2 are sent and not completed."""
-        return self._flight.messages
+        return self._inflight.messages
 
     @property
     def blocked(self) -> bool:
         """Whether the last `take` or `send` stopped because the client must acknowledge first."""
-        return self._flight.blocked
+        return self._inflight.blocked
 
     def undelivered(self) -> Iterator[Message]:
         """Return what the client has not got, as far as is known: unacknowledged at QoS 1, then what waits.
@@ -139,7 +139,7 @@ class Sending:
         if former is not None:
             delivery.pings += former.pings
         self._deliveries[delivery.topic_filter] = delivery
-        self._flight.blocked = False  # that is found out anew
+        self._inflight.blocked = False  # that is found out anew
         self._seal()
 
     def cancel_retained(self, topic_filter: bytes) -> None:
@@ -192,7 +192,7 @@ class Sending:
         newest, conflatable, rest = batch.conflated()
         if rest is not None:
             if older := self.conflation.take_out(rest.messages):
-                self._append(Batch(older, wire=self._flight.wire, expiring=any(message[0][6] for message in older)))
+                self._append(Batch(older, wire=self._inflight.wire, expiring=any(message[0][6] for message in older)))
             self._append(rest)
         if newest:
             self.conflation.put(newest, count=conflatable)
@@ -205,9 +205,9 @@ class Sending:
         self.follower.leave()
         count = len(batch.messages)
         piece = Piece(now_ns=now_ns, messages_left=count, bytes_left=0)
-        count = self._flight.encode(batch, 0, count, piece, frames=batch.frames)
+        count = self._inflight.encode(batch, 0, count, piece, frames=batch.frames)
         if count < len(batch.messages):
-            self._flight.blocked = True
+            self._inflight.blocked = True
             self._append(batch, count)
         return b"".join(piece.parts)
 
@@ -225,15 +225,15 @@ class Sending:
         """
         self.follower.leave()
         piece = Piece(now_ns=now_ns, messages_left=messages_max, bytes_left=bytes_max)
-        self._flight.blocked = False
-        self._flight.take_resend(piece)
-        if not self._flight.resend:
+        self._inflight.blocked = False
+        self._inflight.take_resend(piece)
+        if not self._inflight.resend:
             self._take_sealed(piece)
             if self._deliveries and not self.conflation.sealed:
                 self._take_queued(piece, until=self._retained_from)
                 if self._position >= self._retained_from:
                     self._take_retained(piece)
-        if not self._deliveries and not self.conflation.sealed and not self._flight.blocked:
+        if not self._deliveries and not self.conflation.sealed and not self._inflight.blocked:
             self._take_queued(piece)
             if not self.queue and self.conflation:
                 self._seal()
@@ -251,7 +251,7 @@ class Sending:
 
     def acknowledge(self, run: AckRun) -> bytes:
         """Take a run of PUBACK, PUBREC or PUBCOMP and return the answers."""
-        return self._flight.acknowledge(run)
+        return self._inflight.acknowledge(run)
 
     @property
     def _position(self) -> int:
@@ -302,14 +302,14 @@ class Sending:
             if not values:
                 piece.spend(_SEARCH_MESSAGES, 0)
                 continue
-            batch = delivery.batch(values, wire=self._flight.wire)
+            batch = delivery.batch(values, wire=self._inflight.wire)
             if batch is None:
                 left = self._send_retained(delivery, values, piece)
             else:
                 left = self._send_retained_batch(delivery, batch, piece)
             if left:
                 delivery.put_back(left)
-            if self._flight.blocked:
+            if self._inflight.blocked:
                 return
 
     def _send_retained(self, delivery: RetainedDelivery, values: list[Update], piece: Piece) -> list[Update]:
@@ -321,8 +321,8 @@ class Sending:
             if self._waits(value) or 0 < value[6] <= piece.now_ns:  # [MQTT-3.3.2-5]
                 continue
             message = delivery.message(value)
-            if not self._flight.encode_one(message, piece):
-                self._flight.blocked = True
+            if not self._inflight.encode_one(message, piece):
+                self._inflight.blocked = True
                 return values[index:]
             delivery.note((value,))
             self.conflation.supersede(message)
@@ -330,7 +330,7 @@ class Sending:
 
     def _send_retained_batch(self, delivery: RetainedDelivery, batch: Batch, piece: Piece) -> list[Update]:
         """Send retained values that are encoded once for all; return those that were not sent."""
-        frames = batch.shared_frames(self._flight.wire, now_ns=piece.now_ns)
+        frames = batch.shared_frames(self._inflight.wire, now_ns=piece.now_ns)
         assert frames is not None, "a shared piece fits its receivers"
         messages, data = batch.messages, batch.data
         piece.spend(len(messages), batch.bytes_between(0, len(messages)))
@@ -345,8 +345,8 @@ class Sending:
             self._counters.deliveries += len(messages)
             done = len(messages)
         else:
-            done = self._flight.encode(batch, 0, len(messages), piece, frames=frames)
-            self._flight.blocked = done < len(messages)
+            done = self._inflight.encode(batch, 0, len(messages), piece, frames=frames)
+            self._inflight.blocked = done < len(messages)
         delivery.note([message[0] for message in messages[:done]])
         if self.conflation:
             for message in messages[:done]:
@@ -367,13 +367,13 @@ class Sending:
         while conflation.sealed and piece.has_room():
             if self._position < conflation.turn:
                 self._take_queued(piece, until=conflation.turn)
-                if self._flight.blocked:
+                if self._inflight.blocked:
                     return
                 continue
             messages = conflation.take(
                 newest=not self.queue, messages_max=piece.messages_left, bytes_max=piece.bytes_left
             )
-            self._flight.encode_newest(messages, piece)
+            self._inflight.encode_newest(messages, piece)
             piece.spend(len(messages), sum([len(message[0][1]) + len(message[0][4]) for message in messages]))
 
     def _take_queued(self, piece: Piece, *, until: int | None = None) -> None:
@@ -383,7 +383,7 @@ class Sending:
                 return
             batch, start = queue.head()
             count = len(batch.messages) - start
-            frames = batch.shared_frames(self._flight.wire, now_ns=piece.now_ns)
+            frames = batch.shared_frames(self._inflight.wire, now_ns=piece.now_ns)
             if start == 0 and frames is not None and batch.data is not None:
                 piece.parts.append(batch.data)
                 piece.spend(count, len(batch.data))
@@ -391,11 +391,11 @@ class Sending:
                 queue.advance(count)
                 continue
             stop = start + min(count, piece.messages_left)
-            done = self._flight.encode(batch, start, stop, piece, frames=frames)
+            done = self._inflight.encode(batch, start, stop, piece, frames=frames)
             piece.spend(done, batch.bytes_between(start, start + done))
             queue.advance(done)
             if done < stop - start:
-                self._flight.blocked = True
+                self._inflight.blocked = True
                 return
 
     def _expect_pings(self, count: int) -> None:
@@ -405,7 +405,7 @@ class Sending:
 
     def _answers_early(self) -> bool:
         """Return whether PINGREQ is answered before its turn: see `ping`."""
-        return self._flight.blocked and not self._flight.wire.stamped
+        return self._inflight.blocked and not self._inflight.wire.stamped
 
     def _last_delivery(self) -> RetainedDelivery:
         return self._deliveries[next(reversed(self._deliveries))]

@@ -1,7 +1,7 @@
 """One client's session: its subscriptions, both directions of its messages, and how messages reach it.
 
 Owns the state that says whether the session's audience writes to it directly (MQTT 5, section 4.1). What is sent
-is `sending`'s business, what is received `receiving`'s, what its subscriptions match `audiences`'. It must not
+is `sender`'s business, what is received `receiver`'s, what its subscriptions match `audiences`'. It must not
 know sockets or clocks: the shell gives it the function that writes, and the time.
 """
 
@@ -15,9 +15,9 @@ from fanout.server.base.deadlines import Deadline
 from fanout.server.messages.encoding import WireVariant
 from fanout.server.messages.queue import Batch, MessageQueue
 from fanout.server.routing.subscribers import SessionState, Subscriber, Write
-from fanout.server.session.receiver import Receiving
+from fanout.server.session.receiver import SessionReceiver
 from fanout.server.session.retained_delivery import RetainedDelivery
-from fanout.server.session.sender import Sending
+from fanout.server.session.sender import SessionSender
 from fanout.server.session.wills import Will
 
 __all__ = ["Session"]
@@ -33,8 +33,8 @@ class Session(Subscriber):
         "access",
         "expiry",
         "expiry_s",
-        "receiving",
-        "sending",
+        "receiver",
+        "sender",
         "will",
         "will_deadline",
     )
@@ -57,13 +57,13 @@ class Session(Subscriber):
             overflowed: Where it enters itself when it must end, because more waits than may.
             counters: What is counted.
         """
-        sending = Sending(wire=wire, queue=queue, counters=counters)
-        super().__init__(client_id, wire=wire, follower=sending.follower)
+        sender = SessionSender(wire=wire, queue=queue, counters=counters)
+        super().__init__(client_id, wire=wire, follower=sender.follower)
         self.access: Access | None = None
         """Who its client is, and what it may read and write; None where everybody may do everything."""
-        self.sending = sending
+        self.sender = sender
         """The sender's side."""
-        self.receiving = Receiving(version=wire.version)
+        self.receiver = SessionReceiver(version=wire.version)
         """The receiver's side."""
         self.expiry_s = 0
         """Session Expiry Interval in seconds."""
@@ -86,7 +86,7 @@ class Session(Subscriber):
     @property
     def settled(self) -> bool:
         """Whether nothing waits for its client, nor for the answer of either side."""
-        return not (self.sending.pending or self.sending.in_flight or self.receiving.unanswered)
+        return not (self.sender.pending or self.sender.in_flight or self.receiver.unanswered)
 
     def connect(self, write: Write, *, window: int) -> bytes:
         """Attach a Network Connection; the wire variant is set by `AudienceIndex.join`, before.
@@ -100,8 +100,8 @@ class Session(Subscriber):
         """
         self._connection_write = write
         self._paused = False
-        self.receiving.new_connection(self.wire.version)
-        first = self.sending.connect(wire=self.wire, window=window)
+        self.receiver.new_connection(self.wire.version)
+        first = self.sender.connect(wire=self.wire, window=window)
         self._settle()
         return first
 
@@ -109,7 +109,7 @@ class Session(Subscriber):
         """Detach the Network Connection."""
         self._connection_write = None
         self._paused = False
-        self.sending.disconnect()
+        self.sender.disconnect()
         self._settle()
 
     def pause(self) -> None:
@@ -124,12 +124,12 @@ class Session(Subscriber):
 
     def add_retained(self, delivery: RetainedDelivery) -> None:
         """Give it retained messages; live ones wait until they are through."""
-        self.sending.add_retained(delivery)
+        self.sender.add_retained(delivery)
         self._settle()
 
     def cancel_retained(self, topic_filter: bytes) -> None:
         """Stop giving it the retained messages of a subscription that it ended."""
-        self.sending.cancel_retained(topic_filter)
+        self.sender.cancel_retained(topic_filter)
         self._settle()
 
     def enqueue(self, batch: Batch) -> int:
@@ -139,33 +139,33 @@ class Session(Subscriber):
             How many messages were taken.
         """
         if self._connection_write is None:
-            queued = self.sending.enqueue(batch.durable())
+            queued = self.sender.enqueue(batch.durable())
         else:
-            queued = self.sending.enqueue(batch, conflate=self._paused)
+            queued = self.sender.enqueue(batch, conflate=self._paused)
         self._settle()
-        if self.sending.queue.overflowed:
+        if self.sender.queue.overflowed:
             self._overflowed[self] = None
         return queued
 
     def send(self, batch: Batch, *, now_ns: int) -> bytes:
         """Return the bytes of a batch for a session that is DIRECT; what is over its window is queued."""
-        data = self.sending.send(batch, now_ns=now_ns)
+        data = self.sender.send(batch, now_ns=now_ns)
         self._settle()
-        if self.sending.queue.overflowed:
+        if self.sender.queue.overflowed:
             self._overflowed[self] = None
         return data
 
     def take(self, *, now_ns: int, messages_max: int, bytes_max: int) -> bytes:
-        """Take the next bytes to write; see `Sending.take`."""
-        data = self.sending.take(now_ns=now_ns, messages_max=messages_max, bytes_max=bytes_max)
+        """Take the next bytes to write; see `SessionSender.take`."""
+        data = self.sender.take(now_ns=now_ns, messages_max=messages_max, bytes_max=bytes_max)
         self._settle()
         return data
 
     def acknowledge(self, run: AckRun) -> bytes:
         """Take a run of PUBACK, PUBREC, PUBREL or PUBCOMP and return the answers."""
         if run.type is PacketType.PUBREL:
-            return self.receiving.release(run.packet_ids)
-        return self.sending.acknowledge(run)
+            return self.receiver.release(run.packet_ids)
+        return self.sender.acknowledge(run)
 
     def acknowledge_read(self, data: bytes) -> tuple[int, bytes]:
         """Take the acknowledgements with which a read begins, if they are the expected ones; see `Follower`."""
@@ -175,7 +175,7 @@ class Session(Subscriber):
         """Bring `state` up to date, hence the session's place in its audience and groups."""
         if self._connection_write is None:
             state = SessionState.ABSENT
-        elif self._paused or self.sending.pending:
+        elif self._paused or self.sender.pending:
             state = SessionState.QUEUED
         else:
             state = SessionState.DIRECT

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from fanout.link.durability.commit_gate import Keeping
+from fanout.link.durability.commit_gate import CommitGate
 from fanout.link.durability.session_codec import find_resumption
 from fanout.link.model.events import Applied, HeartbeatReturned, SessionSeen
 from fanout.link.model.evidence import Order
@@ -53,12 +53,12 @@ class Disk:
         self.waiting.pop(0)()
 
 
-def pieces() -> tuple[Disk, Keeping, list[bytes]]:
+def pieces() -> tuple[Disk, CommitGate, list[bytes]]:
     """Return a disk, what keeps a link's values there, and what was written to its primary."""
     disk, written = Disk(), list[bytes]()
-    keeping = Keeping(disk, make_config(), node_id="edge-1")
-    keeping.connected(written.append)
-    return disk, keeping, written
+    commit_gate = CommitGate(disk, make_config(), node_id="edge-1")
+    commit_gate.connected(written.append)
+    return disk, commit_gate, written
 
 
 def applied() -> Applied:
@@ -69,64 +69,64 @@ def applied() -> Applied:
 
 def test_nothing_is_held_without_reason() -> None:
     """With everything on disk, what is written is written."""
-    disk, keeping, written = pieces()
-    keeping.write(b"CONNECT")
-    keeping.keep((), None, now_ns=1)
-    keeping.write(b"PINGREQ")
+    disk, commit_gate, written = pieces()
+    commit_gate.write(b"CONNECT")
+    commit_gate.keep((), None, now_ns=1)
+    commit_gate.write(b"PINGREQ")
     assert written == [b"CONNECT", b"PINGREQ"]
     assert disk.puts == []
 
 
 def test_acknowledgements_wait_for_what_they_acknowledge() -> None:
     """They leave in order, each with the transaction of its own batch."""
-    disk, keeping, written = pieces()
+    disk, commit_gate, written = pieces()
     first, second = applied(), applied()
-    keeping.keep([first], None, now_ns=1)
-    keeping.acknowledge(b"1")
-    keeping.keep([second], None, now_ns=2)
-    keeping.acknowledge(b"2")
-    keeping.write(b"PINGREQ")
+    commit_gate.keep([first], None, now_ns=1)
+    commit_gate.acknowledge(b"1")
+    commit_gate.keep([second], None, now_ns=2)
+    commit_gate.acknowledge(b"2")
+    commit_gate.write(b"PINGREQ")
     assert written == [b"PINGREQ"], "what acknowledges nothing does not wait for values"
     assert [list(changes) for changes, _ in disk.puts] == [[first.changes], [second.changes]]
     disk.commit()
     assert written == [b"PINGREQ", b"1"]
     disk.commit()
-    keeping.acknowledge(b"3")
+    commit_gate.acknowledge(b"3")
     assert written == [b"PINGREQ", b"1", b"2", b"3"]
 
 
 def test_everything_waits_for_what_the_session_has_become() -> None:
     """PUBCOMP, or a PUBLISH at QoS 2, must not leave before its Packet Identifier is on disk."""
-    disk, keeping, written = pieces()
-    keeping.keep([applied()], None, now_ns=1)
-    keeping.acknowledge(b"PUBREC")
-    keeping.keep((), SESSION, now_ns=2)
-    keeping.write(b"PUBCOMP")
-    keeping.keep([applied(), HeartbeatReturned(5)], SESSION, now_ns=3)
-    keeping.acknowledge(b"PUBACK")
-    keeping.write(b"PUBLISH")
+    disk, commit_gate, written = pieces()
+    commit_gate.keep([applied()], None, now_ns=1)
+    commit_gate.acknowledge(b"PUBREC")
+    commit_gate.keep((), SESSION, now_ns=2)
+    commit_gate.write(b"PUBCOMP")
+    commit_gate.keep([applied(), HeartbeatReturned(5)], SESSION, now_ns=3)
+    commit_gate.acknowledge(b"PUBACK")
+    commit_gate.write(b"PUBLISH")
     disk.commit()
     assert written == [b"PUBREC"]
     disk.commit()
     assert written == [b"PUBREC", b"PUBCOMP"]
-    keeping.write(b"PINGREQ")
+    commit_gate.write(b"PINGREQ")
     disk.commit()
     assert written == [b"PUBREC", b"PUBCOMP", b"PINGREQ", b"PUBACKPUBLISH"]
 
 
 def test_a_qos_2_message_binds_its_own_answers() -> None:
     """PUBREC waits for the message, PUBCOMP for its release; a heartbeat for neither before there is a release."""
-    disk, keeping, written = pieces()
-    keeping.keep((), SESSION, now_ns=1)
+    disk, commit_gate, written = pieces()
+    commit_gate.keep((), SESSION, now_ns=1)
     disk.commit()
     received = replace(SESSION, unreleased=frozenset({5}))
-    keeping.keep([applied()], received, now_ns=2)
-    keeping.acknowledge(b"PUBREC")
-    keeping.write(b"PINGREQ")
+    commit_gate.keep([applied()], received, now_ns=2)
+    commit_gate.acknowledge(b"PUBREC")
+    commit_gate.write(b"PINGREQ")
     assert written == [b"PINGREQ"]
     disk.commit()
-    keeping.keep((), SESSION, now_ns=3)
-    keeping.write(b"PUBCOMP")
+    commit_gate.keep((), SESSION, now_ns=3)
+    commit_gate.write(b"PUBCOMP")
     assert written == [b"PINGREQ", b"PUBREC"]
     disk.commit()
     assert written == [b"PINGREQ", b"PUBREC", b"PUBCOMP"]
@@ -134,13 +134,13 @@ def test_a_qos_2_message_binds_its_own_answers() -> None:
 
 def test_a_session_is_kept_when_it_changes() -> None:
     """What it has become is committed with the batch; heartbeats say that it is there still."""
-    disk, keeping, _ = pieces()
-    keeping.keep([applied()], SESSION, now_ns=1)
-    keeping.keep([applied()], SESSION, now_ns=2)
-    keeping.keep([HeartbeatReturned(5)], SESSION, now_ns=3)
-    keeping.keep([SessionSeen()], SESSION, now_ns=5)
-    keeping.keep((), None, now_ns=6)
-    keeping.keep([SessionSeen(), HeartbeatReturned(5)], None, now_ns=7)
+    disk, commit_gate, _ = pieces()
+    commit_gate.keep([applied()], SESSION, now_ns=1)
+    commit_gate.keep([applied()], SESSION, now_ns=2)
+    commit_gate.keep([HeartbeatReturned(5)], SESSION, now_ns=3)
+    commit_gate.keep([SessionSeen()], SESSION, now_ns=5)
+    commit_gate.keep((), None, now_ns=6)
+    commit_gate.keep([SessionSeen(), HeartbeatReturned(5)], None, now_ns=7)
     sessions = [session for _, session in disk.puts]
     assert sessions[0] is not None
     assert b'"seen_ns": 1' in sessions[0]
@@ -178,25 +178,25 @@ async def test_a_session_that_was_quiet_is_seen_when_its_node_stops() -> None:
 
 def test_what_waits_goes_with_its_connection() -> None:
     """The next connection gets nothing of the former; what was handed over is committed all the same."""
-    disk, keeping, written = pieces()
-    keeping.keep([applied()], SESSION, now_ns=1)
-    keeping.acknowledge(b"old")
-    keeping.disconnected()
+    disk, commit_gate, written = pieces()
+    commit_gate.keep([applied()], SESSION, now_ns=1)
+    commit_gate.acknowledge(b"old")
+    commit_gate.disconnected()
     again: list[bytes] = []
-    keeping.connected(again.append)
-    keeping.write(b"CONNECT")
+    commit_gate.connected(again.append)
+    commit_gate.write(b"CONNECT")
     disk.commit()
     assert written == []
     assert again == [b"CONNECT"]
-    keeping.disconnected()
-    keeping.write(b"nobody")
+    commit_gate.disconnected()
+    commit_gate.write(b"nobody")
     assert again == [b"CONNECT"]
 
 
 def test_a_tear_down_is_handed_over_in_pieces() -> None:
     """Nobody waits for it."""
-    disk, keeping, written = pieces()
-    keeping.remove(applied().changes)
+    disk, commit_gate, written = pieces()
+    commit_gate.remove(applied().changes)
     assert len(disk.puts) == 1
-    keeping.write(b"now")
+    commit_gate.write(b"now")
     assert written == [b"now"]

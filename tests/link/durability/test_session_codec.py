@@ -274,7 +274,7 @@ def test_a_qos_2_message_to_the_primary_is_released_and_not_sent_again() -> None
     pair = live(config)
     kept_session = pair.session.kept()
     assert kept_session is not None
-    pair.session._outgoing.restore({40})
+    pair.session._sender.restore({40})
     again = next_process(pair)
     again.connect()
     assert (PacketType.PUBREL, 40) in again.primary.acks

@@ -128,7 +128,7 @@ def test_each_selector_has_its_own_rules() -> None:
 
 def test_link_that_takes_everything_has_no_filter() -> None:
     """Nothing is looked at then."""
-    assert Pair(make_config(Selector("plant/#"))).session.reception.content is None
+    assert Pair(make_config(Selector("plant/#"))).session.pipeline.content is None
 
 
 def test_link_is_complete_with_what_fits() -> None:
@@ -140,8 +140,8 @@ def test_link_is_complete_with_what_fits() -> None:
     pair.primary.publish(b"plant/1", b"large", qos=1)
     pair.pump()
     assert b"plant/1" not in pair.values()
-    assert pair.session.reception.content is not None
-    assert pair.session.reception.content.unfit == [{"payload_too_large": 11}]
+    assert pair.session.pipeline.content is not None
+    assert pair.session.pipeline.content.unfit == [{"payload_too_large": 11}]
     pair.lose()
     pair.connect()
     assert pair.is_in(LinkState.LIVE), "what is left out is no loss"

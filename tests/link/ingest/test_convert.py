@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.chain.stamp import encode_stamp, split_trailer
-from fanout.link.ingest.convert import Batch, Intake
+from fanout.link.ingest.convert import Batch, Converter
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.properties import split_publish_properties
@@ -21,10 +21,10 @@ PREFIXED = (Selector("plant/#", exclude=("plant/debug/#",), prefix="site/"),)
 SEVERAL = (Selector("plant/+/a"), Selector("plant/#", exclude=("plant/+/a", "plant/debug/#"), prefix="site/", qos=2))
 
 
-def intake(selectors: tuple[Selector, ...] = PLAIN) -> tuple[Intake, Replica]:
+def converter(selectors: tuple[Selector, ...] = PLAIN) -> tuple[Converter, Replica]:
     """Return an intake and its replica."""
     replica = Replica(selectors=selectors)
-    return Intake(selectors, replica=replica, control_prefix=b"fanout/control/", inbound=Inbound()), replica
+    return Converter(selectors, replica=replica, control_prefix=b"fanout/control/", inbound=Inbound()), replica
 
 
 def row(
@@ -42,7 +42,7 @@ def row(
 
 def test_a_row_becomes_an_update() -> None:
     """Every field comes from its place."""
-    one, _ = intake()
+    one, _ = converter()
     batch = one.convert([row(b"plant/1", b"x", properties=b"\x01\x01", expiry_s=3)], now_ns=NOW)
     assert batch.updates == [
         (b"plant/1", b"x", 1, True, b"\x01\x01", NOW, NOW + 3_000_000_000, content_digest(b"plant/1", b"x"), None)
@@ -52,7 +52,7 @@ def test_a_row_becomes_an_update() -> None:
 @pytest.mark.parametrize("selectors", [PLAIN, SEVERAL])
 def test_any_number_of_topics_without_a_value(selectors: tuple[Selector, ...]) -> None:
     """Topics that come again without a value are sorted as the first time, however many there are."""
-    taken, _ = intake(selectors)
+    taken, _ = converter(selectors)
     topics = [b"plant/%d/a" % number for number in range(70_000)] + [b"plant/" + b"x" * 1000]
     rows = [row(topic, flags=0) for topic in topics]
     outside = [row(b"plant/debug/%d" % number, flags=0) for number in range(10)]
@@ -70,7 +70,7 @@ def test_qos_and_retain_come_from_the_flags(
     selectors: tuple[Selector, ...], flags: int, qos: int, retain: bool
 ) -> None:
     """With the subscription at its own QoS the PUBLISH decides; with the fixed QoS of a snapshot it does not."""
-    one, _ = intake(selectors)
+    one, _ = converter(selectors)
     one.fixed_qos = [None]
     (update,) = one.convert([row(b"plant/1", flags=flags, packet_id=9)], now_ns=NOW).updates
     assert (update[2], update[3]) == (qos, retain)
@@ -82,7 +82,7 @@ def test_qos_and_retain_come_from_the_flags(
 def test_topics_outside_are_put_aside() -> None:
     """Outside the filter, excluded, below the control topic: none becomes an update; acknowledgements do not care."""
     for selectors in (PLAIN, PREFIXED, SEVERAL):
-        one, _ = intake(selectors)
+        one, _ = converter(selectors)
         rows = [
             row(b"office/1", flags=2, packet_id=1),
             row(b"plant/debug/x"),
@@ -97,7 +97,7 @@ def test_topics_outside_are_put_aside() -> None:
 
 def test_a_mirror_of_everything_leaves_control_topics_out() -> None:
     """The control topic is inside `#`, and yet not replicated."""
-    one, _ = intake((Selector("#"),))
+    one, _ = converter((Selector("#"),))
     batch = one.convert([row(b"a"), row(b"fanout/control/x/y")], now_ns=NOW)
     assert [update[0] for update in batch.updates] == [b"a"]
     assert len(batch.others) == 1
@@ -106,7 +106,7 @@ def test_a_mirror_of_everything_leaves_control_topics_out() -> None:
 @pytest.mark.parametrize("selectors", [PLAIN, PREFIXED, SEVERAL])
 def test_known_topics_share_their_name(selectors: tuple[Selector, ...]) -> None:
     """An update of a known topic carries the name object that the replica holds."""
-    one, replica = intake(selectors)
+    one, replica = converter(selectors)
     replica.apply(one.convert([row(b"plant/1/b")], now_ns=NOW).updates, phase=Phase.SNAPSHOT)
     (held,) = replica.values
     (update,) = one.convert([row(bytes(bytearray(b"plant/1/b")))], now_ns=NOW).updates
@@ -115,7 +115,7 @@ def test_known_topics_share_their_name(selectors: tuple[Selector, ...]) -> None:
 
 def test_prefixes_are_put_in_front_and_are_not_digested() -> None:
     """The local name has the prefix; the digest is that of the topic at the primary."""
-    one, _ = intake(PREFIXED)
+    one, _ = converter(PREFIXED)
     (update,) = one.convert([row(b"plant/1", b"x")], now_ns=NOW).updates
     assert update[0] == b"site/plant/1"
     assert update[7] == content_digest(b"plant/1", b"x")
@@ -124,7 +124,7 @@ def test_prefixes_are_put_in_front_and_are_not_digested() -> None:
 
 def test_each_selector_has_its_own_prefix_and_qos() -> None:
     """The topic decides the selector, new or known."""
-    one, replica = intake(SEVERAL)
+    one, replica = converter(SEVERAL)
     rows = [row(b"plant/1/a"), row(b"plant/1/b"), row(b"plant/2/a"), row(b"plant/2/b")]
     for _ in range(2):
         updates = one.convert(rows, now_ns=NOW).updates
@@ -135,7 +135,7 @@ def test_each_selector_has_its_own_prefix_and_qos() -> None:
 
 def test_a_topic_that_looks_like_a_local_name_is_not_taken_for_it() -> None:
     """The name of one topic at the primary may be the local name of another: it is outside all the same."""
-    one, replica = intake((Selector("plant/+/a"), Selector("office/#", prefix="site/")))
+    one, replica = converter((Selector("plant/+/a"), Selector("office/#", prefix="site/")))
     replica.apply(one.convert([row(b"office/1")], now_ns=NOW).updates, phase=Phase.SNAPSHOT)
     batch = one.convert([row(b"site/office/1", b"x")], now_ns=NOW)
     assert batch.updates == []
@@ -144,7 +144,7 @@ def test_a_topic_that_looks_like_a_local_name_is_not_taken_for_it() -> None:
 
 def test_what_is_held_is_found_by_the_topic_at_the_primary() -> None:
     """Under its local name; nothing is held of a topic outside."""
-    one, replica = intake(SEVERAL)
+    one, replica = converter(SEVERAL)
     updates = one.convert([row(b"plant/1/a"), row(b"plant/1/b")], now_ns=NOW).updates
     replica.apply(updates, phase=Phase.SNAPSHOT)
     topics = (b"plant/1/a", b"plant/1/b", b"plant/2/b", b"plant/debug/1")
@@ -153,14 +153,14 @@ def test_what_is_held_is_found_by_the_topic_at_the_primary() -> None:
 
 def test_known_topics_are_the_replicas_without_prefix() -> None:
     """The decoder need not validate what the replica holds under the same name."""
-    one, replica = intake()
+    one, replica = converter()
     assert one.known_topics is replica.values
 
 
 def test_acknowledgements_are_in_order_and_qos_2_is_applied_once() -> None:
     """Every QoS 1 and 2 row is acknowledged, in order; a repeated QoS 2 row is not applied again."""
     for selectors in (PLAIN, PREFIXED):
-        one, _ = intake(selectors)
+        one, _ = converter(selectors)
         rows = [
             row(b"plant/1", flags=3, packet_id=7),
             row(b"plant/2", flags=5, packet_id=8),
@@ -178,7 +178,7 @@ def test_acknowledgements_are_in_order_and_qos_2_is_applied_once() -> None:
 def test_every_row_may_be_taken_for_retained() -> None:
     """MQTT 3.1.1 without the flag: the configuration says that updates are retained."""
     for selectors in (PLAIN, PREFIXED):
-        one, _ = intake(selectors)
+        one, _ = converter(selectors)
         one.retain_all = True
         (update,) = one.convert([row(b"plant/1", flags=0)], now_ns=NOW).updates
         assert update[3] is True
@@ -186,7 +186,7 @@ def test_every_row_may_be_taken_for_retained() -> None:
 
 def test_stamps_are_split_off() -> None:
     """With stamps promised, the last User Property is one; a row without a stamp has none."""
-    one, _ = intake()
+    one, _ = converter()
     one.split_stamp = split_trailer
     stamp = Stamp("root", 1, 2, 3)
     rows = [row(b"plant/1", properties=b"\x01\x01" + encode_stamp(stamp)), row(b"plant/1", properties=b"\x01\x01")]
@@ -212,7 +212,7 @@ ROWS = st.lists(
 @given(st.sampled_from([PLAIN, PREFIXED, SEVERAL]), st.lists(ROWS, max_size=4))
 def test_rows_are_split_as_the_selectors_say(selectors: tuple[Selector, ...], runs: list[list[PublishRow]]) -> None:
     """Whatever is known already, a row belongs to the selector that matches it, or to none."""
-    one, replica = intake(selectors)
+    one, replica = converter(selectors)
     for rows in runs:
         batch: Batch = one.convert(rows, now_ns=NOW)
         inside = [

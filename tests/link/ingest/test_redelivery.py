@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fanout.link.ingest.convert import Batch
-from fanout.link.ingest.redelivery import Recollection
+from fanout.link.ingest.redelivery import RedeliveryFilter
 from fanout.mqtt.decoder import PublishRow
 from fanout.replica.update import content_digest
 
@@ -17,7 +17,7 @@ def row(packet_id: int, payload: bytes = b"1", *, flags: int = QOS_1, topic: byt
     return (topic, payload, flags, packet_id, b"", None, 0)
 
 
-def note(one: Recollection, *rows: PublishRow, now_ns: int = 1) -> None:
+def note(one: RedeliveryFilter, *rows: PublishRow, now_ns: int = 1) -> None:
     """Take rows, of which those below `plant/` are inside the selectors."""
     batch = Batch()
     for topic, payload, flags, packet_id, *_ in rows:
@@ -29,20 +29,20 @@ def note(one: Recollection, *rows: PublishRow, now_ns: int = 1) -> None:
     one.note(list(rows), batch, now_ns=now_ns)
 
 
-def resume(one: Recollection, *, counts_up: bool = False) -> Recollection:
+def resume(one: RedeliveryFilter, *, counts_up: bool = False) -> RedeliveryFilter:
     """Return it on the next Network Connection of its session."""
     one.begin_connection(resumed=True, counts_up=counts_up)
     return one
 
 
-def known(one: Recollection, *rows: PublishRow) -> list[bool]:
+def known(one: RedeliveryFilter, *rows: PublishRow) -> list[bool]:
     """Return for each row whether it is known."""
     return [is_known for is_known, part in one.split_known(rows) for _ in part]
 
 
 def test_the_newest_messages_of_a_session_are_known_when_they_come_again() -> None:
     """A bounded number of them, whatever else came with them; none of another session."""
-    one = Recollection(may_be_resumed=True)
+    one = RedeliveryFilter(may_be_resumed=True)
     first = row(1, flags=QOS_1_AGAIN)
     note(one, first)
     for packet_id in range(2, 20_002, 2):
@@ -58,7 +58,7 @@ def test_the_newest_messages_of_a_session_are_known_when_they_come_again() -> No
 
 def test_what_is_known_has_the_same_packet_identifier_and_content() -> None:
     """And DUP; unless the primary counts up, and the Packet Identifier is not ahead of the last one."""
-    one = Recollection(may_be_resumed=True)
+    one = RedeliveryFilter(may_be_resumed=True)
     note(one, row(5), row(6, b"2"), row(7, flags=QOS_2))
     resume(one)
     again = (row(5, flags=QOS_1_AGAIN), row(5), row(6, flags=QOS_1_AGAIN), row(7, flags=QOS_2_AGAIN))
@@ -68,7 +68,7 @@ def test_what_is_known_has_the_same_packet_identifier_and_content() -> None:
     assert known(one, row(8), row(7, b"3")) == [False, False]
 
 
-def outdated(one: Recollection, *rows: PublishRow) -> list[bool]:
+def outdated(one: RedeliveryFilter, *rows: PublishRow) -> list[bool]:
     """Return for each row, which comes again on the next connection, whether something newer for its topic had come."""
     before = one.outdated_total
     found = known(resume(one, counts_up=True), *rows)
@@ -76,10 +76,10 @@ def outdated(one: Recollection, *rows: PublishRow) -> list[bool]:
     return found
 
 
-def held_since(received_ns: int) -> Recollection:
+def held_since(received_ns: int) -> RedeliveryFilter:
     """Return one beside a replica that has a value of each topic but `plant/none` since then."""
     held = (b"plant/1", b"new", 1, True, b"", received_ns, 0, 1, None)
-    return Recollection(may_be_resumed=True, held=lambda topic: None if topic == b"plant/none" else held)
+    return RedeliveryFilter(may_be_resumed=True, held=lambda topic: None if topic == b"plant/none" else held)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_what_comes_again_shows_no_gap_behind_it() -> None:
 
 def test_a_session_that_ends_with_its_connection_remembers_nothing() -> None:
     """There is no use for it."""
-    one = Recollection(may_be_resumed=False)
+    one = RedeliveryFilter(may_be_resumed=False)
     note(one, row(5))
     resume(one)
     assert known(one, row(5, flags=QOS_1_AGAIN)) == [False]
@@ -147,7 +147,7 @@ def test_a_session_that_ends_with_its_connection_remembers_nothing() -> None:
 )
 def test_a_session_goes_on_with_the_next_packet_identifiers(last: int, came: list[PublishRow], expected: bool) -> None:
     """What is sent again says nothing."""
-    one = Recollection(may_be_resumed=True)
+    one = RedeliveryFilter(may_be_resumed=True)
     if last:
         note(one, row(last))
     assert all(map(resume(one).goes_on, came)), "nothing tells without Packet Identifiers that count up"
@@ -157,7 +157,7 @@ def test_a_session_goes_on_with_the_next_packet_identifiers(last: int, came: lis
 
 def test_what_an_earlier_process_took_is_not_known_until_all_that_was_pending_has_come() -> None:
     """Over a lost connection too; in a session of its own there is nothing that it took."""
-    one = Recollection(may_be_resumed=True)
+    one = RedeliveryFilter(may_be_resumed=True)
     one.restore()
     assert [resume(one).goes_on(row(6)) for _ in range(2)] == [False, False]
     one.settle()

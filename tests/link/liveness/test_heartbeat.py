@@ -7,47 +7,47 @@ import pytest
 from fanout.errors import LinkLost
 from fanout.link.liveness.heartbeat import Heartbeat
 from fanout.link.protocol.control_channel import ControlChannel
-from fanout.link.protocol.sender import Limits, Message, Outgoing
+from fanout.link.protocol.sender import Limits, Message, PacketSender
 from tests.link.fake_primary import make_config
 
 
-def heartbeat(*, receive_maximum: int = 10) -> tuple[Heartbeat, ControlChannel, Outgoing]:
+def heartbeat(*, receive_maximum: int = 10) -> tuple[Heartbeat, ControlChannel, PacketSender]:
     """Return one with an interval of 5 s, whose first message was sent at time 0 and came back at once."""
-    outgoing = Outgoing(make_config(), node_id="edge-1")
-    outgoing.accept(Limits(receive_maximum=receive_maximum))
+    sender = PacketSender(make_config(), node_id="edge-1")
+    sender.accept(Limits(receive_maximum=receive_maximum))
     control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
     control.receive(control.send(0.0), now=0.0)
-    return Heartbeat(control, outgoing=outgoing), control, outgoing
+    return Heartbeat(control, sender=sender), control, sender
 
 
 def test_a_heartbeat_is_sent_each_interval() -> None:
     """Not before."""
-    one, control, outgoing = heartbeat()
+    one, control, sender = heartbeat()
     assert one.tick(4.9, live=True) == ""
-    assert outgoing.take() == b""
+    assert sender.take() == b""
     assert one.tick(5.0, live=True) == ""
-    assert control.topic in outgoing.take()
+    assert control.topic in sender.take()
 
 
 def test_a_heartbeat_is_left_out_while_nothing_can_be_published() -> None:
     """The next one is due an interval later."""
-    one, control, outgoing = heartbeat(receive_maximum=1)
-    outgoing.publish(Message(b"t", b""), now=1.0)
-    outgoing.take()
+    one, control, sender = heartbeat(receive_maximum=1)
+    sender.publish(Message(b"t", b""), now=1.0)
+    sender.take()
     assert one.tick(5.0, live=True) == ""
-    assert outgoing.take() == b""
+    assert sender.take() == b""
     assert control.deadline(5.0) == 10.0
 
 
 def test_heartbeats_that_stay_away_mean_a_stall_and_then_a_lost_connection() -> None:
     """It is told while the link is live; a stalled one goes on sending."""
-    one, _, outgoing = heartbeat()
+    one, _, sender = heartbeat()
     one.tick(5.0, live=True)
-    outgoing.take()
+    sender.take()
     assert one.tick(20.0, live=True) == "heartbeats do not come back"
-    assert outgoing.take() == b""
+    assert sender.take() == b""
     assert one.tick(20.0, live=False) == ""
-    assert outgoing.has_output
+    assert sender.has_output
     with pytest.raises(LinkLost, match="heartbeats do not come back"):
         one.tick(35.0, live=False)
 
@@ -55,6 +55,6 @@ def test_heartbeats_that_stay_away_mean_a_stall_and_then_a_lost_connection() -> 
 @pytest.mark.parametrize(("live", "stall"), [(True, "the node itself did not run"), (False, "")])
 def test_a_node_that_did_not_run_is_stalled(live: bool, stall: str) -> None:
     """A heartbeat that is overdue by three intervals says so; it is sent all the same."""
-    one, _, outgoing = heartbeat()
+    one, _, sender = heartbeat()
     assert one.tick(20.0, live=live) == stall
-    assert outgoing.has_output
+    assert sender.has_output

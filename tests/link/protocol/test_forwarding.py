@@ -6,37 +6,37 @@ import pytest
 
 from fanout.errors import ProtocolError
 from fanout.link.protocol.forwarding import QUEUE_MAX, UNAVAILABLE, Forwarding, verdict
-from fanout.link.protocol.sender import Limits, Message, Outgoing
+from fanout.link.protocol.sender import Limits, Message, PacketSender
 from fanout.mqtt.decoder import Decoder
 from fanout.mqtt.packets import Ack, PacketType, encode
 from fanout.mqtt.reason_codes import ReasonCode
 from tests.link.fake_primary import make_config
 
 
-def forwarding(receive_maximum: int) -> tuple[Forwarding, Outgoing]:
+def forwarding(receive_maximum: int) -> tuple[Forwarding, PacketSender]:
     """Return a queue in front of a primary's Receive Maximum."""
-    outgoing = Outgoing(make_config(), node_id="edge-1")
-    outgoing.accept(Limits(receive_maximum=receive_maximum))
-    return Forwarding(outgoing), outgoing
+    sender = PacketSender(make_config(), node_id="edge-1")
+    sender.accept(Limits(receive_maximum=receive_maximum))
+    return Forwarding(sender), sender
 
 
 def test_messages_are_sent_while_there_is_room() -> None:
     """What does not fit waits, in order; four places are left for control messages."""
-    queue, outgoing = forwarding(10)
+    queue, sender = forwarding(10)
     for number in range(8):
         queue.add(Message(b"t", b"%d" % number), now=1.0)
-    assert outgoing.free == 4
-    assert outgoing.take().count(b"\x00\x01t") == 6
+    assert sender.free == 4
+    assert sender.take().count(b"\x00\x01t") == 6
     assert [message.payload for message in queue.drop_waiting()] == [b"6", b"7"]
     assert queue.drop_waiting() == []
 
 
 def test_a_receive_maximum_of_one_still_forwards() -> None:
     """A primary that takes one message at a time gets one at a time."""
-    queue, outgoing = forwarding(1)
+    queue, sender = forwarding(1)
     queue.add(Message(b"t", b"1"), now=1.0)
     queue.add(Message(b"t", b"2"), now=1.0)
-    assert outgoing.take().count(b"\x00\x01t") == 1
+    assert sender.take().count(b"\x00\x01t") == 1
 
 
 def test_the_queue_is_bounded() -> None:

@@ -538,7 +538,7 @@ def test_messages_outside_are_acknowledged_and_counted() -> None:
     (applied,) = pair.of(Applied)
     assert applied.changes.updates == []
     assert len(applied.acknowledgement) == 8
-    assert pair.session.inbox.outside_total == 2
+    assert pair.session.packet_router.outside_total == 2
 
 
 def test_a_foreign_message_on_the_own_control_topic_is_ignored() -> None:
@@ -770,7 +770,7 @@ def test_a_verification_after_a_stall_waits_for_the_pingresp_under_way() -> None
     pair.primary.swallow = (Pingresp, Ack)
     pair.wait(21)
     assert pair.is_in(S.STALLED)
-    assert pair.session._outgoing.ping_sent_s is not None
+    assert pair.session._sender.ping_sent_s is not None
     pair.primary.swallow = ()
     pair.primary.silent_control = False
     subscribes = len(pair.primary.subscribes)
@@ -802,7 +802,7 @@ def test_a_resumed_session_is_verified_and_nothing_unchanged_is_dispatched() -> 
     assert pair.dispatched() == []
     assert {each.changes.phase for each in pair.of(Applied) if each.changes.updates} == {Phase.AUDIT}
     assert pair.session.life.epoch == epoch
-    assert pair.session.inbox.connections_total == 2
+    assert pair.session.packet_router.connections_total == 2
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
 
 
@@ -1600,14 +1600,14 @@ def test_a_fence_that_comes_late_is_nobodys() -> None:
     pair.primary.deliver(b"$SYS/broker/version", b"2", retain=True)
     pair.primary.deliver(b"$SYS/broker/version", b"2")
     pair.pump()
-    assert pair.session.inbox.outside_total == 1
+    assert pair.session.packet_router.outside_total == 1
 
 
 def test_a_suback_that_comes_late_is_nobodys() -> None:
     """A SUBACK while nothing is awaited changes nothing, even a refusing one."""
     pair = Pair(primary=filled())
     pair.go_live()
-    packet_id = pair.session._outgoing.subscribe(b"x", qos=0, no_local=False, retain_handling=0, now=pair.now)
+    packet_id = pair.session._sender.subscribe(b"x", qos=0, no_local=False, retain_handling=0, now=pair.now)
     pair.feed(encode(Suback(packet_id, (0x87,)), version=5))
     assert pair.is_in(S.LIVE)
 
@@ -1677,4 +1677,4 @@ def test_a_shortfall_has_a_measure(count: bytes, told: str) -> None:
     pair.wait(120)
     assert "the retained set of plant/# ended after 0 topics" in pair.reason()
     assert pair.reason().endswith(told)
-    assert pair.session.inbox.outside_total == 0
+    assert pair.session.packet_router.outside_total == 0

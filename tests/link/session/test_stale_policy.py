@@ -8,7 +8,7 @@ import pytest
 
 from fanout.link.model.events import Failed, TearDown, WentStale
 from fanout.link.model.states import LinkState as S
-from fanout.link.session.stale_policy import Staleness
+from fanout.link.session.stale_policy import StalePolicy
 from fanout.mqtt.packets import Connack
 from fanout.mqtt.properties import Properties
 from tests.link.fake_primary import FakePrimary, Pair, make_config
@@ -28,19 +28,19 @@ def stale_pair(*, loses: bool = True, **changes: Any) -> Pair:
 
 def test_policy_is_not_the_default() -> None:
     """`tear_down` keeps nothing, whatever the grace."""
-    staleness = Staleness(make_config(grace_s=60.0))
-    assert not staleness.begin("lost", complete=True, now=1000.0)
-    assert (staleness.reason, staleness.deadline, staleness.left_s(1000.0)) == (None, float("inf"), None)
+    stale_policy = StalePolicy(make_config(grace_s=60.0))
+    assert not stale_policy.begin("lost", complete=True, now=1000.0)
+    assert (stale_policy.reason, stale_policy.deadline, stale_policy.left_s(1000.0)) == (None, float("inf"), None)
 
 
 def test_grace_counts_from_the_first_loss() -> None:
     """Losing the next session too does not prolong it, nor is the first reason forgotten."""
-    staleness = Staleness(make_config(on_session_loss="serve_stale", grace_s=60.0))
-    assert staleness.begin("first", complete=True, now=1000.0)
-    assert staleness.begin("second", complete=False, now=1050.0)
-    assert (staleness.reason, staleness.deadline, staleness.left_s(1050.0)) == ("first", 1060.0, 10.0)
-    staleness.end()
-    assert staleness.left_s(1050.0) is None
+    stale_policy = StalePolicy(make_config(on_session_loss="serve_stale", grace_s=60.0))
+    assert stale_policy.begin("first", complete=True, now=1000.0)
+    assert stale_policy.begin("second", complete=False, now=1050.0)
+    assert (stale_policy.reason, stale_policy.deadline, stale_policy.left_s(1050.0)) == ("first", 1060.0, 10.0)
+    stale_policy.end()
+    assert stale_policy.left_s(1050.0) is None
 
 
 def test_only_differences_are_dispatched_after_the_resync() -> None:
@@ -57,7 +57,7 @@ def test_only_differences_are_dispatched_after_the_resync() -> None:
     assert sorted(pair.dispatched()) == [(b"plant/1", b"changed"), (b"plant/2", b""), (b"plant/new", b"n")]
     assert pair.values() == pair.primary.retained
     assert pair.session.life.epoch > epoch
-    assert pair.session.life.staleness.reason is None
+    assert pair.session.life.stale_policy.reason is None
 
 
 def test_values_are_served_until_the_snapshot_is_proved() -> None:
@@ -68,7 +68,7 @@ def test_values_are_served_until_the_snapshot_is_proved() -> None:
     pair.primary.receive(pair.session.take_output())
     pair.feed(pair.primary.take())  # CONNACK
     assert pair.is_in(S.SNAPSHOT)
-    assert pair.session.life.staleness.reason is not None
+    assert pair.session.life.stale_policy.reason is not None
     assert pair.session.life.evidence == [None]
     assert pair.values() == VALUES
     pair.pump()
@@ -91,7 +91,7 @@ def test_grace_ends_while_the_primary_is_away() -> None:
     assert pair.reason() == "the primary has no session for this link any more; the grace of 60 s is over"
     pair.tear_down()
     assert pair.is_in(S.DOWN)
-    assert pair.session.life.staleness.reason is None
+    assert pair.session.life.stale_policy.reason is None
     pair.connect()
     assert pair.is_in(S.LIVE)
     assert pair.values() == VALUES
@@ -128,7 +128,7 @@ def test_lost_messages_make_it_stale() -> None:
     assert pair.primary.connects[-1].clean_start
     assert pair.is_in(S.LIVE)
     assert pair.dispatched() == []
-    assert pair.session.life.staleness.reason is None
+    assert pair.session.life.stale_policy.reason is None
 
 
 def test_grace_ends_in_the_middle_of_the_snapshot() -> None:

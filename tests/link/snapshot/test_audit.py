@@ -61,7 +61,7 @@ async def test_a_failed_audit_takes_readiness_only_when_updates_may_have_been_dr
     one = FakePrimary(retained=dict(VALUES))
     async with FakeServer(one) as server, running(config_for(server.port, audit_interval_s=0.0)) as link:
         await link.wait(lambda: link.status.ready)
-        account = link.link._account
+        account = link.link._reporter
         endless = AuditEnded(AuditReport(False, failure="no end can be told"))
         account.take(endless)
         assert (link.status.ready, link.status.audits.failed_total) == (True, 1)
@@ -78,7 +78,7 @@ async def test_dropped_heartbeats_take_readiness_until_an_audit_has_ended() -> N
     one = FakePrimary(retained=dict(VALUES))
     async with FakeServer(one) as server, running(config_for(server.port, audit_interval_s=0.0)) as link:
         await link.wait(lambda: link.status.ready)
-        link.link._account.take(HeartbeatsLost(2))
+        link.link._reporter.take(HeartbeatsLost(2))
         assert not link.status.ready
         assert link.status.withheld == "updates may be missing until an audit has ended: the primary dropped heartbeats"
         await link.link.audit()
@@ -475,7 +475,7 @@ def test_a_fence_of_our_own_is_made_anew() -> None:
     ask(pair)
     assert report(pair) == AuditReport(False, checked=10)
     pair.events.clear()
-    assert pair.session.inbox.outside_total == 0
+    assert pair.session.packet_router.outside_total == 0
 
     del pair.primary.retained[fence]
     del pair.primary.retained[b"plant/0"]
@@ -543,7 +543,7 @@ def test_an_audit_follows_when_heartbeats_were_dropped(interval_s: float) -> Non
     pair.primary.retained[b"plant/0"] = b"new"
     drop_heartbeats(pair, 2)
     assert pair.of(HeartbeatsLost) == [HeartbeatsLost(2)]
-    assert pair.session.inbox.heartbeats_lost_total == 2
+    assert pair.session.packet_router.heartbeats_lost_total == 2
     assert report(pair) == AuditReport(False, checked=10, changed=1)
     assert pair.values() == pair.primary.retained
     assert pair.states() == [], "live all the time"
@@ -560,7 +560,7 @@ def test_audits_that_dropped_heartbeats_call_for_have_a_pause_between() -> None:
     assert len(pair.of(AuditEnded)) == 1
     for _ in range(28):
         drop_heartbeats(pair)
-    assert pair.session.inbox.heartbeats_lost_total > 15
+    assert pair.session.packet_router.heartbeats_lost_total > 15
     assert 5 <= len(pair.of(AuditEnded)) <= 1 + (pair.now - began) / RETRY_S
 
 
@@ -576,7 +576,7 @@ def test_the_pause_behind_a_failed_audit_is_kept_when_heartbeats_are_dropped() -
     assert report(pair).failure
     failed_at = pair.now
     drop_heartbeats(pair)
-    assert pair.session.inbox.heartbeats_lost_total == 1
+    assert pair.session.packet_router.heartbeats_lost_total == 1
     assert len(pair.of(AuditEnded)) == 1
     pair.wait(failed_at + RETRY_S - pair.now)
     assert len(pair.of(AuditEnded)) == 2
@@ -597,14 +597,14 @@ def test_heartbeats_that_a_resumed_session_or_an_audit_lost_call_for_no_audit() 
     ask(pair)
     assert len(pair.of(AuditEnded)) == 1
     pair.wait(60)
-    assert pair.session.inbox.heartbeats_lost_total == 0
+    assert pair.session.packet_router.heartbeats_lost_total == 0
     pair.primary.silent_control = True
     pair.wait(20.1)
     assert pair.is_in(LinkState.STALLED)
     pair.primary.silent_control = False
     pair.wait(5)
     assert pair.is_in(LinkState.LIVE)
-    assert pair.session.inbox.heartbeats_lost_total > 2
+    assert pair.session.packet_router.heartbeats_lost_total > 2
     pair.wait(60)
     assert len(pair.of(AuditEnded)) == 1
 
@@ -617,7 +617,7 @@ def test_a_refused_heartbeat_is_not_dropped() -> None:
     pair.primary.allow_control = True
     pair.wait(60)
     assert pair.session.control.refusal == ""
-    assert (pair.session.inbox.heartbeats_lost_total, pair.of(AuditEnded)) == (0, [])
+    assert (pair.session.packet_router.heartbeats_lost_total, pair.of(AuditEnded)) == (0, [])
 
 
 @pytest.mark.parametrize(("qos", "lost"), [(0, 1), (1, 0), (2, 0)])
@@ -628,5 +628,5 @@ def test_heartbeats_at_qos_0_say_nothing_of_updates_above(qos: int, lost: int) -
     pair.primary.subscriptions[topic] = replace(pair.primary.subscriptions[topic], qos=0)
     drop_heartbeats(pair)
     pair.wait(60)
-    assert pair.session.inbox.heartbeats_lost_total == lost
+    assert pair.session.packet_router.heartbeats_lost_total == lost
     assert len(pair.of(AuditEnded)) == lost

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fanout.errors import LinkLost, PrimaryRefused, SnapshotUnproved
-from fanout.link.ingest.convert import Intake
+from fanout.link.ingest.convert import Converter
 from fanout.link.model.evidence import Evidence, Order
 from fanout.link.protocol.control_channel import ControlChannel
-from fanout.link.protocol.sender import Limits, Message, Outgoing
-from fanout.link.snapshot.retained_pass import RetainedSync, Step
+from fanout.link.protocol.sender import Limits, Message, PacketSender
+from fanout.link.snapshot.retained_pass import RetainedPass, Step
 from fanout.mqtt.decoder import Decoder, Item
 from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.packets import Pingreq, Suback, Subscribe, Unsubscribe
@@ -36,16 +36,18 @@ class Case:
         paced: bool = False,
     ) -> None:
         """Prepare a pass without a marker, unless it is permitted."""
-        self.outgoing = Outgoing(make_config(version=version), node_id="edge-1")
+        self.sender = PacketSender(make_config(version=version), node_id="edge-1")
         self.control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
         self.control.permitted = permitted
         self.replica = Replica(selectors=selectors)
-        self.intake = Intake(selectors, replica=self.replica, control_prefix=b"fanout/control/", inbound=Inbound())
-        self.sync = RetainedSync(
+        self.converter = Converter(
+            selectors, replica=self.replica, control_prefix=b"fanout/control/", inbound=Inbound()
+        )
+        self.sync = RetainedPass(
             selectors=selectors,
             replica=self.replica,
-            intake=self.intake,
-            outgoing=self.outgoing,
+            converter=self.converter,
+            sender=self.sender,
             control=self.control,
             fence=FENCE,
             order=Order.KNOWN,
@@ -58,19 +60,19 @@ class Case:
             retained_count=lambda: None,
         )
         self._decoder = Decoder(version=None, packet_bytes_max=1 << 20, role="server")
-        self.outgoing.connect(clean_start=True, password=None, now=0.0)
+        self.sender.connect(clean_start=True, password=None, now=0.0)
         self.read()
 
     def read(self) -> list[Item]:
         """Return what was sent since the last call."""
-        return self._decoder.feed(self.outgoing.take())
+        return self._decoder.feed(self.sender.take())
 
     def prove(self) -> None:
         """Bring the evidence for the set under way."""
         packet_id = next(item.packet_id for item in self.read()[::-1] if isinstance(item, Subscribe))
         self.sync.receive_suback(Suback(packet_id, (0, 0)), 1.0)
         self.sync.receive_retained(FENCE, b"mosquitto", 1.0)
-        self.outgoing.ping_sent_s = None
+        self.sender.ping_sent_s = None
         self.sync.receive_pingresp(1.0)
         assert self.sync.advance(1.0) is Step.BARRIER
         assert self.sync.advance(1.0) is Step.PROVED
@@ -99,9 +101,9 @@ def test_selectors_follow_one_another() -> None:
     assert (following.subscriptions[0].topic_filter, following.subscriptions[0].qos) == (b"office/#", 0)
     assert following.subscriptions[1].topic_filter == FENCE
     assert case.sync.topics_total == 1
-    assert case.intake.fixed_qos == [1, 2]
+    assert case.converter.fixed_qos == [1, 2]
     case.sync.receive_suback(Suback(own.packet_id, (1,)), 1.1)
-    assert case.intake.fixed_qos == [None, 2]
+    assert case.converter.fixed_qos == [None, 2]
     assert case.sync.index == 1
 
 
@@ -154,7 +156,7 @@ def test_nothing_is_settled_at_qos_0_and_in_mqtt_3_1_1(version: int, qos: int) -
     case.sync.begin_next(1.0)
     assert case.read() == []
     assert case.sync.advance(1.0) is Step.DONE
-    assert case.intake.fixed_qos == [qos]
+    assert case.converter.fixed_qos == [qos]
 
 
 def test_a_marker_is_sent_where_it_may_and_there_is_room() -> None:
@@ -163,8 +165,8 @@ def test_a_marker_is_sent_where_it_may_and_there_is_room() -> None:
     case.sync.begin(0.0)
     assert len(case.read()) == 3
     full = Case(permitted=True)
-    full.outgoing.accept(Limits(receive_maximum=1))
-    full.outgoing.publish(Message(b"t", b"1"), now=0.0)
+    full.sender.accept(Limits(receive_maximum=1))
+    full.sender.publish(Message(b"t", b"1"), now=0.0)
     full.sync.begin(0.0)
     full.prove()
 
@@ -187,13 +189,13 @@ def test_the_marker_is_part_of_the_evidence() -> None:
 def test_a_ping_under_way_delays_the_beginning() -> None:
     """Only the next PINGRESP starts the pass, so that it cannot be taken for the barrier."""
     case = Case()
-    case.outgoing.ping(0.0)
+    case.sender.ping(0.0)
     case.read()
     case.sync.begin(0.0)
     assert case.read() == []
     started_s = case.sync.started_s
     assert started_s is None
-    case.outgoing.ping_sent_s = None
+    case.sender.ping_sent_s = None
     case.sync.receive_pingresp(3.0)
     assert case.sync.started_s == 3.0
     assert len(case.read()) == 2
@@ -202,7 +204,7 @@ def test_a_ping_under_way_delays_the_beginning() -> None:
 def test_a_pass_that_has_not_begun_ignores_everything() -> None:
     """Before the first SUBSCRIBE nothing can be meant for it."""
     case = Case()
-    case.outgoing.ping(0.0)
+    case.sender.ping(0.0)
     case.sync.begin(0.0)
     case.sync.receive_bytes(1.0)
     case.sync.receive_suback(Suback(9, (0x80,)), 1.0)

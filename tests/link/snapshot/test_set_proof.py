@@ -7,17 +7,17 @@ import itertools
 import pytest
 
 from fanout.link.model.evidence import Evidence
-from fanout.link.snapshot.set_proof import PROBES_MAX, SnapshotProof
+from fanout.link.snapshot.set_proof import PROBES_MAX, SetProof
 
 FENCE = b"$SYS/broker/version"
 
 
-def proof(*, fence: bytes | None = FENCE, marker: bytes | None = b"m") -> SnapshotProof:
+def proof(*, fence: bytes | None = FENCE, marker: bytes | None = b"m") -> SetProof:
     """Return a proof that began at time 0, with a quiet time of 5 s."""
-    return SnapshotProof(1, fence=fence, marker=marker, now=0.0, quiet_s=5.0)
+    return SetProof(1, fence=fence, marker=marker, now=0.0, quiet_s=5.0)
 
 
-def give(one: SnapshotProof, what: str, now: float = 0.0) -> None:
+def give(one: SetProof, what: str, now: float = 0.0) -> None:
     """Give one piece of evidence."""
     if what == "suback":
         one.receive_suback(now)
@@ -178,7 +178,7 @@ def test_time_in_which_nobody_listened_does_not_count() -> None:
 
 def test_who_waits_longer_for_a_silent_primary_asks_it_meanwhile() -> None:
     """Until the silence is too long, or an answer in front of what is awaited shows that that was dropped."""
-    one = SnapshotProof(1, fence=None, marker=None, now=0.0, quiet_s=5.0, silence_s=15.0)
+    one = SetProof(1, fence=None, marker=None, now=0.0, quiet_s=5.0, silence_s=15.0)
     assert one.deadline == 5.0
     assert one.probe_due(5.0)
     one.add_probe(2, now=5.0, topics=0)

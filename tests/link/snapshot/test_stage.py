@@ -6,21 +6,21 @@ import pytest
 
 from fanout.errors import LinkLost
 from fanout.link.protocol.control_channel import ControlChannel
-from fanout.link.protocol.sender import Outgoing
+from fanout.link.protocol.sender import PacketSender
 from fanout.link.snapshot.stage import PendingStage, Stage
 from fanout.mqtt.packets import Suback
 from tests.link.fake_primary import make_config
 
 
-def pending(*, permitted: bool = True) -> tuple[PendingStage, Outgoing, ControlChannel]:
+def pending(*, permitted: bool = True) -> tuple[PendingStage, PacketSender, ControlChannel]:
     """Return a stage that has begun at time 0, with a quiet time of 5 s."""
-    outgoing = Outgoing(make_config(), node_id="edge-1")
+    sender = PacketSender(make_config(), node_id="edge-1")
     control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
     control.permitted = permitted
-    stage = PendingStage(outgoing=outgoing, control=control, quiet_s=5.0)
+    stage = PendingStage(sender=sender, control=control, quiet_s=5.0)
     assert not stage.done
     stage.begin(0.0)
-    return stage, outgoing, control
+    return stage, sender, control
 
 
 def test_a_stage_ignores_what_it_does_not_wait_for() -> None:
@@ -42,9 +42,9 @@ def test_a_stage_ignores_what_it_does_not_wait_for() -> None:
 
 def test_a_pending_stage_that_has_not_begun_waits_for_nothing() -> None:
     """Before `begin` nothing is due, and what comes means nothing."""
-    outgoing = Outgoing(make_config(), node_id="edge-1")
+    sender = PacketSender(make_config(), node_id="edge-1")
     control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
-    stage = PendingStage(outgoing=outgoing, control=control, quiet_s=5.0)
+    stage = PendingStage(sender=sender, control=control, quiet_s=5.0)
     stage.receive_bytes(1.0)
     stage.receive_unsuback(1)
     stage.receive_pingresp(1.0)
@@ -56,8 +56,8 @@ def test_a_pending_stage_that_has_not_begun_waits_for_nothing() -> None:
 
 def test_pingresp_and_marker_end_the_wait() -> None:
     """Both must come, when a marker could be sent."""
-    stage, outgoing, control = pending()
-    assert b"\xc0\x00" in outgoing.take()
+    stage, sender, control = pending()
+    assert b"\xc0\x00" in sender.take()
     stage.receive_pingresp(1.0)
     waiting = not stage.done
     stage.receive_control(b"7 1", 1.0)
@@ -68,8 +68,8 @@ def test_pingresp_and_marker_end_the_wait() -> None:
 
 def test_without_permission_pingresp_ends_the_wait() -> None:
     """Nothing is published where it is not allowed."""
-    stage, outgoing, _ = pending(permitted=False)
-    assert outgoing.take() == b"\xc0\x00"
+    stage, sender, _ = pending(permitted=False)
+    assert sender.take() == b"\xc0\x00"
     stage.receive_pingresp(1.0)
     assert stage.done
 
@@ -96,11 +96,11 @@ def test_silence_is_a_lost_link() -> None:
 @pytest.mark.parametrize(("messages", "lost"), [(0, True), (1, False)])
 def test_a_probe_answered_without_progress_is_a_lost_link(messages: int, lost: bool) -> None:
     """When a later request is answered, and no message came in between, PINGRESP was dropped."""
-    stage, outgoing, _ = pending()
-    outgoing.take()
+    stage, sender, _ = pending()
+    sender.take()
     stage.receive_bytes(4.0)
     stage.tick(5.0)
-    probe_id = int.from_bytes(outgoing.take()[2:4], "big")
+    probe_id = int.from_bytes(sender.take()[2:4], "big")
     stage.receive_bytes(6.0)
     stage.receive_messages(messages)
     stage.receive_unsuback(probe_id)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.link.ingest.convert import Intake
+from fanout.link.ingest.convert import Converter
 from fanout.link.model.evidence import Order
 from fanout.link.protocol.control_channel import ControlChannel
-from fanout.link.protocol.peer import Primary
-from fanout.link.protocol.sender import Limits, Message, Outgoing
+from fanout.link.protocol.peer import RemotePeer
+from fanout.link.protocol.sender import Limits, Message, PacketSender
 from fanout.link.snapshot.capability_check import SERVER_FENCE
-from fanout.link.snapshot.stage_factory import Course
-from fanout.link.snapshot.sys_count import RetainedCount
+from fanout.link.snapshot.stage_factory import StageFactory
+from fanout.link.snapshot.sys_count import SysCount
 from fanout.mqtt.delivery import Inbound
 from fanout.replica.store import Replica
 from fanout.replica.update import Stamp
@@ -26,19 +26,19 @@ class Parts:
     def __init__(self, *, version: int = 5) -> None:
         """Prepare for a link whose primary has granted one message in flight."""
         config = make_config(version=version)
-        self.outgoing = Outgoing(config, node_id="edge-1")
-        self.outgoing.accept(Limits(receive_maximum=1))
+        self.sender = PacketSender(config, node_id="edge-1")
+        self.sender.accept(Limits(receive_maximum=1))
         self.control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
-        self.primary = Primary(config, node_id="edge-1", outgoing=self.outgoing)
+        self.primary = RemotePeer(config, node_id="edge-1", sender=self.sender)
         replica, prefix = Replica(selectors=config.selectors), self.control.prefix
-        self.course = Course(
+        self.stage_factory = StageFactory(
             config,
             replica=replica,
-            intake=Intake(config.selectors, replica=replica, control_prefix=prefix, inbound=Inbound()),
-            outgoing=self.outgoing,
+            converter=Converter(config.selectors, replica=replica, control_prefix=prefix, inbound=Inbound()),
+            sender=self.sender,
             control=self.control,
             primary=self.primary,
-            count=RetainedCount(config.selectors, control_prefix=prefix, outgoing=self.outgoing),
+            count=SysCount(config.selectors, control_prefix=prefix, sender=self.sender),
         )
 
 
@@ -59,7 +59,7 @@ def test_a_rehearsal_is_made_once_an_epoch(
     parts = Parts()
     parts.control.permitted = permitted
     parts.primary.fence, parts.primary.node = fence, node
-    assert parts.course.is_rehearsed is rehearsed
+    assert parts.stage_factory.is_rehearsed is rehearsed
 
 
 @pytest.mark.parametrize(("node", "asks"), [(None, True), ("root", False)])
@@ -67,18 +67,18 @@ def test_a_fanout_node_needs_no_fence(node: str | None, asks: bool) -> None:
     """Its order is known."""
     parts = Parts()
     parts.primary.node = node
-    parts.course.rehearsal().begin(1.0)
-    assert (SERVER_FENCE in parts.outgoing.take()) is asks
+    parts.stage_factory.capability_check().begin(1.0)
+    assert (SERVER_FENCE in parts.sender.take()) is asks
 
 
 def test_a_comparison_makes_a_fence_of_the_links_own_anew() -> None:
     """A snapshot has just made it in its rehearsal."""
     parts = Parts()
     parts.primary.learn(parts.control.fence_topic, Order.LIKELY, "why")
-    parts.course.sync(compare=False, paced=False, now=1.0)
-    assert not parts.outgoing.has_output
-    sync = parts.course.sync(compare=True, paced=True, now=1.0)
-    assert parts.control.fence_topic in parts.outgoing.take()
+    parts.stage_factory.sync(compare=False, paced=False, now=1.0)
+    assert not parts.sender.has_output
+    sync = parts.stage_factory.sync(compare=True, paced=True, now=1.0)
+    assert parts.control.fence_topic in parts.sender.take()
     assert (sync.order, sync.why) == (Order.LIKELY, "why")
 
 
@@ -88,36 +88,36 @@ def test_a_fence_stays_as_it_is(version: int, fence: bytes | None, full: bool) -
     parts = Parts(version=version)
     parts.primary.fence = fence or parts.control.fence_topic
     if full:
-        parts.outgoing.publish(Message(b"t", b""), now=1.0)
-        parts.outgoing.take()
-    parts.course.sync(compare=True, paced=False, now=1.0)
-    assert not parts.outgoing.has_output
+        parts.sender.publish(Message(b"t", b""), now=1.0)
+        parts.sender.take()
+    parts.stage_factory.sync(compare=True, paced=False, now=1.0)
+    assert not parts.sender.has_output
 
 
 def test_what_came_back_before_a_pass_is_remembered() -> None:
     """By its stamp, later than which an update happened during the pass."""
     parts = Parts()
-    parts.course.sync(compare=True, paced=False, now=1.0)
-    assert parts.course.stamp_before is None
+    parts.stage_factory.sync(compare=True, paced=False, now=1.0)
+    assert parts.stage_factory.stamp_before is None
     parts.control.receive(parts.control.send(1.0), now=1.0, stamp=STAMP)
-    parts.course.sync(compare=True, paced=False, now=1.0)
-    assert parts.course.stamp_before == STAMP
+    parts.stage_factory.sync(compare=True, paced=False, now=1.0)
+    assert parts.stage_factory.stamp_before == STAMP
 
 
 def test_what_is_pending_is_waited_for() -> None:
     """The stage asks for it with PINGREQ."""
     parts = Parts()
-    parts.course.pending().begin(1.0)
-    assert parts.outgoing.take() == b"\xc0\x00"
+    parts.stage_factory.pending().begin(1.0)
+    assert parts.sender.take() == b"\xc0\x00"
 
 
 def test_an_own_fence_is_not_made_anew_where_retained_messages_are_not_taken() -> None:
     """The primary may have another configuration than when the fence was made; it would close the connection."""
     parts = Parts()
     parts.primary.fence = parts.control.fence_topic
-    parts.outgoing.accept(Limits(retain_available=False))
-    parts.course.sync(compare=True, paced=False, now=1.0)
-    assert not parts.outgoing.has_output
-    parts.outgoing.accept(Limits())
-    parts.course.sync(compare=True, paced=False, now=1.0)
-    assert parts.outgoing.has_output
+    parts.sender.accept(Limits(retain_available=False))
+    parts.stage_factory.sync(compare=True, paced=False, now=1.0)
+    assert not parts.sender.has_output
+    parts.sender.accept(Limits())
+    parts.stage_factory.sync(compare=True, paced=False, now=1.0)
+    assert parts.sender.has_output

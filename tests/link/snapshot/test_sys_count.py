@@ -9,8 +9,8 @@ import pytest
 from fanout.link.model.events import SelectorComplete
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
-from fanout.link.protocol.sender import Outgoing
-from fanout.link.snapshot.sys_count import CountState, RetainedCount
+from fanout.link.protocol.sender import PacketSender
+from fanout.link.snapshot.sys_count import CountState, SysCount
 from fanout.mqtt.packets import Pingresp
 from fanout.selection import Selector
 from tests.link.fake_primary import FakePrimary, Pair, make_config
@@ -59,7 +59,7 @@ def test_the_primarys_own_topics_are_part_of_its_count() -> None:
     assert evidence(pair) is Evidence.COUNT
     assert pair.of(SelectorComplete) == [SelectorComplete(0, Evidence.MARKER), SelectorComplete(0, Evidence.COUNT)]
     assert pair.primary.unsubscribes[-1].topic_filters == (b"$SYS/#",)
-    assert pair.session.inbox.outside_total == 1, "another node's fence"
+    assert pair.session.packet_router.outside_total == 1, "another node's fence"
     tick(pair, more=1)
     assert evidence(pair) is Evidence.COUNT, "it is a matter of the moment at which it was compared"
 
@@ -244,11 +244,11 @@ def test_without_an_answer_nothing_is_compared() -> None:
 )
 def test_only_a_count_of_what_is_selected_is_taken(selectors: tuple[Selector, ...]) -> None:
     """With any exception the figure is of something else."""
-    outgoing = Outgoing(make_config(), node_id="edge-1")
-    count = RetainedCount(selectors, control_prefix=b"fanout/control/", outgoing=outgoing)
+    sender = PacketSender(make_config(), node_id="edge-1")
+    count = SysCount(selectors, control_prefix=b"fanout/control/", sender=sender)
     count.begin(1.0)
     assert count.state is CountState.OFF
-    assert not outgoing.has_output
+    assert not sender.has_output
     assert "not of what is selected" in count.why
 
 

@@ -149,7 +149,7 @@ async def test_a_lone_update_is_never_late() -> None:
     async with connected(read_ahead=False) as case:
         case.cost_s = 0.002
         for number in range(3):
-            await wait_until(lambda: case.connection._gathering is None)
+            await wait_until(lambda: case.connection._coalescing is None)
             case.read(b"x")
             assert len(case.received) == number + 1
 
@@ -159,7 +159,7 @@ async def test_a_batch_ends_the_gathering() -> None:
     async with connected(read_ahead=False) as case:
         case.cost_s = 1000.0
         case.read(b"one", b"x" * 10_000, b"y" * 10_000)
-        assert case.connection._gathering is None
+        assert case.connection._coalescing is None
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert list(map(len, case.received)) == [3, 20_000]
@@ -180,7 +180,7 @@ async def test_what_gathers_waits_while_held_and_comes_before_the_end() -> None:
         case.cost_s = 0.002
         case.read(b"one", b"two")
         case.connection.hold(True)
-        await wait_until(lambda: case.connection._gathering is None)
+        await wait_until(lambda: case.connection._coalescing is None)
         await asyncio.sleep(0)
         assert case.received == [b"one"]
         case.connection.hold(False)

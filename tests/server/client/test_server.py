@@ -540,7 +540,7 @@ async def test_many_retained_messages_do_not_stop_the_others(node: NodeInMemory)
             node.set(b"live", b"%d" % number)
             assert (await listens.expect(Publish)).payload == b"%d" % number
         session = next(iter(node.server.registry))
-        assert session.sending.pending
+        assert session.sender.pending
         joined = await joins.messages_until_ping()
         assert len(joined) == 19_999
 
@@ -714,11 +714,11 @@ async def test_sending_many_away_gives_turns_to_others(node: NodeInMemory, monke
     clients = [await RawClient.connect(node.port, f"c{number}") for number in range(6)]
     for client in clients:
         await client.subscribe(b"t")
-    sending = asyncio.create_task(node.server.send_away(lambda _: True))
+    sender = asyncio.create_task(node.server.send_away(lambda _: True))
     await asyncio.sleep(0)
-    assert not sending.done()
-    node.server.lives.connection_of[node.server.registry.get("c5")].abort()  # type: ignore[index]
-    await sending
+    assert not sender.done()
+    node.server.lifecycles.connection_of[node.server.registry.get("c5")].abort()  # type: ignore[index]
+    await sender
     await gone(node)
     for client in clients:
         await client.close()
@@ -791,11 +791,11 @@ async def test_connect_while_stopping_is_refused(node: NodeInMemory) -> None:
     """A connection that is accepted after the stop began gets nothing."""
     async with await RawClient.open(node.port) as client:
         await wait_until(lambda: node.server.stats().connections == 1)
-        node.server.lives.stopping = True
+        node.server.lifecycles.stopping = True
         async with await RawClient.open(node.port) as late:
             late.send(Connect("c"))
             await late.expect_end()
-        node.server.lives.stopping = False
+        node.server.lifecycles.stopping = False
         client.send(Connect("c"))
         assert (await client.expect(Connack)).reason_code == 0
 

@@ -8,7 +8,7 @@ from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.delivery import Outbound, SendState
 from fanout.mqtt.packets import PacketType, encode_acks
 from fanout.server.messages.encoding import Message
-from fanout.server.messages.shared_inflight import Follower, SharedLog, packet_ids
+from fanout.server.messages.shared_inflight import Follower, SharedInflight, packet_ids
 from tests.server.node_in_memory import update
 
 LAST = 65_535
@@ -19,14 +19,14 @@ def messages(count: int, *, qos: int = 1) -> list[Message]:
     return [(update(b"t", b"%d" % number, qos=qos), qos, False, ()) for number in range(count)]
 
 
-def follow(log: SharedLog, count: int = 1, *, window: int = 100) -> Follower:
+def follow(log: SharedInflight, count: int = 1, *, window: int = 100) -> Follower:
     """Make a follower that has joined."""
     follower = Follower(Outbound(window=window))
     assert follower.join(log, count)
     return follower
 
 
-def kept(log: SharedLog) -> int:
+def kept(log: SharedInflight) -> int:
     """Return how many messages are kept."""
     return sum(len(messages) for _, messages, _ in log._entries)
 
@@ -39,7 +39,7 @@ def test_identifiers_go_round() -> None:
 
 def test_read_is_taken_only_when_it_is_what_is_expected() -> None:
     """The expected acknowledgements in order are taken, over the end of the identifiers too; nothing else is."""
-    log = SharedLog()
+    log = SharedInflight()
     log.begin_behind(LAST - 1)
     follower = follow(log)
     log.append(messages(3), size=30, oldest=lambda: 0)
@@ -57,7 +57,7 @@ def test_read_is_taken_only_when_it_is_what_is_expected() -> None:
 
 def test_qos_2_is_answered_from_a_table() -> None:
     """PUBRECs in order get their PUBRELs, PUBCOMPs are taken behind them; runs of the decoder likewise."""
-    log = SharedLog()
+    log = SharedInflight()
     log.qos = 2
     follower = follow(log)
     log.append(messages(4, qos=2), size=40, oldest=lambda: 0)
@@ -75,7 +75,7 @@ def test_qos_2_is_answered_from_a_table() -> None:
 
 def test_who_leaves_takes_what_is_in_flight() -> None:
     """It becomes the session's own in order, each with the packet that it waits for; others keep following."""
-    log = SharedLog()
+    log = SharedInflight()
     log.qos = 2
     outbound: Outbound[Message] = Outbound(window=100)
     leaves = Follower(outbound)
@@ -94,7 +94,7 @@ def test_who_leaves_takes_what_is_in_flight() -> None:
 
 def test_window_and_own_identifiers_limit_a_follower() -> None:
     """Own messages in flight count for the window, and their identifiers are not used twice."""
-    log = SharedLog()
+    log = SharedInflight()
     outbound: Outbound[Message] = Outbound(window=5)
     (own,) = messages(1)
     outbound.adopt(4, own, SendState.AWAIT_PUBACK, size=1)
@@ -111,7 +111,7 @@ def test_window_and_own_identifiers_limit_a_follower() -> None:
 @pytest.mark.parametrize("rounds", [1000])
 def test_what_nobody_has_in_flight_is_forgotten(rounds: int) -> None:
     """With a follower that is always one batch behind, what is kept stays small."""
-    log = SharedLog()
+    log = SharedInflight()
     follower = follow(log)
     for number in range(rounds):
         log.append(messages(1), size=10, oldest=lambda: follower.completed)
@@ -123,7 +123,7 @@ def test_what_nobody_has_in_flight_is_forgotten(rounds: int) -> None:
 
 def test_who_has_too_many_bytes_in_flight_is_below_the_floor() -> None:
     """The floor is behind what follows the last messages that fit; with nothing in flight the count begins anew."""
-    log = SharedLog(bytes_max=100)
+    log = SharedInflight(bytes_max=100)
     slow, quick = follow(log), follow(log)
     for _ in range(3):
         log.append(messages(2), size=40, oldest=lambda: 0)
@@ -147,6 +147,6 @@ def test_who_has_too_many_bytes_of_its_own_does_not_join() -> None:
     (own,) = messages(1)
     outbound.adopt(4, own, SendState.AWAIT_PUBACK, size=100)
     follower = Follower(outbound)
-    assert not follower.join(SharedLog(), 1)
+    assert not follower.join(SharedInflight(), 1)
     outbound.acknowledge(PacketType.PUBACK, 4)
-    assert follower.join(SharedLog(), 1)
+    assert follower.join(SharedInflight(), 1)

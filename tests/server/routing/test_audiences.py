@@ -159,8 +159,8 @@ def test_member_is_placed_by_what_can_be_written() -> None:
     audience = present.audience
     assert audience is not None
     assert (list(audience.direct), list(audience.held)) == ([present], [absent])
-    audience.direct[present](b"x")
-    assert peer.read() == b"x"
+    audience.direct[present](b"\xd0\0")
+    assert peer.read() == b"\xd0\0"
     present.disconnect()
     assert (list(audience.direct), list(audience.held)) == ([], [absent, present])
 

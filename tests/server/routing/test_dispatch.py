@@ -142,7 +142,7 @@ def test_qos_is_the_lower_of_publisher_and_subscription() -> None:
         frame(updates[0], V5) + frame(updates[1], V5, qos=1, packet_id=2) + frame(updates[2], V5, qos=1, packet_id=3)
     )
     assert [peer.read() for peer in peers] == [expected, expected]
-    assert [peer.session.sending.in_flight for peer in peers] == [2, 3]
+    assert [peer.session.sender.in_flight for peer in peers] == [2, 3]
 
 
 def test_members_that_cannot_be_written_to_share_the_queued_batch() -> None:
@@ -154,8 +154,8 @@ def test_members_that_cannot_be_written_to_share_the_queued_batch() -> None:
     updates = [update(b"a", b"1", qos=1, retain=False), update(b"a", b"2", qos=0, retain=False)]
     assert bench.dispatch(*updates) == 5
     assert ready.read() == frame(updates[0], V5, qos=1, packet_id=1) + frame(updates[1], V5)
-    assert (slow.session.sending.queue.messages, absent.session.sending.queue.messages) == (2, 1)
-    assert slow.session.sending.queue.head()[0].frames is not None
+    assert (slow.session.sender.queue.messages, absent.session.sender.queue.messages) == (2, 1)
+    assert slow.session.sender.queue.head()[0].frames is not None
     slow.session.resume()
     slow.take(now_ns=NOW_NS)
     assert slow.read() == frame(updates[0], V5, qos=1, packet_id=1) + frame(updates[1], V5)
@@ -169,7 +169,7 @@ def test_batch_for_slow_members_alone_is_not_encoded_at_once() -> None:
         peer.session.pause()
     one = update(b"a", b"1", retain=False)
     assert bench.dispatch(one) == 2
-    assert slow[0].session.sending.queue.head()[0].frames is None
+    assert slow[0].session.sender.queue.head()[0].frames is None
     for peer in slow:
         peer.session.resume()
         peer.take(now_ns=NOW_NS)
@@ -184,7 +184,7 @@ def test_member_whose_window_is_full_is_queued() -> None:
     bench.dispatch(*updates[:2])
     bench.dispatch(updates[2])
     assert narrow.read() == frame(updates[0], V5, qos=1, packet_id=1)
-    assert narrow.session.sending.queue.messages == 2
+    assert narrow.session.sender.queue.messages == 2
     assert len(wide.written) == 2
 
 
@@ -269,14 +269,14 @@ def test_shared_subscription_gives_each_message_to_one_member() -> None:
     own = b"".join(frame(one, V5) for one in updates)
     turn = frame(updates[1], V5, qos=1, packet_id=1) + frame(updates[3], V5, qos=1, packet_id=2)
     assert second.read() == own + turn
-    second.session.sending.outbound.window = 2
+    second.session.sender.outbound.window = 2
     shared.leave(first.session)
     bench.dispatch(update(b"only shared", b"x", qos=1))
     assert second.written == []
-    assert second.session.sending.queue.messages == 1
+    assert second.session.sender.queue.messages == 1
     second.session.disconnect()
     bench.dispatch(updates[0])
-    assert second.session.sending.queue.messages == 2
+    assert second.session.sender.queue.messages == 2
 
 
 def test_expired_update_is_dropped() -> None:
@@ -369,8 +369,8 @@ def test_stalled_member_costs_the_others_nothing() -> None:
     ]
     assert all(peer.written == expected for peer in quick)
     assert stalled.written == []
-    assert len(stalled.session.sending.conflation) == 10
-    assert not stalled.session.sending.queue
+    assert len(stalled.session.sender.conflation) == 10
+    assert not stalled.session.sender.queue
     assert bench.counters.conflated == 49 * 10
     stalled.session.resume()
     stalled.take(now_ns=NOW_NS)

@@ -10,7 +10,7 @@ import pytest
 from fanout.server.base.counters import Counters
 from fanout.server.messages.encoding import Message
 from fanout.server.session import newest_values as module
-from fanout.server.session.newest_values import DEFERRED_FROM, UNMERGED_MAX, Conflation
+from fanout.server.session.newest_values import DEFERRED_FROM, UNMERGED_MAX, NewestValues
 from tests.server.node_in_memory import update
 
 
@@ -19,18 +19,18 @@ def message(topic: bytes, payload: bytes, *, identifiers: tuple[int, ...] = (), 
     return (update(topic, payload, properties=properties), 0, False, identifiers)
 
 
-def put(conflation: Conflation, *messages: Message) -> None:
+def put(conflation: NewestValues, *messages: Message) -> None:
     """Put messages of different topics."""
     conflation.put({one[0][0]: one for one in messages}, count=len(messages))
 
 
-def take(conflation: Conflation, *, newest: bool = True, messages_max: int = 1, bytes_max: int = 1000) -> list[bytes]:
+def take(conflation: NewestValues, *, newest: bool = True, messages_max: int = 1, bytes_max: int = 1000) -> list[bytes]:
     """Take what is sealed, one message unless said otherwise, and return the payloads."""
     taken = conflation.take(newest=newest, messages_max=messages_max, bytes_max=bytes_max)
     return [one[0][1] for one in taken]
 
 
-def drain(conflation: Conflation, *, newest: bool = True) -> list[bytes]:
+def drain(conflation: NewestValues, *, newest: bool = True) -> list[bytes]:
     """Take what is sealed, and return the payloads."""
     found: list[bytes] = []
     while conflation.sealed:
@@ -41,7 +41,7 @@ def drain(conflation: Conflation, *, newest: bool = True) -> list[bytes]:
 def test_newest_message_keeps_the_place_of_the_first() -> None:
     """A topic has its turn by its first change, with its newest value; what it replaced is counted."""
     counters = Counters()
-    conflation = Conflation(counters=counters)
+    conflation = NewestValues(counters=counters)
     put(conflation, message(b"a", b"a1"), message(b"b", b"b1"))
     put(conflation, message(b"a", b"a2"))
     assert len(conflation) == 2
@@ -54,7 +54,7 @@ def test_newest_message_keeps_the_place_of_the_first() -> None:
 def test_what_changes_while_it_is_taken_goes_as_newest() -> None:
     """A topic that changes again before its turn is taken once, with the newest value."""
     counters = Counters()
-    conflation = Conflation(counters=counters)
+    conflation = NewestValues(counters=counters)
     put(conflation, message(b"a", b"a1"), message(b"b", b"b1"))
     conflation.seal(0)
     put(conflation, message(b"b", b"b2"), message(b"c", b"c1"))
@@ -66,7 +66,7 @@ def test_what_changes_while_it_is_taken_goes_as_newest() -> None:
 
 def test_older_value_is_taken_where_something_is_queued_between() -> None:
     """When messages stand between an older and a newer value, each of them keeps its place."""
-    conflation = Conflation(counters=Counters())
+    conflation = NewestValues(counters=Counters())
     put(conflation, message(b"a", b"a1"))
     conflation.seal(0)
     put(conflation, message(b"a", b"a2"))
@@ -78,7 +78,7 @@ def test_older_value_is_taken_where_something_is_queued_between() -> None:
 def test_sealing_again_merges() -> None:
     """What is sealed later follows what is sealed already, one value a topic."""
     counters = Counters()
-    conflation = Conflation(counters=counters)
+    conflation = NewestValues(counters=counters)
     put(conflation, message(b"a", b"a1"), message(b"b", b"b1"), message(b"c", b"c1"))
     conflation.seal(0)
     assert take(conflation) == [b"a1"]
@@ -91,7 +91,7 @@ def test_sealing_again_merges() -> None:
 
 def test_each_part_has_its_turn_in_the_queue() -> None:
     """What is sealed waits for what was queued before, and not for what was queued between two parts."""
-    conflation = Conflation(counters=Counters())
+    conflation = NewestValues(counters=Counters())
     put(conflation, message(b"a", b"a1"), message(b"b", b"b1"))
     conflation.seal(3)
     put(conflation, message(b"b", b"b2"))
@@ -105,7 +105,7 @@ def test_each_part_has_its_turn_in_the_queue() -> None:
 def test_what_is_taken_at_once_is_bounded() -> None:
     """By messages, by the bytes of payloads and properties, and by the part: what was queued between comes between."""
     counters = Counters()
-    conflation = Conflation(counters=counters)
+    conflation = NewestValues(counters=counters)
     put(conflation, *(message(b"%d" % number, b"%04d" % number, properties=b"pppp") for number in range(8)))
     conflation.seal(3)
     put(conflation, message(b"8", b"0008"))
@@ -123,7 +123,7 @@ def test_what_is_taken_at_once_is_bounded() -> None:
 
 def test_taking_out_gives_what_is_open() -> None:
     """Only what is open is taken out; what is sealed stands before the queue anyway."""
-    conflation = Conflation(counters=Counters())
+    conflation = NewestValues(counters=Counters())
     assert conflation.take_out([message(b"a", b"x")]) == []
     put(conflation, message(b"a", b"a1"))
     conflation.seal(0)
@@ -135,7 +135,7 @@ def test_taking_out_gives_what_is_open() -> None:
 def test_retained_value_takes_the_place_of_the_same_value() -> None:
     """A value that was just sent as retained does not follow, unless it tells of more Subscription Identifiers."""
     counters = Counters()
-    conflation = Conflation(counters=counters)
+    conflation = NewestValues(counters=counters)
     put(conflation, message(b"a", b"a1", identifiers=(1,)), message(b"b", b"b1", identifiers=(1, 2)))
     for topic in (b"a", b"b", b"c"):
         conflation.supersede(message(topic, b"", identifiers=(1,)))
@@ -146,7 +146,7 @@ def test_retained_value_takes_the_place_of_the_same_value() -> None:
 
 def test_clearing_tells_how_many_waited() -> None:
     """What is forgotten is counted by the caller."""
-    conflation = Conflation(counters=Counters())
+    conflation = NewestValues(counters=Counters())
     put(conflation, message(b"a", b"a1"))
     conflation.seal(0)
     put(conflation, message(b"b", b"b1"))
@@ -157,7 +157,7 @@ def test_clearing_tells_how_many_waited() -> None:
     assert conflation.take_remains() == []
 
 
-def do(conflation: Conflation, step: int, batch: dict[bytes, Message], one: Message, position: int) -> object:
+def do(conflation: NewestValues, step: int, batch: dict[bytes, Message], one: Message, position: int) -> object:
     """Take a step and return what comes of it."""
     if step < 5:
         conflation.put(batch, count=len(batch))
@@ -179,7 +179,7 @@ def test_merging_later_changes_nothing(seed: int, monkeypatch: pytest.MonkeyPatc
     """Whatever is put, sealed, taken, taken out and superseded: it is as if everything were merged at once."""
     chance = random.Random(seed)
     counters = Counters(), Counters()
-    eager, lazy = (Conflation(counters=each) for each in counters)
+    eager, lazy = (NewestValues(counters=each) for each in counters)
     monkeypatch.setattr(module, "_limit", lambda _: chance.randrange(5, 40))
     lazy._limit = 10
     position = 0
@@ -204,7 +204,7 @@ def test_merging_later_changes_nothing(seed: int, monkeypatch: pytest.MonkeyPatc
 def test_clients_that_are_slow_together_do_not_grow_together() -> None:
     """As a replica is torn down, few of the clients that do not keep up need larger tables in the same turn."""
     counters = Counters()
-    clients = [Conflation(counters=counters) for _ in range(60)]
+    clients = [NewestValues(counters=counters) for _ in range(60)]
     piece, count = 100, 50_000
     grown: list[int] = []
     for start in range(0, count, piece):

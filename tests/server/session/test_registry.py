@@ -102,7 +102,7 @@ def test_shared_subscription_gets_no_retained_messages(registry: SessionRegistry
     """Retained messages are not sent for a shared subscription (MQTT 5, section 4.8.2)."""
     session = registry.create("c", wire=V5)
     assert subscribe(registry, session, Subscription(b"$share/g/a/#", 1)) == [1]
-    assert not session.sending.pending
+    assert not session.sender.pending
     assert session.shared[b"g", b"a/#"].take_turn() == (session, options(1))
 
 

@@ -94,7 +94,7 @@ def test_pieces_are_limited_in_bytes() -> None:
     for _ in range(4):
         peer.session.enqueue(batch(message(large)))
     sizes: list[int] = []
-    while peer.session.sending.pending:
+    while peer.session.sender.pending:
         peer.take_piece(bytes_max=1500)
         sizes.append(peer.read().count(large))
     assert sum(sizes) == 12
@@ -107,7 +107,7 @@ def test_window_holds_back_what_needs_an_acknowledgement() -> None:
     session = peer.session
     one = batch(message(b"1", qos=1), message(b"2", qos=2), message(b"3", qos=1), message(b"4"))
     assert session.send(one, now_ns=0) == publish(b"1", 1, 1) + publish(b"2", 2, 2)
-    assert session.sending.blocked
+    assert session.sender.blocked
     assert session.write is None
     session.enqueue(batch(message(b"5")))
     peer.take()
@@ -124,9 +124,9 @@ def test_qos_2_is_released_and_completed() -> None:
     session = peer.session
     session.send(batch(message(b"1", qos=2)), now_ns=0)
     assert session.acknowledge(ack(PacketType.PUBREC, 1, 9)) == b"\x62\x02\x00\x01" + b"\x62\x03\x00\x09\x92"
-    assert len(session.sending.outbound) == 1
+    assert len(session.sender.outbound) == 1
     assert session.acknowledge(ack(PacketType.PUBCOMP, 1)) == b""
-    assert len(session.sending.outbound) == 0
+    assert len(session.sender.outbound) == 0
     assert session.acknowledge(ack(PacketType.PUBREL, 5)) == b"\x70\x03\x00\x05\x92"
 
 
@@ -178,7 +178,7 @@ def test_resumption_honours_a_smaller_receive_maximum() -> None:
     peer.connect()
     peer.take()
     assert peer.read() == publish(b"1", 1, 1, flags=8)
-    assert session.sending.blocked
+    assert session.sender.blocked
     session.acknowledge(ack(PacketType.PUBACK, 1, 3))  # 3 was acknowledged before it was sent again
     peer.take()
     assert peer.read() == publish(b"2", 1, 2, flags=8)
@@ -255,22 +255,22 @@ def test_ping_waits_for_retained_messages_and_what_replaced_them() -> None:
     """PINGRESP comes behind the retained messages of the SUBSCRIBE before it, and the live ones that waited."""
     peer = Peer(make_session())
     session = peer.session
-    assert session.sending.ping()
+    assert session.sender.ping()
     new = message(b"new", topic=b"b")
     deliver(peer, update(b"a", b"old"), new[0])
-    assert not session.sending.ping()
-    assert not session.sending.ping()
+    assert not session.sender.ping()
+    assert not session.sender.ping()
     session.enqueue(batch(new))
     peer.take(messages_max=1)
     assert peer.read() == publish(b"old", flags=1, topic=b"a") + publish(b"new", topic=b"b") + PINGRESP * 2
-    assert session.sending.ping()
+    assert session.sender.ping()
 
 
 def test_ping_does_not_wait_for_a_later_subscribe() -> None:
     """Retained messages of a SUBSCRIBE behind the PINGREQ do not hold it, but for what is ahead of them."""
     peer = Peer(make_session())
     deliver(peer, update(b"a", b"1"), topic_filter=b"a")
-    assert not peer.session.sending.ping()
+    assert not peer.session.sender.ping()
     deliver(peer, update(b"b", b"2"), topic_filter=b"b")
     peer.take_piece(messages_max=1)
     peer.take(messages_max=1)
@@ -284,10 +284,10 @@ def test_ping_does_not_wait_for_acknowledgements() -> None:
     peer = Peer(make_session(), window=1)
     session = peer.session
     deliver(peer, update(b"a", b"1", qos=1), update(b"b", b"2", qos=1))
-    assert not session.sending.ping()
+    assert not session.sender.ping()
     peer.take()
     assert peer.read() == publish(b"1", 1, 1, flags=1, topic=b"a") + PINGRESP
-    assert session.sending.ping()
+    assert session.sender.ping()
     session.acknowledge(ack(PacketType.PUBACK, 1))
     peer.take()
     assert peer.read() == publish(b"2", 1, 2, flags=1, topic=b"b")
@@ -299,7 +299,7 @@ def test_ping_of_a_link_is_never_early() -> None:
     session = peer.session
     deliver(peer, update(b"a", b"1", qos=1), update(b"b", b"2", qos=1))
     peer.take()
-    assert not session.sending.ping()
+    assert not session.sender.ping()
     assert peer.read() == publish(b"1", 1, 1, flags=1, topic=b"a")
     session.acknowledge(ack(PacketType.PUBACK, 1))
     peer.take()
@@ -313,18 +313,18 @@ def test_ping_behind_an_acknowledgement_waits_again() -> None:
     deliver(peer, update(b"a", b"1", qos=1), update(b"b", b"2", qos=1))
     peer.take()
     deliver(peer, update(b"c", b"3"), topic_filter=b"c")
-    assert not session.sending.ping()
+    assert not session.sender.ping()
     peer.take()
-    assert session.sending.ping()
+    assert session.sender.ping()
     session.acknowledge(ack(PacketType.PUBACK, 1))
-    assert not session.sending.ping()
+    assert not session.sender.ping()
 
 
 def test_ping_behind_queued_messages_does_not_wait_for_acknowledgements() -> None:
     """The same holds when the retained messages are through and a live one waits for the client."""
     peer = Peer(make_session(), window=1)
     deliver(peer, update(b"a", b"1"))
-    assert not peer.session.sending.ping()
+    assert not peer.session.sender.ping()
     peer.session.enqueue(batch(message(b"2", qos=1), message(b"3", qos=1)))
     peer.take()
     assert peer.read() == publish(b"1", flags=1, topic=b"a") + publish(b"2", 1, 1) + PINGRESP
@@ -339,11 +339,11 @@ def test_ping_waits_for_what_replaced_retained_messages() -> None:
     peer.session.enqueue(batch(message(b"later", topic=b"c", qos=1)))
     peer.take_piece(messages_max=1)
     peer.take_piece(messages_max=1)
-    assert not peer.session.sending.ping()
+    assert not peer.session.sender.ping()
     peer.take()
     expected = publish(b"old", flags=1, topic=b"a") + publish(b"new", topic=b"b")
     assert peer.read() == expected + publish(b"later", 1, 1, topic=b"c") + PINGRESP
-    assert peer.session.sending.ping()
+    assert peer.session.sender.ping()
 
 
 def test_retained_messages_of_an_ended_subscription_stop() -> None:
@@ -353,18 +353,18 @@ def test_retained_messages_of_an_ended_subscription_stop() -> None:
     deliver(peer, update(b"a/1", b"1", qos=1), update(b"a/2", b"2", qos=1), topic_filter=b"a")
     session.cancel_retained(b"other")
     peer.take()
-    assert session.sending.blocked
+    assert session.sender.blocked
     peer.read()
     session.cancel_retained(b"a")
     session.acknowledge(ack(PacketType.PUBACK, 1))
     deliver(peer, update(b"b", b"3"), topic_filter=b"b")
-    assert not session.sending.ping()
+    assert not session.sender.ping()
     deliver(peer, update(b"c", b"4"), topic_filter=b"c")
     session.cancel_retained(b"b")
     peer.take()
     assert peer.read() == publish(b"4", flags=1, topic=b"c") + PINGRESP
     deliver(peer, update(b"b", b"3"), topic_filter=b"b")
-    session.sending.ping()
+    session.sender.ping()
     session.cancel_retained(b"b")
     peer.take()
     assert peer.read() == PINGRESP
@@ -386,7 +386,7 @@ def test_subscribing_again_starts_retained_messages_again() -> None:
     session = peer.session
     deliver(peer, update(b"a", b"1"), update(b"b", b"2"))
     peer.take_piece(messages_max=1)
-    assert not session.sending.ping()
+    assert not session.sender.ping()
     deliver(peer, update(b"a", b"1"), update(b"b", b"2"))
     peer.take()
     first, second = publish(b"1", flags=1, topic=b"a"), publish(b"2", flags=1, topic=b"b")
@@ -398,7 +398,7 @@ def test_undelivered_retained_messages_come_after_a_reconnect() -> None:
     peer = Peer(make_session())
     deliver(peer, update(b"a", b"1"), update(b"b", b"2"))
     peer.take_piece(messages_max=1)
-    peer.session.sending.ping()
+    peer.session.sender.ping()
     peer.session.disconnect()
     peer.session.enqueue(batch(message(b"3", topic=b"c", qos=1)))
     peer.read()
@@ -430,7 +430,7 @@ def test_packet_over_the_maximum_size_is_not_sent() -> None:
     peer.take()
     assert peer.read() == publish(b"y", flags=1, topic=b"b")
     assert counters.dropped[DropReason.PACKET_TOO_LARGE] == 1
-    assert len(peer.session.sending.outbound) == 0
+    assert len(peer.session.sender.outbound) == 0
 
 
 def test_message_too_large_for_the_new_connection_is_completed() -> None:
@@ -446,7 +446,7 @@ def test_message_too_large_for_the_new_connection_is_completed() -> None:
     peer.take()
     assert peer.read() == publish(b"y", 1, 3, flags=8)
     assert counters.dropped[DropReason.PACKET_TOO_LARGE] == 2
-    assert len(session.sending.outbound) == 1
+    assert len(session.sender.outbound) == 1
 
 
 def test_queued_batch_is_encoded_anew_for_another_version() -> None:
@@ -467,7 +467,7 @@ def test_unsent_messages_are_those_that_wait_or_are_in_flight() -> None:
     """What an end of the session would lose is what was not completed and what was not sent."""
     peer = Peer(make_session(), window=1)
     peer.session.send(batch(message(b"1", qos=1), message(b"2", qos=1), message(b"3", qos=1)), now_ns=0)
-    assert peer.session.sending.unsent == 3
+    assert peer.session.sender.unsent == 3
 
 
 def test_refused_message_frees_the_window() -> None:
@@ -491,7 +491,7 @@ def test_slow_reader_gets_the_newest_value_of_each_topic() -> None:
     )
     flags: Message = (update(b"a", b"3"), 0, True, (7,))
     peer.session.enqueue(batch(flags, message(b"", topic=b"b")))
-    assert len(peer.session.sending.conflation) == 2
+    assert len(peer.session.sender.conflation) == 2
     peer.session.resume()
     peer.take()
     expected = b"\x31\x07\x00\x01a\x02\x0b\x073"  # with its own flag and Subscription Identifier
@@ -623,7 +623,7 @@ def test_pieces_at_qos_1_have_their_own_identifiers_and_windows() -> None:
     deliver_piece(store, narrow, wide, granted=options(1))
     for peer in (narrow, wide):
         peer.take()
-    assert narrow.session.sending.blocked
+    assert narrow.session.sender.blocked
     assert narrow.read() == publish(b"1", 1, 1, flags=1, topic=b"a") + publish(b"1", 1, 2, flags=1, topic=b"b")
     assert wide.read().count(b"\x33") == 4
     store.values[b"c"] = update(b"c", b"2")
@@ -641,7 +641,7 @@ def test_values_that_cannot_be_shared_come_within_the_limits() -> None:
     large |= {b"%d" % number: update(b"%d" % number, b"x" * 100_000) for number in range(2, 4)}
     deliver_piece(Values(large | {b"e": update(b"e", b"expired", expires_ns=5)}), peer)
     sizes: list[int] = []
-    while peer.session.sending.pending:
+    while peer.session.sender.pending:
         peer.take_piece(bytes_max=150_000, now_ns=5)
         sizes.append(peer.read().count(b"x" * 50_000) // 2)
     assert sizes == [2, 2, 0]
@@ -676,7 +676,7 @@ def test_session_that_overflowed_takes_nothing_more() -> None:
         session.enqueue(batch(message(b"%d" % number, qos=1)))
     assert list(overflowed) == [session]
     session.enqueue(batch(message(b"4", qos=1), message(b"5", qos=2)))
-    assert session.sending.queue.messages == 3
+    assert session.sender.queue.messages == 3
     assert counters.dropped[DropReason.SESSION_ENDED] == 2
 
 
