@@ -75,7 +75,8 @@ def test_asking_a_node_loads_no_spark_and_no_server() -> None:
     """What a probe runs every second leaves Spark and the web framework unloaded."""
     code = (
         "import sys\n"
-        "from fanout.cli import client, progress, terminal\n"
+        "from fanout.cli import client\n"
+        "from fanout.cli.output import progress, terminal\n"
         "print([n for n in ('pyspark', 'fastapi', 'uvicorn', 'pyarrow') if n in sys.modules])"
     )
     assert run_python(code) == "[]\n"

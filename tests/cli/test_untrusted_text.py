@@ -430,5 +430,5 @@ def test_a_defect(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 def test_only_the_terminal_module_makes_text() -> None:
     """What rich gets as a `Text` passes no console of ours, so it is made in one place, from what is printable."""
     package = Path(fanout.cli.__file__).parent
-    makers = {path.name for path in package.glob("*.py") if re.search(r"\bText\b[.(]|from_markup", path.read_text())}
+    makers = {path.name for path in package.rglob("*.py") if re.search(r"\bText\b[.(]|from_markup", path.read_text())}
     assert makers == {"progress.py", "terminal.py"}, "progress.py makes some of numbers"
