@@ -33,6 +33,8 @@ def spark() -> Iterator[SparkSession]:
         # A driver that is plain Python reads this, not the setting `spark.pyspark.python`.
         environment.setenv("PYSPARK_PYTHON", "/nonexistent")
         with spark_session(master="local[2]", settings=settings) as session:
+            for name in ("callSite.short", "callSite.long"):  # else Spark walks the stack for each step of each query
+                session.sparkContext.setLocalProperty(name, "test")
             yield session
 
 

@@ -27,7 +27,7 @@ from tests.support.waiting import wait_until_blocking
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
 
 SETTLE_S = 2.5
 
