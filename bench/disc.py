@@ -14,9 +14,9 @@ import structlog
 
 from bench.disc_only import measure_only
 from bench.report import Figures, Report, Row, medians, percentile
-from fanout.kept.store import KeptStore
 from fanout.replica.store import Replica
 from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_digest
+from fanout.storage.store import KeptStore
 
 __all__ = ["add_arguments", "run"]
 

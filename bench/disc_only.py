@@ -20,9 +20,9 @@ from pathlib import Path
 import structlog
 
 from bench.report import Figures
-from fanout.kept.direct import DirectStore
-from fanout.kept.replica import DiscReplica
 from fanout.replica.update import Phase, Update, content_digest
+from fanout.storage.direct import DirectStore
+from fanout.storage.replica import DiscReplica
 
 __all__ = ["OnlyRun", "measure_only"]
 

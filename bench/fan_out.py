@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 
 from bench.report import Ask, Report, Row, alternate, medians, ratio, rows
-from bench.stage import BARE, BRIDGE, LABELS, OURS, RELAY, Run, Side, Stage, burst
+from bench.stage import BARE, BRIDGE, BRIDGE_TLS, LABELS, OURS, OURS_TLS, RELAY, Run, Side, Stage, burst
 
 __all__ = ["add_arguments", "run"]
 
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--deliveries", type=int, default=2_000_000, help="aimed-at deliveries of a run (2000000)")
     parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
     parser.add_argument("--messages-min", type=int, default=2_000, help="fewest messages of a burst (2000)")
+    parser.add_argument("--tls", action="store_true", help="also measure both with TLS to the primary")
     parser.add_argument(
         "--self-test", action="store_true", help="also measure the load generator, with a relay as the server"
     )
@@ -32,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Report:
     """Measure ours and the bridge alternately, for each QoS and number of subscribers."""
     names = [{"on": OURS, "off": BARE}[one] for one in arguments.log.split(",")]
-    names += [BRIDGE, *([RELAY] if arguments.self_test else [])]
+    names += [BRIDGE, *([RELAY] if arguments.self_test else []), *((OURS_TLS, BRIDGE_TLS) if arguments.tls else ())]
     results: list[Row] = []
     for qos in map(int, arguments.qos.split(",")):
-        with Stage(qos=qos) as stage, stage.sides(*names) as sides:
+        with Stage(qos=qos, tls=arguments.tls) as stage, stage.sides(*names) as sides:
             for subscribers in map(int, arguments.subscribers.split(",")):
                 results += _compare(sides, subscribers, qos, arguments)
     title = f"one burst, until every subscriber has all of it; medians of {arguments.runs} alternating runs"

@@ -30,6 +30,7 @@ __all__ = [
     "find_mosquitto",
     "free_port",
     "link",
+    "make_certificate",
     "selector",
     "wait_for",
     "wait_for_port",
@@ -359,6 +360,23 @@ def selector(
         f'[[link.selector]]\nfilter = "{topic_filter}"\nqos = {qos}\nexclude = [{excludes}]\n'
         f'prefix = "{prefix}"\nwrites = "{writes}"\n'
     )
+
+
+def make_certificate(path: Path) -> None:
+    """Make a certificate for 127.0.0.1 that is its own CA, and its key, in one PEM file."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        raise RuntimeError("OpenSSL was not found. On Debian or Ubuntu: sudo apt-get install openssl")
+    subprocess.run(
+        [
+            *(openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+            *("-days", "90", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", f"{path}.key", "-out", f"{path}.crt"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    path.write_bytes(Path(f"{path}.crt").read_bytes() + Path(f"{path}.key").read_bytes())
 
 
 def link(port: int, *selectors: str, name: str = "primary", other_ports: Sequence[int] = (), settings: str = "") -> str:

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fanout.replog.reading import stage
+from fanout.replog.read.reading import stage
 from fanout.reports.entry import run_completeness, run_lag, run_settings
-from fanout.reports.log_files import LogFiles
+from fanout.reports.read.log_files import LogFiles
 from fanout.reports.spark import LOCAL_MASTER, spark_session
 
 __all__ = ["DEPTH", "SETTLE_S", "Cost", "make_report"]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.load import VERSION, connect, packet_bytes, publish, publishes
-from bench.processes import Mosquitto, Node, Server, free_port, link, selector, wait_for
+from bench.processes import Mosquitto, Node, Server, free_port, link, make_certificate, selector, wait_for
 from bench.readers import Audience, Readers
 from fanout.mqtt.packets import Subscribe, Subscription, encode
 from fanout.mqtt.publish import encode_publish
@@ -24,10 +24,12 @@ from fanout.mqtt.publish import encode_publish
 __all__ = [
     "BARE",
     "BRIDGE",
+    "BRIDGE_TLS",
     "DIRECT",
     "HOP",
     "LABELS",
     "OURS",
+    "OURS_TLS",
     "RELAY",
     "Run",
     "Side",
@@ -48,6 +50,10 @@ RELAY = "rely"
 """The relay, for the self-test of the load generator. All names are roots, hence of one length."""
 HOP = "bhop"
 """The least that a hop in Python can do."""
+OURS_TLS = "otls"
+"""As `OURS`, with TLS between it and the primary."""
+BRIDGE_TLS = "ptls"
+"""As `BRIDGE`, with TLS between it and the primary."""
 
 LABELS = {
     OURS: "ours",
@@ -56,6 +62,8 @@ LABELS = {
     DIRECT: "primary",
     RELAY: "load generator's limit",
     HOP: "bare hop in Python",
+    OURS_TLS: "ours, TLS",
+    BRIDGE_TLS: "bridge, TLS",
 }
 """What a table calls them."""
 
@@ -83,13 +91,15 @@ class Side:
 class Stage:
     """A primary and whatever is started beside it, in one scratch directory; a context manager."""
 
-    def __init__(self, *, qos: int = 0) -> None:
+    def __init__(self, *, qos: int = 0, tls: bool = False) -> None:
         """Describe a stage.
 
         Args:
             qos: Of the hop from the primary to each server.
+            tls: Whether the primary has a listener with TLS, for `OURS_TLS` and `BRIDGE_TLS`.
         """
         self._qos = qos
+        self._tls_port = free_port() if tls else 0
         self._ends = ExitStack()
         self._scratch = Path()
         self.primary: Server
@@ -98,7 +108,8 @@ class Stage:
     def __enter__(self) -> Stage:
         with ExitStack() as ends:
             self._scratch = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="fanout-bench-")))
-            self.primary = ends.enter_context(Mosquitto(self._scratch, name="primary", settings=_UNLIMITED))
+            settings = [*_UNLIMITED, *self._tls_listener()]
+            self.primary = ends.enter_context(Mosquitto(self._scratch, name="primary", settings=settings))
             self._ends = ends.pop_all()
         return self
 
@@ -116,7 +127,7 @@ class Stage:
         """Start one server and end it afterwards; it listens, but need not hold anything yet.
 
         Args:
-            name: OURS, BARE, BRIDGE, DIRECT, RELAY or HOP.
+            name: OURS, BARE, BRIDGE, DIRECT, RELAY, HOP, OURS_TLS or BRIDGE_TLS.
             settings: Further lines for `[server]` of a secondary.
             links: Further links of a secondary, from `bench.processes.link`.
         """
@@ -148,15 +159,27 @@ class Stage:
         finally:
             client.close()
 
+    def _tls_listener(self) -> list[str]:
+        """Return the settings of the primary's listener with TLS; none without."""
+        if not self._tls_port:
+            return []
+        make_certificate(self._certificate)
+        return [f"listener {self._tls_port} 127.0.0.1", f"certfile {self._certificate}", f"keyfile {self._certificate}"]
+
+    @property
+    def _certificate(self) -> Path:
+        """The primary's certificate, which is its own CA, and its key."""
+        return self._scratch / "primary.pem"
+
     def _server(self, name: str, *, settings: str, links: str) -> Server:
-        if name in (OURS, BARE):
+        if name in (OURS, BARE, OURS_TLS):
+            first = link(self.primary.port, selector(f"{name}/#", qos=self._qos))
+            if name == OURS_TLS:
+                keys = f'ca_file = "{self._certificate}"\n'
+                first = link(self._tls_port, selector(f"{name}/#", qos=self._qos), settings=keys)
+                first = first.replace("mqtt://", "mqtts://")
             return Node(
-                self._scratch,
-                role="secondary",
-                name=name,
-                links=link(self.primary.port, selector(f"{name}/#", qos=self._qos)) + links,
-                settings=settings,
-                log=name == OURS,
+                self._scratch, role="secondary", name=name, links=first + links, settings=settings, log=name != BARE
             )
         if name == RELAY:
             port = free_port()
@@ -168,11 +191,12 @@ class Stage:
             return Server(command, log=self._scratch / "hop.log", port=port)
         return Mosquitto(
             self._scratch,
-            name="bridge",
+            name="bridge" if name == BRIDGE else "bridge-tls",
             settings=[
                 *_UNLIMITED,
-                "connection bench",
-                f"address 127.0.0.1:{self.primary.port}",
+                f"connection bench-{name}",  # its Client Identifier
+                f"address 127.0.0.1:{self.primary.port if name == BRIDGE else self._tls_port}",
+                *([] if name == BRIDGE else [f"bridge_cafile {self._certificate}"]),
                 f"topic {name}/# in {self._qos}",
                 # MQTT 3.1.1: with an unlimited window its MQTT 5 bridge sends Receive Maximum 0, which is refused.
                 "bridge_protocol_version mqttv311",

@@ -7,7 +7,7 @@ from functools import partial
 
 from bench.paced import PacedRun, paced
 from bench.report import Ask, Report, Row, alternate, medians, ratio, rows
-from bench.stage import BRIDGE, LABELS, OURS, Side, Stage
+from bench.stage import BRIDGE, BRIDGE_TLS, LABELS, OURS, OURS_TLS, Side, Stage
 
 __all__ = ["add_arguments", "run"]
 
@@ -18,13 +18,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, default=10, help="subscribers that take latencies (10)")
     parser.add_argument("--rate", type=float, default=2_000, help="updates a second (2000)")
     parser.add_argument("--seconds", type=float, default=20, help="length of a run (20)")
+    parser.add_argument("--tls", action="store_true", help="also measure both with TLS to the primary")
     parser.add_argument("--payload-bytes", type=int, default=64, help="size of a payload (64)")
 
 
 def run(arguments: argparse.Namespace) -> Report:
     """Measure ours and the bridge alternately, for each number of subscribers."""
     results: list[Row] = []
-    with Stage() as stage, stage.sides(OURS, BRIDGE) as sides:
+    names = (OURS, BRIDGE, OURS_TLS, BRIDGE_TLS) if arguments.tls else (OURS, BRIDGE)
+    with Stage(tls=arguments.tls) as stage, stage.sides(*names) as sides:
         for subscribers in map(int, arguments.subscribers.split(",")):
             results += _compare(sides, subscribers, arguments)
     title = (

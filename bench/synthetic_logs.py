@@ -20,12 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fanout.replica.update import ChangeKind, Phase
-from fanout.replog.columns import Column, EventRow, RowEncoder
-from fanout.replog.node_lock import LastRun
-from fanout.replog.recovery import crash_loss, left_over_segments
-from fanout.replog.schema import FLAG_CONFLATED, FLAG_DUP, FLAG_DUPLICATE, FLAG_STALE, UPDATES
-from fanout.replog.sealing import open_directory, seal
-from fanout.replog.segments import SegmentFile, SegmentIdentity, encode_rows
+from fanout.replog.files.columns import Column, EventRow, RowEncoder
+from fanout.replog.files.node_lock import LastRun
+from fanout.replog.files.schema import FLAG_CONFLATED, FLAG_DUP, FLAG_DUPLICATE, FLAG_STALE, UPDATES
+from fanout.replog.files.sealing import open_directory, seal
+from fanout.replog.files.segments import SegmentFile, SegmentIdentity, encode_rows
+from fanout.replog.write.recovery import crash_loss, left_over_segments
 
 __all__ = ["FIRST_SEQUENCE", "HUB", "LINK", "SECOND", "T0", "Log", "Published", "Rows", "make_logs", "publish", "write"]
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from bench.synthetic_logs import FIRST_SEQUENCE, HUB, LINK, T0, Ints, Log, Published, Rows
 from fanout.replica.update import ChangeKind, Phase
-from fanout.replog.schema import FLAG_CONFLATED, FLAG_DUPLICATE, FLAG_STALE
-from fanout.reports.buckets import bucket_of, bucket_value_us, window_us
+from fanout.replog.files.schema import FLAG_CONFLATED, FLAG_DUPLICATE, FLAG_STALE
+from fanout.reports.values.buckets import bucket_of, bucket_value_us, window_us
 
 __all__ = ["differences", "figures", "missing_sequences"]
 

@@ -11,6 +11,8 @@
     ├── SendQuotaExceeded      no Packet Identifier is free, or the peer's Receive Maximum is used up
     ├── LinkError              something went wrong between a link and its primary
     │   ├── PrimaryUnreachable   no address of the primary answered
+    │   │   ├── TlsFailed            something answered, and TLS could not be agreed on with it
+    │   │   └── WebSocketRefused     something answered, and it does not speak MQTT over WebSocket there
     │   ├── PrimaryRefused       the primary answered CONNECT or SUBSCRIBE with a failing Reason Code
     │   ├── SnapshotUnproved     the snapshot ended without the evidence that makes a replica complete
     │   ├── LinkLost             the Network Connection ended
@@ -57,7 +59,9 @@ __all__ = [
     "SendQuotaExceeded",
     "SnapshotUnproved",
     "StoreError",
+    "TlsFailed",
     "UnsupportedProtocolVersion",
+    "WebSocketRefused",
 ]
 
 
@@ -164,6 +168,47 @@ class LinkError(FanoutError):
 
 class PrimaryUnreachable(LinkError):
     """No address of the primary accepted a Network Connection."""
+
+
+class TlsFailed(PrimaryUnreachable):
+    """TLS could not be agreed on with what answers at the primary's address.
+
+    Attributes:
+        address: The address, as the configuration has it.
+        problem: What was wrong.
+    """
+
+    def __init__(self, *, address: str, problem: str, hint: str) -> None:
+        self.address = address
+        self.problem = problem
+        super().__init__(f"no TLS with {address}: {problem}", hint=hint)
+
+
+class WebSocketRefused(PrimaryUnreachable):
+    """What answers at the primary's address does not speak MQTT over WebSocket.
+
+    Attributes:
+        address: The address, as the configuration has it.
+        status: The status code of its answer; empty where that is not the reason.
+        problem: What was wrong; empty where the status code is.
+    """
+
+    def __init__(self, *, address: str, status: str = "", problem: str = "") -> None:
+        self.address = address
+        self.status = status
+        self.problem = problem
+        match status:
+            case "401" | "403":
+                hint = "It wants to know who asks, or from which page: let the gateway pass WebSocket without that"
+            case "404" | "405":
+                hint = "Write the path of its MQTT endpoint behind the port, often /mqtt"
+            case "301" | "302" | "307" | "308":
+                hint = "It sends elsewhere: write that address; wss:// where it leads to https"
+            case "502" | "503" | "504":
+                hint = "The gateway does not reach the broker behind it; its log says why"
+            case _:
+                hint = "Check that the address is that of a listener for MQTT over WebSocket, and its path, often /mqtt"
+        super().__init__(f"no WebSocket with {address}: {f'HTTP status {status}' if status else problem}", hint=hint)
 
 
 class PrimaryRefused(LinkError):

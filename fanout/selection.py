@@ -48,7 +48,7 @@ LEVELS_MAX = 200
 """Most levels of a Topic Filter; Mosquitto refuses topics with more."""
 
 ContentKind: TypeAlias = Literal["json", "binary", "text"]
-"""What a payload is; every JSON document is text as well (`fanout.link.content`)."""
+"""What a payload is; every JSON document is text as well (`fanout.link.ingest.content_filter`)."""
 
 WritePolicy: TypeAlias = Literal["reject", "forward"]
 """What happens to a local PUBLISH on a replicated topic."""

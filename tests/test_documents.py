@@ -110,7 +110,7 @@ def settings_in(page: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def in_its_place(section: str, key: str, value: object) -> dict[str, Any]:
     """Return a configuration with one key, and what else it needs."""
     selector: dict[str, Any] = {"filter": "plant/#"}
-    link: dict[str, Any] = {"name": "plant", "primary": "mqtt://elsewhere", "selector": [selector]}
+    link: dict[str, Any] = {"name": "plant", "primary": "mqtts://elsewhere", "selector": [selector]}
     listener: dict[str, Any] = {"address": "mqtt://127.0.0.1:0"}
     rule: dict[str, Any] = {"filter": "plant/#", "allow": "all"}
     tables: dict[str, dict[str, Any]] = {

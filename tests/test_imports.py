@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,57 +19,31 @@ LAYERS: dict[str, set[str]] = {
     "errors": {"mqtt.reason_codes"},
     "mqtt": {"errors"},
     "peer_text": set(),
+    "escaping": set(),
+    "certificates": set(),
+    "installation": set(),
     "selection": {"errors", "mqtt"},
     "replica": {"errors", "mqtt", "selection"},
-    "stamp": {"replica"},
-    "escaping": set(),
-    "installation": set(),
-    "standing": {"peer_text"},
-    "manifest": {"peer_text", "replica"},
-    "copy_mark": {"mqtt", "replica"},
+    "chain": {"mqtt", "peer_text", "replica"},
+    "runtime": {"escaping"},
     "config": {"errors", "escaping", "mqtt", "selection", "access.settings"},
-    "logging_setup": {"escaping"},
-    "system_clock": set(),
-    "long_lived": set(),
-    "concerned": {"errors", "selection"},
+    "affected_clients": {"errors", "selection"},
     "replog": {"errors", "replica", "config"},
-    "kept": {"errors", "replica", "selection"},
-    "link": {
-        "errors",
-        "mqtt",
-        "selection",
-        "replica",
-        "stamp",
-        "standing",
-        "manifest",
-        "copy_mark",
-        "peer_text",
-        "config",
-    },
-    "server": {"errors", "mqtt", "replica", "stamp", "manifest", "copy_mark", "config", "access"},
+    "storage": {"errors", "replica", "selection"},
+    "link": {"errors", "mqtt", "selection", "replica", "chain", "peer_text", "config", "certificates", "runtime"},
+    "server": {"errors", "mqtt", "replica", "chain", "config", "access", "certificates"},
     "access": {"errors", "mqtt", "selection", "peer_text"},
     "api": {"errors", "escaping"},
     # It joins parts in other processes, as `node` does in the first one.
-    "workers": {"errors", "mqtt", "concerned", "long_lived", "replica", "config", "access", "server", "link.backoff"},
-    "reports": {"errors", "escaping", "installation", "replog.schema", "replog.fetching"},
+    "workers": {"errors", "mqtt", "affected_clients", "replica", "config", "access", "server", "runtime"},
+    "reports": {"errors", "escaping", "installation", "replog.files.schema", "replog.shipping.fetching"},
     "probe": {"errors", "escaping"},
     "node": {"*"},
     "cli": {"*"},
     "__main__": {"cli"},
 }
 
-CORE = (
-    "mqtt",
-    "escaping",
-    "peer_text",
-    "selection",
-    "replica",
-    "stamp",
-    "standing",
-    "manifest",
-    "copy_mark",
-    "errors",
-)
+CORE = ("mqtt", "escaping", "peer_text", "selection", "replica", "chain", "errors")
 NOT_IN_CORE = {
     "asyncio",
     "socket",
@@ -80,6 +56,8 @@ NOT_IN_CORE = {
     "pathlib",
     "io",
 }
+
+FOLDER_MODULES_MAX = 15
 
 
 def modules() -> list[Path]:
@@ -112,6 +90,78 @@ def imported(path: Path) -> set[str]:
     return names
 
 
+def name_of(path: Path) -> str:
+    """Return the name of a module or of a package, without the `fanout.` in front."""
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix(".")
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Return for each module those that it imports, for types and inside functions included."""
+    paths = {name_of(path): path for path in modules()}
+    graph: dict[str, set[str]] = {}
+    for name, path in paths.items():
+        found: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                whole = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= {each if each.removeprefix("fanout.") in paths else node.module or "" for each in whole}
+        graph[name] = {each.removeprefix("fanout.") for each in found if each.startswith("fanout.")} & paths.keys()
+        graph[name].discard(name)
+    return graph
+
+
+def circles_of(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """Return the sets of nodes that all reach each other, of more than one node."""
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        left = [start]
+        while left:
+            new = graph.get(left.pop(), set()) - found
+            found |= new
+            left += new
+        return found
+
+    reaches = {node: reached(node) for node in graph}
+    circles = {
+        frozenset(other for other in reaches[node] if node in reaches.get(other, ())) for node in graph if reaches[node]
+    }
+    return {circle for circle in circles if len(circle) > 1}
+
+
+def test_circles_are_found() -> None:
+    """Two circles with a way between them are two, and what only leads there is in neither."""
+    graph = {"a": {"b"}, "b": {"a", "c"}, "c": {"d"}, "d": {"e"}, "e": {"c"}, "f": {"a"}}
+    assert circles_of(graph) == {frozenset("ab"), frozenset("cde")}
+    assert circles_of({"a": {"b"}, "b": {"c"}}) == set()
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """No module needs itself in the end: who reads one reads what is below it, and nothing above it."""
+    graph = import_graph()
+    assert graph["node.running"] > {"link.link", "node.documents"}
+    assert circles_of(graph) == set()
+
+
+def test_no_folders_import_each_other_in_a_circle() -> None:
+    """The folders of one part import one way, too."""
+    graph: dict[str, set[str]] = {}
+    for name, found in import_graph().items():
+        part, folder = name.partition(".")[0], name.rpartition(".")[0]
+        targets = {target.rpartition(".")[0] for target in found if target.startswith(f"{part}.")}
+        graph.setdefault(folder, set()).update(targets - {folder})
+    graph.pop("", None)  # the top level has parts above and below the folders: see `LAYERS`
+    assert circles_of(graph) == set()
+
+
+def test_folders_stay_small() -> None:
+    """No folder holds more modules than a reader can survey."""
+    counts = Counter(path.parent for path in modules() if path.name != "__init__.py")
+    assert {str(folder): count for folder, count in counts.items() if count > FOLDER_MODULES_MAX} == {}
+
+
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_run_one_way(path: Path) -> None:
     """A module imports only from the parts below its own."""
@@ -127,7 +177,15 @@ def test_imports_run_one_way(path: Path) -> None:
         assert fits, f"{path.relative_to(PACKAGE)} imports {name}; {part} may import {sorted(allowed)}"
 
 
-@pytest.mark.parametrize("path", [path for path in modules() if part_of(path) in CORE], ids=lambda path: path.name)
+def is_core(path: Path) -> bool:
+    """Say whether a module belongs to a core part, or says "(core)" in the first paragraph of its docstring."""
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return part_of(path) in CORE or re.search(r"\([^)]*\bcore\b", docstring.partition("\n\n")[0]) is not None
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in modules() if is_core(path)], ids=lambda path: str(path.relative_to(PACKAGE))
+)
 def test_core_has_no_input_or_output(path: Path) -> None:
     """Core modules import nothing that reads a clock, a file, a socket or the environment."""
     assert not {name.partition(".")[0] for name in imported(path)} & NOT_IN_CORE

@@ -71,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--primary", choices=PRIMARIES, help="what the primary is in every run; the seed decides (default)"
     )
+    parser.add_argument("--tls", action="store_true", help="let every link speak TLS")
     parser.add_argument(
         "--skip-reports", action="store_true", help="leave out the reports on the logs, which need Java"
     )
@@ -89,12 +90,14 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
                 reports=not arguments.skip_reports,
                 keep=arguments.keep,
                 primary_role=arguments.primary,
+                tls=arguments.tls,
             )
         )
         outcomes.append(outcome)
         console.print(_verdict(outcome))
         if not outcome.passed:
             primary = f" --primary {arguments.primary}" if arguments.primary else ""
+            primary += " --tls" if arguments.tls else ""
             console.print(f"to repeat: python -m bench chaos --minutes {arguments.minutes:g} --seed {seed}{primary}")
             console.print(str(outcome.setting))
             console.print("\n".join(outcome.time_line))

@@ -30,7 +30,7 @@ from bench.chaos.probe import Edge, Prober, describe, plain
 from bench.chaos.publisher import Publisher
 from bench.chaos.truth import Truth
 from bench.chaos.witness import Witness
-from bench.processes import Mosquitto, Node, Server, link, selector
+from bench.processes import Mosquitto, Node, Server, free_port, link, make_certificate, selector
 from bench.proxy import Proxy
 
 __all__ = ["Outcome", "run_seed"]
@@ -72,13 +72,46 @@ class Outcome:
         return not self.findings_total
 
 
+@dataclass(frozen=True, slots=True)
+class _Tls:
+    """TLS of the links of one run."""
+
+    certificate: Path
+    """Certificate and key of every server, and its own CA."""
+    primary_port: int = field(default_factory=free_port)
+    """Where the primary speaks it."""
+    above_leaf_port: int = field(default_factory=free_port)
+    """Where the node above the leaf does."""
+
+    def over(self, links: str) -> str:
+        """Return a configuration of links with TLS in place of TCP."""
+        return links.replace('"mqtt://', '"mqtts://').replace(
+            "[[link]]\n", f'[[link]]\nca_file = "{self.certificate}"\n'
+        )
+
+    def listener(self, port: int) -> str:
+        """Return the configuration of a node's listener."""
+        files = f'certificate_file = "{self.certificate}"\nkey_file = "{self.certificate}"\n'
+        return f'[[server.listener]]\naddress = "mqtts://127.0.0.1:{port}"\n{files}'
+
+
 class _Run:
     """The state of one run."""
 
     def __init__(
-        self, seed: int, *, draw: random.Random, setting: Setting, scratch: Path, proxy: Proxy, primary: Server
+        self,
+        seed: int,
+        *,
+        draw: random.Random,
+        setting: Setting,
+        scratch: Path,
+        proxy: Proxy,
+        primary: Server,
+        tls: _Tls | None,
     ) -> None:
         self.setting = setting
+        self._tls = tls
+        self._primary_port = primary.port if tls is None else tls.primary_port
         self.outcome = Outcome(seed, setting)
         self.truth = Truth()
         self.windows: list[Window] = []
@@ -99,7 +132,7 @@ class _Run:
         self.edges = [self._edge_a(), self._edge_b()]
         if self.setting.has_leaf:
             self.edges.append(self._leaf(self.edges[-1]))
-        self.tap = self._node("tap", "tap", link(primary.port, *map(selector, FILTERS), settings=self._link()))
+        self.tap = self._node("tap", "tap", link(self._primary_port, *map(selector, FILTERS), settings=self._link()))
         self.nodes = [*(edge.node for edge in self.edges), self.tap]
         self.probers = [Prober(edge, truth=self.truth, violated=self.found) for edge in self.edges]
         self.witnesses = {
@@ -148,7 +181,7 @@ class _Run:
 
     def _edge_b(self) -> Edge:
         links = link(
-            self.primary.port,
+            self._primary_port,
             selector("plant/+/v", prefix=self.setting.prefix),
             selector("office/#", qos=2, exclude=["office/debug/#"]),
             selector("hall/+", qos=0),
@@ -157,18 +190,21 @@ class _Run:
         )
         if self.setting.stored:
             links = _STORED + links
-        node = self._node("secondary", EDGES[1], links, settings=f"workers = {self.setting.workers}\n")
+        listener = "" if self._tls is None else self._tls.listener(self._tls.above_leaf_port)
+        node = self._node("secondary", EDGES[1], links, settings=f"workers = {self.setting.workers}\n{listener}")
         prefixes = {"plant": self.setting.prefix, "office": "", "hall": ""}
         return Edge(node, prefixes, self.setting.horizon_of(EDGES[1]), frozenset({"hall"}))
 
     def _leaf(self, above: Edge) -> Edge:
         prefix = self.setting.prefix
         plant = selector(f"{prefix}plant/+/v")  # what the node above selects: the rest would look lost beside the tap
-        links = link(above.node.port, plant, selector("office/#", qos=2), settings=self._link())
+        port = above.node.port if self._tls is None else self._tls.above_leaf_port
+        links = link(port, plant, selector("office/#", qos=2), settings=self._link())
         node = self._node("secondary", LEAF, links)
         return Edge(node, {"plant": prefix, "office": ""}, self.setting.horizon_of(LEAF))
 
     def _node(self, role: str, name: str, links: str, *, settings: str = "") -> Node:
+        links = links if self._tls is None else self._tls.over(links)
         return Node(self.scratch, role=role, name=name, links=links, settings=settings)
 
     def _witness(self, edge: Edge, *, durable: bool) -> Witness:
@@ -299,7 +335,13 @@ class _Run:
 
 
 async def run_seed(
-    seed: int, *, seconds: float, reports: bool, keep: Path | None = None, primary_role: str | None = None
+    seed: int,
+    *,
+    seconds: float,
+    reports: bool,
+    keep: Path | None = None,
+    primary_role: str | None = None,
+    tls: bool = False,
 ) -> Outcome:
     """Run one seed.
 
@@ -309,11 +351,13 @@ async def run_seed(
         reports: Whether the reports on the logs are made and judged too; they need Java.
         keep: A directory for all files of the run; None for one that is removed.
         primary_role: What the primary is, as for `draw_setting`.
+        tls: Whether every link speaks TLS.
 
     Raises:
         TimeoutError: Servers or reports take far longer than anything here may take.
     """
-    async with asyncio.timeout(seconds + _BEYOND_S), _started(seed, keep=keep, primary_role=primary_role) as run:
+    started = _started(seed, keep=keep, primary_role=primary_role, tls=tls)
+    async with asyncio.timeout(seconds + _BEYOND_S), started as run:
         tasks = [
             asyncio.create_task(each)
             for each in (
@@ -360,7 +404,7 @@ async def run_seed(
 
 
 @asynccontextmanager
-async def _started(seed: int, *, keep: Path | None, primary_role: str | None) -> AsyncIterator[_Run]:
+async def _started(seed: int, *, keep: Path | None, primary_role: str | None, tls: bool) -> AsyncIterator[_Run]:
     """Give a run whose servers have started and whose primary has a value at every topic; end them all afterwards."""
     async with AsyncExitStack() as ends:
         if keep is None:
@@ -370,11 +414,15 @@ async def _started(seed: int, *, keep: Path | None, primary_role: str | None) ->
             scratch.mkdir(parents=True)
         draw = random.Random(seed)
         setting = draw_setting(draw, random.Random(seed + 2_000_000), primary_role=primary_role)
-        primary = _primary(setting, scratch)
+        secured = None
+        if tls:
+            secured = _Tls(scratch / "server.pem")
+            make_certificate(secured.certificate)
+        primary = _primary(setting, scratch, secured)
         ends.callback(primary.stop)
         await asyncio.to_thread(primary.start, deadline_s=START_S)
-        proxy = await ends.enter_async_context(Proxy(primary.port))
-        run = _Run(seed, draw=draw, setting=setting, scratch=scratch, proxy=proxy, primary=primary)
+        proxy = await ends.enter_async_context(Proxy(primary.port if secured is None else secured.primary_port))
+        run = _Run(seed, draw=draw, setting=setting, scratch=scratch, proxy=proxy, primary=primary, tls=secured)
         await run.publisher.load()
         await learn_truth(primary, run.truth, since=time.monotonic())
         run.publisher.resume()
@@ -389,16 +437,23 @@ async def _started(seed: int, *, keep: Path | None, primary_role: str | None) ->
         yield run
 
 
-def _primary(setting: Setting, scratch: Path) -> Server:
+def _primary(setting: Setting, scratch: Path, tls: _Tls | None) -> Server:
     """Return the primary, which keeps retained values and, a Mosquitto, sessions over a restart."""
     if setting.primary_role == "fanout":
-        return Node(scratch, role="primary", name=PRIMARY, links=_STORED)
+        listener = "" if tls is None else tls.listener(tls.primary_port)
+        return Node(scratch, role="primary", name=PRIMARY, links=_STORED, settings=listener)
     settings = [
         f"max_queued_messages {setting.max_queued_messages}",
         "persistence true",
         f"persistence_location {scratch}/",
         "autosave_interval 2",
     ]
+    if tls is not None:
+        settings += [
+            f"listener {tls.primary_port} 127.0.0.1",
+            f"certfile {tls.certificate}",
+            f"keyfile {tls.certificate}",
+        ]
     return Mosquitto(scratch, name=PRIMARY, settings=settings)
 
 

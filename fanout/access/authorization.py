@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from fanout.access.http_hook import Answer, HttpHook, Question
 from fanout.access.identity import Identity
@@ -16,23 +16,35 @@ from fanout.access.rules import Denied, Rights, RuleSet
 from fanout.access.settings import HookAction
 from fanout.mqtt.topics import parse_shared
 
-if TYPE_CHECKING:
-    from fanout.access.gate import Gate
-
-__all__ = ["Access"]
+__all__ = ["Access", "Policy"]
 
 _NO_RULES = RuleSet()
+
+
+class Policy(Protocol):
+    """What is in force at the moment; `fanout.access.gate.Gate` is it."""
+
+    @property
+    def rules(self) -> RuleSet:
+        """The rules; another object when they are replaced."""
+
+    @property
+    def hook(self) -> HttpHook | None:
+        """The hook; None when there is none."""
+
+    def hook_for(self, action: HookAction) -> HttpHook | None:
+        """Return the hook if it is asked for `action`."""
 
 
 class Access:
     """What one client may read and write, by what is in force at the moment of the question."""
 
-    __slots__ = ("_gate", "_rights", "_rules", "identity")
+    __slots__ = ("_policy", "_rights", "_rules", "identity")
 
-    def __init__(self, gate: Gate, identity: Identity) -> None:
+    def __init__(self, policy: Policy, identity: Identity) -> None:
         self.identity = identity
         """The client."""
-        self._gate = gate
+        self._policy = policy
         self._rules: RuleSet
         self._rights: Rights  # by _rules; unlimited for a superuser
         self._renew()
@@ -48,11 +60,11 @@ class Access:
         Returns:
             The decision; or a future of it when the hook must be asked, which is never cancelled and never fails.
         """
-        if self._rules is not self._gate.rules:
+        if self._rules is not self._policy.rules:
             self._renew()
         if not self._rights.may_publish(topic):
             return False
-        if self._gate.hook is None:  # asked first: this is the way of every PUBLISH
+        if self._policy.hook is None:  # asked first: this is the way of every PUBLISH
             return True
         hook = self._hook("publish")
         return True if hook is None else self._ask(hook, "publish", topic)
@@ -95,18 +107,18 @@ class Access:
 
     def _current(self) -> Rights:
         """Return the rights by the rules in force."""
-        if self._rules is not self._gate.rules:
+        if self._rules is not self._policy.rules:
             self._renew()
         return self._rights
 
     def _renew(self) -> None:
-        self._rules = self._gate.rules
+        self._rules = self._policy.rules
         rules = _NO_RULES if self.identity.superuser else self._rules
         self._rights = rules.rights(self.identity)
 
     def _hook(self, action: HookAction) -> HttpHook | None:
         """Return the hook if it is to be asked for `action`."""
-        return None if self.identity.superuser else self._gate.hook_for(action)
+        return None if self.identity.superuser else self._policy.hook_for(action)
 
     def _ask(self, hook: HttpHook, action: HookAction, topic: bytes) -> bool | asyncio.Future[bool]:
         identity = self.identity

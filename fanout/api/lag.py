@@ -1,8 +1,8 @@
 """What is said about how far a link is behind (core).
 
 The link measures: a heartbeat is a message that it publishes at the primary and receives back through its own
-subscription, and an overdue one raises the lag (`fanout.link.control`). This module owns the wording of the
-result: on what it is based, and why it is not known.
+subscription, and an overdue one raises the lag (`fanout.link.protocol.control_channel`). This module owns the wording
+of the result: on what it is based, and why it is not known.
 """
 
 from __future__ import annotations

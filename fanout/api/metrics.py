@@ -99,6 +99,12 @@ METRICS = (
         "What the newest complete snapshot took; absent before.",
         ("link",),
     ),
+    MetricSpec(
+        "fanout_link_certificate_expiry_time_seconds",
+        "gauge",
+        "Unix time at which a certificate of the newest connection expires; absent without one.",
+        ("link", "certificate"),
+    ),
     MetricSpec("fanout_link_snapshot_topics", "gauge", "Topics that the newest snapshot brought so far.", ("link",)),
     MetricSpec("fanout_link_audits_total", "counter", "Audits that have ended.", ("link",)),
     MetricSpec("fanout_link_audits_failed_total", "counter", "Audits that were broken off.", ("link",)),
@@ -364,6 +370,9 @@ def _link_samples(link: LinkDetail) -> Iterator[Sample]:
     yield "fanout_link_reconnects_total", label, link.reconnects_total
     if link.snapshot_seconds is not None:
         yield "fanout_link_snapshot_seconds", label, link.snapshot_seconds
+    for whose, expires in (("client", link.client_certificate_expires), ("primary", link.primary_certificate_expires)):
+        if expires is not None:
+            yield "fanout_link_certificate_expiry_time_seconds", (link.name, whose), expires.timestamp()
     yield "fanout_link_snapshot_topics", label, link.snapshot_topics
     yield "fanout_link_audits_total", label, link.audits_total
     yield "fanout_link_audits_failed_total", label, link.audits_failed_total

@@ -240,6 +240,12 @@ class LinkDetail(LinkReadiness):
     snapshot_topics: NonNegativeInt = Field(description="Topics that the newest snapshot brought so far.")
     audit: AuditDetail | None = Field(default=None, description="The newest audit that has ended; null before one.")
     alarm: str | None = Field(default=None, description="What a person must decide; null for nothing.")
+    client_certificate_expires: AwareDatetime | None = Field(
+        default=None, description="When the certificate that the link shows expires; null without one."
+    )
+    primary_certificate_expires: AwareDatetime | None = Field(
+        default=None, description="When the primary's certificate expires; null without TLS."
+    )
     count_difference: str | None = Field(
         default=None,
         description="How what is held differs from what the primary counts; null when equal, or not compared.",

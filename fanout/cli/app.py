@@ -9,9 +9,9 @@ from typer.core import TyperGroup
 
 from fanout import __version__
 from fanout.cli import audit, check, drain, log, passwd, probe, ready, report, run, status
+from fanout.cli.arguments.usage import UsageError, reword
 from fanout.cli.exit_codes import exit_code_of
-from fanout.cli.terminal import print_error
-from fanout.cli.usage import UsageError, reword
+from fanout.cli.output.terminal import print_error
 from fanout.errors import FanoutError
 
 __all__ = ["app"]

@@ -43,7 +43,7 @@ def audit(
     max_removed_percent of the link allows.
     """
     from fanout.cli.client import NodeClient
-    from fanout.cli.terminal import print_error, print_json, show
+    from fanout.cli.output.terminal import print_error, print_json, show
 
     with NodeClient(url) as client:
         names = _names(client.status(), link)
@@ -103,8 +103,8 @@ def _names(node: NodeStatus, link: str | None) -> list[str]:
 
 
 def _table(details: dict[str, AuditDetail]) -> Table:
-    from fanout.cli.quantities import as_count, as_duration
-    from fanout.cli.terminal import columns
+    from fanout.cli.output.quantities import as_count, as_duration
+    from fanout.cli.output.terminal import columns
 
     numbers = ("checked", "changed", "removed", "left in place", "took")
     table = columns("link", *numbers, right=numbers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,8 +45,8 @@ def check(
 
     Nothing is started. All faults are printed at once on standard error, each with its key and what to do.
     """
-    from fanout.cli.named_files import find_file_cautions, find_file_faults
-    from fanout.cli.terminal import facts, print_warnings, show
+    from fanout.cli.arguments.named_files import find_file_cautions, find_file_faults
+    from fanout.cli.output.terminal import facts, print_warnings, show
     from fanout.config import load_config
     from fanout.errors import ConfigError
     from fanout.node.cautions import find_cautions
@@ -53,7 +54,8 @@ def check(
     node_config = load_config(config, role=role.value if role else None)
     if files and (faults := find_file_faults(node_config)):
         raise ConfigError(str(config), tuple(faults))
-    print_warnings(str(config), [*find_cautions(node_config), *(find_file_cautions(node_config) if files else ())])
+    of_files = find_file_cautions(node_config, now_s=time.time()) if files else []
+    print_warnings(str(config), [*find_cautions(node_config), *of_files])
     show(f"{config} has no faults{f' for a {role}' if role else ''}", "", facts(*_node_facts(node_config)))
     if node_config.links:
         show("", _links_table(node_config.links), "", _selectors_table(node_config.links))
@@ -77,7 +79,7 @@ def _node_facts(config: NodeConfig) -> Iterator[tuple[str, str]]:
 
 
 def _links_table(links: tuple[LinkConfig, ...]) -> Table:
-    from fanout.cli.terminal import columns, lines
+    from fanout.cli.output.terminal import columns, lines
 
     table = columns("link", "primary", "mqtt", "client id", "user")
     for link in links:
@@ -88,7 +90,7 @@ def _links_table(links: tuple[LinkConfig, ...]) -> Table:
 
 
 def _selectors_table(links: tuple[LinkConfig, ...]) -> Table:
-    from fanout.cli.terminal import columns, lines
+    from fanout.cli.output.terminal import columns, lines
 
     table = columns("link", "selector", "except", "qos", "prefix", "writes", right=("qos",))
     for link in links:

@@ -36,7 +36,7 @@ def drain(
     process ends.
     """
     from fanout.cli.client import NodeClient
-    from fanout.cli.terminal import print_json, show
+    from fanout.cli.output.terminal import print_json, show
 
     with NodeClient(url) as client:
         draining = client.drain()

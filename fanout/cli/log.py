@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from fanout.replog.inspection import NodeCheck, NodeFigures
+    from fanout.replog.read.inspection import NodeCheck, NodeFigures
 
 __all__ = ["app"]
 
@@ -50,10 +50,10 @@ def show_rows(
 
     Names of topics are those at the primary. Payloads are not in a log.
     """
-    from fanout.cli.terminal import columns, json_line, show
+    from fanout.cli.output.terminal import columns, json_line, show
     from fanout.errors import SelectorInvalid
     from fanout.mqtt.topics import matches
-    from fanout.replog.showing import newest_rows
+    from fanout.replog.read.showing import newest_rows
     from fanout.selection import check_filter
 
     if topic is not None and events:
@@ -87,8 +87,8 @@ def show_rows(
 @app.command(epilog="Exit codes: 0 shown, 5 the directory is not a log or cannot be read.")
 def stat(directory: LogDirectory, as_json: JsonOption = False) -> None:
     """Show what a log holds of each node."""
-    from fanout.cli.terminal import facts, print_json, show
-    from fanout.replog.inspection import stat as read_figures
+    from fanout.cli.output.terminal import facts, print_json, show
+    from fanout.replog.read.inspection import stat as read_figures
 
     figures = read_figures(directory)
     if as_json:
@@ -104,21 +104,22 @@ def stat(directory: LogDirectory, as_json: JsonOption = False) -> None:
 def verify(directory: LogDirectory, as_json: JsonOption = False) -> None:
     """Read every row of a log and check that none is missing.
 
-    A gap that the node itself told of (its queue or disk was full) is shown and is no damage.
+    A gap that the node itself told of (its queue or disk was full) is shown and is no damage; neither is the torn end
+    that a kill leaves.
     """
-    from fanout.cli.terminal import facts, print_json, show
-    from fanout.replog.inspection import verify as check_log
+    from fanout.cli.output.terminal import facts, print_json, show
+    from fanout.replog.read.inspection import verify as check_log
 
     checks = check_log(directory)
     if as_json:
-        print_json([dataclasses.asdict(one) | {"sound": one.sound} for one in checks])
+        print_json([_as_document(one) for one in checks])
     else:
         show(facts(*(line for one in checks for line in _check(one))) if checks else f"{directory} holds no rows")
     raise typer.Exit(ExitCode.OK if all(one.sound for one in checks) else ExitCode.NO)
 
 
 def _figures(figures: NodeFigures) -> Iterator[tuple[str, str]]:
-    from fanout.cli.quantities import as_bytes, as_count, counted
+    from fanout.cli.output.quantities import as_bytes, as_count, counted
 
     yield "node", figures.node
     if figures.last_run is not None:
@@ -132,13 +133,19 @@ def _figures(figures: NodeFigures) -> Iterator[tuple[str, str]]:
     yield "runs", as_count(figures.node_epochs)
     yield "sealed", f"{counted(figures.sealed_files, 'file')}, {as_bytes(figures.sealed_bytes)}"
     torn = f", {as_bytes(figures.torn_bytes)} torn" if figures.torn_bytes else ""
+    torn += f", {as_bytes(figures.damaged_bytes)} damaged" if figures.damaged_bytes else ""
     yield "open", f"{counted(figures.open_segments, 'segment')}, {as_bytes(figures.open_bytes)}{torn}"
     yield "missing", counted(figures.missing_positions, "row")
 
 
+def _as_document(check: NodeCheck) -> dict[str, Any]:
+    problems = [{"path": str(one.path), "text": one.text} for one in check.problems]
+    return dataclasses.asdict(check) | {"problems": problems, "sound": check.sound}
+
+
 def _check(check: NodeCheck) -> Iterator[tuple[str, RenderableType]]:
-    from fanout.cli.quantities import counted
-    from fanout.cli.terminal import styled
+    from fanout.cli.output.quantities import counted
+    from fanout.cli.output.terminal import styled
 
     verdict = ("sound", "green") if check.sound else ("damaged", "red")
     read = f", {counted(check.rows, 'row')} in {counted(check.files, 'file')}"

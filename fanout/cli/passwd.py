@@ -83,7 +83,7 @@ def _checked(password: bytes) -> bytes:
 
 
 def _tell(done: str, file: PasswordFile) -> None:
-    from fanout.cli.terminal import error_console, show
+    from fanout.cli.output.terminal import error_console, show
 
     show(done)
     if file.exposure:

@@ -14,12 +14,13 @@ import typer
 from fanout.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from rich.table import Table
 
     from fanout.config import LinkConfig
-    from fanout.errors import ConfigError
+    from fanout.errors import ConfigError, TlsFailed
+    from fanout.link.transport.tls import LinkTls
     from fanout.probe.advice import Advice
     from fanout.probe.client import Target
     from fanout.probe.results import Report, VersionReport
@@ -35,10 +36,16 @@ _OPTIONS = {
     "username": "--username",
     "password_file": "--password-file",
     "password_env": "--password-env",
+    "ca_file": "--ca-file",
+    "server_certificate_sha256": "--server-certificate-sha256",
+    "client_certificate_file": "--client-certificate-file",
+    "client_key_file": "--client-key-file",
+    "tls_insecure": "--tls-insecure",
     "control_topic": "--prefix",
     "filter": "--filter",
 }
 """Keys of a link to the options that they come from."""
+_KEYS = re.compile(rf"\b({'|'.join(_OPTIONS.keys() - {'primary', 'filter'})})\b")
 
 
 class ProbedVersion(enum.StrEnum):
@@ -58,7 +65,7 @@ def register(app: typer.Typer) -> None:
 
 
 def probe(
-    primary: Annotated[str, typer.Argument(metavar="URL", help="The primary's address, mqtt://host:port.")],
+    primary: Annotated[str, typer.Argument(metavar="URL", help="The primary's address, as a link has it.")],
     *,
     username: Annotated[str | None, typer.Option(metavar="USER", help="User Name; without it none is sent.")] = None,
     password_file: Annotated[
@@ -67,6 +74,17 @@ def probe(
     password_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="Environment variable that has the password.")
     ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificates of its CAs (PEM); without it, the system's.")
+    ] = None,
+    server_certificate_sha256: Annotated[
+        str | None, typer.Option(metavar="DIGEST", help="SHA-256 of its certificate, in place of a CA.")
+    ] = None,
+    client_certificate_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificate to show (PEM).")
+    ] = None,
+    client_key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key (PEM).")] = None,
+    tls_insecure: Annotated[bool, typer.Option("--tls-insecure", help="Do NOT verify its certificate.")] = False,
     mqtt: Annotated[ProbedVersion, typer.Option(help="The protocol versions to test.")] = ProbedVersion.BOTH,
     prefix: Annotated[
         str, typer.Option(metavar="TOPIC", help="Test below this topic, where the user may write and read.")
@@ -95,23 +113,36 @@ def probe(
         raise ExtraMissing("fanout probe", install=install_command("probe"))
     import asyncio
 
-    from fanout.cli.terminal import print_json
+    from fanout.cli.output.terminal import print_json, print_warnings
+    from fanout.errors import ConfigFault
     from fanout.probe.advice import advise
     from fanout.probe.runner import probe as test_primary
 
     keys = {
         "primary": primary,
         "username": username,
-        "password_file": None if password_file is None else str(password_file),
+        "password_file": password_file,
         "password_env": password_env,
+        "ca_file": ca_file,
+        "server_certificate_sha256": server_certificate_sha256,
+        "client_certificate_file": client_certificate_file,
+        "client_key_file": client_key_file,
+        "tls_insecure": tls_insecure or None,
         "control_topic": prefix,
     }
-    link = _checked_link({key: value for key, value in keys.items() if value is not None}, read_filter)
+    given = {key: str(value) if isinstance(value, Path) else value for key, value in keys.items() if value is not None}
+    link = _checked_link(given, read_filter)
     address = link.primaries[0]
+    tls = _tls(link)
+    if tls_insecure:
+        print_warnings(
+            "the command line",
+            [ConfigFault("--tls-insecure", "the certificate is not verified", "Give --ca-file, and leave it out.")],
+        )
     with _progress() as on_check:
         report = asyncio.run(
             test_primary(
-                _target(link),
+                _target(link, tls),
                 address=str(address),
                 versions={"both": (5, 4), "5": (5,), "3.1.1": (4,)}[mqtt],
                 prefix=prefix,
@@ -119,12 +150,13 @@ def probe(
                 read_filter=read_filter,
                 timeout_s=timeout,
                 on_check=on_check,
+                tls_failure=None if tls is None else lambda error: _in_options(tls.failure(error, address)),
             )
         )
     if prefix == _PREFIX:
-        del keys["control_topic"]  # where the user may write is not known to be anywhere but at the default
-    del keys["primary"]
-    advice = advise(report, read_filter=read_filter, keys={key: value for key, value in keys.items() if value})
+        del given["control_topic"]  # where the user may write is not known to be anywhere but at the default
+    del given["primary"]
+    advice = advise(report, read_filter=read_filter, keys=given)
     if as_json:
         print_json(_document(report, advice))
     else:
@@ -132,7 +164,7 @@ def probe(
     raise typer.Exit(_exit_code(report, advice))
 
 
-def _checked_link(keys: dict[str, str], read_filter: str | None) -> LinkConfig:
+def _checked_link(keys: Mapping[str, str | bool], read_filter: str | None) -> LinkConfig:
     """Return the options as a link, checked as its keys in a configuration are.
 
     Raises:
@@ -155,15 +187,36 @@ def _of_options(error: ConfigError) -> ConfigError:
     faults = (
         ConfigFault(
             _OPTIONS.get(fault.key.rpartition(".")[2], ""),
-            fault.problem.replace(f' of the link "{_LINK}"', ""),
-            re.sub(r"\b(password_file|password_env|username)\b", lambda key: _OPTIONS[key[0]], fault.hint),
+            _as_options(fault.problem.replace(f' of the link "{_LINK}"', "")),
+            _as_options(fault.hint),
         )
         for fault in error.faults
     )
     return ConfigError(error.path, tuple(faults))
 
 
-def _target(link: LinkConfig) -> Target:
+def _tls(link: LinkConfig) -> LinkTls | None:
+    from fanout.errors import TlsFailed
+    from fanout.link.transport.tls import load_tls
+
+    try:
+        return load_tls(link, link.primaries[0])
+    except TlsFailed as error:
+        raise _in_options(error) from error
+
+
+def _in_options(error: TlsFailed) -> TlsFailed:
+    """Return an error of a link with options in place of its keys."""
+    from fanout.errors import TlsFailed
+
+    return TlsFailed(address=error.address, problem=_as_options(error.problem), hint=_as_options(error.hint))
+
+
+def _as_options(text: str) -> str:
+    return re.sub(_KEYS, lambda key: _OPTIONS[key[0]], text)
+
+
+def _target(link: LinkConfig, tls: LinkTls | None) -> Target:
     from fanout.config import read_password
     from fanout.errors import ConfigError
     from fanout.probe.client import Target
@@ -173,13 +226,20 @@ def _target(link: LinkConfig) -> Target:
     except ConfigError as error:
         raise _of_options(error) from error
     address = link.primaries[0]
-    return Target(address.host, address.port, link.username, None if password is None else password.decode())
+    return Target(
+        address.host,
+        address.port,
+        link.username,
+        None if password is None else password.decode(),
+        tls=None if tls is None else tls.context,
+        websocket_path=(address.path or "/") if address.has_websocket else None,
+    )
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
     """Show on a terminal what is being tested."""
-    from fanout.cli.terminal import error_console, styled
+    from fanout.cli.output.terminal import error_console, styled
 
     console = error_console()
     if not console.is_terminal:
@@ -190,7 +250,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
 
 def _show(report: Report, advice: Advice) -> None:
-    from fanout.cli.terminal import facts, show
+    from fanout.cli.output.terminal import facts, show
 
     show(facts(("primary", report.address), ("says it is", report.server or "-")))
     for version in report.versions:
@@ -201,7 +261,7 @@ def _show(report: Report, advice: Advice) -> None:
 
 
 def _table(report: VersionReport) -> Table:
-    from fanout.cli.terminal import columns, outcome_text
+    from fanout.cli.output.terminal import columns, outcome_text
 
     table = columns("check", "result", "seen", "for a link")
     for finding in report.findings:
@@ -236,7 +296,7 @@ def _document(report: Report, advice: Advice) -> dict[str, object]:
 
 
 def _exit_code(report: Report, advice: Advice) -> ExitCode:
-    from fanout.cli.terminal import print_error
+    from fanout.cli.output.terminal import print_error
     from fanout.errors import FanoutError
 
     faults = []

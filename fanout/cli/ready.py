@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fanout.api.models import Readiness
     from fanout.cli.client import NodeClient
-    from fanout.cli.progress import SyncProgress
+    from fanout.cli.output.progress import SyncProgress
 
 __all__ = ["register", "wait_ready"]
 
@@ -43,8 +43,8 @@ def ready(
     error shows the topics of each link as they arrive.
     """
     from fanout.cli.client import NodeClient
-    from fanout.cli.progress import SyncProgress
-    from fanout.cli.terminal import error_console, print_json, show
+    from fanout.cli.output.progress import SyncProgress
+    from fanout.cli.output.terminal import error_console, print_json, show
 
     console = error_console()
     with NodeClient(url) as client, SyncProgress(console, url=url, enabled=wait > 0) as progress:
@@ -97,7 +97,7 @@ def wait_ready(
 def _verdict(readiness: Readiness) -> list[RenderableType]:
     from rich.padding import Padding
 
-    from fanout.cli.terminal import styled
+    from fanout.cli.output.terminal import styled
 
     answer = ("ready", "green") if readiness.ready else ("not ready", "red")
     return [
@@ -107,8 +107,8 @@ def _verdict(readiness: Readiness) -> list[RenderableType]:
 
 
 def _links_table(readiness: Readiness) -> Table:
-    from fanout.cli.quantities import UNKNOWN, as_count
-    from fanout.cli.terminal import columns, state_text
+    from fanout.cli.output.quantities import UNKNOWN, as_count
+    from fanout.cli.output.terminal import columns, state_text
 
     table = columns("link", "state", "topics", "evidence", "selector", right=("topics",))
     for link in readiness.links:

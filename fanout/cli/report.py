@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
 
 import typer
 
-from fanout.cli.report_options import (
+from fanout.cli.arguments.report_options import (
     LOCAL_MASTER,
     SETTLE_S,
     BehindMax,
@@ -36,11 +36,11 @@ from fanout.escaping import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from fanout.cli.report_progress import ReportProgress
-    from fanout.reports.compacted import Compacted
-    from fanout.reports.document import ReportName
+    from fanout.cli.output.report_progress import ReportProgress
     from fanout.reports.entry import ReportResult
-    from fanout.reports.log_files import LogFiles
+    from fanout.reports.read.compacted import Compacted
+    from fanout.reports.read.log_files import LogFiles
+    from fanout.reports.values.document import ReportName
 
 __all__ = ["app"]
 
@@ -373,9 +373,9 @@ def compact(
     """
     import tempfile
 
-    from fanout.replog.fetching import is_store
-    from fanout.reports.compacted import read_compacted
-    from fanout.reports.compaction import compact as compact_logs
+    from fanout.replog.shipping.fetching import is_store
+    from fanout.reports.keep.compaction import compact as compact_logs
+    from fanout.reports.read.compacted import read_compacted
 
     known = read_compacted(into)
     with _progress() as progress, tempfile.TemporaryDirectory(prefix="fanout-compact-") as scratch:
@@ -396,7 +396,7 @@ def schema() -> None:
 
     It describes what --json writes, of every report; needs neither Spark nor Java.
     """
-    from fanout.reports.document import schema_text
+    from fanout.reports.values.document import schema_text
 
     sys.stdout.write(schema_text())
 
@@ -461,7 +461,7 @@ def _make(run: _Run, *, log_dirs: list[str], master: str, json_file: Path | None
     if only_json:
         sys.stdout.write(result.report.to_json())
     else:
-        from fanout.cli.terminal import output
+        from fanout.cli.output.terminal import output
         from fanout.reports.render.terminal import print_report
 
         with output() as console:
@@ -477,10 +477,10 @@ def _staged(log_dirs: list[str], *, master: str, progress: Callable[[str], None]
     """
     import tempfile
 
-    from fanout.replog.fetching import is_store
-    from fanout.replog.reading import stage
-    from fanout.reports.compacted import read_compacted, without_compacted
-    from fanout.reports.log_files import LogFiles
+    from fanout.replog.read.reading import stage
+    from fanout.replog.shipping.fetching import is_store
+    from fanout.reports.read.compacted import read_compacted, without_compacted
+    from fanout.reports.read.log_files import LogFiles
     from fanout.reports.spark import is_local, is_submitted
 
     progress("reading the logs")
@@ -508,7 +508,7 @@ def _fetched(
     stores: list[str], scratch: Path, *, compacted: Collection[Compacted], progress: Callable[[str], None]
 ) -> list[Path]:
     """Return log directories with what is in these stores and not compacted yet."""
-    from fanout.replog.fetching import fetch
+    from fanout.replog.shipping.fetching import fetch
 
     def wanted(name: str) -> bool:
         return not any(name in one.seen for one in compacted)
@@ -520,7 +520,7 @@ def _fetched(
 
 
 def _progress() -> ReportProgress:
-    from fanout.cli.report_progress import ReportProgress
-    from fanout.cli.terminal import error_console
+    from fanout.cli.output.report_progress import ReportProgress
+    from fanout.cli.output.terminal import error_console
 
     return ReportProgress(error_console())

@@ -104,7 +104,7 @@ def worker(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the hub gets them too, and says what to do
         signal.signal(number, signal.SIG_IGN)
 
-    from fanout.system_clock import SystemClock
+    from fanout.runtime.system_clock import SystemClock
     from fanout.workers.worker import run_worker
 
     _configure_logging(log_format, log_level)
@@ -144,7 +144,7 @@ def _configure_logging(log_format: LogFormat, log_level: LogLevel) -> None:
     import logging
     import sys
 
-    from fanout.logging_setup import configure_logging
+    from fanout.runtime.logging_setup import configure_logging
 
     configure_logging(
         level=logging.getLevelNamesMapping()[log_level.upper()],

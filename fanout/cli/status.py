@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 def status(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
     """Show a node in full: links, server, replication log."""
     from fanout.cli.client import NodeClient
-    from fanout.cli.terminal import facts, print_json, show
+    from fanout.cli.output.terminal import facts, print_json, show
 
     with NodeClient(url) as client:
         if as_json:
@@ -66,7 +66,7 @@ def lag(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
     What is not known is shown as a dash, never as zero.
     """
     from fanout.cli.client import NodeClient
-    from fanout.cli.terminal import print_json, show
+    from fanout.cli.output.terminal import print_json, show
 
     with NodeClient(url) as client:
         if as_json:
@@ -83,8 +83,8 @@ def lag(url: UrlArgument = DEFAULT_URL, as_json: JsonOption = False) -> None:
 
 
 def _node_facts(node: NodeStatus) -> Iterator[tuple[str, RenderableType]]:
-    from fanout.cli.quantities import as_duration
-    from fanout.cli.terminal import lines
+    from fanout.cli.output.quantities import as_duration
+    from fanout.cli.output.terminal import lines
 
     yield "node", f"{node.node} ({node.role})"
     yield "ready", lines("yes", style="green") if node.ready else lines(*_reasons(node), style="red")
@@ -98,8 +98,8 @@ def _reasons(node: NodeStatus) -> tuple[str, ...]:
 
 
 def _links_table(node: NodeStatus) -> Table:
-    from fanout.cli.quantities import as_bytes, as_count, as_duration
-    from fanout.cli.terminal import columns, state_text
+    from fanout.cli.output.quantities import as_bytes, as_count, as_duration
+    from fanout.cli.output.terminal import columns, state_text
 
     now = node.started + timedelta(seconds=node.uptime_seconds)  # the node's clock, not this machine's
     table = columns("link", "state", "for", "topics", "payload", "received", "sessions", right=_NUMBERS)
@@ -120,8 +120,8 @@ _NUMBERS = ("topics", "payload", "received", "sessions", "heartbeat age", "lag",
 
 
 def _selectors_table(links: tuple[LinkDetail, ...]) -> Table:
-    from fanout.cli.quantities import UNKNOWN, as_count
-    from fanout.cli.terminal import columns
+    from fanout.cli.output.quantities import UNKNOWN, as_count
+    from fanout.cli.output.terminal import columns
 
     table = columns("link", "topics", "complete", "evidence", "digest", "selector", right=_NUMBERS)
     for link in links:
@@ -132,7 +132,7 @@ def _selectors_table(links: tuple[LinkDetail, ...]) -> Table:
 
 
 def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
-    from fanout.cli.quantities import as_count, as_duration, counted
+    from fanout.cli.output.quantities import as_count, as_duration, counted
 
     yield "link", link.name
     yield "primary", link.primary
@@ -165,7 +165,7 @@ def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
 
 
 def _audit_figures(audit: AuditDetail) -> str:
-    from fanout.cli.quantities import as_count, counted
+    from fanout.cli.output.quantities import as_count, counted
 
     changed, removed = as_count(audit.changed_topics), as_count(audit.removed_topics)
     figures = f"{counted(audit.checked_topics, 'topic')}, {changed} repaired, {removed} removed"
@@ -173,7 +173,7 @@ def _audit_figures(audit: AuditDetail) -> str:
 
 
 def _server_facts(server: ServerStatus) -> Iterator[tuple[str, str]]:
-    from fanout.cli.quantities import as_bytes, as_count, counted
+    from fanout.cli.output.quantities import as_bytes, as_count, counted
 
     yield "clients", f"{as_count(server.connections)} connected, {counted(server.sessions, 'session')}"
     yield "", f"{counted(server.subscriptions, 'subscription')} in {counted(server.audiences, 'audience')}"
@@ -191,8 +191,8 @@ def _server_facts(server: ServerStatus) -> Iterator[tuple[str, str]]:
 
 
 def _workers_table(workers: tuple[WorkerStatus, ...]) -> Table:
-    from fanout.cli.quantities import UNKNOWN, as_bytes, as_count
-    from fanout.cli.terminal import columns, state_text
+    from fanout.cli.output.quantities import UNKNOWN, as_bytes, as_count
+    from fanout.cli.output.terminal import columns, state_text
 
     names = ("worker", "state", "process", "clients", "sessions", "topics", "unread", "restarts")
     table = columns(*names, right=tuple(name for name in names if name != "state"))
@@ -211,7 +211,7 @@ def _workers_table(workers: tuple[WorkerStatus, ...]) -> Table:
 
 
 def _log_facts(log: LogStatus) -> Iterator[tuple[str, str]]:
-    from fanout.cli.quantities import as_bytes, as_count, as_duration, counted
+    from fanout.cli.output.quantities import as_bytes, as_count, as_duration, counted
 
     yield "log", log.directory
     yield "written", f"{counted(log.rows_total, 'row')}, {as_bytes(log.written_bytes_total)}"
@@ -228,7 +228,7 @@ def _log_facts(log: LogStatus) -> Iterator[tuple[str, str]]:
 
 
 def _retained_facts(retained: RetainedStatus) -> Iterator[tuple[str, str]]:
-    from fanout.cli.quantities import as_bytes, counted
+    from fanout.cli.output.quantities import as_bytes, counted
 
     yield "on disk", retained.file
     yield "size", as_bytes(retained.file_bytes)
@@ -238,8 +238,8 @@ def _retained_facts(retained: RetainedStatus) -> Iterator[tuple[str, str]]:
 
 
 def _lag_table(document: LagDocument) -> Table:
-    from fanout.cli.quantities import as_count, as_duration
-    from fanout.cli.terminal import columns, state_text
+    from fanout.cli.output.quantities import as_count, as_duration
+    from fanout.cli.output.terminal import columns, state_text
 
     table = columns("link", "state", "lag", "items", "basis", "heartbeat age", "received", "topics", right=_NUMBERS)
     for link in document.links:

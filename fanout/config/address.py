@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fanout.errors import AddressInvalid
 
@@ -17,12 +16,14 @@ __all__ = ["MQTT_PORT", "Address", "parse_http_listen", "parse_listen", "parse_l
 MQTT_PORT = 1883
 """The port of an `mqtt://` address that names none."""
 
-_LISTENER_PORTS = {"mqtt": MQTT_PORT, "mqtts": 8883, "ws": 80, "wss": 443}
-"""What a listener can speak, and the port that it has unless one is given; `unix` has none."""
+_PORTS = {"mqtt": MQTT_PORT, "mqtts": 8883, "ws": 80, "wss": 443}
+"""The schemes of MQTT over a network, and the port of an address that names none."""
 _TLS = frozenset({"mqtts", "wss"})
 _WEBSOCKET = frozenset({"ws", "wss"})
 _HOST_NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
 _DIGITS_AND_DOTS = re.compile(r"[0-9.]+")
+_URL_PATH = re.compile(r"(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})*)+")
+"""An absolute path of a URL (RFC 3986, section 3.3); "@" is left out, which stands for credentials here."""
 _PORT_MAX = 65_535
 _UNIX_PATH_BYTES_MAX = 107
 """What fits into an address of Linux, with its last zero byte."""
@@ -39,6 +40,8 @@ class Address:
     For `unix` the path of the socket."""
     port: int
     """1 to 65535; 0 where the system chooses the port of a listener, and for `unix`."""
+    path: str = ""
+    """What a WebSocket client asks for, beginning with "/"; empty: "/", and for all but `ws` and `wss` of a primary."""
 
     @property
     def authority(self) -> str:
@@ -58,20 +61,39 @@ class Address:
         return self.scheme in _WEBSOCKET
 
     def __str__(self) -> str:
-        return f"{self.scheme}://{self.authority}"
+        return f"{self.scheme}://{self.authority}{self.path}"
 
 
 def parse_primary(text: str) -> Address:
-    """Read the address of a primary, `mqtt://host` or `mqtt://host:port`.
+    """Read the address of a primary: `mqtt://host:port`, `mqtts://host:port`, `ws://host:port/path` or `wss://...`.
+
+    Port and path may be left out.
 
     Raises:
         AddressInvalid: When it is not such an address.
     """
-    address = _parse_mqtt(text, {"mqtt": MQTT_PORT})
+    _refuse_credentials(text)
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme.lower() not in _PORTS:
+        raise AddressInvalid(
+            f'the scheme "{scheme.lower()}" is not supported',
+            hint="Use mqtt, mqtts (with TLS), ws (WebSocket) or wss (WebSocket with TLS).",
+        )
+    path = ""
+    if separator and scheme.lower() in _WEBSOCKET and "/" in rest.removesuffix("/"):
+        host, _, path = rest.partition("/")
+        path = f"/{path}"
+        if not _URL_PATH.fullmatch(path):
+            raise AddressInvalid(
+                f'"{path}" is not the path of a URL',
+                hint='Write it as in "/mqtt", without a query ("?") and a fragment ("#"); other characters as %20.',
+            )
+        text = f"{scheme}://{host}"
+    address = replace(_parse_mqtt(text), path=path)
     if address.port == 0:
         raise AddressInvalid(
             f'"{text}" has the port 0',
-            hint=f"Write the port on which the primary listens, usually {MQTT_PORT}.",
+            hint=f"Write the port on which the primary listens, usually {_PORTS[address.scheme]}.",
         )
     return address
 
@@ -106,12 +128,12 @@ def parse_listener(text: str) -> Address:
     scheme = scheme.lower()
     if separator and scheme == "unix":
         return _parse_unix(text, rest)
-    if separator and scheme not in _LISTENER_PORTS:
+    if separator and scheme not in _PORTS:
         raise AddressInvalid(
             f'the scheme "{scheme}" is not supported',
             hint="Use mqtt, mqtts (with TLS), ws (WebSocket), wss (WebSocket with TLS) or unix.",
         )
-    return _parse_mqtt(text, _LISTENER_PORTS)
+    return _parse_mqtt(text)
 
 
 def _parse_unix(text: str, path: str) -> Address:
@@ -141,18 +163,13 @@ def parse_http_listen(text: str) -> Address:
     return Address("http", host, port)
 
 
-def _parse_mqtt(text: str, ports: Mapping[str, int]) -> Address:
-    _refuse_credentials(text)
+def _parse_mqtt(text: str) -> Address:
+    """Read an address without credentials, whose scheme is known if there is any."""
     scheme, separator, rest = text.partition("://")
     if not separator:
         raise AddressInvalid(f'"{text}" has no scheme', hint=f'Write "mqtt://{text or "127.0.0.1"}".')
     scheme = scheme.lower()
-    if scheme not in ports:
-        raise AddressInvalid(
-            f'the scheme "{scheme}" is not supported; only mqtt is (MQTT over TCP, without TLS)',
-            hint='Write "mqtt://host:port", with the port of a listener that has no TLS.',
-        )
-    port_default = ports[scheme]
+    port_default = _PORTS[scheme]
     host, port = _parse_host_and_port(
         rest.removesuffix("/"), whole=text, port_default=port_default, example=f"{scheme}://127.0.0.1:{port_default}"
     )
@@ -207,4 +224,8 @@ def _is_host(host: str) -> bool:
         except ValueError:
             return False
         return True
+    try:
+        host.encode("idna")  # as the resolver will, which raises the same for a part that is too long
+    except UnicodeError:
+        return False
     return _HOST_NAME.fullmatch(host) is not None

@@ -177,7 +177,7 @@ def _inert_values(link: int) -> dict[str, object]:
         "server.write_buffer_high_bytes": 1024**4,
         "http.listen": "127.0.0.1:0",
         "link.name": f"inert-{link}",
-        "link.primary": f"mqtt://inert-{link}",
+        "link.primary": f"mqtts://inert-{link}",  # to which the keys of TLS are not wrong
         "link.client_id": f"inert-{link}",
         "link.username": "inert",
         "link.count_url": "http://inert/",

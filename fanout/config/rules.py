@@ -261,6 +261,7 @@ def _link_faults(config: NodeConfig) -> Iterator[ConfigFault]:
                 "is missing, and MQTT 3.1.1 (version = 4) allows no password without a User Name",
                 "Add username.",
             )
+        yield from _link_tls_faults(key, link)
         if link.count_key_file is not None and link.count_url is None:
             yield ConfigFault(
                 f"{key}.count_key_file",
@@ -291,6 +292,41 @@ def _link_faults(config: NodeConfig) -> Iterator[ConfigFault]:
                 f"{key}.selector",
                 f'the link "{link.name}" has no selector',
                 'Add [[link.selector]] below it, with filter = "plant/#" or what is to be replicated.',
+            )
+
+
+def _link_tls_faults(key: str, link: LinkConfig) -> Iterator[ConfigFault]:
+    given = {
+        "ca_file": link.ca_file is not None,
+        "server_certificate_sha256": bool(link.server_certificate_sha256),
+        "client_certificate_file": link.client_certificate_file is not None,
+        "client_key_file": link.client_key_file is not None,
+        "tls_insecure": link.tls_insecure,
+    }
+    if not any(address.has_tls for address in link.primaries):
+        for name in (name for name, is_given in given.items() if is_given):
+            yield ConfigFault(
+                f"{key}.{name}",
+                f"it is for TLS, and {link.primaries[0]} has none",
+                f"Write {'wss' if link.primaries[0].has_websocket else 'mqtts'}:// in primary, or remove the line.",
+            )
+        return
+    verifying = [name for name in ("ca_file", "server_certificate_sha256", "tls_insecure") if given[name]]
+    for name in verifying[1:]:
+        yield ConfigFault(
+            f"{key}.{name}",
+            f"{verifying[0]} is given too, and each says by itself which certificate of the primary is trusted",
+            f"Keep {verifying[0]} or {name}, not both.",
+        )
+    for name, other in (
+        ("client_key_file", "client_certificate_file"),
+        ("client_certificate_file", "client_key_file"),
+    ):
+        if given[other] and not given[name]:
+            yield ConfigFault(
+                f"{key}.{name}",
+                f"is missing, and {other} needs it",
+                f"Add {name}, the path of a PEM file; one file may hold both.",
             )
 
 

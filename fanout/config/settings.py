@@ -26,6 +26,7 @@ from fanout.config.values import (
     MIB,
     ByteCount,
     ByteCountOrZero,
+    CertificateDigests,
     ClientId,
     ControlTopic,
     Count,
@@ -74,11 +75,12 @@ __all__ = [
     "QueueOverflow",
     "RetainPolicy",
     "RetainedConfig",
+    "RetainedPass",
     "RetainedStorage",
-    "RetainedSync",
     "SelectorSection",
     "ServerConfig",
     "ShipConfig",
+    "TlsVersion",
 ]
 
 MinEvidence: TypeAlias = Literal["manifest", "count", "marker", "barrier", "two-pass", "quiet"]
@@ -106,7 +108,7 @@ disc:      in memory, and in a file from which a node that starts has them again
 disc_only: in such a file, of which a part is in memory.
 """
 
-RetainedSync: TypeAlias = Literal["off", "interval", "always"]
+RetainedPass: TypeAlias = Literal["off", "interval", "always"]
 """When what was written to the file is forced to the disk; a process that ends in whatever way loses none of it.
 
 off:      when the system does it.
@@ -120,6 +122,9 @@ QueueOverflow: TypeAlias = Literal["disconnect", "drop_oldest"]
 disconnect:  it ends, so that its client knows that something is missing.
 drop_oldest: it goes on without the oldest of what was not sent yet.
 """
+
+TlsVersion: TypeAlias = Literal["1.2", "1.3"]
+"""A version of TLS."""
 
 _STRICT = ConfigDict(extra="forbid")
 _HTTP_LISTEN = Address("http", "127.0.0.1", 8080)
@@ -215,6 +220,8 @@ class ServerConfig:
     """Unsent bytes of one connection above which its messages wait in the queue."""
     write_buffer_low_bytes: ByteCount = 256 * KIB
     """Unsent bytes of one connection below which it gets messages again."""
+    publisher_stamps: Flag = False
+    """Whether stamps that clients put on what they publish here are read; else they are properties like any other."""
     sys_interval_s: SecondsOrZero = 10.0
     """Pause between new values of the `$SYS` topics; 0 has none of them."""
     websocket_origins: tuple[Origin, ...] = ()
@@ -294,8 +301,8 @@ class RetainedConfig:
 
     storage: RetainedStorage = "ram"
     """Where they are; see `RetainedStorage`. The file is in `node.data_directory`."""
-    sync: RetainedSync = "interval"
-    """Used with a file only; see `RetainedSync`."""
+    sync: RetainedPass = "interval"
+    """Used with a file only; see `RetainedPass`."""
     sync_interval_s: Seconds = 1.0
     """Used with a file and `interval` only: how long a written value may wait before it is forced to the disk."""
     cache_bytes: ByteCount = 256 * MIB
@@ -363,7 +370,7 @@ class LinkConfig:
     name: Name
     """Its name, unique in the node."""
     primaries: Annotated[PrimaryAddresses, Field(alias="primary")]
-    """Key `primary`: an address, or a list of addresses of the same primary, tried in order."""
+    """Key `primary`: an address, or a list of addresses of the same primary, tried in order; with TLS or without."""
     selectors: Annotated[
         tuple[Annotated[Selector, converted(SelectorSection, _selector)], ...], Field(alias="selector")
     ] = ()
@@ -376,6 +383,19 @@ class LinkConfig:
     """File whose content is the password (`read_password`); None for none."""
     password_env: EnvironmentName | None = None
     """Environment variable whose value is the password; None for none."""
+    ca_file: PathText | None = None
+    """PEM file with the certificates of the primary's CAs; None trusts those that the system trusts."""
+    server_certificate_sha256: CertificateDigests = ()
+    """SHA-256 digests of the primary's certificate, any of which takes the place of a CA, host name and dates; an empty
+    list verifies these."""
+    client_certificate_file: PathText | None = None
+    """PEM file with the certificate that the link shows, and those between it and the root; None shows none."""
+    client_key_file: PathText | None = None
+    """PEM file with its private key, not encrypted; None for none."""
+    tls_min_version: TlsVersion = "1.2"
+    """Oldest version of TLS that the link speaks."""
+    tls_insecure: Flag = False
+    """Whether nothing of the primary's certificate is verified: anybody on the way can read and change everything."""
     version: Literal[4, 5] = 5
     """Protocol version: 5 for MQTT 5, 4 for MQTT 3.1.1."""
     retain_policy: RetainPolicy = "bridge"
@@ -421,7 +441,7 @@ class LinkConfig:
     stamp_updates: Flag = False
     """Whether live updates of a primary that is no fanout node get this node's stamps, for the nodes below it."""
     publisher_stamps: Flag = False
-    """Whether stamps that publishers put on their messages are read; with `stamp_updates` they always are."""
+    """Whether stamps that publishers put on their messages are read; else they are properties like any other."""
     receive_buffer_bytes: ByteCount = 4 * MIB
     """Receive buffer asked from the system (SO_RCVBUF), which keeps a snapshot from being truncated."""
     topics_max: Count = 5_000_000

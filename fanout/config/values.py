@@ -26,6 +26,7 @@ __all__ = [
     "MIB",
     "ByteCount",
     "ByteCountOrZero",
+    "CertificateDigests",
     "ClientId",
     "ControlTopic",
     "Count",
@@ -75,6 +76,7 @@ _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SERVER_REFERENCE = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 """A server in a Server Reference (MQTT 5, section 4.11)."""
 _MQTT_STRING_BYTES_MAX = 65_535
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _STORE_SCHEMES = ("s3", "gs", "hdfs", "file")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
 
@@ -224,6 +226,16 @@ def _check_store_uri(text: str) -> None:
         )
 
 
+def _parse_digest(text: str) -> str:
+    digest = text.replace(":", "").lower()
+    if not _DIGEST.fullmatch(digest):
+        raise _fault(
+            f'"{text}" is not a SHA-256 digest of a certificate',
+            "Write 64 hexadecimal digits, with or without colons, as `openssl x509 -fingerprint -sha256` prints it.",
+        )
+    return digest
+
+
 def _not_empty(addresses: tuple[Address, ...]) -> tuple[Address, ...]:
     if not addresses:
         raise _fault("the list is empty", "Write at least one address.")
@@ -240,6 +252,9 @@ ClientId: TypeAlias = Annotated[str, _checked(_check_client_id)]
 ServerReference: TypeAlias = Annotated[str, _checked(_check_server_reference)]
 EnvironmentName: TypeAlias = Annotated[str, _checked(_check_environment_name)]
 StoreUri: TypeAlias = Annotated[str, _checked(_check_store_uri)]
+CertificateDigests: TypeAlias = Annotated[
+    tuple[Annotated[str, _parsed(_parse_digest)], ...], BeforeValidator(_one_or_several)
+]
 PathText: TypeAlias = Annotated[Path, _checked(_check_path)]
 
 ControlTopic: TypeAlias = Annotated[str, _checked(_check_control_topic)]

@@ -1,40 +1,43 @@
 """The link: runs a session machine over real connections, with real time, for as long as the node lives.
 
 Owns the task, the choice of address, the retries, tear-downs, and who waits for the primary's answers. It makes no
-decision about MQTT: that is `fanout.link.session`, which `fanout.link.drive` drives; `fanout.link.account` tells of it.
+decision about MQTT: that is `fanout.link.session.machine`, which `fanout.link.driver` drives; `fanout.link.reporter`
+tells of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 
 from structlog.typing import FilteringBoundLogger
 
+from fanout.chain.stamp import StampCount
 from fanout.config import Address, LinkConfig, read_password
 from fanout.errors import AuditRefused, FanoutError, LinkLost
-from fanout.link import probe
-from fanout.link.account import Account
-from fanout.link.addresses import AddressChoice
-from fanout.link.audit import AuditReport
-from fanout.link.backoff import Backoff
-from fanout.link.connection import READ_AHEAD_FACTOR, LinkConnection, connect
-from fanout.link.drive import Drive
-from fanout.link.events import AuditEnded, Event, Failed, Forwarded, StateEntered, TearDown
-from fanout.link.forwarding import UNAVAILABLE
-from fanout.link.handshake import unanswered_hint
-from fanout.link.keeping import Keeping, ValueStore
-from fanout.link.kept_session import Resumption
-from fanout.link.list_comparison import ListComparison
-from fanout.link.missing import MissingTopics
-from fanout.link.outgoing import Message
-from fanout.link.session import LinkSession
-from fanout.link.states import LinkState
-from fanout.link.status import Clock, LinkSink, LinkStatus
-from fanout.link.teardown import piece_topics
+from fanout.link import connack_probe as probe
+from fanout.link.driver import Driver
+from fanout.link.durability.commit_gate import CommitGate, ValueStore
+from fanout.link.list_check import ListCheck
+from fanout.link.missing_topics import MissingTopics
+from fanout.link.model.audit_report import AuditReport
+from fanout.link.model.events import AuditEnded, Event, Failed, Forwarded, StateEntered, TearDown
+from fanout.link.model.resumption import Resumption
+from fanout.link.model.states import LinkState
+from fanout.link.model.status import Clock, LinkSink, LinkStatus
+from fanout.link.protocol.forwarding import UNAVAILABLE
+from fanout.link.protocol.handshake import unanswered_hint
+from fanout.link.protocol.sender import Message
+from fanout.link.reporter import Reporter
+from fanout.link.session.machine import LinkSession
+from fanout.link.session.teardown import piece_topics
+from fanout.link.transport.connection import READ_AHEAD_FACTOR, LinkConnection, connect
+from fanout.link.transport.failover import AddressChoice
+from fanout.link.transport.tls import LinkTls, load_tls_in_thread
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
-from fanout.stamp import StampCount
+from fanout.runtime.backoff import Backoff
 
 __all__ = ["Link"]
 
@@ -75,7 +78,7 @@ class Link:
         self._sink = sink
         self._clock = clock
         self._logger = logger.bind(link=config.name)
-        self._keeping = None if store is None else Keeping(store, config, node_id=node_id)
+        self._commit_gate = None if store is None else CommitGate(store, config, node_id=node_id)
         self._session = LinkSession(
             config,
             node_id=node_id,
@@ -85,15 +88,15 @@ class Link:
             piece_topics=lambda: piece_topics(sink.client_count()),
         )
         self.missing = MissingTopics(config.control_topic, node_id=node_id)
-        """What it has to announce as missing; who knows what is missing uses it (`fanout.node.missing`)."""
+        """What it has to announce as missing; who knows what is missing uses it (`fanout.node.missing_topics`)."""
         self._became_live = asyncio.Event()
         """Set when the state is entered, for who waits for it."""
         self._comparison = (
             None
             if config.count_url is None
-            else ListComparison(config, session=self._session, replica=replica, logger=self._logger)
+            else ListCheck(config, session=self._session, replica=replica, logger=self._logger)
         )
-        self._account = Account(
+        self._reporter = Reporter(
             config,
             session=self._session,
             replica=replica,
@@ -108,6 +111,8 @@ class Link:
         self._preferred: int | None = None
         """Position of a better address that has just answered: to be used in place of the one in use."""
         self._connection: LinkConnection | None = None
+        self._tls: LinkTls | None = None
+        """Of the newest connection; None without."""
         self._attempt: asyncio.Timeout | None = None
         """What ends an attempt to connect; None while none is made."""
         self._free = asyncio.Event()
@@ -121,15 +126,15 @@ class Link:
         self._was_live = False
         self._verdicts: dict[int, asyncio.Future[ReasonCode]] = {}
         """Token of a forwarded message to who waits for the primary's answer."""
-        self._drive = Drive(
+        self._driver = Driver(
             config.name,
             session=self._session,
             replica=replica,
             sink=sink,
-            keeping=self._keeping,
+            commit_gate=self._commit_gate,
             clock=clock,
             on_event=self._on_event,
-            on_full=self._account.note_refusals,
+            on_full=self._reporter.note_refusals,
             on_crash=self._on_crash,
         )
 
@@ -149,7 +154,7 @@ class Link:
                     await self._serve()
                 except FanoutError as error:
                     failed = True
-                    self._account.note_failure(error, primary=self._address)
+                    self._reporter.note_failure(error, primary=self._address)
                 was_live, self._was_live = self._was_live, False
                 preferred, self._preferred = self._preferred, None
                 now = self._clock.monotonic()
@@ -161,7 +166,7 @@ class Link:
                     self._addresses.fail(now)
                 await self._rest(self._addresses.try_at_s)
         finally:
-            self._drive.stop()
+            self._driver.stop()
             for verdict in self._verdicts.values():
                 if not verdict.done():
                     verdict.set_result(UNAVAILABLE)
@@ -177,10 +182,10 @@ class Link:
 
         Returns:
             The primary's Reason Code, one that PUBACK may carry. At once when the message is not sent:
-            `fanout.link.forwarding.UNAVAILABLE` unless the link is live, Quota exceeded when too many wait. When the
-            session ends before the primary answers it is UNAVAILABLE, and the message may have arrived or not.
+            `fanout.link.protocol.forwarding.UNAVAILABLE` unless the link is live, Quota exceeded when too many wait.
+            When the session ends before the primary answers it is UNAVAILABLE, and the message may have arrived or not.
         """
-        topic, payload, flags, _, properties, expiry_s = row
+        topic, payload, flags, _, properties, expiry_s, _ = row
         message = Message(
             topic.removeprefix(prefix),
             payload,
@@ -199,7 +204,7 @@ class Link:
         token = self._session.forward(message, now_ns=self._clock.now_ns(), now=self._clock.monotonic())
         if isinstance(token, ReasonCode):
             return token
-        self._drive.write_and_plan()
+        self._driver.write_and_plan()
         verdict = self._verdicts[token] = asyncio.get_running_loop().create_future()
         return verdict
 
@@ -214,7 +219,7 @@ class Link:
         if self._connection is not None:
             self._connection.hold(held)
             if not held:
-                self._drive.write_and_plan()
+                self._driver.write_and_plan()
 
     async def wait_forwarded(self) -> None:
         """Wait until the primary has answered what was forwarded, or nobody can any more."""
@@ -238,8 +243,8 @@ class Link:
             raise AuditRefused(f"no audit of link {self.config.name} can begin: {begun}", hint="Try again later")
         waiter: asyncio.Future[AuditReport] = asyncio.get_running_loop().create_future()
         self._audit_waiters.append(waiter)
-        self._drive.act(begun)
-        self._drive.write_and_plan()
+        self._driver.act(begun)
+        self._driver.write_and_plan()
         return await waiter
 
     @property
@@ -249,7 +254,7 @@ class Link:
 
     def status(self) -> LinkStatus:
         """Return how the link is at the moment."""
-        return self._account.status(primary=self._address, missing=self.missing)
+        return self._reporter.status(primary=self._address, missing=self.missing)
 
     # --- one connection ---
 
@@ -262,7 +267,7 @@ class Link:
         clock, session = self._clock, self._session
         stopping = False
         self._failure = None
-        self._account.begin_attempt()
+        self._reporter.begin_attempt()
         watches: list[asyncio.Task[None]] = []
         if self._addresses.current:
             watches.append(asyncio.create_task(self._watch_preferred(), name=f"link-{self.config.name}-preferred"))
@@ -274,7 +279,7 @@ class Link:
         for watch in watches:
             watch.add_done_callback(self._watch_ended)
         connection = LinkConnection(
-            on_data=self._drive.receive,
+            on_data=self._driver.receive,
             on_closed=self._attention.set,
             read_ahead_bytes_max=READ_AHEAD_FACTOR * self.config.receive_buffer_bytes,
             monotonic=clock.monotonic,
@@ -284,36 +289,31 @@ class Link:
             begun = session.open(
                 password=password, now_ns=clock.now_ns(), now=clock.monotonic(), address=str(self._address)
             )
-            self._drive.act(begun)
+            self._driver.act(begun)
             await self._connect(connection)
             while not (self._failed() or connection.closed.is_set()):
                 await self._wait_attention(_NEVER)
                 if self._tear_down_reason is not None and not self._failed():
                     await self._tear_down(connection)
-                if self._preferred is not None and self._account.state is LinkState.LIVE and not self._failed():
+                if self._preferred is not None and self._reporter.state is LinkState.LIVE and not self._failed():
                     session.leave(now=clock.monotonic())
                     self._logger.info("preferred address answers", primary=str(self.config.primaries[self._preferred]))
                     return
             if self._failure is not None:
                 raise self._failure
-            raise LinkLost(
-                f"the connection was lost: {connection.error or 'the primary closed it'}",
-                hint=unanswered_hint(self.config)
-                if session.life.state is LinkState.CONNECTING
-                else "When this repeats, the primary's log says why; perhaps another client has the same client_id",
-            )
+            raise self._lost(connection.error)
         except asyncio.CancelledError:
             stopping = True
-            session.close(end_session=self._keeping is None, now=clock.monotonic())
+            session.close(end_session=self._commit_gate is None, now=clock.monotonic())
             raise
         finally:
             for watch in watches:
                 watch.cancel()
-            self._drive.write_and_plan()
+            self._driver.write_and_plan()
             await connection.close()
             self._connection = None
-            self._drive.detach()
-            self._drive.act(session.lost(now_ns=clock.now_ns(), now=clock.monotonic()))
+            self._driver.detach()
+            self._driver.act(session.lost(now_ns=clock.now_ns(), now=clock.monotonic()))
             # Of a node that stops nobody reads any more, and what is on disk without a session is not taken up again.
             if self._tear_down_reason is not None and not stopping:
                 await self._tear_down(None)
@@ -324,24 +324,45 @@ class Link:
         """Connect to the address in use, unless the attempt fails meanwhile: stale values have no time to wait for it.
 
         Raises:
-            PrimaryUnreachable: Nothing accepted the connection in time.
+            PrimaryUnreachable: Nothing accepted the connection in time, or what answers is no such primary.
         """
         try:
             async with asyncio.timeout(None) as self._attempt:
-                await connect(
+                self._tls = tls = await load_tls_in_thread(self.config, self._address)
+                primary_expires_s = await connect(
                     connection,
                     self._address,
                     receive_buffer_bytes=self.config.receive_buffer_bytes,
                     timeout_s=self.config.connect_timeout_s,
+                    tls=tls,
+                    frame_bytes_max=self.config.packet_bytes_max,
                 )
         except TimeoutError:
             return
         finally:
             self._attempt = None
+        self._reporter.note_certificates(
+            client_expires_s=None if tls is None else tls.client_expires_s, primary_expires_s=primary_expires_s
+        )
         self._connection = connection
-        self._drive.attach(connection)
+        self._driver.attach(connection)
         connection.hold(not self._free.is_set())
-        self._drive.write_and_plan()
+        self._driver.write_and_plan()
+
+    def _lost(self, error: Exception | None) -> FanoutError:
+        """Return the error for a connection that is gone.
+
+        Args:
+            error: What the system or OpenSSL said; None when the primary closed it.
+        """
+        if isinstance(error, FanoutError):
+            return error
+        if isinstance(error, ssl.SSLError) and self._tls is not None:  # an alert, behind the handshake with TLS 1.3
+            return self._tls.failure(error, self._address)
+        hint = "When this repeats, the primary's log says why; perhaps another client has the same client_id"
+        if self._session.life.state is LinkState.CONNECTING:
+            hint = unanswered_hint(self.config, address=self._address)
+        return LinkLost(f"the connection was lost: {error or 'the primary closed it'}", hint=hint)
 
     def _failed(self) -> bool:
         return self._failure is not None
@@ -351,7 +372,7 @@ class Link:
         better = self.config.primaries[: self._addresses.current]
         while True:
             await asyncio.sleep(self.config.retry_max_s)
-            if self._account.state is not LinkState.LIVE or self._session.life.auditing:
+            if self._reporter.state is not LinkState.LIVE or self._session.life.auditing:
                 continue
             for index, address in enumerate(better):
                 allowed = self._addresses.may_return(index, self._clock.monotonic())
@@ -369,21 +390,21 @@ class Link:
                 if answer is not None and answer.count is not None:
                     self._session.backlog.tell(answer.count)
 
-    async def _watch_list(self, comparison: ListComparison) -> None:
+    async def _watch_list(self, comparison: ListCheck) -> None:
         """Compare what is held with the primary's list of retained messages, each time the link has become live."""
         while True:
             await self._became_live.wait()
             self._became_live.clear()
             backoff = Backoff(min_s=self.config.retry_min_s, max_s=self.config.retry_max_s)
-            while self._account.state is LinkState.LIVE and not await self._agrees(comparison):  # noqa: ASYNC110  # no event
-                await asyncio.sleep(backoff.next_delay_s())
+            while self._reporter.state is LinkState.LIVE and not await self._agrees(comparison):  # noqa: ASYNC110
+                await asyncio.sleep(backoff.next_delay_s())  # there is no event for it
 
-    async def _agrees(self, comparison: ListComparison) -> bool:
+    async def _agrees(self, comparison: ListCheck) -> bool:
         """Note what agrees with the primary's list, and return whether everything does."""
         agrees = True
         async for index, agreed in comparison.compare():
             if agreed:
-                self._drive.act(self._session.confirm_count(index))
+                self._driver.act(self._session.confirm_count(index))
             agrees &= agreed
         return agrees
 
@@ -393,10 +414,10 @@ class Link:
 
     async def _rest(self, until: float) -> None:
         """Wait before the next attempt; what is due meanwhile is done."""
-        self._drive.write_and_plan()
+        self._driver.write_and_plan()
         while self._clock.monotonic() < until:
             await self._wait_attention(until)
-            self._drive.write_and_plan()
+            self._driver.write_and_plan()
             if self._tear_down_reason is not None:
                 await self._tear_down(None)
 
@@ -423,16 +444,16 @@ class Link:
         clients = await self._sink.prepare_tear_down(self.config.name)
         await self._free.wait()
         for changes in self._replica.tear_down(piece_topics(clients), now_ns=clock.now_ns()):
-            if self._keeping is not None:
-                self._keeping.remove(changes)
+            if self._commit_gate is not None:
+                self._commit_gate.remove(changes)
             self._sink.dispatch(changes)
             await asyncio.sleep(0)
             await self._free.wait()
-        self._account.note_torn_down(reason, topics=topics)
+        self._reporter.note_torn_down(reason, topics=topics)
         if connection is not None and connection.closed.is_set():
-            self._drive.act(self._session.lost(now_ns=clock.now_ns(), now=clock.monotonic()))
-        self._drive.act(self._session.torn_down(now_ns=clock.now_ns(), now=clock.monotonic()))
-        self._drive.write_and_plan()
+            self._driver.act(self._session.lost(now_ns=clock.now_ns(), now=clock.monotonic()))
+        self._driver.act(self._session.torn_down(now_ns=clock.now_ns(), now=clock.monotonic()))
+        self._driver.write_and_plan()
 
     # --- what happens on the event loop ---
 
@@ -451,7 +472,7 @@ class Link:
                 if self._attempt is not None:
                     self._attempt.reschedule(asyncio.get_running_loop().time())
             case _:
-                self._account.take(event)
+                self._reporter.take(event)
                 if isinstance(event, AuditEnded):
                     self._answer_audit(event.report)
                 elif isinstance(event, StateEntered) and event.state is LinkState.LIVE:

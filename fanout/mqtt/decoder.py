@@ -112,7 +112,7 @@ class Decoder:
         self._checked: set[bytes] = set()
         self._checked_max = _CHECKED_TOPICS_MAX if role == "client" else _CHECKED_TOPICS_OF_CLIENT_MAX
         # Validated property blocks of PUBLISH: a publisher repeats one block in most of its messages.
-        self._memo: dict[bytes, tuple[bytes, int | None, int | None, tuple[int, ...]]] = {}
+        self._memo: dict[bytes, tuple[bytes, int | None, int | None, tuple[int, ...], int]] = {}
         # The bytes of a packet that has not arrived whole, joined only when `_needed` bytes are there: a
         # large packet that comes in small reads costs one copy, not one per read.
         self._chunks: list[bytes] = []
@@ -351,7 +351,7 @@ class Decoder:
                             if len(memo) >= _MEMO_ENTRIES_MAX:
                                 memo.clear()
                             memo[block] = split
-                    kept, expiry_s, topic_alias, subscription_identifiers = split
+                    kept, expiry_s, topic_alias, subscription_identifiers, user_at = split
                     if subscription_identifiers and self._role == "server":
                         raise protocol_error("a client sent a Subscription Identifier")  # [MQTT-3.3.4-6]
                     if topic and topic not in known_topics and topic not in checked:
@@ -360,14 +360,14 @@ class Decoder:
                         topic = self._resolve_alias(topic_alias, topic)
                     elif not topic:
                         raise _nameless_fault()
-                    append((topic, buffer[block_stop:stop], flags, packet_id, kept, expiry_s))
+                    append((topic, buffer[block_stop:stop], flags, packet_id, kept, expiry_s, user_at))
                     pos = stop
                     continue
             if topic not in known_topics and topic not in checked:
                 if with_properties and not topic:
                     raise _nameless_fault()
                 note_new(topic)
-            append((topic, buffer[cursor:stop], flags, packet_id, b"", None))
+            append((topic, buffer[cursor:stop], flags, packet_id, b"", None, 0))
             pos = stop
         return pos
 

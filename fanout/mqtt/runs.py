@@ -14,8 +14,8 @@ from fanout.mqtt.packets import Packet
 
 __all__ = ["AckRun", "Item", "PublishRow", "PublishRun", "is_empty_run"]
 
-PublishRow: TypeAlias = tuple[bytes, bytes, int, int, bytes, int | None]
-"""(topic, payload, flags, packet_id, properties, expiry_s) of one PUBLISH.
+PublishRow: TypeAlias = tuple[bytes, bytes, int, int, bytes, int | None, int]
+"""(topic, payload, flags, packet_id, properties, expiry_s, user_at) of one PUBLISH.
 
 topic:       Topic Name, valid, Topic Alias already resolved.
 payload:     Application Message.
@@ -23,6 +23,7 @@ flags:       the low four bits of the fixed header: bit 0 RETAIN, bits 1 and 2 Q
 packet_id:   Packet Identifier; 0 at QoS 0.
 properties:  `PublishProperties.kept`, encoded and validated; empty for none.
 expiry_s:    Message Expiry Interval in seconds; None for none.
+user_at:     `PublishProperties.user_at`: where the User Property begins that ends `properties`, else their length.
 """
 
 

@@ -9,14 +9,40 @@ from collections.abc import Iterator
 
 from fanout.config import AccessConfig, ListenerConfig, NodeConfig
 from fanout.errors import ConfigFault
-from fanout.server.peers import is_local
+from fanout.server.accept.peers import is_local
 
 __all__ = ["find_cautions"]
 
 
 def find_cautions(config: NodeConfig) -> list[ConfigFault]:
     """Return what a person should look at before clients do; a node starts all the same."""
-    return [*_closed_listeners(config), *_silent_selectors(config)]
+    return [*_closed_listeners(config), *_silent_selectors(config), *_open_links(config)]
+
+
+def _open_links(config: NodeConfig) -> Iterator[ConfigFault]:
+    for index, link in enumerate(config.links):
+        if link.tls_insecure:
+            yield ConfigFault(
+                f"link[{index}].tls_insecure",
+                f'the link "{link.name}" does not verify its primary: anybody on the way can pretend to be it, read '
+                "and change everything, and take the password",
+                "Remove the line, and set ca_file, or server_certificate_sha256 to the fingerprint of its certificate.",
+            )
+        has_password = link.password_file is not None or link.password_env is not None
+        plain = next((each for each in link.primaries if not each.has_tls and not is_local(each)), None)
+        if plain is None:
+            continue
+        if has_password:
+            problem = f"its password goes to {plain} unencrypted, and anybody on the way can read it"
+        elif any(each.has_tls for each in link.primaries):
+            problem = f"it goes on unencrypted at {plain} when somebody cuts it off from the others"
+        else:
+            continue
+        yield ConfigFault(
+            f"link[{index}].primary",
+            f'the link "{link.name}": {problem}',
+            f"Write {'wss' if plain.has_websocket else 'mqtts'}:// and the port of its listener with TLS.",
+        )
 
 
 def _silent_selectors(config: NodeConfig) -> Iterator[ConfigFault]:

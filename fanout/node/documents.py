@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import Final, Protocol
 
 from fanout import __version__
+from fanout.access.gate import Gate
 from fanout.api.agent import agent_line
+from fanout.api.http_server import HttpServer
 from fanout.api.lag import link_lag
 from fanout.api.models import (
     AccessStatus,
@@ -26,16 +29,24 @@ from fanout.api.models import (
     WorkerStatus,
     utc_from_ns,
 )
-from fanout.link.audit import AuditReport
-from fanout.link.status import LinkStatus
-from fanout.node.kept_report import KeptReport
+from fanout.chain.readiness_notice import ReadinessNotice, join
+from fanout.config import NodeConfig, Role
+from fanout.link.link import Link
+from fanout.link.model.audit_report import AuditReport
+from fanout.link.model.status import LinkStatus
+from fanout.node.drain import Drain
 from fanout.node.readiness import Verdict, judge, link_reasons, reason_against
-from fanout.standing import Standing, join
+from fanout.node.store import JoinedStore
+from fanout.node.watched_report import KeptReport
+from fanout.replica.store import Replica
+from fanout.replog.write.writer import LogWriter
+from fanout.runtime.system_clock import SystemClock
+from fanout.server.client.server import Server
+from fanout.storage.direct import DirectStore
+from fanout.storage.store import KeptStore
+from fanout.workers.pool import WorkerPool
 
-if TYPE_CHECKING:
-    from fanout.node.running import Node
-
-__all__ = ["NodeDocuments"]
+__all__ = ["NodeDocuments", "NodeParts"]
 
 _NS_PER_S: Final = 1_000_000_000
 _SERVER_LIMITS: Final = (
@@ -58,10 +69,70 @@ _SERVER_LIMITS: Final = (
 )
 
 
+class NodeParts(Protocol):
+    """The parts of a node of which its documents tell; `fanout.node.running.Node` has them."""
+
+    @property
+    def config(self) -> NodeConfig:
+        """The configuration in force."""
+
+    @property
+    def role(self) -> Role:
+        """What the node does."""
+
+    @property
+    def clock(self) -> SystemClock:
+        """Gives the time."""
+
+    @property
+    def opening(self) -> str:
+        """What the node does before it serves anybody; empty once it does."""
+
+    @property
+    def drain(self) -> Drain:
+        """Whether the node serves, and how it ends."""
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Every link, in the order of the configuration."""
+
+    @property
+    def own(self) -> Replica:
+        """What clients have published at the node itself."""
+
+    @property
+    def store(self) -> JoinedStore:
+        """All retained values that clients can read."""
+
+    @property
+    def server(self) -> Server | WorkerPool | None:
+        """What serves clients; None for nobody."""
+
+    @property
+    def pool(self) -> WorkerPool | None:
+        """The processes that serve clients; None where this one does, or nobody is served."""
+
+    @property
+    def gate(self) -> Gate | None:
+        """Decides who may connect, read and write; None where this process serves nobody."""
+
+    @property
+    def log(self) -> LogWriter | None:
+        """The replication log; None when the configuration has none."""
+
+    @property
+    def http(self) -> HttpServer | None:
+        """Serves HTTP; None when the configuration has no address for it."""
+
+    @property
+    def kept(self) -> KeptStore | DirectStore | None:
+        """Where retained values outlive the process; None when they do not."""
+
+
 class NodeDocuments:
     """Answers what the HTTP interface asks, from the state of the parts at that moment."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeParts) -> None:
         self._node = node
         self._started_ns = node.clock.now_ns()
         self._started_s = node.clock.monotonic()
@@ -141,12 +212,12 @@ class NodeDocuments:
         report = await audited.audit(confirmed=confirmed)
         return _audit_detail_of(report, ended_ns=self._node.clock.now_ns())
 
-    def standing(self) -> Standing:
+    def standing(self) -> ReadinessNotice:
         """Return how the node stands, for those below it: what it holds counts, not whether it serves on."""
         statuses = [link.status() for link in self._node.links]
         reasons = link_reasons(statuses)
         paths_above = [path for status in statuses for path in status.paths_above]
-        return Standing("; ".join(reasons), join(self._node.config.node.id, paths_above))
+        return ReadinessNotice("; ".join(reasons), join(self._node.config.node.id, paths_above))
 
     def drain(self) -> Draining:
         """Begin to drain, unless that has begun, and return how it goes on."""
@@ -201,6 +272,8 @@ class NodeDocuments:
             snapshot_topics=status.snapshot_topics,
             audit=_audit_detail(status),
             alarm=status.alarm,
+            client_certificate_expires=_utc_from_s(status.client_certificate_expires_s),
+            primary_certificate_expires=_utc_from_s(status.primary_certificate_expires_s),
             count_difference=status.count_difference,
             audits_total=status.audits.ended_total,
             audits_failed_total=status.audits.failed_total,
@@ -294,6 +367,10 @@ class NodeDocuments:
             limits[f"link[{index}].topics_max"] = link.topics_max
             limits[f"link[{index}].bytes_max"] = link.bytes_max
         return limits
+
+
+def _utc_from_s(time_s: int | None) -> datetime | None:
+    return None if time_s is None else utc_from_ns(time_s * _NS_PER_S)
 
 
 def _audit_detail(status: LinkStatus) -> AuditDetail | None:

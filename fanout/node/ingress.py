@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from fanout.chain.stamp import StampCount, split_publisher_stamp
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Stamp, Update, content_digest
 from fanout.selection import Selector
-from fanout.server.collaborators import PublishVerdict
-from fanout.server.receiving import Verdict
-from fanout.stamp import STAMP_HEAD, StampCount, split_stamp
+from fanout.server.base.ports import PublishVerdict, Verdict
 
 __all__ = ["Forward", "LocalIngress"]
 
@@ -48,11 +47,12 @@ class LocalIngress:
         control_prefixes: Sequence[bytes],
         accept: Callable[[Changes, str | None], Verdict | None],
         expiry_s: int = 0,
+        publisher_stamps: bool = False,
     ) -> None:
         """Join the ingress with the rest of the node.
 
         Args:
-            stamps: The node's count; what is accepted is stamped, unless the publisher did that.
+            stamps: The node's count; what is accepted is stamped, unless the publisher did that, and is believed.
             replica: The store of the node's own namespace.
             selectors: Every selector of every link, with the way to its primary.
             control_prefixes: Where the links' control topics begin: nothing below is replicated, whatever the
@@ -60,6 +60,7 @@ class LocalIngress:
             accept: Logs and dispatches what a batch changed; gets the publisher's Client Identifier, or None. Returns
                 what retained messages of it wait for before they are acknowledged; None for nothing.
             expiry_s: When a retained value expires whose publisher did not say, in seconds; 0: never.
+            publisher_stamps: Whether stamps that publishers put on their messages are read; else they are plain data.
         """
         self.replica = replica
         self._stamps = stamps
@@ -67,24 +68,26 @@ class LocalIngress:
         self._control_prefixes = tuple(control_prefixes)
         self._accept = accept
         self._expiry_ns = expiry_s * 1_000_000_000
+        self._publisher_stamps = publisher_stamps
 
     def publish(self, client_id: str, rows: list[PublishRow], now_ns: int) -> Sequence[PublishVerdict]:
-        """Take a run of PUBLISH packets; `fanout.server.collaborators.Ingress` says what is promised."""
+        """Take a run of PUBLISH packets; `fanout.server.base.ports.Ingress` says what is promised."""
         verdicts: list[PublishVerdict] = []
         updates: list[Update] = []
         success = ReasonCode.SUCCESS
         guarded = bool(self._selectors)
+        reads_stamps = self._publisher_stamps
         own_expires_ns = now_ns + self._expiry_ns if self._expiry_ns else 0
         stamps = self._stamps
         node_id, epoch, sequence, origin_us = stamps.node, stamps.epoch, stamps.sequence, now_ns // 1000
         for row in rows:
-            topic, payload, flags, _, properties, expiry_s = row
+            topic, payload, flags, _, properties, expiry_s, user_at = row
             if (topic[:4] == _SYS and topic[4:5] in _LEVEL_ENDS) or (guarded and self._owner(topic) is not None):
                 verdicts.append(self._of_replica(row))
                 continue
             stamp = None
-            if properties and properties.find(STAMP_HEAD) >= 0:  # half the time of `in`
-                properties, stamp = split_stamp(properties)
+            if reads_stamps and properties:
+                properties, stamp = split_publisher_stamp(properties, user_at)
             if stamp is None or stamp.primary == node_id:  # as `StampCount.complete` does
                 sequence += 1
                 stamp = Stamp(node_id, epoch, sequence, origin_us)

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Final
 
 from fanout.api.models import NodeState
-from fanout.link.states import LinkState
-from fanout.link.status import LinkStatus
+from fanout.link.model.states import LinkState
+from fanout.link.model.status import LinkStatus
 from fanout.node.drain import NodePhase
 
 __all__ = ["WAITS_FOR", "Verdict", "judge", "link_reasons", "reason_against"]

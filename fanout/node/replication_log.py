@@ -17,10 +17,10 @@ from fanout import __version__
 from fanout.config import LogConfig, NodeConfig, Role
 from fanout.replica.store import Replica
 from fanout.replica.update import ChangeKind, Changes, Phase
-from fanout.replog.columns import LogSource
+from fanout.replog.files.columns import LogSource
 from fanout.replog.settings import ArchiveSettings, LogSettings
-from fanout.replog.writer import LogWriter
-from fanout.system_clock import SystemClock
+from fanout.replog.write.writer import LogWriter
+from fanout.runtime.system_clock import SystemClock
 
 __all__ = ["describe", "log_loaded", "make_log"]
 

@@ -16,36 +16,36 @@ from structlog.typing import FilteringBoundLogger
 from fanout import __version__
 from fanout.access.gate import Gate
 from fanout.access.passwords import load_passwords
+from fanout.affected_clients import Concerned
 from fanout.api.agent import AgentListener
 from fanout.api.http_server import HttpServer
-from fanout.concerned import Concerned
+from fanout.chain.stamp import StampCount
 from fanout.config import LinkConfig, NodeConfig, Role
-from fanout.kept.direct import DirectStore
-from fanout.kept.replica import DiscReplica
-from fanout.kept.store import KeptStore, stored_rows
-from fanout.link.kept_session import Resumption
 from fanout.link.link import Link
-from fanout.link.teardown import piece_topics
-from fanout.long_lived import LongLived
+from fanout.link.model.resumption import Resumption
+from fanout.link.session.teardown import piece_topics
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.cautions import find_cautions
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
-from fanout.node.kept import OWN_STORE, load_direct, load_kept
-from fanout.node.missing import MissingAnnouncer
+from fanout.node.missing_topics import MissingAnnouncer
 from fanout.node.replication_log import describe, log_loaded, make_log
+from fanout.node.restore import OWN_STORE, load_direct, load_kept
 from fanout.node.store import JoinedStore
 from fanout.node.sys_topics import SysTopics
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes
-from fanout.replog.columns import LogSource
-from fanout.replog.writer import LogWriter
+from fanout.replog.files.columns import LogSource
+from fanout.replog.write.writer import LogWriter
+from fanout.runtime.gc_freeze import LongLived
+from fanout.runtime.system_clock import SystemClock
 from fanout.selection import Selector
-from fanout.server.server import Server
-from fanout.stamp import StampCount
-from fanout.system_clock import SystemClock
+from fanout.server.client.server import Server
+from fanout.storage.direct import DirectStore
+from fanout.storage.replica import DiscReplica
+from fanout.storage.store import KeptStore, stored_rows
 from fanout.workers.pool import WorkerPool
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ class Node:
             control_prefixes=[f"{link.control_topic}/".encode() for link in config.links],
             accept=self._accept_own,
             expiry_s=config.retained.expiry_s,
+            publisher_stamps=server_config is not None and server_config.publisher_stamps,
         )
         self._announcers = self._make_announcers()
         self.pool = self._make_pool() if server_config and server_config.workers > 1 else None

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fanout import __version__
+from fanout.chain.readiness_notice import READINESS_TOPIC, ReadinessNotice, encode_readiness_notice
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update, content_digest
-from fanout.server.counters import ServerStats
-from fanout.standing import STANDING_TOPIC, Standing, encode_standing
+from fanout.server.base.counters import ServerStats
 
 __all__ = ["SysTopics"]
 
@@ -70,10 +70,10 @@ class SysTopics:
         updates = [_update(f"$SYS/{name}".encode(), str(value).encode(), now_ns) for name, value in values.items()]
         return self.replica.apply(updates, phase=Phase.AUDIT).dispatch
 
-    def set_standing(self, standing: Standing, *, now_ns: int) -> list[Update]:
+    def set_standing(self, standing: ReadinessNotice, *, now_ns: int) -> list[Update]:
         """Set how the node stands, for the nodes below it; return the update to dispatch, if it has changed."""
         # At QoS 1, so that it waits for its turn with the data.
-        update = _update(STANDING_TOPIC, encode_standing(standing), now_ns, qos=1)
+        update = _update(READINESS_TOPIC, encode_readiness_notice(standing), now_ns, qos=1)
         return self.replica.apply([update], phase=Phase.AUDIT).dispatch
 
 

@@ -70,7 +70,7 @@ class Advice:
         return self.evidence in (_MARKER, _BARRIER)
 
 
-def advise(report: Report, *, read_filter: str | None, keys: Mapping[str, str]) -> Advice:
+def advise(report: Report, *, read_filter: str | None, keys: Mapping[str, str | bool]) -> Advice:
     """Return the settings for a link to a primary.
 
     Args:
@@ -106,8 +106,8 @@ def advise(report: Report, *, read_filter: str | None, keys: Mapping[str, str]) 
     return Advice(evidence, reason, "\n".join(lines) + "\n")
 
 
-def _quoted(text: str) -> str:
-    return printable_json(json.dumps(text, ensure_ascii=False))
+def _quoted(value: str | bool) -> str:
+    return printable_json(json.dumps(value, ensure_ascii=False))
 
 
 def _rank(report: VersionReport) -> int:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,10 @@ class Target:
     """User Name; None sends none."""
     password: str | None = None
     """Password; None sends none."""
+    tls: ssl.SSLContext | None = None
+    """For the handshake of TLS; None without TLS."""
+    websocket_path: str | None = None
+    """Path of MQTT over WebSocket; None without WebSocket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,11 @@ class ProbeClient:
             keepalive=_KEEP_ALIVE_S,
             max_inflight_messages=_IN_FLIGHT_MAX,
             socket_options=((socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES),),
+            tls_context=target.tls,
+            # The context has the say; else paho-mqtt would verify the host name by itself.
+            tls_insecure=None if target.tls is None or target.tls.check_hostname else True,
+            transport="tcp" if target.websocket_path is None else "websockets",
+            websocket_path=target.websocket_path,
             logger=_PahoLog(lambda: self._arrive("PINGRESP")),
         )
         # aiomqtt has no public way to what is beneath it; this is the only place that reaches there.
@@ -241,19 +251,21 @@ class ProbeClient:
         Raises:
             aiomqtt.MqttError: The primary has closed the connection.
         """
-        sock = self._paho.socket()
-        if not isinstance(sock, socket.socket):
+        sock: Any = self._paho.socket()
+        if sock is None:
             raise aiomqtt.MqttError(_CLOSED)
+        # Over WebSocket it is a wrapper, whose `send` makes a frame of what it is given.
+        plain, send = (sock, sock.sendall) if isinstance(sock, socket.socket) else (sock._socket, sock.send)
         try:
-            _cork(sock, on=True)
+            _cork(plain, on=True)
             # Not the subscribe of aiomqtt: it would wait for SUBACK before the others are written.
             self._paho.subscribe(self._subscriptions(filters, qos, no_local=False))
             self._paho.loop_write()
-            sock.sendall(_PINGREQ)  # paho-mqtt sends it by itself only, from its keep-alive
+            send(_PINGREQ)  # paho-mqtt sends it by itself only, from its keep-alive
             if marker is not None:
                 self._paho.publish(*marker, qos=1)
                 self._paho.loop_write()
-            _cork(sock, on=False)
+            _cork(plain, on=False)
         except OSError as error:
             raise aiomqtt.MqttError(_CLOSED) from error
 

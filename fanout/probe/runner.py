@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import secrets
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import aiomqtt
 from aiomqtt.exceptions import MqttConnectError
 
-from fanout.errors import PrimaryRefused, PrimaryUnreachable
+from fanout.errors import FanoutError, PrimaryRefused, PrimaryUnreachable
 from fanout.probe.catalogue import CHECKS, CONNECT, SERVER_VERSION, Check
 from fanout.probe.client import Target
 from fanout.probe.ground import Ground
@@ -39,6 +40,7 @@ async def probe(
     read_filter: str | None,
     timeout_s: float,
     on_check: Callable[[str], None] = lambda _: None,
+    tls_failure: Callable[[Exception], FanoutError] | None = None,
 ) -> Report:
     """Test a primary.
 
@@ -51,9 +53,10 @@ async def probe(
         read_filter: A Topic Filter whose retained set is read as it is; None for none.
         timeout_s: Seconds for all checks together.
         on_check: Told the name of each check before it is made.
+        tls_failure: Returns what a failed handshake of TLS means; None without TLS.
 
     Raises:
-        PrimaryUnreachable: Nothing answers with any version.
+        PrimaryUnreachable: Nothing answers with any version, or no TLS could be agreed on.
         PrimaryRefused: The primary refuses the connection with every version.
     """
     nonce = secrets.token_hex(3)
@@ -85,7 +88,10 @@ async def probe(
         server = server or (named.seen if named.outcome is Outcome.PASSED else "")
         reports.append(VersionReport(version, (_connected(ground), *findings)))
     if len(refusals) == len(versions):
-        raise _error(address, refusals)
+        cause = refusals[0].__context__
+        if tls_failure is not None and isinstance(cause, ssl.SSLError | ConnectionResetError):
+            raise tls_failure(cause) from cause
+        raise _error(address, refusals, has_tls=tls_failure is not None)
     complete = all(one.result.outcome is not Outcome.NOT_TESTED for report in reports for one in report.findings)
     return Report(address, server, tuple(reports), complete, "; ".join(filter(None, left)))
 
@@ -177,7 +183,9 @@ def _told(error: aiomqtt.MqttError) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _error(address: str, refusals: Sequence[aiomqtt.MqttError]) -> PrimaryRefused | PrimaryUnreachable:
+def _error(
+    address: str, refusals: Sequence[aiomqtt.MqttError], *, has_tls: bool
+) -> PrimaryRefused | PrimaryUnreachable:
     """Return the error for a primary that accepted no version."""
     coded = [(code, error) for error in refusals if (code := _code(error)) is not None]
     told = [one for one in coded if one[0] not in _UNSUPPORTED] or coded
@@ -194,5 +202,7 @@ def _error(address: str, refusals: Sequence[aiomqtt.MqttError]) -> PrimaryRefuse
         )
     return PrimaryUnreachable(
         f"{address} does not answer as an MQTT server: {_told(refusals[0])}",
-        hint="Check that it is the address of an MQTT listener without TLS",
+        hint="Check that an MQTT listener is there; it may want a client certificate (--client-certificate-file)"
+        if has_tls
+        else "Check that it is the address of an MQTT listener without TLS; one with TLS needs mqtts://",
     )

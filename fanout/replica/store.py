@@ -46,7 +46,7 @@ def _is_later(stamp: Stamp | None, held: Stamp | None) -> bool:
 class Replica:
     """The retained values of one link, or of a node's own namespace.
 
-    Here everything is in memory; `fanout.kept.replica` keeps it in a file, and here only what it works on.
+    Here everything is in memory; `fanout.storage.replica` keeps it in a file, and here only what it works on.
 
     Attributes:
         values: Local topic to its update, of those topics that are in memory; others may only read it, and ask `view`

@@ -4,7 +4,7 @@ Importing this package does not import pyspark; running a report does.
 """
 
 from fanout.reports.entry import LIST_LIMIT, SETTLE_S, ReportResult, run_completeness, run_lag, run_section, run_watch
-from fanout.reports.log_files import LogFiles
+from fanout.reports.read.log_files import LogFiles
 from fanout.reports.spark import LOCAL_MASTER
 
 __all__ = [

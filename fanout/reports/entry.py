@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from fanout.errors import LogError, ReportError
-from fanout.replog.fetching import check_uri, is_store
-from fanout.reports.compacted import read_compacted
-from fanout.reports.log_files import LogFiles
-from fanout.reports.scope import AskedWindow
+from fanout.replog.shipping.fetching import check_uri, is_store
+from fanout.reports.read.compacted import read_compacted
+from fanout.reports.read.log_files import LogFiles
+from fanout.reports.read.scope import AskedWindow
 from fanout.reports.spark import LOCAL_MASTER, SMALL_RUN_SETTINGS, has_ended, is_local, spark_session
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fanout.reports.document import Report, ReportName
+    from fanout.reports.values.document import Report, ReportName
 
 __all__ = [
     "BEHIND_MAX_S",
@@ -128,8 +128,8 @@ def run_completeness(
     tell = progress or _tell_nobody
     tell("starting Spark")
     with spark_session(master=master, settings=run_settings(files, master)) as spark:
-        from fanout.reports.document import Parameters
-        from fanout.reports.job import make_completeness_report
+        from fanout.reports.figures.job import make_completeness_report
+        from fanout.reports.values.document import Parameters
 
         parameters = Parameters(
             reference=reference,
@@ -186,7 +186,7 @@ def run_lag(
     tell = progress or _tell_nobody
     tell("starting Spark")
     with spark_session(master=master, settings=run_settings(files, master)) as spark:
-        from fanout.reports.job import make_lag_report
+        from fanout.reports.figures.job import make_lag_report
 
         report = make_lag_report(
             spark, files, depth=depth, list_limit=LIST_LIMIT, since=since, until=until, parquet=parquet, progress=tell
@@ -239,8 +239,8 @@ def run_section(
     tell = progress or _tell_nobody
     tell("starting Spark")
     with spark_session(master=master, settings=run_settings(files, master)) as spark:
-        from fanout.reports.document import Parameters
-        from fanout.reports.job import make_section_report
+        from fanout.reports.figures.job import make_section_report
+        from fanout.reports.values.document import Parameters
 
         parameters = Parameters(
             reference=reference,
@@ -306,12 +306,12 @@ def run_watch(
             hint="Leave --master out, or mount the store for all machines of the cluster and give the directory",
         )
     LogFiles.in_directories(directories)
-    from fanout.reports.watching.ledger import Ledger
+    from fanout.reports.read.ledger import Ledger
 
     ledger = Ledger(into)
     with ledger.locked(), spark_session(master=master, settings=SMALL_RUN_SETTINGS) as spark:
-        from fanout.reports.reading import spark_errors
-        from fanout.reports.watching.keeper import Keeper, LastMinutes
+        from fanout.reports.keep.keeper import Keeper, LastMinutes
+        from fanout.reports.read.reading import spark_errors
 
         last: LastMinutes | None = None
         if completeness_minutes is not None:

@@ -1,8 +1,8 @@
 """The server: what local MQTT clients talk to. `fanout.node` joins it with links, replicas and the log."""
 
-from fanout.server.collaborators import Clock, Ingress, Logger, PublishVerdict, RetainedStore
-from fanout.server.counters import DropReason, ServerStats
-from fanout.server.server import Server
+from fanout.server.base.counters import DropReason, ServerStats
+from fanout.server.base.ports import Clock, Ingress, Logger, PublishVerdict, RetainedStore
+from fanout.server.client.server import Server
 
 __all__ = [
     "Clock",

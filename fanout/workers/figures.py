@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from fanout.access.gate import AccessStats
-from fanout.server.counters import ServerStats
+from fanout.server.base.counters import ServerStats
 
 __all__ = ["add_up", "totals_of"]
 

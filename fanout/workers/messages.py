@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fanout.access.gate import AccessStats
-from fanout.concerned import Concerned
+from fanout.affected_clients import Concerned
 from fanout.config import AccessConfig, NodeConfig
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
-from fanout.server.counters import ServerStats
+from fanout.server.base.counters import ServerStats
 
 __all__ = [
     "AskSubscribed",

@@ -19,21 +19,21 @@ from typing import Final, cast
 from structlog.typing import FilteringBoundLogger
 
 from fanout.access.gate import AccessStats
-from fanout.concerned import Concerned
+from fanout.affected_clients import Concerned
 from fanout.config import NodeConfig, ServerConfig
 from fanout.errors import ListenError
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Update
-from fanout.server.collaborators import Ingress
-from fanout.server.counters import ServerStats
-from fanout.server.listeners import Listeners
+from fanout.server.accept.listeners import Listeners
+from fanout.server.base.counters import ServerStats
+from fanout.server.base.ports import Ingress
 from fanout.workers.channel import encode
-from fanout.workers.doorman import new_arrivals
+from fanout.workers.client_router import new_arrivals
 from fanout.workers.figures import add_up
 from fanout.workers.messages import Batch, Corrected, Message, Published, Reload, ReloadCertificates, Stop, Verdicts
 from fanout.workers.ownership import share_of
-from fanout.workers.process import WorkerProcess, WorkerState
+from fanout.workers.worker_process import WorkerProcess, WorkerState
 
 __all__ = ["LISTEN_PATIENCE_S", "WorkerPool"]
 

@@ -10,7 +10,7 @@ import asyncio
 import socket
 from typing import Final, cast
 
-from fanout.server.connection import LINGER_S
+from fanout.server.client.connection import LINGER_S
 
 __all__ = ["Relay", "begin_relay"]
 

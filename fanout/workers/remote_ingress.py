@@ -12,7 +12,7 @@ from typing import Final
 
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.server.collaborators import PublishVerdict
+from fanout.server.base.ports import PublishVerdict
 from fanout.workers.messages import Published, Verdicts
 
 __all__ = ["ROWS_HIGH", "ROWS_LOW", "RemoteIngress"]
@@ -25,7 +25,7 @@ _UNAVAILABLE: Final = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
 
 
 class RemoteIngress:
-    """Hands over to the hub what clients publish (`fanout.server.collaborators.Ingress`).
+    """Hands over to the hub what clients publish (`fanout.server.base.ports.Ingress`).
 
     Attributes:
         waiting: Messages that wait for the hub.
@@ -56,7 +56,7 @@ class RemoteIngress:
         self._is_held = False
 
     def publish(self, client_id: str, rows: list[PublishRow], now_ns: int) -> Sequence[PublishVerdict]:
-        """Take a run of PUBLISH packets; `fanout.server.collaborators.Ingress` says what is promised.
+        """Take a run of PUBLISH packets; `fanout.server.base.ports.Ingress` says what is promised.
 
         The verdicts at QoS 0, which nobody is told, are given at once.
         """

@@ -20,16 +20,16 @@ from fanout.access.gate import Gate
 from fanout.access.passwords import load_passwords
 from fanout.config import AccessConfig
 from fanout.errors import ConfigError
-from fanout.long_lived import LongLived
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update
-from fanout.server.collaborators import Clock
-from fanout.server.counters import DropReason
-from fanout.server.handshake import random_client_id
-from fanout.server.server import Server
-from fanout.workers.backlog import Backlog, removals_per_turn
+from fanout.runtime.gc_freeze import LongLived
+from fanout.server.base.counters import DropReason
+from fanout.server.base.ports import Clock
+from fanout.server.client.connack import random_client_id
+from fanout.server.client.server import Server
 from fanout.workers.channel import Channel, open_channel
-from fanout.workers.doorman import WorkerDoorman
+from fanout.workers.client_router import WorkerDoorman
+from fanout.workers.feed_backlog import Backlog, removals_per_turn
 from fanout.workers.messages import (
     AskSubscribed,
     Batch,
@@ -127,12 +127,12 @@ class _Life:
             monotonic=self._clock.monotonic,
             logger=self._logger,
         )
-        doorman = WorkerDoorman(
+        connection_router = WorkerDoorman(
             number=set_up.number,
             arrivals=socket.socket(fileno=set_up.arrivals),
             others=[socket.socket(fileno=one) for one in set_up.others],
         )
-        server = self._server = doorman.server = Server(
+        server = self._server = connection_router.server = Server(
             config.server,
             node_id=config.node.id,
             store=self._replica,
@@ -142,21 +142,21 @@ class _Life:
             known_topics=self._replica.values,
             assign_client_id=lambda: new_client_id(random_client_id, number=set_up.number, workers=workers),
             gate=gate,
-            doorman=doorman,
+            connection_router=connection_router,
             subscribed=self._tell_subscribed if any(link.announce_missing for link in config.links) else None,
             retain_available=config.retained.available,
         )
         if await self._wait(lambda: self._complete):
             await server.start([[socket.socket(fileno=one) for one in each] for each in set_up.sockets])
-            doorman.open()
+            connection_router.open()
             self.channel.send(Serving())
             self._logger.info("worker serves", topics=len(self._replica))
             await self._serve(server, gate)
-            doorman.close()
+            connection_router.close()
             deadline_s = self._stop.deadline_s if self._stop is not None else 0.0
             await server.stop(deadline_s=deadline_s)
             self._report(server, gate)
-            await doorman.end()
+            await connection_router.end()
         await gate.close()
 
     async def _serve(self, server: Server, gate: Gate) -> None:

@@ -6,9 +6,9 @@ import asyncio
 import json
 from typing import Any
 
+from fanout.chain.readiness_notice import READINESS_TOPIC
 from fanout.mqtt.packets import Connack, Disconnect
 from fanout.mqtt.properties import Properties
-from fanout.standing import STANDING_TOPIC
 from tests.link.fake_primary import FakePrimary
 from tests.link.fake_server import FakeServer
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
@@ -66,17 +66,17 @@ DOCUMENTS = [
 async def test_standings_that_no_node_writes(nodes: Nodes) -> None:
     """Both nodes answer, say what is the matter in lines that are bounded, and follow the next word."""
     primary = FakePrimary(retained={b"plant/1": b"x"}, connack=Connack(False, 0, NODE), manifest=True)
-    primary.retained[STANDING_TOPIC] = standing(ready=True)
+    primary.retained[READINESS_TOPIC] = standing(ready=True)
     async with FakeServer(primary) as server:
         a, b = pair(nodes, server.port)
         await a.begin()
         await b.begin()
         for document, here, below in DOCUMENTS:
-            primary.publish(STANDING_TOPIC, document)
+            primary.publish(READINESS_TOPIC, document)
             server.push()
             await until(a, here)
             await until(b, below)
-            primary.publish(STANDING_TOPIC, standing(ready=True))
+            primary.publish(READINESS_TOPIC, standing(ready=True))
             server.push()
             await a.until_ready()
             await b.until_ready()
@@ -87,13 +87,13 @@ async def test_standings_that_no_node_writes(nodes: Nodes) -> None:
 async def test_a_flood_of_standings(nodes: Nodes) -> None:
     """Twenty thousand that alternate leave tens of lines, and both nodes with the last word."""
     primary = FakePrimary(retained={b"plant/1": b"x"}, connack=Connack(False, 0, NODE), manifest=True)
-    primary.retained[STANDING_TOPIC] = standing(ready=True)
+    primary.retained[READINESS_TOPIC] = standing(ready=True)
     async with FakeServer(primary) as server:
         a, b = pair(nodes, server.port)
         await a.begin()
         await b.begin()
         for number in range(20_000):
-            primary.publish(STANDING_TOPIC, standing(reason=f"number {number}"))
+            primary.publish(READINESS_TOPIC, standing(reason=f"number {number}"))
         server.push()
         await until(a, "number 19999")
         await until(b, "number 19999")

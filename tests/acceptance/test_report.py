@@ -141,7 +141,8 @@ async def test_first_tier_node_makes_the_tree_below_a_broker_exact(
     with publisher(mosquitto.port) as client:
         publish_all(client, updates(0, TOPICS))
     first = nodes.secondary(
-        link(mosquitto.port, selector("plant/#"), settings=QUICK + "stamp_updates = true\n"), name="first"
+        link(mosquitto.port, selector("plant/#"), settings=QUICK + "stamp_updates = true\npublisher_stamps = true\n"),
+        name="first",
     )
     await first.begin()
     async with Proxy(first.port) as proxy:

@@ -13,9 +13,9 @@ from fanout.access.http_hook import Question, _content, _read_answer
 from fanout.access.identity import Identity
 from fanout.access.rules import RuleSet
 from fanout.access.settings import AccessConfig, find_access_faults, rules_of
-from fanout.link.control import ControlChannel
-from fanout.link.rehearsal import RETAINED_COUNT, SERVER_FENCE
-from fanout.standing import STANDING_TOPIC
+from fanout.chain.readiness_notice import READINESS_TOPIC
+from fanout.link.protocol.control_channel import ControlChannel
+from fanout.link.snapshot.capability_check import RETAINED_COUNT, SERVER_FENCE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "access.md").read_text()
 [EXAMPLE] = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
@@ -38,7 +38,7 @@ def test_the_example_lets_another_node_replicate() -> None:
     """Whoever connects as the node `edge` gets the set, how this node stands, the fences, and its own messages back."""
     rights = RuleSet(rules_of(load(EXAMPLE))).rights(Identity(client_id="edge-1-plant", user="edge"))
     control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=1, heartbeat_s=5)
-    system = (STANDING_TOPIC, SERVER_FENCE, b"$SYS/+/version", RETAINED_COUNT)
+    system = (READINESS_TOPIC, SERVER_FENCE, b"$SYS/+/version", RETAINED_COUNT)
     reads = (b"plant/#", *system, control.topic, control.own_filter)
     assert {one: rights.explain(one) for one in reads} == dict.fromkeys(reads)
     assert rights.may_publish(control.topic)

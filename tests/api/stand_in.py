@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from fanout.api.app import create_app
 from fanout.api.http_server import HttpServer
@@ -73,6 +73,8 @@ def live_link(name: str = "plant", *, topics: int = 200_000, last_error: str | N
         truncated_total=1,
         snapshot_seconds=1.875,
         snapshot_topics=topics,
+        client_certificate_expires=SINCE + timedelta(days=40),
+        primary_certificate_expires=SINCE + timedelta(days=90),
         paths_above=("hub > a",),
         hops=2,
     )

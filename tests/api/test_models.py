@@ -9,9 +9,9 @@ from pydantic import BaseModel, ValidationError
 
 from fanout.api import models
 from fanout.api.models import EVIDENCE, LINK_STATES, LinkLag, NodeState, NodeStatus, Readiness, utc_from_ns
-from fanout.link.proof import Evidence
-from fanout.link.states import LinkState
-from fanout.link.status import STALE
+from fanout.link.model.evidence import Evidence
+from fanout.link.model.states import LinkState
+from fanout.link.model.status import STALE
 from tests.api.stand_in import ready_node
 
 

@@ -71,6 +71,15 @@ def test_steady_takes_latencies_and_cpu(tmp_path: Path) -> None:
     assert [ask["what"] for ask in results[0]["asked"]] == ["p99, times the bridge's", "CPU, times the bridge's"]
 
 
+def test_tls_to_the_primary_is_measured_beside_tcp(tmp_path: Path) -> None:
+    """Of ours and of the bridge, each with a link of its own; the asked figures are those over TCP."""
+    results = measure(tmp_path, "fanout", "--tls", "--subscribers", "1", "--qos", "0", "--deliveries", "2000")
+    assert servers(results) == ["ours", "bridge", "ours, TLS", "bridge, TLS"]
+    assert [len(result["asked"]) for result in results] == [1, 0, 0, 0]
+    results = measure(tmp_path, "steady", "--tls", "--subscribers", "1", "--rate", "500", "--seconds", "0.4")
+    assert servers(results) == ["ours", "bridge", "ours, TLS", "bridge, TLS"]
+
+
 def test_light_compares_what_the_hop_adds(tmp_path: Path) -> None:
     """The primary itself is measured too, and what it takes is no part of the ratio; a bare hop shows the least."""
     results = measure(tmp_path, "light", "--rate", "50", "--seconds", "0.4")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, Update, content_digest
-from fanout.replog.writer import LogWriter
+from fanout.replog.write.writer import LogWriter
 from fanout.selection import Selector
 
 __all__ = ["EPOCH", "RunningClock", "write_primary_log", "write_secondary_log"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -220,6 +221,56 @@ def test_files_need_not_be_at_hand(runner: CliRunner, with_files: Path) -> None:
     assert runner.invoke(app, ["check", str(with_files)]).exit_code == 2
     answer = runner.invoke(app, ["check", str(with_files), "--no-files"])
     assert (answer.exit_code, answer.stderr) == (0, "")
+
+
+LINK_FILES = """
+[node]
+id = "edge-1"
+
+[server]
+
+[[link]]
+name = "plant"
+primary = "mqtts://127.0.0.1:8883"
+ca_file = "{0}/ca.pem"
+client_certificate_file = "{0}/edge.pem"
+client_key_file = "{0}/edge.key"
+
+[[link.selector]]
+filter = "plant/#"
+"""
+
+
+def test_files_of_a_link_with_tls_are_opened(runner: CliRunner, config: Path) -> None:
+    """A certificate that expires within 30 days is a warning, another key a fault."""
+    directory = config.parent
+    authority = Authority(directory)
+    config.write_text(LINK_FILES.format(directory))
+    hour, day = timedelta(hours=1), timedelta(days=1)
+    for valid, told in (
+        ((-hour, 40 * day), ""),
+        (
+            (-hour, 29 * day),
+            f"link[0].client_certificate_file: {directory}/edge.pem: the certificate in it expires on ",
+        ),
+        (
+            (-day, -hour),
+            f"link[0].client_certificate_file: {directory}/edge.pem: the certificate in it has expired on ",
+        ),
+    ):
+        authority.issue("edge", valid=valid)
+        answer = runner.invoke(app, ["check", str(config)])
+        assert answer.exit_code == 0
+        assert (f"  {told}" in answer.stderr) if told else (answer.stderr == "")
+    (directory / "edge.key").write_bytes((directory / "ca.key").read_bytes())
+    (directory / "ca.pem").write_text("rubbish")
+    answer = runner.invoke(app, ["check", str(config)])
+    assert answer.exit_code == 2
+    assert answer.stderr.splitlines()[1::2] == [
+        f"  link[0].ca_file: {directory}/ca.pem has no certificates in PEM",
+        f"  link[0].client_key_file: the key in {directory}/edge.key does not belong to the certificate in "
+        f"{directory}/edge.pem",
+    ]
 
 
 def test_files_that_do_no_good_are_a_warning(runner: CliRunner, with_files: Path) -> None:

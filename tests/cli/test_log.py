@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
-from fanout.replog.showing import newest_rows
-from fanout.replog.writer import LogWriter
+from fanout.replog.read.showing import newest_rows
+from fanout.replog.write.writer import LogWriter
 from tests.cli.processes import run_fanout
 from tests.cli.real_logs import EPOCH, RunningClock, write_primary_log, write_secondary_log
 
@@ -71,6 +71,8 @@ def test_verify_damaged(runner: CliRunner, log: Path) -> None:
     answer = runner.invoke(app, ["log", "verify", str(log)])
     assert answer.exit_code == 1
     assert "hub     damaged" in answer.stdout
+    as_json = json.loads(runner.invoke(app, ["log", "verify", "--json", str(log)]).stdout)
+    assert [one["path"].endswith(".parquet") for node in as_json for one in node["problems"]] == [True]
     assert "missing: rows 2 to 11 of epoch 1763712000000000; nothing tells why" in answer.stdout
     assert ".parquet: it cannot be read" in answer.stdout
 
@@ -81,7 +83,9 @@ def test_verify_shows_a_gap_that_the_node_told_of(runner: CliRunner, log: Path) 
         path.unlink()
     told = LogWriter(log, node="hub", role="primary", node_epoch=EPOCH + 1, clock=RunningClock(EPOCH + 10**9))
     told.open()
-    told.event("gap", detail=json.dumps({"node_epoch": EPOCH, "first_log_pos": 1, "last_log_pos": 1, "rows": 1}))
+    for first, last in ((1, 1), (12, 13)):
+        detail = {"node_epoch": EPOCH, "first_log_pos": first, "last_log_pos": last, "rows": 1}
+        told.event("gap", detail=json.dumps(detail))
     assert told.close(timeout_s=30)
     answer = runner.invoke(app, ["log", "verify", str(log)])
     assert answer.exit_code == 0, answer.output

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import ssl
 import tomllib
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from fanout.certificates import fingerprint
 from fanout.cli.app import app
 from fanout.cli.exit_codes import ExitCode
 from fanout.probe.results import Report
 from tests.cli.processes import run_fanout
 from tests.probe.test_advice import ACTIVEMQ, ADDRESS, version
+from tests.support.certificates import Authority
 from tests.support.mosquitto import Mosquitto, free_port
 
 QUICK = ("--set-size", "20", "--mqtt", "5")
@@ -123,3 +126,39 @@ def test_probe_without_its_extra(runner: CliRunner, monkeypatch: pytest.MonkeyPa
     answer = runner.invoke(app, ["probe", "mqtt://127.0.0.1"])
     assert answer.exit_code == ExitCode.EXTRA_MISSING
     assert "-m pip install 'fanout-mqtt[probe]'" in answer.stderr
+
+
+@pytest.mark.mosquitto
+def test_probe_over_tls(tmp_path: Path) -> None:
+    """With a CA, a pin or neither, and a client certificate; the configuration has what was given."""
+    authority = Authority(tmp_path)
+    authority.issue("server")
+    certificate, key = authority.issue("edge")
+    seen = fingerprint(ssl.PEM_cert_to_DER_cert((tmp_path / "server.pem").read_text()))
+    port, web_port = free_port(), free_port()
+    files = [f"cafile {authority.certificate}", f"certfile {tmp_path}/server.pem", f"keyfile {tmp_path}/server.key"]
+    web = [f"listener {web_port} 127.0.0.1", "protocol websockets"]
+    settings = ["max_queued_messages 0", f"listener {port} 127.0.0.1", *files, "require_certificate true", *web]
+    shown = ("--client-certificate-file", str(certificate), "--client-key-file", str(key))
+    with Mosquitto(tmp_path, settings=settings):
+        address = f"mqtts://127.0.0.1:{port}"
+        for option, value in (("--ca-file", str(authority.certificate)), ("--server-certificate-sha256", seen)):
+            answer = run_fanout("probe", address, *QUICK, "--json", option, value, *shown)
+            assert (answer.returncode, answer.stderr) == (ExitCode.OK, "")
+            link = tomllib.loads(json.loads(answer.stdout)["configuration"])["link"][0]
+            assert link[option.removeprefix("--").replace("-", "_")] == value
+            assert (link["primary"], link["client_key_file"]) == (address, str(key))
+        answer = run_fanout("probe", address, *QUICK, "--tls-insecure", *shown)
+        assert answer.returncode == ExitCode.OK
+        assert "--tls-insecure: the certificate is not verified" in answer.stderr
+        answer = run_fanout("probe", f"ws://127.0.0.1:{web_port}/mqtt", *QUICK)
+        assert (answer.returncode, answer.stderr) == (ExitCode.OK, "")
+        for more, told in (
+            ((), "the system does not know the CA of its certificate\n"),
+            (("--server-certificate-sha256", "0" * 64), f"the fingerprint seen is {seen}\n"),
+            (("--ca-file", str(tmp_path / "none")), f"cannot read its --ca-file, {tmp_path}/none: no such file or"),
+            (("--ca-file", str(authority.certificate)), "--client-certificate-file"),
+        ):
+            answer = run_fanout("probe", address, *QUICK, *more)
+            assert (answer.returncode, answer.stdout) == (ExitCode.UNREACHABLE, "")
+            assert told in answer.stderr

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fanout.api.models import Readiness
 from fanout.cli.app import app
 from fanout.cli.client import NodeClient
-from fanout.cli.progress import SyncProgress
+from fanout.cli.output.progress import SyncProgress
 from fanout.cli.ready import wait_ready
 from fanout.errors import NodeUnreachable
 from tests.api.stand_in import StandInNode, live_link, ready_node, serving, snapshot_link, syncing_node

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from fanout.cli.app import app
 from fanout.errors import ReportError
-from fanout.replog.object_store import ObjectStore
+from fanout.replog.shipping.object_store import ObjectStore
 from fanout.reports import entry
-from fanout.reports.log_files import LogFiles
+from fanout.reports.read.log_files import LogFiles
 from fanout.reports.render import terminal
 from fanout.reports.spark import LOCAL_MASTER
 from tests.cli.processes import run_on_terminal

@@ -24,11 +24,11 @@ import fanout.cli
 from fanout.api.models import AuditDetail, Draining, Fault, LagDocument, NodeStatus, Readiness
 from fanout.cli import main
 from fanout.cli.app import app
-from fanout.cli.progress import SyncProgress
+from fanout.cli.output.progress import SyncProgress
 from fanout.escaping import printable
 from fanout.probe.results import Report, VersionReport
 from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_digest
-from fanout.replog.writer import LogWriter
+from fanout.replog.write.writer import LogWriter
 from fanout.selection import Selector
 from tests.api.stand_in import live_link, ready_node, serving, snapshot_link, syncing_node
 from tests.cli.processes import run_fanout, run_on_terminal
@@ -400,7 +400,7 @@ def test_report_watch(log: Path, monkeypatch: pytest.MonkeyPatch, runner: CliRun
 
 def test_progress() -> None:
     """The names and states of links while a command waits, and the stages of a report."""
-    from fanout.cli.report_progress import ReportProgress
+    from fanout.cli.output.report_progress import ReportProgress
 
     for screen in (Console(file=StringIO(), force_terminal=True, width=4000) for _ in range(2)):
         readiness = syncing_node().readiness()

@@ -40,6 +40,7 @@ def test_an_mqtt_address_is_read(text: str, host: str, port: int) -> None:
         ("mqtt://:1883", '"mqtt://:1883" has no host', f"{AS_IN_MQTT} 0.0.0.0 means every IPv4 address."),
         ("mqtt://a b", '"a b" is neither a host name nor an IP address', AS_IN_MQTT),
         ("mqtt://a/b", '"a/b" is neither a host name nor an IP address', AS_IN_MQTT),
+        ("mqtt://" + "a" * 64, f'"{"a" * 64}" is neither a host name nor an IP address', AS_IN_MQTT),
         ("mqtt://1.2.3", '"1.2.3" is neither a host name nor an IP address', AS_IN_MQTT),
         ("mqtt://a:", '"mqtt://a:" has no port', f"A port is a number from 0 to 65535. {AS_IN_MQTT}"),
         ("mqtt://a:x", '"x" is not a port', f"A port is a number from 0 to 65535. {AS_IN_MQTT}"),
@@ -61,12 +62,58 @@ def test_what_is_not_an_mqtt_address_is_refused(text: str, problem: str, hint: s
         assert (caught.value.message, caught.value.hint) == (problem, hint)
 
 
-def test_a_link_speaks_mqtt_over_tcp_only() -> None:
-    """Other schemes of a primary are refused, with what to write."""
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("mqtts://broker", Address("mqtts", "broker", 8883)),
+        ("MQTTS://[::1]:1/", Address("mqtts", "::1", 1)),
+        ("ws://broker", Address("ws", "broker", 80)),
+        ("ws://broker/", Address("ws", "broker", 80)),
+        ("wss://Broker/mqtt", Address("wss", "broker", 443, "/mqtt")),
+        ("wss://[::1]:9/a/B%20c/", Address("wss", "::1", 9, "/a/B%20c/")),
+    ],
+)
+def test_a_primary_may_have_tls_and_websocket(text: str, address: Address) -> None:
+    """Each scheme has its own port; WebSocket has a path, as it is written."""
+    assert parse_primary(text) == parse_primary(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "hint"),
+    [
+        (
+            "tcp://broker",
+            'the scheme "tcp" is not supported',
+            "Use mqtt, mqtts (with TLS), ws (WebSocket) or wss (WebSocket with TLS).",
+        ),
+        (
+            "wss://broker/mqtt?token=1",
+            '"/mqtt?token=1" is not the path of a URL',
+            'Write it as in "/mqtt", without a query ("?") and a fragment ("#"); other characters as %20.',
+        ),
+        (
+            "ws://broker/a b\r\nX: y",
+            '"/a b\r\nX: y" is not the path of a URL',
+            'Write it as in "/mqtt", without a query ("?") and a fragment ("#"); other characters as %20.',
+        ),
+        (
+            "mqtts://broker/mqtt",
+            '"broker/mqtt" is neither a host name nor an IP address',
+            'Write it as in "mqtts://127.0.0.1:8883".',
+        ),
+        ("wss://u:p@broker/mqtt", "the address contains a user name or a password", NO_CREDENTIALS),
+        (
+            "wss://broker:0/mqtt",
+            '"wss://broker:0" has the port 0',
+            "Write the port on which the primary listens, usually 443.",
+        ),
+    ],
+)
+def test_what_is_no_address_of_a_primary_is_refused(text: str, problem: str, hint: str) -> None:
+    """Only WebSocket has a path, and nothing of it can end the line of a request."""
     with pytest.raises(AddressInvalid) as caught:
-        parse_primary("mqtts://broker:8883")
-    assert caught.value.message == 'the scheme "mqtts" is not supported; only mqtt is (MQTT over TCP, without TLS)'
-    assert caught.value.hint == 'Write "mqtt://host:port", with the port of a listener that has no TLS.'
+        parse_primary(text)
+    assert (caught.value.message, caught.value.hint) == (problem, hint)
 
 
 @pytest.mark.parametrize(

@@ -257,6 +257,53 @@ class TestLinks:
         [fault] = faults_of(NODE + SERVER + link("one", '"a"', more=more.format("emqx/list")))
         assert fault[0] == "link[0].count_url"
 
+    def test_keys_of_tls_need_an_address_with_tls(self) -> None:
+        """One address of several is enough; each key that would do nothing is told."""
+        keys = (
+            'ca_file = "ca.pem"\n',
+            'server_certificate_sha256 = "' + "0" * 64 + '"\n',
+            'client_certificate_file = "c.pem"\nclient_key_file = "c.key"\n',
+            "tls_insecure = true\n",
+        )
+        for more in keys:
+            named = [line.partition(" ")[0] for line in more.splitlines()]
+            assert faults_of(NODE + SERVER + link("one", '"a"', more=more)) == [
+                (
+                    f"link[0].{name}",
+                    "it is for TLS, and mqtt://primary-host:1883 has none",
+                    "Write mqtts:// in primary, or remove the line.",
+                )
+                for name in named
+            ]
+            for primary in ("mqtts://primary-host", "wss://primary-host/mqtt", 'mqtt://a", "mqtts://b'):
+                text = link("one", '"a"', more=more).replace('"mqtt://primary-host"', f'["{primary}"]')
+                assert faults_of(NODE + SERVER + text) == []
+
+    def test_one_key_says_which_primary_is_trusted(self) -> None:
+        """A CA, a pinned certificate, or nothing verified: not two of them."""
+        pin = 'server_certificate_sha256 = "' + "0" * 64 + '"\n'
+        more = f'ca_file = "ca.pem"\n{pin}tls_insecure = true\n'
+        why = "is given too, and each says by itself which certificate of the primary is trusted"
+        assert faults_of(NODE + SERVER + link("one", '"a"', primary="mqtts://a", more=more)) == [
+            (f"link[0].{key}", f"ca_file {why}", f"Keep ca_file or {key}, not both.")
+            for key in ("server_certificate_sha256", "tls_insecure")
+        ]
+
+    def test_a_client_certificate_needs_its_key(self) -> None:
+        """And a key its certificate."""
+        for name, other in (
+            ("client_key_file", "client_certificate_file"),
+            ("client_certificate_file", "client_key_file"),
+        ):
+            more = f'{other} = "c.pem"\n'
+            assert faults_of(NODE + SERVER + link("one", '"a"', primary="mqtts://a", more=more)) == [
+                (
+                    f"link[0].{name}",
+                    f"is missing, and {other} needs it",
+                    f"Add {name}, the path of a PEM file; one file may hold both.",
+                )
+            ]
+
     def test_a_link_that_could_announce_nothing_is_told(self) -> None:
         """Each selector may keep out what the primary has; one that does not is enough, retained_only too."""
         keys = ("live_only = true", "max_payload = 5", 'content = ["json"]')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fanout.config import parse_config
 from tests.config.faults import LINK, NODE, SELECTOR, SERVER, faults_of
 
 NAME_HINT = "Use 1 to 64 letters (A to Z), digits, '-', '_' or '.', and begin with a letter or digit."
@@ -143,11 +144,24 @@ def test_a_selector_refuses_what_the_rules_of_filters_refuse(line: str, key: str
 
 def test_a_primary_is_one_address_or_several() -> None:
     """Each address of a list is checked; a single one is named without an index."""
-    scheme = 'the scheme "tcp" is not supported; only mqtt is (MQTT over TCP, without TLS)'
+    scheme = 'the scheme "tcp" is not supported'
     one = LINK.replace("mqtt://primary-host", "tcp://a")
     several = LINK.replace('"mqtt://primary-host"', '["mqtt://a", "tcp://b"]')
     assert [fault[:2] for fault in faults_of(NODE + SERVER + one + SELECTOR)] == [("link[0].primary", scheme)]
     assert [fault[:2] for fault in faults_of(NODE + SERVER + several + SELECTOR)] == [("link[0].primary[1]", scheme)]
+
+
+def test_a_pin_is_one_digest_or_several() -> None:
+    """As OpenSSL prints them, or as plain digits; kept in one spelling."""
+    pin = "AB:" * 31 + "cd"
+    for text, pins in ((f'"{pin}"', 1), (f'["{pin}", "{"0" * 64}"]', 2)):
+        more = f"server_certificate_sha256 = {text}\n"
+        config = parse_config(NODE + SERVER + LINK.replace("mqtt:", "mqtts:") + more + SELECTOR, path="edge.toml")
+        assert config.links[0].server_certificate_sha256 == ("ab" * 31 + "cd", "0" * 64)[:pins]
+    [(key, problem, hint)] = faults_of(NODE + SERVER + LINK + f'server_certificate_sha256 = "{pin}0"\n' + SELECTOR)
+    assert key == "link[0].server_certificate_sha256"
+    assert problem == f'"{pin}0" is not a SHA-256 digest of a certificate'
+    assert "openssl x509" in hint
 
 
 @pytest.mark.parametrize("line", ["primary = 1883", "primary = {}", 'primary = [["mqtt://a"]]'])

@@ -21,7 +21,7 @@ _DEADLINE_S = 600.0
 
 NOT_FOR_US = {
     "06-": "bridges; a link is no bridge",
-    "08-": "certificates and pre-shared keys of its own configuration; tests/server/test_tls.py has ours",
+    "08-": "certificates and pre-shared keys of its own configuration; tests/server/accept/test_tls.py has ours",
     "09-": "its access files and plugins; tests/access and tests/server/test_access.py have ours",
     "14-": "its dynamic security plugin",
     "01-bad-initial-packets": "less than 25 MB for the process; tests/fuzz has such packets, and limits growth",

@@ -16,7 +16,7 @@ from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRow, PublishRun
 from fanout.mqtt.packet_types import Role
 from fanout.mqtt.packets import Ack, Connect, encode
 from fanout.mqtt.publish import encode_publish
-from fanout.server.proxy_header import ProxyHeader, ProxyHeaderInvalid
+from fanout.server.accept.proxy_header import ProxyHeader, ProxyHeaderInvalid
 from tests.fuzz.mutation import connects, cuts, from_client, from_server, mutate
 
 __all__ = ["Target", "check_proxy_header", "check_stream", "targets"]
@@ -128,7 +128,7 @@ def _check_encoding(packet: object, *, role: Role, version: int | None) -> None:
     assert version is not None
     if isinstance(packet, tuple):
         row: PublishRow = packet
-        topic, payload, flags, packet_id, properties, expiry_s = row
+        topic, payload, flags, packet_id, properties, expiry_s, _ = row
         data = encode_publish(
             topic,
             payload,

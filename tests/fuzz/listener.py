@@ -3,7 +3,8 @@
 Each conversation is a valid CONNECT and some packets, one or more of them spoilt, over TCP, WebSocket or behind a PROXY
 header, which may be spoilt too; then the client ends its side. What must hold:
 
-- The node closes its side of every conversation, after whole packets that a client may receive.
+- The node closes its side of every conversation, after packets that a client may receive; `tests.oracle` reads them,
+  and knows what the client sent before its first fault.
 - The witness gets each of its messages, in order, throughout.
 - Afterwards no session and no connection is left but the witness's.
 - The node logs no traceback, and its memory does not grow from one half of the run to the other.
@@ -20,9 +21,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fanout.mqtt.decoder import Decoder
-from fanout.mqtt.packets import Disconnect
 from tests.fuzz.mutation import connects, cuts, from_client, mutate, spoil
+from tests.oracle.packets import Kind, Packet, Violation
+from tests.oracle.streams import ServerStream
 from tests.support.mosquitto import free_port
 from tests.support.nodes import LiveNode
 from tests.support.raw_client import RawClient
@@ -171,12 +172,15 @@ class Campaign:
     def _check_answer(self, conversation: Conversation, answer: bytes) -> None:
         if not conversation.honest_start:
             return
-        decoder = Decoder(version=conversation.version, packet_bytes_max=1 << 20, topic_alias_max=32, role="client")
-        items = decoder.feed(answer)
-        if decoder.fault is not None:
-            self.findings.append(f"the node sent {answer!r} ({decoder.fault}) in {conversation}")
-        last = items[-1] if items else None
-        self.ends[f"0x{last.reason_code:02X}" if isinstance(last, Disconnect) else "closed"] += 1
+        stream = ServerStream(version=conversation.version)
+        stream.note(b"".join(conversation.pieces))
+        packets: list[Packet] = []
+        try:
+            packets = stream.feed(answer)
+        except Violation as violation:
+            self.findings.append(f"the node sent {answer!r} ({violation}) in {conversation}")
+        last = packets[-1] if packets else None
+        self.ends[f"0x{last.codes[0]:02X}" if last is not None and last.kind is Kind.DISCONNECT else "closed"] += 1
 
     async def _witness(self, stop: asyncio.Event) -> None:
         async with await RawClient.connect(self.node.port, "witness") as client:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from fanout.chain.manifest import ASK_FOR_MANIFEST, MANIFEST_TOPIC, Manifest, ManifestSum
+from fanout.chain.stamp import StampCount
 from fanout.config import Address, LinkConfig
-from fanout.link.events import Applied, Event, Failed, StateEntered, TearDown
-from fanout.link.session import LinkSession
-from fanout.link.states import LinkState
-from fanout.link.teardown import TOPICS_MAX
-from fanout.manifest import ASK_FOR_MANIFEST, MANIFEST_TOPIC, Manifest, ManifestSum
+from fanout.link.model.events import Applied, Event, Failed, StateEntered, TearDown
+from fanout.link.model.states import LinkState
+from fanout.link.session.machine import LinkSession
+from fanout.link.session.teardown import TOPICS_MAX
 from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRun
 from fanout.mqtt.packets import (
     Ack,
@@ -34,7 +35,7 @@ from fanout.mqtt.publish import encode_publish
 from fanout.mqtt.topics import matches
 from fanout.replica.store import Replica
 from fanout.selection import Selector
-from fanout.stamp import StampCount
+from tests.oracle.streams import ClientStream
 
 __all__ = ["FakePrimary", "Pair", "make_config"]
 
@@ -115,6 +116,8 @@ class FakePrimary:
         self.subscriptions: dict[bytes, Subscription] = {}
         self.has_session = False
         self.is_closed = False
+        self.stream = ClientStream(version=self.version)
+        """What the client sends passes the oracle."""
         self._decoder: Decoder | None = None
         self._out: list[bytes] = []
         self._late: list[bytes] = []
@@ -124,6 +127,7 @@ class FakePrimary:
 
     def accept(self) -> None:
         """Begin a Network Connection."""
+        self.stream.begin()
         self._decoder = Decoder(version=None, packet_bytes_max=1 << 20, role="server")
         self.is_closed = False
         self._out.clear()
@@ -132,6 +136,8 @@ class FakePrimary:
     def receive(self, data: bytes) -> None:
         """Take bytes from the client."""
         assert self._decoder is not None
+        if not self.is_closed:
+            self.stream.feed(data)
         for item in self._decoder.feed(data):
             if not self.is_closed:
                 self._on_item(item)
@@ -389,6 +395,7 @@ class Pair:
 
     def feed(self, data: bytes) -> None:
         """Give bytes to the session; nothing is carried back."""
+        self.primary.stream.note(data)
         self._note(self.session.receive(data, now_ns=self.now_ns, now=self.now))
 
     def tick(self) -> None:

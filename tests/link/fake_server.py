@@ -43,6 +43,7 @@ class FakeServer:
         """Write what the primary has to say."""
         data = self.primary.take()
         if data:
+            self.primary.stream.note(data)
             self._writers[-1].write(data)
 
     def cut(self) -> None:

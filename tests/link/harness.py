@@ -15,11 +15,11 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger
 
 from fanout.config import Address, LinkConfig
-from fanout.link.keeping import ValueStore
-from fanout.link.kept_session import Resumption
+from fanout.link.durability.commit_gate import ValueStore
 from fanout.link.link import Link
-from fanout.link.states import LinkState
-from fanout.link.status import LinkStatus
+from fanout.link.model.resumption import Resumption
+from fanout.link.model.states import LinkState
+from fanout.link.model.status import LinkStatus
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Update
 from fanout.selection import Selector

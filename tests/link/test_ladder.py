@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from fanout.errors import SnapshotUnproved
-from fanout.link.audit import AuditReport
-from fanout.link.events import Applied, AuditEnded, Failed, SelectorComplete, TearDown
-from fanout.link.proof import PROBES_MAX, Evidence
-from fanout.link.rehearsal import SERVER_FENCE, Order
-from fanout.link.states import LinkState
-from fanout.link.system_topics import CLOSED_MAX
-from fanout.link.two_pass import PASSES_MAX
+from fanout.link.model.audit_report import AuditReport
+from fanout.link.model.events import Applied, AuditEnded, Failed, SelectorComplete, TearDown
+from fanout.link.model.evidence import Evidence, Order
+from fanout.link.model.states import LinkState
+from fanout.link.protocol.sys_support import CLOSED_MAX
+from fanout.link.snapshot.capability_check import SERVER_FENCE
+from fanout.link.snapshot.set_proof import PROBES_MAX
+from fanout.link.snapshot.two_pass import PASSES_MAX
 from fanout.mqtt.packets import Pingresp, Subscribe
 from fanout.selection import Selector
 from tests.link.fake_primary import FakePrimary, Pair, make_config
@@ -596,8 +597,8 @@ def test_nothing_retained_is_transferred_for_live_only() -> None:
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
     assert set(pair.dispatched()) == {(b"plant/7", b"now")}
     assert all(not update[3] for each in pair.of(Applied) for update in each.changes.dispatch)
-    assert pair.session.reception.content is not None
-    assert pair.session.reception.content.unfit == [{}]
+    assert pair.session.pipeline.content is not None
+    assert pair.session.pipeline.content.unfit == [{}]
 
 
 async def test_live_only_needs_no_evidence() -> None:

@@ -15,12 +15,12 @@ import pytest
 
 from fanout.config import Address
 from fanout.errors import AuditRefused
-from fanout.link.forwarding import UNAVAILABLE
 from fanout.link.link import Link
-from fanout.link.missing import Waiting
-from fanout.link.proof import Evidence
-from fanout.link.states import LinkState
-from fanout.link.teardown import DELIVERIES_MAX, TOPICS_MAX
+from fanout.link.missing_topics import Waiting
+from fanout.link.model.evidence import Evidence
+from fanout.link.model.states import LinkState
+from fanout.link.protocol.forwarding import UNAVAILABLE
+from fanout.link.session.teardown import DELIVERIES_MAX, TOPICS_MAX
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Ack, Connack, Disconnect
 from fanout.mqtt.reason_codes import ReasonCode
@@ -307,7 +307,7 @@ async def test_addresses_take_turns_until_one_becomes_live() -> None:
 
 def row(topic: bytes, payload: bytes = b"x", *, flags: int = 3) -> PublishRow:
     """Return a local client's PUBLISH."""
-    return (topic, payload, flags, 9, b"", None)
+    return (topic, payload, flags, 9, b"", None, 0)
 
 
 async def wait_verdict(link: Running, *, topic: bytes = b"plant/0", flags: int = 3) -> ReasonCode:

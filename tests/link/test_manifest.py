@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from fanout.link.events import SelectorComplete
-from fanout.link.proof import Evidence
-from fanout.link.states import LinkState
-from fanout.manifest import ASK_FOR_MANIFEST
+from fanout.chain.manifest import ASK_FOR_MANIFEST
+from fanout.chain.readiness_notice import READINESS_TOPIC, ReadinessNotice, encode_readiness_notice
+from fanout.link.model.events import SelectorComplete
+from fanout.link.model.evidence import Evidence
+from fanout.link.model.states import LinkState
 from fanout.mqtt.packets import Connack
 from fanout.selection import Selector
-from fanout.standing import STANDING_TOPIC, Standing, encode_standing
 from tests.link.fake_primary import STAMPING, FakePrimary, Pair, make_config
 from tests.link.fake_server import FakeServer
 from tests.link.harness import config_for, running
@@ -25,7 +25,7 @@ def node(**knobs: Any) -> FakePrimary:
     """Return a primary that is a fanout node and says what it sends."""
     connack = Connack(False, 0, STAMPING)
     primary = FakePrimary(retained=VALUES | OTHERS, connack=connack, manifest=True, **knobs)
-    primary.retained[STANDING_TOPIC] = encode_standing(Standing("", (("root",),)))
+    primary.retained[READINESS_TOPIC] = encode_readiness_notice(ReadinessNotice("", (("root",),)))
     return primary
 
 
@@ -36,7 +36,7 @@ def test_the_manifest_is_the_evidence() -> None:
     pair.go_live_keeping_events()
     assert pair.of(SelectorComplete) == [SelectorComplete(index, Evidence.MANIFEST) for index in range(3)]
     assert pair.values() == VALUES | {b"office/1": b"not selected"}
-    assert pair.session.inbox.outside_total == 2, "what is excluded, and what is below the control topic"
+    assert pair.session.packet_router.outside_total == 2, "what is excluded, and what is below the control topic"
 
 
 def test_an_update_behind_the_set_is_no_part_of_it() -> None:
@@ -110,10 +110,10 @@ def test_another_kind_of_primary_is_not_asked() -> None:
     pair.go_live()
     assert pair.session.life.evidence == [Evidence.MARKER]
     assert all(ASK_FOR_MANIFEST not in each.properties.user_property for each in pair.primary.subscribes)
-    outside = pair.session.inbox.outside_total
+    outside = pair.session.packet_router.outside_total
     pair.primary.deliver(b"$SYS/fanout/manifest", b"{}")
     pair.pump()
-    assert pair.session.inbox.outside_total == outside + 1
+    assert pair.session.packet_router.outside_total == outside + 1
 
 
 def test_a_resumed_session_and_an_audit_have_one_too() -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.link.audit import AuditReport
-from fanout.link.events import Applied
-from fanout.link.states import LinkState
+from fanout.link.model.audit_report import AuditReport
+from fanout.link.model.events import Applied
+from fanout.link.model.states import LinkState
 from fanout.selection import Selector
 from tests.link.fake_primary import FakePrimary, Pair, make_config
-from tests.link.test_audit import ask, report
+from tests.link.snapshot.test_audit import ask, report
 
 VALUES = {b"plant/%d" % number: b"old" for number in range(10)}
 
@@ -63,7 +63,7 @@ def test_what_was_overtaken_by_its_copy_is_left_out(kind: str) -> None:
     assert pair.is_in(LinkState.LIVE)
     assert pair.dispatched() == [(b"plant/1", b"v2"), (b"plant/2", b"w1")]
     assert pair.values() == pair.primary.retained
-    assert pair.session.reception.overtaken_total == 3
+    assert pair.session.pipeline.overtaken_total == 3
     acknowledged = b"".join(each.acknowledgement for each in pair.of(Applied))
     assert bytes.fromhex("400207d0 400207d1 400207d2") in acknowledged
     if kind == "audit":
@@ -121,7 +121,7 @@ def test_what_was_overtaken_by_a_value_that_has_expired_does_not_come_back() -> 
     pair.primary.receive(request[marker_at:])
     pair.pump()
     assert pair.values() == pair.primary.retained
-    assert pair.session.reception.overtaken_total == 1
+    assert pair.session.pipeline.overtaken_total == 1
 
 
 def test_a_copy_behind_what_was_queued_is_newer() -> None:
@@ -147,7 +147,7 @@ def test_messages_that_are_not_retained_are_delivered_all_the_same() -> None:
     pair.primary.receive(request[marker_at:])
     pair.pump()
     assert pair.dispatched() == [(b"plant/1", b"event")]
-    assert pair.session.reception.overtaken_total == 0
+    assert pair.session.pipeline.overtaken_total == 0
 
 
 def test_other_selectors_keep_their_qos_and_their_order() -> None:
@@ -164,7 +164,7 @@ def test_other_selectors_keep_their_qos_and_their_order() -> None:
     pair.wait(1)
     assert not pair.session.life.auditing
     assert pair.dispatched() == [(b"office/1", b"b"), (b"office/1", b"c")]
-    assert pair.session.reception.overtaken_total == 0
+    assert pair.session.pipeline.overtaken_total == 0
 
 
 def test_a_primary_whose_order_is_not_known_may_send_old_copies() -> None:
@@ -173,4 +173,4 @@ def test_a_primary_whose_order_is_not_known_may_send_old_copies() -> None:
     request = begin_comparison(pair, "audit")
     send_overtaken(pair, request, (b"plant/1", b"v1"), after=None)
     assert pair.dispatched()[-1] == (b"plant/1", b"v1")
-    assert pair.session.reception.overtaken_total == 0
+    assert pair.session.pipeline.overtaken_total == 0

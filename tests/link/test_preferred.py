@@ -8,13 +8,13 @@ from itertools import pairwise
 
 import pytest
 
+from fanout.chain.stamp import Count
 from fanout.config import Address, LinkConfig
-from fanout.link import probe
-from fanout.link.handshake import Handshake
-from fanout.link.states import LinkState
+from fanout.link import connack_probe as probe
+from fanout.link.model.states import LinkState
+from fanout.link.protocol.handshake import Handshake
 from fanout.mqtt.packets import Connack, Packet
 from fanout.mqtt.properties import Properties
-from fanout.stamp import Count
 from tests.link.fake_primary import FakePrimary, make_config
 from tests.link.fake_server import FakeServer
 from tests.link.harness import config_for, running

@@ -9,11 +9,11 @@ import pytest
 
 from fanout.config import Address
 from fanout.errors import PrimaryRefused
-from fanout.link.events import ControlRefused, Failed, Forwarded
-from fanout.link.forwarding import UNAVAILABLE
-from fanout.link.outgoing import Limits, Message, Outgoing
-from fanout.link.probe import ask
-from fanout.link.states import LinkState
+from fanout.link.connack_probe import ask
+from fanout.link.model.events import ControlRefused, Failed, Forwarded
+from fanout.link.model.states import LinkState
+from fanout.link.protocol.forwarding import UNAVAILABLE
+from fanout.link.protocol.sender import Limits, Message, PacketSender
 from fanout.mqtt.packets import Connack, Subscribe
 from fanout.mqtt.properties import Properties
 from fanout.selection import Selector
@@ -100,31 +100,31 @@ def test_a_selector_that_is_too_long_is_named_at_once() -> None:
 
 def test_a_fence_that_does_not_fit_beside_its_filter_follows_it() -> None:
     """Two packets, in order, where one would be too large; the fence is asked for as it is in one."""
-    outgoing = Outgoing(make_config(), node_id="edge-1")
-    outgoing.accept(Limits(packet_bytes_max=30))
-    packet_id = outgoing.subscribe(b"plant/#", qos=0, no_local=True, retain_handling=0, fence=b"f" * 8, now=1.0)
-    (together,) = split(outgoing.take())
+    sender = PacketSender(make_config(), node_id="edge-1")
+    sender.accept(Limits(packet_bytes_max=30))
+    packet_id = sender.subscribe(b"plant/#", qos=0, no_local=True, retain_handling=0, fence=b"f" * 8, now=1.0)
+    (together,) = split(sender.take())
     assert len(together) <= 30
-    apart_id = outgoing.subscribe(b"plant/#", qos=0, no_local=True, retain_handling=0, fence=b"f" * 21, now=1.0)
-    first, second = split(outgoing.take())
+    apart_id = sender.subscribe(b"plant/#", qos=0, no_local=True, retain_handling=0, fence=b"f" * 21, now=1.0)
+    first, second = split(sender.take())
     assert (len(first), len(second)) == (15, 29)
     assert int.from_bytes(first[2:4], "big") == apart_id
     assert (together[-9:-1], together[-1]) == (b"f" * 8, second[-1])
-    assert outgoing.answered(packet_id)
-    assert outgoing.answered(apart_id)
-    assert outgoing.answered(int.from_bytes(second[2:4], "big"))
+    assert sender.answered(packet_id)
+    assert sender.answered(apart_id)
+    assert sender.answered(int.from_bytes(second[2:4], "big"))
 
 
 def test_what_is_too_large_leaves_nothing_behind() -> None:
     """Neither bytes nor a Packet Identifier."""
-    outgoing = Outgoing(make_config(), node_id="edge-1")
-    outgoing.accept(Limits(packet_bytes_max=20))
+    sender = PacketSender(make_config(), node_id="edge-1")
+    sender.accept(Limits(packet_bytes_max=20))
     with pytest.raises(PrimaryRefused, match="and SUBSCRIBE for plant/long/long has 23"):
-        outgoing.subscribe(b"plant/long/long", qos=0, no_local=True, retain_handling=0, now=1.0)
+        sender.subscribe(b"plant/long/long", qos=0, no_local=True, retain_handling=0, now=1.0)
     with pytest.raises(PrimaryRefused, match="UNSUBSCRIBE for plant/long/long has 22"):
-        outgoing.unsubscribe(b"plant/long/long", now=1.0)
-    assert not outgoing.has_output
-    assert outgoing.unsubscribe(b"a", now=1.0) == 1
+        sender.unsubscribe(b"plant/long/long", now=1.0)
+    assert not sender.has_output
+    assert sender.unsubscribe(b"a", now=1.0) == 1
 
 
 def test_wildcards_that_the_primary_does_not_take_are_refused() -> None:

@@ -11,7 +11,7 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from fanout.link.states import LinkState
+from fanout.link.model.states import LinkState
 from fanout.mqtt.packets import Publish
 from fanout.replica.update import ChangeKind, Phase
 from fanout.selection import Selector
@@ -369,7 +369,7 @@ async def test_repeated_failures_are_told_once(tmp_path: Path) -> None:
     server = Mosquitto(tmp_path)
     lines: list[dict[str, object]] = []
     async with running(config_for(server.port), logger=logging_to(lines)) as link:
-        await link.wait(lambda: link.link._account._unanswered > 4)
+        await link.wait(lambda: link.link._reporter._unanswered > 4)
         assert link.sink.states() == ["connecting", "down"]
         assert [line["event"] for line in lines] == ["link state", "link state", "link is down"]
         assert link.status.last_error is not None

@@ -10,8 +10,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from fanout.config import Address
-from fanout.link.proof import Evidence
-from fanout.link.states import LinkState
+from fanout.link.model.evidence import Evidence
+from fanout.link.model.states import LinkState
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import ChangeKind, Phase, content_digest
 from fanout.selection import Selector
@@ -451,7 +451,7 @@ async def test_forwarded_writes_come_back_as_updates(mosquitto: Mosquitto, qos: 
         await link.wait_state(LinkState.LIVE)
         verdicts = [
             link.link.forward(
-                (b"site/plant/%d" % number, b"x", qos << 1 | 1, 1 if qos else 0, b"", None), prefix=b"site/"
+                (b"site/plant/%d" % number, b"x", qos << 1 | 1, 1 if qos else 0, b"", None, 0), prefix=b"site/"
             )
             for number in range(200)
         ]
@@ -472,7 +472,7 @@ async def test_forwarding_against_an_acl_is_refused(tmp_path: Path) -> None:
     try:
         async with running(config_for(server.port, Selector("plant/#", writes="forward"))) as link:
             await link.wait_state(LinkState.LIVE)
-            verdict = link.link.forward((b"plant/0", b"x", 3, 1, b"", None), prefix=b"")
+            verdict = link.link.forward((b"plant/0", b"x", 3, 1, b"", None, 0), prefix=b"")
             assert isinstance(verdict, asyncio.Future)
             assert await asyncio.wait_for(verdict, 30) is ReasonCode.NOT_AUTHORIZED
     finally:

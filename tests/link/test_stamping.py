@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from fanout.link.events import Applied
-from fanout.link.states import LinkState
+from fanout.chain.stamp import StampCount, encode_stamp
+from fanout.link.model.events import Applied
+from fanout.link.model.states import LinkState
 from fanout.mqtt.packets import Connack
 from fanout.replica.update import Phase, Stamp
-from fanout.stamp import StampCount, encode_stamp
 from tests.link.fake_primary import STAMPING, FakePrimary, Pair, make_config
 
 EPOCH = 1_600_000_000_000_000
 FOREIGN = Stamp("machine-7", 3, 5, 1_600_000_000_000_001)
 
 
-def pair_of(primary: FakePrimary | None = None, *, on: bool = True) -> Pair:
+def pair_of(primary: FakePrimary | None = None, *, on: bool = True, publisher_stamps: bool = False) -> Pair:
     """Return the node `edge-1`, live, at a primary with one retained value."""
     pair = Pair(
-        make_config(stamp_updates=on),
+        make_config(stamp_updates=on, publisher_stamps=publisher_stamps),
         primary or FakePrimary(retained={b"plant/1": b"old"}),
         stamps=StampCount(node="edge-1", epoch=EPOCH),
     )
@@ -65,7 +65,7 @@ def test_live_updates_during_an_audit_are_stamped_too() -> None:
 
 def test_a_publishers_stamp_is_kept_unless_it_claims_to_be_this_nodes() -> None:
     """It leaves the properties; a claim to this node's count is passed over, and the update gets a stamp of its own."""
-    pair = pair_of()
+    pair = pair_of(publisher_stamps=True)
     pair.events.clear()
     claimed = FOREIGN._replace(primary="edge-1")
     for payload, stamp in ((b"theirs", FOREIGN), (b"claimed", claimed)):
@@ -76,6 +76,16 @@ def test_a_publishers_stamp_is_kept_unless_it_claims_to_be_this_nodes() -> None:
         (b"claimed", ("edge-1", EPOCH, 1)),
     ]
     assert pair.replica.values[b"plant/1"][4] == b"\x01\x01"
+
+
+def test_a_publishers_stamp_is_plain_data_unless_publishers_stamp() -> None:
+    """Its property stays, and the update gets a stamp of this node."""
+    pair = pair_of()
+    pair.events.clear()
+    pair.primary.publish(b"plant/1", b"x", properties=encode_stamp(FOREIGN))
+    pair.pump()
+    assert [stamp and stamp[:3] for *_, stamp in stamps(pair)] == [("edge-1", EPOCH, 1)]
+    assert pair.replica.values[b"plant/1"][4] == encode_stamp(FOREIGN)
 
 
 def test_nothing_is_stamped_when_it_is_off_or_the_primary_does_it() -> None:

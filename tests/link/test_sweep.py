@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from fanout.link.events import Applied, AuditEnded, Failed, SelectorComplete, TearDown
-from fanout.link.proof import Evidence
-from fanout.link.states import LinkState as S
-from fanout.link.teardown import DELIVERIES_MAX, TOPICS_MAX
+from fanout.link.model.events import Applied, AuditEnded, Failed, SelectorComplete, TearDown
+from fanout.link.model.evidence import Evidence
+from fanout.link.model.states import LinkState as S
+from fanout.link.session.teardown import DELIVERIES_MAX, TOPICS_MAX
 from fanout.replica.update import Phase
 from fanout.selection import Selector
-from tests.kept.replicas import STORAGES, Make, replicas
 from tests.link.fake_primary import FakePrimary, Pair, make_config
 from tests.link.fake_server import FakeServer
 from tests.link.harness import config_for, removals_by_turn, running
+from tests.storage.replicas import STORAGES, Make, replicas
 
 COUNT = 3000
 PIECE = 100
@@ -74,7 +74,7 @@ def test_a_stale_set_goes_in_pieces(make: Make) -> None:
     assert pair.is_in(S.PROVING)
     assert pieces(pair) == [PIECE]
     assert pair.session.life.evidence == [None]
-    assert pair.session.life.staleness.reason is not None
+    assert pair.session.life.stale_policy.reason is not None
     assert pair.of(SelectorComplete) == []
     assert finish(pair) >= COUNT // PIECE - 1
     assert pair.is_in(S.LIVE)
@@ -84,7 +84,7 @@ def test_a_stale_set_goes_in_pieces(make: Make) -> None:
     kinds = [type(event) for event in pair.events]
     assert kinds.index(SelectorComplete) > max(at for at, kind in enumerate(kinds) if kind is Applied)
     assert pair.session.life.evidence == [Evidence.MARKER]
-    assert pair.session.life.staleness.reason is None
+    assert pair.session.life.stale_policy.reason is None
 
 
 @pytest.mark.parametrize("qos", [0, 1])

@@ -239,7 +239,7 @@ def test_remaining_length_of_five_bytes(version: int, head: bytes) -> None:
     """More than four bytes are malformed, whatever follows."""
     expect_fault(server(version), head, MALFORMED)
     good = encode_publish(b"a", b"", version=version)
-    assert expect_fault(server(version), good + head, MALFORMED) == [PublishRun([(b"a", b"", 0, 0, b"", None)])]
+    assert expect_fault(server(version), good + head, MALFORMED) == [PublishRun([(b"a", b"", 0, 0, b"", None, 0)])]
 
 
 def test_remaining_length_of_connect() -> None:
@@ -256,7 +256,7 @@ def test_remaining_length_of_connect() -> None:
 def test_publish_with_a_longer_remaining_length_in_mqtt_3() -> None:
     """Longer forms of the Remaining Length are read in a run of PUBLISH too."""
     data = b"".join(b"\x30" + length + b"\x00\x01ax" for length in (b"\x04", b"\x84\x00", b"\x84\x80\x80\x00"))
-    assert server(4).feed(data) == [PublishRun([(b"a", b"x", 0, 0, b"", None)] * 3)]
+    assert server(4).feed(data) == [PublishRun([(b"a", b"x", 0, 0, b"", None, 0)] * 3)]
     expect_fault(server(4), data + b"\x30\x81\x00\x00", MALFORMED)
     expect_fault(server(5), b"\x30\x04\x00\x01a\x00" + b"\x30\x84\x00\x00\x01a\x00", MALFORMED)
 
@@ -315,11 +315,11 @@ STREAM = b"".join(
 def test_runs() -> None:
     """Consecutive PUBLISH and consecutive acknowledgements of one type come as one item each."""
     assert server().feed(STREAM) == [
-        PublishRun([(b"a/b", b"one", 0, 0, b"", None), (b"a/b", bytes(200), 3, 7, b"", 9)]),
+        PublishRun([(b"a/b", b"one", 0, 0, b"", None, 0), (b"a/b", bytes(200), 3, 7, b"", 9, 0)]),
         AckRun(C.PUBACK, [1, 2, 3, 4], [0, 0, 0, 0x10]),
         AckRun(C.PUBREC, [5], None),
         Pingreq(),
-        PublishRun([(b"c", b"x", 0, 0, b"\x01\x01", None)]),
+        PublishRun([(b"c", b"x", 0, 0, b"\x01\x01", None, 2)]),
     ]
 
 
@@ -416,16 +416,16 @@ def test_publish_run_that_is_cut(cut: int) -> None:
     for payload_bytes in (130, 20_000, 2_100_000):
         long = encode_publish(b"b", bytes(payload_bytes), version=5)
         decoder = server(packet_bytes_max=1 << 22)
-        assert flat(decoder.feed(short + long[:cut])) == [(b"a", b"x", 0, 0, b"", None)]
+        assert flat(decoder.feed(short + long[:cut])) == [(b"a", b"x", 0, 0, b"", None, 0)]
         assert decoder.buffered_bytes == cut
-        assert flat(decoder.feed(long[cut:])) == [(b"b", bytes(payload_bytes), 0, 0, b"", None)]
+        assert flat(decoder.feed(long[cut:])) == [(b"b", bytes(payload_bytes), 0, 0, b"", None, 0)]
 
 
 def test_items_before_a_fault() -> None:
     """What came before a fault is returned, runs that the fault ended included."""
     good = encode_publish(b"a", b"x", version=5)
     items = expect_fault(server(), good + good + b"\x36\x00", MALFORMED)
-    assert flat(items) == [(b"a", b"x", 0, 0, b"", None)] * 2
+    assert flat(items) == [(b"a", b"x", 0, 0, b"", None, 0)] * 2
     acks = encode(Ack(C.PUBACK, 1, 0x10), version=5) + encode_acks(C.PUBACK, [2])
     assert expect_fault(server(), acks + b"\x40\x02\x00\x00", PROTOCOL) == [AckRun(C.PUBACK, [1, 2], [0x10, 0])]
     assert expect_fault(server(), b"\x40\x02\x00\x00", PROTOCOL) == []
@@ -482,7 +482,7 @@ def test_publish_flags(version: int) -> None:
             expect_fault(server(version), data, MALFORMED)
             assert len(flat(expect_fault(server(version), good + data, MALFORMED))) == 1
         else:
-            row: PublishRow = (b"a", b"", flags, 7 if flags & 0x06 else 0, b"", None)
+            row: PublishRow = (b"a", b"", flags, 7 if flags & 0x06 else 0, b"", None, 0)
             assert flat(server(version).feed(good + data))[1] == row
 
 
@@ -533,7 +533,7 @@ def test_publish_with_long_properties() -> None:
     block = b"\x03" + encode_binary(b"t" * 300)
     short = b"\x03" + encode_binary(b"t" * 150)
     decoder = server()
-    rows: list[object] = [(b"a", b"p", 0, 0, block, None), (b"a", b"p", 0, 0, short, None)]
+    rows: list[object] = [(b"a", b"p", 0, 0, block, None, 303), (b"a", b"p", 0, 0, short, None, 153)]
     assert flat(decoder.feed(v5(b"a", block, b"p") + v5(b"a", short, b"p"))) == rows
     assert flat(decoder.feed(v5(b"a", block, b"p") + v5(b"a", short, b"p"))) == rows
     assert list(decoder._memo) == [short]
@@ -557,8 +557,8 @@ def test_known_topics_are_not_validated() -> None:
 
     decoder = Decoder(version=5, packet_bytes_max=MAX, known_topics=Everything(), role="client")
     assert flat(decoder.feed(v5(b"a/#") + v5(b"a/#", b"\x01\x00"))) == [
-        (b"a/#", b"", 0, 0, b"", None),
-        (b"a/#", b"", 0, 0, b"\x01\x00", None),
+        (b"a/#", b"", 0, 0, b"", None, 0),
+        (b"a/#", b"", 0, 0, b"\x01\x00", None, 2),
     ]
     expect_fault(decoder, v5(b"b/#"), ReasonCode.TOPIC_NAME_INVALID)
 
@@ -596,12 +596,12 @@ def test_known_topics_may_be_replaced() -> None:
     """The decoder asks the container that it has now."""
     decoder = client()
     decoder.known_topics = {b"+": None}
-    assert flat(decoder.feed(v5(b"+"))) == [(b"+", b"", 0, 0, b"", None)]
+    assert flat(decoder.feed(v5(b"+"))) == [(b"+", b"", 0, 0, b"", None, 0)]
 
 
 def test_subscription_identifiers_from_a_server() -> None:
     """A server may send several; they do not travel on (section 3.3.2.3.8)."""
-    assert flat(client().feed(v5(b"a", b"\x0b\x05\x0b\x80\x01\x01\x00"))) == [(b"a", b"", 0, 0, b"\x01\x00", None)]
+    assert flat(client().feed(v5(b"a", b"\x0b\x05\x0b\x80\x01\x01\x00"))) == [(b"a", b"", 0, 0, b"\x01\x00", None, 2)]
 
 
 # Section 3.3.2.3.4, Topic Alias
@@ -619,16 +619,16 @@ def test_topic_alias_is_resolved() -> None:
         + v5(b"", b"\x23\x00\x01")
     )
     expected = [
-        (b"a/b", b"1", 0, 0, b"", None),
-        (b"a/b", b"2", 0, 0, b"", None),
-        (b"c", b"", 0, 0, b"", None),
-        (b"c", b"", 2, 5, b"\x01\x00", None),
-        (b"d", b"", 0, 0, b"", None),
-        (b"d", b"", 0, 0, b"", None),
+        (b"a/b", b"1", 0, 0, b"", None, 0),
+        (b"a/b", b"2", 0, 0, b"", None, 0),
+        (b"c", b"", 0, 0, b"", None, 0),
+        (b"c", b"", 2, 5, b"\x01\x00", None, 2),
+        (b"d", b"", 0, 0, b"", None, 0),
+        (b"d", b"", 0, 0, b"", None, 0),
     ]
     assert flat(decoder.feed(data)) == expected
     # it belongs to the Network Connection, not to one read [MQTT-3.3.2-7]
-    assert flat(decoder.feed(v5(b"", b"\x23\x00\x02"))) == [(b"c", b"", 0, 0, b"", None)]
+    assert flat(decoder.feed(v5(b"", b"\x23\x00\x02"))) == [(b"c", b"", 0, 0, b"", None, 0)]
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,11 @@ def as_item(packet: Packet, version: int) -> Item:
             # decoding keeps the block as it is, without the length of one or two bytes
             raw = block[1:] if block[0] < 0x80 else block[2:]
             flags = dup << 3 | qos << 1 | retain
-            return PublishRun([(topic, payload, flags, packet_id or 0, raw, properties.message_expiry_interval)])
+            # encoding puts User Properties last
+            user_at = len(raw) - sum(5 + len("".join(pair).encode()) for pair in properties.user_property[-1:])
+            return PublishRun(
+                [(topic, payload, flags, packet_id or 0, raw, properties.message_expiry_interval, user_at)]
+            )
         case _:
             return packet
 

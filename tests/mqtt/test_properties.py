@@ -239,16 +239,34 @@ def test_encode_refuses(owner: PropertyOwner, wrong: Properties, text: str) -> N
 
 def test_split_without_properties() -> None:
     """An empty block has nothing."""
-    assert split_publish_properties(b"") == PublishProperties(b"", None, None, ())
+    assert split_publish_properties(b"") == PublishProperties(b"", None, None, (), 0)
 
 
 def test_split_cuts_out_what_does_not_travel() -> None:
     """Topic Alias, Subscription Identifiers and expiry are cut, the rest keeps its order [MQTT-3.3.2-18]."""
     first, second, third = b"\x26\x00\x01a\x00\x01b", b"\x01\x01", b"\x03\x00\x01t"
     raw = b"\x0b\x07" + first + b"\x23\x00\x05" + b"\x02\x00\x00\x01\x00" + second + b"\x0b\x80\x01" + third
-    assert split_publish_properties(raw) == PublishProperties(first + second + third, 256, 5, (7, 128))
+    assert split_publish_properties(raw) == PublishProperties(first + second + third, 256, 5, (7, 128), 13)
     assert split_publish_properties(first + b"\x02\x00\x00\x00\x09").kept == first
     assert split_publish_properties(b"\x23\x00\x00").topic_alias == 0
+
+
+@pytest.mark.parametrize("cut", [b"", b"\x02\x00\x00\x00\x09", b"\x0b\x07\x23\x00\x05"])
+@pytest.mark.parametrize("other", [b"\x01\x01", b"\x03\x00\x01t", b"\x08\x00\x01t", b"\x09\x00\x07" + PAIR[:7]])
+def test_split_says_where_the_last_user_property_is(cut: bytes, other: bytes) -> None:
+    """If it is the last property of those that travel on, whatever is cut out around it; else nowhere."""
+    pair = b"\x26" + PAIR
+    for raw, user_at in (
+        (cut + pair, 0),
+        (pair + cut, 0),
+        (pair + cut + pair, len(pair)),
+        (other + cut + pair, len(other)),
+        (other + pair + cut, len(other)),
+        (pair + cut + other, len(pair + other)),
+        (pair + other + cut, len(pair + other)),
+        (cut, 0),
+    ):
+        assert split_publish_properties(raw).user_at == user_at
 
 
 def test_split_keeps_the_same_object_when_nothing_is_cut() -> None:
@@ -270,11 +288,14 @@ def slow_split(raw: bytes) -> tuple[int | None, int | None, tuple[int, ...], Pro
 def fast_split(raw: bytes) -> tuple[int | None, int | None, tuple[int, ...], Properties] | ReasonCode:
     """Return the same from `split_publish_block`."""
     try:
-        kept, expiry_s, topic_alias, identifiers = split_publish_block(raw)
+        kept, expiry_s, topic_alias, identifiers, user_at = split_publish_block(raw)
     except ProtocolError as error:
         return error.reason_code
     if topic_alias == 0:
         return ReasonCode.PROTOCOL_ERROR  # left to the decoder, which calls it Topic Alias invalid
+    pairs = decode_properties(with_length(kept), 0, packet=C.PUBLISH)[0].user_property
+    last = decode_properties(with_length(kept[user_at:]), 0, packet=C.PUBLISH)[0]
+    assert last == Properties(user_property=pairs[-1:] if user_at < len(kept) else ())
     return expiry_s, topic_alias, identifiers, decode_properties(with_length(kept), 0, packet=C.PUBLISH)[0]
 
 

@@ -57,7 +57,7 @@ def test_remaining_length_of_every_size(payload_bytes: int, version: int) -> Non
     """The Remaining Length is right and shortest around each of its limits [MQTT-1.5.5-1]."""
     encoded = encode_publish(b"a", bytes(payload_bytes), version=version)
     decoder = Decoder(version=version, packet_bytes_max=len(encoded), role="client")
-    assert decoder.feed(encoded) == [PublishRun([(b"a", bytes(payload_bytes), 0, 0, b"", None)])]
+    assert decoder.feed(encoded) == [PublishRun([(b"a", bytes(payload_bytes), 0, 0, b"", None, 0)])]
     assert decoder.fault is None
     length_bytes = 1 + sum(len(encoded) - 2 - extra >= 1 << 7 * (1 + extra) for extra in range(3))
     assert encoded[1 + length_bytes : 4 + length_bytes] == b"\x00\x01a"
@@ -116,6 +116,7 @@ def test_decodes_to_what_was_encoded(
         packet_id if qos else 0,
         kept if version == 5 else b"",
         expiry_s if version == 5 else None,
+        0,
     )
     decoder = Decoder(version=version, packet_bytes_max=10_000, role="client")
     assert decoder.feed(encoded) == [PublishRun([row])]

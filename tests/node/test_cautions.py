@@ -57,6 +57,43 @@ def test_selectors_whose_missing_topics_are_not_announced() -> None:
     assert found == {"": [], "announce_missing = true\n": ["link[0].selector[0].filter"]}
 
 
+@pytest.mark.parametrize(
+    ("keys", "found"),
+    [
+        ('primary = "mqtts://broker"\npassword_file = "p"\n', {}),
+        ('primary = ["mqtt://127.0.0.1", "mqtt://localhost", "ws://[::1]"]\npassword_env = "P"\n', {}),
+        ('primary = "mqtt://broker"\nusername = "u"\n', {}),
+        (
+            'primary = ["mqtts://broker", "mqtt://broker"]\npassword_file = "p"\n',
+            {
+                "link[0].primary": 'the link "l": its password goes to mqtt://broker:1883 unencrypted, and anybody on '
+                "the way can read it. Write mqtts:// and the port of its listener with TLS."
+            },
+        ),
+        (
+            'primary = ["mqtts://broker", "mqtt://127.0.0.1", "ws://other"]\n',
+            {
+                "link[0].primary": 'the link "l": it goes on unencrypted at ws://other:80 when somebody cuts it off '
+                "from the others. Write wss:// and the port of its listener with TLS."
+            },
+        ),
+        (
+            'primary = "wss://broker"\ntls_insecure = true\n',
+            {
+                "link[0].tls_insecure": 'the link "l" does not verify its primary: anybody on the way can pretend to '
+                "be it, read and change everything, and take the password. Remove the line, and set ca_file, or "
+                "server_certificate_sha256 to the fingerprint of its certificate."
+            },
+        ),
+    ],
+)
+def test_links_that_anybody_can_listen_to(keys: str, found: dict[str, str]) -> None:
+    """A password that leaves the machine without TLS, and a primary that is not verified."""
+    text = f'[node]\nid = "a"\n[server]\n[[link]]\nname = "l"\n{keys}[[link.selector]]\nfilter = "b"\n'
+    cautions = find_cautions(parse_config(text, path="a.toml", role="secondary"))
+    assert {each.key: f"{each.problem}. {each.hint}" for each in cautions} == found
+
+
 def test_a_tap_serves_nobody_anyway() -> None:
     """Without [server] there is nothing to warn of."""
     text = '[node]\nid = "a"\n[log]\n[[link]]\nname = "l"\nprimary = "mqtt://a"\n[[link.selector]]\nfilter = "#"\n'

@@ -18,6 +18,7 @@ from structlog.typing import FilteringBoundLogger
 from fanout.access.gate import AccessStats, Gate
 from fanout.access.settings import AccessConfig, HookConfig
 from fanout.api.http_server import HttpServer
+from fanout.chain.readiness_notice import ReadinessNotice
 from fanout.config import (
     Address,
     HttpConfig,
@@ -29,22 +30,21 @@ from fanout.config import (
     ServerConfig,
     ShipConfig,
 )
-from fanout.kept.store import KeptStats
-from fanout.link.audit import AuditReport
-from fanout.link.proof import Evidence
-from fanout.link.states import LinkState
-from fanout.link.status import AuditTotals, LinkStatus, SelectorStatus
+from fanout.link.model.audit_report import AuditReport
+from fanout.link.model.evidence import Evidence
+from fanout.link.model.states import LinkState
+from fanout.link.model.status import AuditTotals, LinkStatus, SelectorStatus
 from fanout.node.documents import NodeDocuments
 from fanout.node.drain import NodePhase
 from fanout.node.readiness import WAITS_FOR
 from fanout.node.running import Node
 from fanout.replog.settings import ArchiveStats, LogStats
 from fanout.selection import Selector
-from fanout.server.counters import ServerStats
-from fanout.standing import Standing
+from fanout.server.base.counters import ServerStats
+from fanout.storage.store import KeptStats
 from fanout.workers.figures import add_up
 from fanout.workers.messages import Report
-from fanout.workers.process import WorkerState
+from fanout.workers.worker_process import WorkerState
 
 NOW_NS = 1_700_000_000_000_000_000
 PLANT = SelectorStatus(filter="plant/#", topics=2, digest=0xABC, evidence=Evidence.MARKER, complete=True)
@@ -235,10 +235,10 @@ def test_standing_is_what_the_links_say() -> None:
         dataclasses.replace(LIVE, paths_above=(("hub", "a"), ("b",))), dataclasses.replace(LIVE, name="other")
     )
     node.drain.phase = NodePhase.STOPPING
-    assert node.documents.standing() == Standing("", (("hub", "a", "edge-1"), ("b", "edge-1")))
+    assert node.documents.standing() == ReadinessNotice("", (("hub", "a", "edge-1"), ("b", "edge-1")))
     assert [(one.paths_above, one.hops) for one in node.documents.status().links] == [(("hub > a", "b"), 2), ((), 0)]
     waiting = PartsOfNode(dataclasses.replace(LIVE, state=LinkState.SNAPSHOT)).documents.standing()
-    assert waiting == Standing("link plant is snapshot, waits for the retained set", (("edge-1",),))
+    assert waiting == ReadinessNotice("link plant is snapshot, waits for the retained set", (("edge-1",),))
 
 
 def test_newest_audit_is_in_the_status() -> None:
@@ -349,7 +349,12 @@ def test_workers_are_shown_and_may_be_a_reason() -> None:
 
 def test_status_has_every_part() -> None:
     """Links in detail, server, log and limits."""
-    changes = {"last_error": "lost", "last_error_hint": "look", "count_difference": "counts 3, and 2 are here"}
+    changes = {
+        "last_error": "lost",
+        "last_error_hint": "look",
+        "count_difference": "counts 3, and 2 are here",
+        "client_certificate_expires_s": 86_400,
+    }
     status = PartsOfNode(dataclasses.replace(LIVE, **changes)).documents.status()  # type: ignore[arg-type]
     assert (status.node, status.role, status.ready, status.reasons) == ("edge-1", "secondary", True, ())
     assert status.listeners == ("mqtt://127.0.0.1:1884",)
@@ -372,6 +377,8 @@ def test_status_has_every_part() -> None:
     ):
         assert getattr(link, name) == getattr(LIVE, name), name
     assert link.count_difference == "counts 3, and 2 are here"
+    assert link.client_certificate_expires == datetime(1970, 1, 2, tzinfo=UTC)
+    assert link.primary_certificate_expires is None
     assert status.limits == {
         "server.connections_max": 70,
         "server.connections_per_address_max": 8_000,

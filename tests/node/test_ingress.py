@@ -6,18 +6,21 @@ import asyncio
 
 import pytest
 
+from fanout.chain.manifest import MANIFEST_TOPIC
+from fanout.chain.readiness_notice import READINESS_TOPIC
+from fanout.chain.stamp import StampCount, encode_stamp
 from fanout.mqtt.decoder import PublishRow
+from fanout.mqtt.properties import split_publish_properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.ingress import Forward, LocalIngress
 from fanout.replica.store import Replica
 from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, content_digest
 from fanout.selection import Selector
-from fanout.server.collaborators import PublishVerdict
-from fanout.server.receiving import Verdict
-from fanout.stamp import StampCount, encode_stamp
+from fanout.server.base.ports import PublishVerdict, Verdict
 
 NOW_NS = 1_700_000_000_123_456_789
 NODE_EPOCH = 1_699_999_999_000_000
+EIGHT_BYTES, NINE_BYTES = b"\x03\x00\x05" + b"t" * 5, b"\x03\x00\x06" + b"t" * 6
 SUCCESS, NOT_AUTHORIZED = ReasonCode.SUCCESS, ReasonCode.NOT_AUTHORIZED
 
 
@@ -31,7 +34,8 @@ def row(
     expiry_s: int | None = None,
 ) -> PublishRow:
     """Return a PUBLISH as the decoder gives it."""
-    return (topic, payload, qos << 1 | retain, 7 if qos else 0, properties, expiry_s)
+    user_at = split_publish_properties(properties).user_at
+    return (topic, payload, qos << 1 | retain, 7 if qos else 0, properties, expiry_s, user_at)
 
 
 class Accepted:
@@ -86,6 +90,7 @@ def ingress(
     topics_max: int | None = None,
     bytes_max: int | None = None,
     expiry_s: int = 0,
+    publisher_stamps: bool = False,
 ) -> LocalIngress:
     """Return the ingress of the node `hub`."""
     return LocalIngress(
@@ -95,6 +100,7 @@ def ingress(
         control_prefixes=[b"fanout/control/"] if selectors else [],
         accept=accepted,
         expiry_s=expiry_s,
+        publisher_stamps=publisher_stamps,
     )
 
 
@@ -127,7 +133,7 @@ def test_row_becomes_an_update(accepted: Accepted) -> None:
 @pytest.mark.parametrize("retain", [False, True])
 def test_flags_are_read(accepted: Accepted, qos: int, retain: bool) -> None:
     """DUP and the Packet Identifier do not matter to what is published; QoS and RETAIN do."""
-    published = (b"t", b"v", 8 | qos << 1 | retain, 9, b"", None)
+    published = (b"t", b"v", 8 | qos << 1 | retain, 9, b"", None, 0)
     ingress(accepted).publish("client", [published], NOW_NS)
     update = accepted.batches[0][0].updates[0]
     assert (update[2], update[3], update[6]) == (qos, retain, 0)
@@ -156,7 +162,7 @@ def test_sequence_has_no_gaps_over_batches(accepted: Accepted) -> None:
 
 def test_a_publishers_stamp_is_kept_unless_it_claims_to_be_this_nodes(accepted: Accepted) -> None:
     """It leaves the properties and takes no sequence; a claim to this node's count gets a stamp of that count."""
-    hub = ingress(accepted)
+    hub = ingress(accepted, publisher_stamps=True)
     theirs = Stamp("machine-7", 3, 5, 1_600_000_000_000_001)
     run = [
         row(b"a", properties=b"\x01\x01" + encode_stamp(theirs)),
@@ -176,6 +182,23 @@ def test_a_publishers_stamp_is_kept_unless_it_claims_to_be_this_nodes(accepted: 
     assert accepted.count.sequence == 3
 
 
+def test_a_publishers_stamp_is_plain_data_unless_publishers_stamp(accepted: Accepted) -> None:
+    """Nobody is told to believe it: it stays a property, and the update gets a stamp of the node's count."""
+    stamp = encode_stamp(Stamp("machine-7", 3, 5, 1_600_000_000_000_001))
+    assert ingress(accepted).publish("client", [row(b"a", properties=stamp)], NOW_NS) == [SUCCESS]
+    assert accepted.stamps == [Stamp("hub", NODE_EPOCH, 1, NOW_NS // 1000)]
+    assert [update[4] for changes, _ in accepted.batches for update in changes.updates] == [stamp]
+
+
+@pytest.mark.parametrize("value", ["", ";copy", "machine-7:3:5:1;copy", "machine-7:3:5"])
+def test_a_publisher_says_nothing_that_nodes_tell_each_other(accepted: Accepted, value: str) -> None:
+    """Not where publishers stamp, either."""
+    told = b"\x26\x00\x0cfanout-stamp" + len(value).to_bytes(2, "big") + value.encode()
+    ingress(accepted, publisher_stamps=True).publish("client", [row(b"a", properties=told)], NOW_NS)
+    assert accepted.stamps == [Stamp("hub", NODE_EPOCH, 1, NOW_NS // 1000)]
+    assert accepted.batches[0][0].updates[0][4] == told
+
+
 def test_refused_rows_take_no_sequence(accepted: Accepted) -> None:
     """A report must not find a number missing for what was never published."""
     hub = ingress(accepted, (Selector("plant/#"), never))
@@ -193,7 +216,7 @@ def test_nothing_accepted_is_nothing_told(accepted: Accepted) -> None:
     assert (accepted.count.sequence, len(hub.replica)) == (0, 0)
 
 
-@pytest.mark.parametrize("topic", [b"$SYS", b"$SYS/broker/uptime"])
+@pytest.mark.parametrize("topic", [b"$SYS", b"$SYS/broker/uptime", READINESS_TOPIC, MANIFEST_TOPIC])
 def test_topics_of_the_server_itself_are_refused(accepted: Accepted, topic: bytes) -> None:
     """Clients must not publish below $SYS, with links or without (MQTT 5, section 4.7.2)."""
     for hub in (ingress(accepted), ingress(accepted, (Selector("#"), never))):
@@ -310,14 +333,14 @@ def test_retained_message_over_bytes_max_is_delivered(accepted: Accepted) -> Non
 
 def test_properties_of_retained_messages_count_towards_bytes_max(accepted: Accepted) -> None:
     """As payloads do; the stamp that a publisher put on its message is not kept with them, and does not count."""
-    hub = ingress(accepted, bytes_max=20)
+    hub = ingress(accepted, bytes_max=20, publisher_stamps=True)
     stamp = encode_stamp(Stamp("line-3", 1_600_000_000_000_000, 9, 1_600_000_000_000_001))
     run = [
-        row(b"a", b"x", retain=True, properties=b"p" * 8 + stamp),
-        row(b"b", b"x", retain=True, properties=b"p" * 9),
-        row(b"b", b"x", retain=True, properties=b"p" * 8),  # just fits
-        row(b"a", b"x", retain=True, properties=b"p" * 9),
-        row(b"c", b"x", retain=True, properties=b"p" * 8 + stamp),
+        row(b"a", b"x", retain=True, properties=EIGHT_BYTES + stamp),
+        row(b"b", b"x", retain=True, properties=NINE_BYTES),
+        row(b"b", b"x", retain=True, properties=EIGHT_BYTES),  # just fits
+        row(b"a", b"x", retain=True, properties=NINE_BYTES),
+        row(b"c", b"x", retain=True, properties=EIGHT_BYTES + stamp),
     ]
     assert hub.publish("client", run, NOW_NS) == [SUCCESS] * len(run)
     assert {topic: len(update[4]) for topic, update in hub.replica.values.items()} == {b"b": 8, b"c": 8}

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from fanout.link.states import TRANSITIONS, LinkState, Trigger
-from fanout.link.status import LinkStatus
+from fanout.link.model.states import TRANSITIONS, LinkState, Trigger
+from fanout.link.model.status import LinkStatus
 from fanout.node.drain import NodePhase
 from fanout.node.readiness import WAITS_FOR, Verdict, judge, reason_against
 from tests.node.test_documents import LIVE, PLANT

@@ -22,6 +22,7 @@ from structlog.typing import FilteringBoundLogger
 
 from fanout.access.passwords import update_password_file
 from fanout.api.http_server import HttpServer
+from fanout.chain.readiness_notice import READINESS_TOPIC
 from fanout.cli.exit_codes import ExitCode
 from fanout.config import (
     AccessConfig,
@@ -37,11 +38,9 @@ from fanout.config import (
     load_config,
 )
 from fanout.errors import ConfigError, ListenError, LogError, StoreError
-from fanout.kept.direct import DirectStore
-from fanout.kept.file import KeptFile
-from fanout.link.states import LinkState
-from fanout.link.status import LinkSink, LinkStatus
-from fanout.link.teardown import TOPICS_MAX
+from fanout.link.model.states import LinkState
+from fanout.link.model.status import LinkSink, LinkStatus
+from fanout.link.session.teardown import TOPICS_MAX
 from fanout.mqtt.packets import Ack, PacketType, Publish
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node import running
@@ -50,10 +49,11 @@ from fanout.node.process import run_node
 from fanout.node.running import Node
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Update, content_digest
-from fanout.replog.writer import LogWriter
+from fanout.replog.write.writer import LogWriter
 from fanout.selection import Selector
-from fanout.server.server import Server
-from fanout.standing import STANDING_TOPIC
+from fanout.server.client.server import Server
+from fanout.storage.direct import DirectStore
+from fanout.storage.file import KeptFile
 from tests.access.pieces import cheap_hash
 from tests.support.nodes import read_events, read_updates
 from tests.support.raw_client import RawClient
@@ -596,7 +596,8 @@ async def test_a_publisher_that_waits_no_more_leaves_the_others_their_answers(tm
     await node.start()
     try:
         verdicts = [
-            node.ingress.publish("c", [(b"own/%d" % number, b"v", 3, 1, b"", None)], NOW_NS)[0] for number in range(2)
+            node.ingress.publish("c", [(b"own/%d" % number, b"v", 3, 1, b"", None, 0)], NOW_NS)[0]
+            for number in range(2)
         ]
         first, second = (cast("asyncio.Future[ReasonCode]", verdict) for verdict in verdicts)
         first.cancel()
@@ -623,7 +624,7 @@ async def test_a_writer_of_retained_values_that_ends_ends_the_node(
     await node.start()
     try:
         monkeypatch.setattr(KeptFile, "commit", failing)
-        node.ingress.publish("c", [(b"own/1", b"v", 3, 1, b"", None)], NOW_NS)
+        node.ingress.publish("c", [(b"own/1", b"v", 3, 1, b"", None, 0)], NOW_NS)
         error = await asyncio.wait_for(node.wait_failed(), 30)
         assert isinstance(error, RuntimeError)  # a bug, unlike a disk that fails
         assert "ended" in str(error)
@@ -914,7 +915,7 @@ async def test_sys_topics_can_be_off(tmp_path: Path) -> None:
     try:
         await asyncio.sleep(0)
         values = [value for piece in node.store.match(b"$SYS/#") for value in piece]
-        assert [value[0] for value in values] == [STANDING_TOPIC]
+        assert [value[0] for value in values] == [READINESS_TOPIC]
     finally:
         await node.stop()
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fanout.kept.replica import DiscReplica
 from fanout.node.store import JoinedStore
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update, content_digest
-from fanout.server.audiences import SubscriptionOptions
-from fanout.server.retained_delivery import RetainedDelivery
-from fanout.server.retained_pieces import RetainedPieces
-from tests.kept.replicas import direct_store
+from fanout.server.routing.subscribers import SubscriptionOptions
+from fanout.server.session.retained_cache import RetainedPieces
+from fanout.server.session.retained_delivery import RetainedDelivery
+from fanout.storage.replica import DiscReplica
+from tests.storage.replicas import direct_store
 
 
 def value(topic: bytes, payload: bytes = b"v") -> Update:

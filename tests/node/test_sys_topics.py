@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fanout import __version__
 from fanout.node.sys_topics import SysTopics
-from fanout.server.counters import ServerStats
+from fanout.server.base.counters import ServerStats
 from tests.server.node_in_memory import NodeInMemory
 
 

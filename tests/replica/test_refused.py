@@ -12,8 +12,8 @@ from fanout.replica.refused import LimitKeys
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Update, content_digest
 from fanout.selection import Selector
-from tests.kept.replicas import STORAGES, Make, replicas
 from tests.replica.passes import end_pass
+from tests.storage.replicas import STORAGES, Make, replicas
 
 NOW = 1_700_000_000_000_000_000
 LARGE = b"12345"

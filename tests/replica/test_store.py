@@ -13,8 +13,8 @@ from fanout.mqtt.topics import matches
 from fanout.replica.store import Replica
 from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_digest
 from fanout.selection import Selector
-from tests.kept.replicas import STORAGES, Make, replicas
 from tests.replica.passes import PassResult, end_pass
+from tests.storage.replicas import STORAGES, Make, replicas
 
 NOW = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, Update, content_digest
-from fanout.replog.columns import LogSource, UpdateRows
-from fanout.replog.schema import EVENTS, UPDATES
-from fanout.replog.segments import SegmentReader
+from fanout.replog.files.columns import LogSource, UpdateRows
+from fanout.replog.files.schema import EVENTS, UPDATES
+from fanout.replog.files.segments import SegmentReader
 
 EPOCH = 1_700_000_000_000_000
 NOW_NS = EPOCH * 1000 + 5_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from fanout.reports.document import (
+from fanout.reports.values.document import (
     Attempt,
     ClockDifference,
     CompletenessPoint,
@@ -34,7 +34,7 @@ from fanout.reports.document import (
     Verdict,
     WindowSummary,
 )
-from fanout.reports.figures import (
+from fanout.reports.values.figures import (
     Cumulative,
     FinalFigures,
     LagFigures,
@@ -44,7 +44,7 @@ from fanout.reports.figures import (
     UnstampedFigures,
     percent,
 )
-from fanout.reports.findings import (
+from fanout.reports.values.findings import (
     ApartTopic,
     ConvergenceSection,
     ConvergenceSet,
@@ -63,7 +63,7 @@ from fanout.reports.findings import (
 )
 
 if TYPE_CHECKING:
-    from fanout.reports.document import ReportName
+    from fanout.reports.values.document import ReportName
 
 BEGIN = datetime(2026, 2, 2, 2, 40, tzinfo=UTC)
 END = BEGIN + timedelta(minutes=5)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from fanout.reports.reading import Tables
-from fanout.reports.schemas import EVENTS, UPDATES
-from fanout.reports.transforms.rows import small_frame
+from fanout.reports.read.reading import Tables
+from fanout.reports.read.rows import small_frame
+from fanout.reports.read.schemas import EVENTS, UPDATES
 from tests.reports.logs import NodeLog
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fanout.replica.update import ChangeKind, Phase, content_digest
-from fanout.replog.schema import EVENTS, UPDATES
+from fanout.replog.files.schema import EVENTS, UPDATES
 
 T0 = 1_770_000_000_000_000
 """Where the clocks of the tests start: 2026-02-02 02:40:00 UTC, in microseconds."""

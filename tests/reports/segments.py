@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fanout.replog.schema import EVENTS, UPDATES
+from fanout.replog.files.schema import EVENTS, UPDATES
 from tests.reports.logs import T0, NodeLog
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from fanout.reports.details import parse_gap_detail
-from fanout.reports.lost_positions import PositionBlock, block_bits, find_holes
-from fanout.reports.survey import CompleteSummary, EventSummary, StartRecord, Survey, UpdateSummary
+from fanout.reports.read.details import parse_gap_detail
+from fanout.reports.read.lost_positions import PositionBlock, block_bits, find_holes
+from fanout.reports.read.survey import CompleteSummary, EventSummary, StartRecord, Survey, UpdateSummary
 from tests.reports.logs import NodeLog, Row
 from tests.reports.oracle import micros
 

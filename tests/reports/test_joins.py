@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import fanout.reports
-from fanout.reports import reading
-from fanout.reports.document import Parameters
-from fanout.reports.job import make_completeness_report, make_section_report
-from fanout.reports.jobs import convergence
-from fanout.reports.log_files import LogFiles
-from fanout.reports.reading import Earlier, read_tables, take_survey
-from fanout.reports.survey import LogCut
-from fanout.reports.transforms import convergence as convergence_transforms
-from fanout.reports.transforms import kept
-from fanout.reports.transforms import snapshots as snapshots_transforms
-from fanout.reports.transforms import stalls as stalls_transforms
-from fanout.reports.transforms import traffic as traffic_transforms
+from fanout.reports.compare import convergence as convergence_transforms
+from fanout.reports.compare import rolling as kept
+from fanout.reports.compare import snapshots as snapshots_transforms
+from fanout.reports.compare import stalls as stalls_transforms
+from fanout.reports.compare import traffic as traffic_transforms
+from fanout.reports.figures import convergence
+from fanout.reports.figures.job import make_completeness_report, make_section_report
+from fanout.reports.read import reading
+from fanout.reports.read.log_files import LogFiles
+from fanout.reports.read.reading import Earlier, read_tables, take_survey
+from fanout.reports.read.survey import LogCut
+from fanout.reports.values.document import Parameters
 from tests.reports.frames import assert_unique, tables_of
 from tests.reports.logs import T0, NodeLog, at, selector, when, write
 from tests.reports.random_logs import random_hub, random_secondary

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fanout.cli.app import app
 from fanout.errors import ReportError
 from fanout.reports import run_lag
-from fanout.reports.document import Report
+from fanout.reports.values.document import Report
 from tests.support.clients import subscriber
 from tests.support.mosquitto import publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, read_updates, selector
@@ -62,9 +62,9 @@ def test_nothing_is_missing_in_what_two_nodes_shipped(
     log = f'segment_age_max_s = 0.3\nkeep_bytes_max = 1\n[log.ship]\nto = "{s3.uri("reports/site")}"\n'
     hub = nodes.primary(log=log).started()
     edge = nodes.secondary(link(hub.port, selector("plant/#"), settings=QUICK), log=log).started()
-    with publisher(hub.port) as client, subscriber(edge.port, "plant/#", qos=1) as inbox:
+    with publisher(hub.port) as client, subscriber(edge.port, "plant/#", qos=1) as packet_router:
         publish_all(client, [(f"plant/{number % 7}", b"%d" % number) for number in range(UPDATES)])
-        wait_until_blocking(lambda: len(inbox.messages) >= UPDATES, 60, what="the updates at the client")
+        wait_until_blocking(lambda: len(packet_router.messages) >= UPDATES, 60, what="the updates at the client")
     for node in (hub, edge):
         wait_until_blocking(partial(removed_files, node), 60, what="files that were shipped and removed")
     nodes.end()

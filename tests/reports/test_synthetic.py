@@ -10,9 +10,9 @@ import pytest
 
 from bench.synthetic_logs import make_logs, publish, write
 from bench.synthetic_truth import differences, figures, missing_sequences
-from fanout.replog.reading import stage
+from fanout.replog.read.reading import stage
 from fanout.reports.entry import run_completeness
-from fanout.reports.log_files import LogFiles
+from fanout.reports.read.log_files import LogFiles
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fanout.reports.document import Parameters, Report, ReportName
-from fanout.reports.figures import percent, time_of
-from fanout.reports.job import make_completeness_report, make_section_report
-from fanout.reports.log_files import LogFiles
+from fanout.reports.figures.job import make_completeness_report, make_section_report
+from fanout.reports.read.log_files import LogFiles
+from fanout.reports.values.document import Parameters, Report, ReportName
+from fanout.reports.values.figures import percent, time_of
 from tests.reports.logs import SECOND, NodeLog, at, when, write
 from tests.reports.oracle import NEVER
 from tests.reports.unstamped_logs import Observed, random_cluster

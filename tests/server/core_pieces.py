@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from fanout.config import QueueOverflow
 from fanout.replica.update import Update
-from fanout.server.audiences import SubscriptionOptions
-from fanout.server.counters import Counters
-from fanout.server.message_queue import MessageQueue
-from fanout.server.retained_delivery import RetainedDelivery
-from fanout.server.retained_pieces import RetainedPieces
-from fanout.server.sessions import Session
-from fanout.server.wire import WireVariant
+from fanout.server.base.counters import Counters
+from fanout.server.messages.encoding import WireVariant
+from fanout.server.messages.queue import MessageQueue
+from fanout.server.routing.subscribers import SubscriptionOptions
+from fanout.server.session.retained_cache import RetainedPieces
+from fanout.server.session.retained_delivery import RetainedDelivery
+from fanout.server.session.session import Session
+from tests.oracle.packets import decode_packets
 
 __all__ = ["Peer", "Values", "make_session", "options"]
 
@@ -96,13 +97,14 @@ class Peer:
 
     def take(self, *, messages_max: int = 100, now_ns: int = 0) -> None:
         """Let the session write until there is nothing more, or it is blocked."""
-        while self.session.sending.pending:
+        while self.session.sender.pending:
             self.take_piece(now_ns=now_ns, messages_max=messages_max)
-            if self.session.sending.blocked:
+            if self.session.sender.blocked:
                 return
 
     def read(self) -> bytes:
-        """Return and forget what was written."""
+        """Return and forget what was written, which the oracle has read."""
         data = b"".join(self.written)
         self.written.clear()
+        decode_packets(data, version=self.session.wire.version, sender="server")
         return data

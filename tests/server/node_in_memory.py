@@ -14,7 +14,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Stamp, Update, content_digest
 from fanout.server import PublishVerdict, Server
-from fanout.server.doorman import Doorman
+from fanout.server.accept.routing_stream import ConnectionRouter
 
 __all__ = ["ManualClock", "NodeInMemory", "update"]
 
@@ -50,7 +50,9 @@ class NodeInMemory:
         published: Every row that was published, with its client.
     """
 
-    def __init__(self, *, gate: Gate | None = None, doorman: Doorman | None = None, **settings: object) -> None:
+    def __init__(
+        self, *, gate: Gate | None = None, connection_router: ConnectionRouter | None = None, **settings: object
+    ) -> None:
         self.clock = ManualClock()
         self.replica = Replica()
         self.verdicts: dict[bytes, Callable[[], PublishVerdict]] = {}
@@ -65,7 +67,7 @@ class NodeInMemory:
             logger=structlog.get_logger(),
             known_topics=self.replica.values,
             gate=gate,
-            doorman=doorman,
+            connection_router=connection_router,
         )
 
     @property
@@ -90,7 +92,7 @@ class NodeInMemory:
             make_verdict = next((make for key, make in self.verdicts.items() if row[0].startswith(key)), None)
             verdicts.append(make_verdict() if make_verdict is not None else ReasonCode.SUCCESS)
             if make_verdict is None:
-                topic, payload, flags, _, properties, expiry_s = row
+                topic, payload, flags, _, properties, expiry_s, _ = row
                 expires_ns = now_ns + expiry_s * 1_000_000_000 if expiry_s is not None else 0
                 digest = content_digest(topic, payload)
                 qos, retain = flags >> 1 & 3, bool(flags & 1)

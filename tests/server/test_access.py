@@ -1,4 +1,4 @@
-"""Tests of `fanout.server.admission` and of what follows from it, over real sockets with a real gate."""
+"""Tests of `fanout.server.client.authorization_flow` and what follows from it, over real sockets with a real gate."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from fanout.mqtt.packets import (
 )
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.server import entry
+from fanout.server.accept import admission as entry
 from tests.access.pieces import cheap_hash
 from tests.access.service import Service, open_service
 from tests.server.conftest import StartNode
@@ -191,7 +191,7 @@ async def test_stop_ends_the_wait_for_a_decision(start_guarded: StartGuarded, se
     client.send(Connect("c", 5, True, 0))
     await wait_until(lambda: service.asked, what="the question")
     await node.server.stop(deadline_s=0.1)
-    assert (await client.expect(Connack)).reason_code == ReasonCode.SERVER_SHUTTING_DOWN
+    assert (await client.expect(Connack)).reason_code == ReasonCode.SERVER_UNAVAILABLE
     assert "server-identify" not in {task.get_name() for task in asyncio.all_tasks()}
     await client.close()
 

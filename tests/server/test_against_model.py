@@ -15,10 +15,11 @@ from fanout.mqtt.properties import Properties
 from fanout.mqtt.topics import matches
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase
-from fanout.server.counters import Counters, DropReason
-from fanout.server.dispatch import Dispatcher
-from fanout.server.registry import SessionRegistry
-from fanout.server.wire import WireVariant
+from fanout.server.base.counters import Counters, DropReason
+from fanout.server.messages.encoding import WireVariant
+from fanout.server.routing.dispatch import Dispatcher
+from fanout.server.session.registry import SessionRegistry
+from tests.oracle.packets import decode_packets
 from tests.server.node_in_memory import update
 
 TOPICS = (b"t/a", b"t/b", b"u/a")
@@ -170,8 +171,8 @@ class Client:
     def pump(self, pieces: int, messages_max: int) -> None:
         """Let the session write some pieces, as the pacer does."""
         for _ in range(pieces):
-            sending = self.session.sending
-            if not self.connected or self.stalled or not sending.pending or sending.blocked:
+            sender = self.session.sender
+            if not self.connected or self.stalled or not sender.pending or sender.blocked:
                 return
             self.take(self.session.take(now_ns=0, messages_max=messages_max, bytes_max=1000))
 
@@ -200,6 +201,8 @@ class Client:
 
     def take(self, data: bytes) -> None:
         """Take what the server writes."""
+        for packet in decode_packets(data, version=self.wire.version, sender="server"):
+            assert self.wire.takes(packet.size)
         for item in self.decoder.feed(data):
             if isinstance(item, PublishRun):
                 for row in item.rows:
@@ -212,7 +215,7 @@ class Client:
 
     def take_publish(self, row: PublishRow) -> None:
         """Check one PUBLISH."""
-        topic, payload, flags, packet_id, _, _ = row
+        topic, payload, flags, packet_id, *_ = row
         qos, retain = flags >> 1 & 3, bool(flags & 1)
         if qos:
             assert packet_id not in self.on_connection
@@ -243,7 +246,7 @@ class Client:
 
     def check(self) -> None:
         """Compare what was received with the model, when nothing is on its way."""
-        assert not self.session.sending.pending
+        assert not self.session.sender.pending
         assert not self.to_come_again
         if not self.ever_stalled:
             assert self.received == self.sent
@@ -356,7 +359,7 @@ def test_clients_receive_what_a_plain_model_says(
             client.connect()
         if client.stalled:
             client.stall()
-        while client.session.sending.pending or client.unanswered or client.released:
+        while client.session.sender.pending or client.unanswered or client.released:
             client.pump(100, 100)
             client.answer(100)
         client.check()

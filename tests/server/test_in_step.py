@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from fanout.mqtt.decoder import AckRun, Decoder, PublishRun
 from fanout.mqtt.packets import PacketType, encode_acks
 from fanout.replica.update import Update
-from fanout.server.audiences import AudienceIndex
-from fanout.server.counters import Counters
-from fanout.server.dispatch import Dispatcher
-from fanout.server.sessions import Session
-from fanout.server.shared_subscriptions import SharedSubscriptions
-from fanout.server.wire import WireVariant
+from fanout.server.base.counters import Counters
+from fanout.server.messages.encoding import WireVariant
+from fanout.server.routing.audiences import AudienceIndex
+from fanout.server.routing.dispatch import Dispatcher
+from fanout.server.routing.share_groups import SharedSubscriptions
+from fanout.server.session.session import Session
 from tests.server.core_pieces import make_session, options
 from tests.server.node_in_memory import update
 
@@ -36,7 +36,7 @@ class Client:
         self.unreleased: dict[int, None] = {}  # PUBREC sent, PUBREL not received
         self.uncompleted: dict[int, None] = {}  # PUBREL received, PUBCOMP not sent
         self.to_come_again: list[tuple[int, bytes]] = []
-        session.sending.outbound.continue_behind(packet_id)
+        session.sender.outbound.continue_behind(packet_id)
 
     def publish(self, payload: bytes, qos: int) -> None:
         """Note in the model that a matching message was published."""
@@ -68,7 +68,7 @@ class Client:
         """Take what the server writes."""
         for item in self.to_client.feed(data):
             if isinstance(item, PublishRun):
-                for _, payload, flags, packet_id, _, _ in item.rows:
+                for _, payload, flags, packet_id, *_ in item.rows:
                     self.take_publish(payload, flags, packet_id)
             else:
                 assert isinstance(item, AckRun)
@@ -129,9 +129,9 @@ class Client:
 
     def pump(self) -> None:
         """Let the session write what it can, as the pacer does."""
-        while self.connected and not self.paused and self.session.sending.pending:
+        while self.connected and not self.paused and self.session.sender.pending:
             self.write(self.session.take(now_ns=0, messages_max=5, bytes_max=1000))
-            if self.session.sending.blocked:
+            if self.session.sender.blocked:
                 return
 
 
@@ -223,7 +223,7 @@ def test_clients_receive_what_a_plain_model_says(
             client.answer(3)
         assert client.received == client.expected
         assert not client.to_come_again
-        assert client.session.sending.in_flight == 0
+        assert client.session.sender.in_flight == 0
     publish([1, 0, 1])
     for client in clients:
         client.answer(3)

@@ -25,16 +25,16 @@ from structlog.testing import capture_logs
 
 from fanout.api.metrics import METRICS
 from fanout.config import Address, ListenerConfig, ServerConfig
-from fanout.logging_setup import configure_logging
 from fanout.mqtt.packets import Ack, Connack, Connect, PacketType, Publish, encode
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.server.connection import ClientConnection
-from fanout.server.counters import Limit
+from fanout.runtime.logging_setup import configure_logging
+from fanout.server.base.counters import Limit
+from fanout.server.client.connection import ClientConnection
+from tests.server.accept.test_admission import V1, V2, behind_proxy, closed, sent
+from tests.server.accept.test_websocket import LISTEN as WEBSOCKET
 from tests.server.conftest import StartNode
 from tests.server.node_in_memory import NodeInMemory, update
-from tests.server.test_entry import V1, V2, behind_proxy, closed, sent
-from tests.server.test_websocket import LISTEN as WEBSOCKET
 from tests.support.certificates import Authority, client_context
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
@@ -108,7 +108,7 @@ async def test_connections_per_address_max(start_node: StartNode) -> None:
     async with second, await RawClient.connect(node.port) as again:
         assert again.connack.reason_code == 0
     await wait_until(lambda: node.server.stats().connections == 0)
-    assert node.server._places.origins == 0
+    assert node.server._slots.origins == 0
 
 
 async def test_connections_per_address_max_behind_a_load_balancer(start_node: StartNode) -> None:
@@ -124,7 +124,7 @@ async def test_connections_per_address_max_behind_a_load_balancer(start_node: St
             await closed(reader, writer)
             assert reached(node, Limit.CONNECTIONS_PER_ADDRESS) == count
     await wait_until(lambda: node.server.stats().connections == 0)
-    assert node.server._places.origins == 0
+    assert node.server._slots.origins == 0
 
 
 async def test_unix_sockets_have_no_address(start_node: StartNode, tmp_path: Path) -> None:
@@ -466,12 +466,12 @@ async def test_what_waited_for_a_client_that_is_gone_is_freed_in_pieces(start_no
     node = await start_node()
     async with await RawClient.connect(node.port) as client:
         await client.subscribe(b"t")
-        (session,) = node.server.lives.connection_of
+        (session,) = node.server.lifecycles.connection_of
         waiting = {b"%d" % number: (update(b"%d" % number, b"x"), 0, False, ()) for number in range(12_000)}
-        session.sending.conflation.put(waiting, count=len(waiting))
-        held = session.sending.conflation._open
+        session.sender.conflation.put(waiting, count=len(waiting))
+        held = session.sender.conflation._open
         assert len(held) == 12_000
-        node.server.lives.connection_of[session].disconnect(ReasonCode.QUOTA_EXCEEDED)
+        node.server.lifecycles.connection_of[session].disconnect(ReasonCode.QUOTA_EXCEEDED)
         left = [len(held)]
         async with asyncio.timeout(30):
             while left[-1]:
@@ -531,7 +531,7 @@ RUBBISH = {
 def connections_in_memory(node: NodeInMemory) -> int:
     """Return for how many connections there are objects."""
     gc.collect()
-    return sum(isinstance(one, ClientConnection) and one._server is node.server for one in gc.get_objects())
+    return sum(isinstance(one, ClientConnection) and one._handler is node.server for one in gc.get_objects())
 
 
 async def test_rubbish_costs_few_lines_and_leaves_nothing(log: io.StringIO, start_node: StartNode) -> None:
@@ -560,8 +560,8 @@ async def test_rubbish_costs_few_lines_and_leaves_nothing(log: io.StringIO, star
         assert stats.protocol_errors_total == 2000
         await wait_until(lambda: len(asyncio.all_tasks()) == tasks)
         assert connections_in_memory(node) == 1
-        assert len(node.server._timer._deadlines) == 0
-        assert node.server._places.origins == 1
+        assert len(node.server.context.timer._deadlines) == 0
+        assert node.server._slots.origins == 1
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     assert "Traceback" not in log.getvalue()
     broken = [line for line in lines if line["event"] == "client_broke_protocol"]
@@ -608,11 +608,8 @@ async def test_rubbish_on_every_transport(log: io.StringIO, start_node: StartNod
     stats = node.server.stats()
     assert (stats.connections, stats.connections_opened_total) == (0, 500)
     assert all(count > 20 for count in stats.entry_faults_total.values())
-    assert (connections_in_memory(node), node.server._listeners._entering, len(node.server._timer._deadlines)) == (
-        0,
-        {},
-        0,
-    )
+    assert connections_in_memory(node) == 0
+    assert (node.server._listeners._entering, len(node.server.context.timer._deadlines)) == ({}, 0)
     assert "Traceback" not in log.getvalue()
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     assert 5 <= len(lines) < 250

@@ -6,15 +6,15 @@ import random
 
 import pytest
 
+from fanout.chain.manifest import ASK_FOR_MANIFEST, MANIFEST_TOPIC, ManifestSum, decode_manifest
 from fanout.config import ServerConfig
-from fanout.manifest import ASK_FOR_MANIFEST, MANIFEST_TOPIC, ManifestSum, decode_manifest
 from fanout.mqtt.decoder import Decoder, PublishRow, PublishRun
 from fanout.mqtt.packets import Subscribe, Subscription
 from fanout.mqtt.properties import NO_PROPERTIES, Properties
-from fanout.server.counters import Counters
-from fanout.server.message_queue import Batch
-from fanout.server.registry import SessionRegistry
-from fanout.server.wire import WireVariant
+from fanout.server.base.counters import Counters
+from fanout.server.messages.encoding import WireVariant
+from fanout.server.messages.queue import Batch
+from fanout.server.session.registry import SessionRegistry
 from tests.server.core_pieces import Peer, Values, make_session, options
 from tests.server.node_in_memory import update
 
@@ -55,7 +55,7 @@ def test_a_moving_set_is_told_as_it_was_sent(seed: int, packet_bytes_max: int) -
     session.enqueue(Batch([(update(b"t/1", b"before"), 0, True, ())], wire=session.wire))
     session.add_retained(store.delivery(b"t/#", options(), manifest=True))
     step = 0
-    while session.sending.pending:
+    while session.sender.pending:
         step += 1
         for _ in range(chance.randrange(4)):
             topic = b"t/%d" % chance.randrange(70)

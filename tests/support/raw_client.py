@@ -1,7 +1,7 @@
 """A small MQTT client that shows every packet: for tests that must see what a library hides.
 
 It sends what it is told, right or wrong, and answers nothing by itself. It is made from fanout's own codec, so tests
-of the codec do not use it.
+of the codec do not use it; but every byte that it gets passes the oracle (`tests.oracle`), which is not.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from fanout.mqtt.packets import (
     encode,
 )
 from fanout.mqtt.properties import NO_PROPERTIES, Properties, decode_properties
+from tests.oracle.streams import ServerStream
 
 __all__ = ["RawClient", "ServerClosed"]
 
@@ -51,6 +52,7 @@ class RawClient:
     Attributes:
         version: 4 or 5.
         connack: The CONNACK of `connect`.
+        stream: The oracle, which is told what the client writes.
     """
 
     connack: Connack
@@ -65,6 +67,7 @@ class RawClient:
         self._buffer = b""
         self._received: deque[Packet] = deque()
         self._packet_id = 0
+        self.stream = ServerStream(version=version)
 
     @classmethod
     async def open(cls, port: int, *, version: int = 5, deadline_s: float = 30.0) -> RawClient:
@@ -127,6 +130,7 @@ class RawClient:
 
     def send_bytes(self, data: bytes) -> None:
         """Write bytes, packets or not."""
+        self.stream.note(data)
         self._writer.write(data)
 
     async def receive(self) -> Packet:
@@ -248,6 +252,7 @@ class RawClient:
 
     def _decode(self, data: bytes) -> None:
         """Decode whole packets one by one: unlike fanout's own decoder, nothing in a PUBLISH is left out."""
+        self.stream.feed(data)
         buffer, pos = self._buffer + data, 0
         while any(byte < 0x80 for byte in buffer[pos + 1 : pos + 5]):
             length, start = decode_varint(buffer, pos + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from fanout.access.gate import AccessStats
-from fanout.server.counters import ServerStats
+from fanout.server.base.counters import ServerStats
 from fanout.workers.figures import add_up, totals_of
 
 NONE = add_up(ServerStats, ())

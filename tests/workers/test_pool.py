@@ -16,16 +16,16 @@ import pytest_asyncio
 from structlog.testing import CapturingLogger
 from structlog.typing import FilteringBoundLogger
 
-from fanout.concerned import Concerned
+from fanout.affected_clients import Concerned
 from fanout.config import Address, IdentityConfig, NodeConfig, ServerConfig
 from fanout.errors import ListenError
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update
-from fanout.server.collaborators import PublishVerdict
+from fanout.server.base.ports import PublishVerdict
 from fanout.workers.pool import WorkerPool
-from fanout.workers.process import WorkerState
+from fanout.workers.worker_process import WorkerState
 from tests.support.waiting import wait_until
 
 LISTEN = (Address("mqtt", "127.0.0.1", 0),)
@@ -222,7 +222,7 @@ async def test_values_that_cannot_be_sent_end_the_pool(monkeypatch: pytest.Monke
     def failing(updates: list[Update]) -> None:
         raise OverflowError("too large")
 
-    monkeypatch.setattr("fanout.workers.process.Batch", failing)
+    monkeypatch.setattr("fanout.workers.worker_process.Batch", failing)
     pool = make_pool(NoLogger(), replica=values_of(1))
     await pool.start()
     try:
@@ -267,8 +267,8 @@ async def test_a_worker_that_hangs_does_not_hold_up_a_tear_down(
 ) -> None:
     """It is counted; the tear-down goes on, with what the others say. That somebody is subscribed there may be."""
     pretend(monkeypatch, tmp_path, f"{TELL_SERVING}\n{READ_ALL}")
-    monkeypatch.setattr("fanout.workers.process._SEND_AWAY_S", 0.05)
-    monkeypatch.setattr("fanout.workers.process._SUBSCRIBED_S", 0.05)
+    monkeypatch.setattr("fanout.workers.worker_process._SEND_AWAY_S", 0.05)
+    monkeypatch.setattr("fanout.workers.worker_process._SUBSCRIBED_S", 0.05)
     logger = NoLogger()
     pool = make_pool(logger)
     await pool.start()

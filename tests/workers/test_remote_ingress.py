@@ -26,7 +26,7 @@ class Case:
 
     def publish(self, *, qos: int, count: int = 1) -> list[object]:
         """Publish so many messages."""
-        row: PublishRow = (b"a", b"x", qos << 1, 7 if qos else 0, b"", None)
+        row: PublishRow = (b"a", b"x", qos << 1, 7 if qos else 0, b"", None, 0)
         return list(self.ingress.publish("c", [row] * count, 5))
 
 

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from html import escape
 from typing import Final
 
-from fanout.reports.document import LagSeries, Propagation, TargetReport
 from fanout.reports.render.wording import count, printable
+from fanout.reports.values.document import LagSeries, Propagation, TargetReport
 
 __all__ = [
     "BARS_MAX",

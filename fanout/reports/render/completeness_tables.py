@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from fanout.reports.document import CompletenessPoint, Report
-from fanout.reports.figures import MissingCauses
 from fanout.reports.render.table import (
     PLACE,
     Cell,
@@ -18,6 +16,8 @@ from fanout.reports.render.table import (
     share_cell,
 )
 from fanout.reports.render.wording import NBSP, NOTHING, count, counted, percentage, printable, timestamp
+from fanout.reports.values.document import CompletenessPoint, Report
+from fanout.reports.values.figures import MissingCauses
 
 __all__ = [
     "by_identity",

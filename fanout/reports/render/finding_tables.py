@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from fanout.reports.findings import (
+from fanout.reports.render.table import PLACE, Cell, Column, Table, Tone, build, count_cell
+from fanout.reports.render.wording import NBSP, NOTHING, count, counted, percentage, printable, seconds, timestamp
+from fanout.reports.values.findings import (
     ConvergenceSection,
     PrefixTraffic,
     SnapshotSection,
     StallSection,
     TrafficSection,
 )
-from fanout.reports.render.table import PLACE, Cell, Column, Table, Tone, build, count_cell
-from fanout.reports.render.wording import NBSP, NOTHING, count, counted, percentage, printable, seconds, timestamp
 
 __all__ = ["convergence", "snapshots", "stalls", "traffic"]
 

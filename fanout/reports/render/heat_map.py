@@ -9,9 +9,9 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from fanout.reports.document import PrefixAtNode, PrefixNodes
-from fanout.reports.figures import Listed, percent
 from fanout.reports.render.wording import count, percentage, printable
+from fanout.reports.values.document import PrefixAtNode, PrefixNodes
+from fanout.reports.values.figures import Listed, percent
 
 __all__ = ["heat_map", "heat_step"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fanout.reports.document import Report
-from fanout.reports.figures import Distribution
 from fanout.reports.render.table import PLACE, Cell, Column, Table, build, count_cell
 from fanout.reports.render.wording import NOTHING, count, duration, printable, seconds, timestamp
+from fanout.reports.values.document import Report
+from fanout.reports.values.figures import Distribution
 
 __all__ = ["attempts", "clocks", "heartbeat", "logs", "propagation", "ready", "slowest_prefixes"]
 

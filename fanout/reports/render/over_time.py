@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from html import escape
 
-from fanout.reports.document import CompletenessPoint, CompletenessSection
-from fanout.reports.figures import percent
 from fanout.reports.render.heat_map import heat_step
 from fanout.reports.render.lanes import LANE_HEIGHT, ROOM, ROWS_MAX, X0, close_lanes, lane_y, name_lane, open_lanes
 from fanout.reports.render.wording import count, percentage, timestamp
+from fanout.reports.values.document import CompletenessPoint, CompletenessSection
+from fanout.reports.values.figures import percent
 
 __all__ = ["strips"]
 

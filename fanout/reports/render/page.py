@@ -12,7 +12,6 @@ import json
 from html import escape
 from typing import Final
 
-from fanout.reports.document import Report
 from fanout.reports.render import charts
 from fanout.reports.render.heat_map import heat_map
 from fanout.reports.render.lanes import ROWS_MAX
@@ -22,6 +21,7 @@ from fanout.reports.render.table import Cell, Column, Table
 from fanout.reports.render.tables import tables_of
 from fanout.reports.render.timeline import timeline
 from fanout.reports.render.wording import count, counted, duration, facts, percentage, printable
+from fanout.reports.values.document import Report
 
 __all__ = ["render_page"]
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fanout.reports.document import TargetReport
 from fanout.reports.render.wording import NBSP, count, percentage, printable
+from fanout.reports.values.document import TargetReport
 
 __all__ = [
     "PLACE",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fanout.reports.document import Report
 from fanout.reports.render import completeness_tables, finding_tables, lag_tables
 from fanout.reports.render.table import Table
+from fanout.reports.values.document import Report
 
 __all__ = ["tables_of"]
 

@@ -9,10 +9,10 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fanout.reports.document import Report, Verdict
 from fanout.reports.render.table import Cell, Column, Table, Tone
 from fanout.reports.render.tables import tables_of
 from fanout.reports.render.wording import facts, percentage, printable
+from fanout.reports.values.document import Report, Verdict
 
 __all__ = ["print_report"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-from fanout.reports.findings import LinkEpoch, SnapshotSection
 from fanout.reports.render.lanes import LANE_HEIGHT, ROOM, ROWS_MAX, X0, close_lanes, lane_y, name_lane, open_lanes
 from fanout.reports.render.wording import seconds, timestamp
+from fanout.reports.values.findings import LinkEpoch, SnapshotSection
 
 __all__ = ["timeline"]
 

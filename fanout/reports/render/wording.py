@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from fanout import escaping
-from fanout.reports.document import Report
+from fanout.reports.values.document import Report
 
 __all__ = [
     "NBSP",

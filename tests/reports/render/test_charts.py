@@ -7,7 +7,6 @@ from datetime import timedelta
 
 import pytest
 
-from fanout.reports.document import LagPoint, LagSeries, Propagation
 from fanout.reports.render.charts import (
     BARS_MAX,
     Bar,
@@ -17,6 +16,7 @@ from fanout.reports.render.charts import (
     lag_lines,
     update_bars,
 )
+from fanout.reports.values.document import LagPoint, LagSeries, Propagation
 from tests.reports.documents import BEGIN, HOSTILE, final, lag_figures, stamped, target, unstamped
 
 

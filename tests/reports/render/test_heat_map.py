@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from fanout.reports.document import PrefixAtNode, PrefixNodes
-from fanout.reports.figures import Listed, percent
 from fanout.reports.render.heat_map import heat_map
+from fanout.reports.values.document import PrefixAtNode, PrefixNodes
+from fanout.reports.values.figures import Listed, percent
 from tests.reports.documents import HOSTILE
 
 

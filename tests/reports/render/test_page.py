@@ -10,9 +10,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fanout.reports.document import Report, ReportName
 from fanout.reports.render.page import render_page
 from fanout.reports.render.style import STYLE
+from fanout.reports.values.document import Report, ReportName
 from tests.reports.documents import HOSTILE, report, section_report, stamped, target, unstamped, whole_report
 
 

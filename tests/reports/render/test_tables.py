@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fanout.reports.document import Report, ReportName
 from fanout.reports.render.table import Table, build, share_at_most_cell, share_cell
 from fanout.reports.render.tables import tables_of
+from fanout.reports.values.document import Report, ReportName
 from tests.reports.documents import HOSTILE, final, report, section_report, stamped, target, unstamped
 
 

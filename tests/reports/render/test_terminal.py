@@ -7,8 +7,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from fanout.reports.document import Report
 from fanout.reports.render.terminal import print_report
+from fanout.reports.values.document import Report
 from tests.reports.documents import report, stamped, target, unstamped
 
 

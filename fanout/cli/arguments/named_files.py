@@ -1,0 +1,109 @@
+"""The files that a configuration names: whether a node could use each of them.
+
+Owns opening them for `fanout check`, as a node would at its start. It changes nothing, and no fault repeats what is in
+a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from fanout.access.passwords import load_password_file
+from fanout.certificates import EXPIRING_S, file_expiry_s
+from fanout.config import NodeConfig, read_count_key, read_password
+from fanout.errors import ConfigError, ConfigFault
+from fanout.link.transport.tls import find_tls_faults as find_link_tls_faults
+from fanout.server.accept.tls import find_tls_faults
+
+__all__ = ["find_file_cautions", "find_file_faults"]
+
+
+def find_file_faults(config: NodeConfig) -> list[ConfigFault]:
+    """Return what is wrong with the files that `config`, which has no faults itself, names; relative to here."""
+    return [*_tls_faults(config), *_password_file_faults(config), *_link_faults(config)]
+
+
+def find_file_cautions(config: NodeConfig, *, now_s: float) -> list[ConfigFault]:
+    """Return what a person should look at about these files, which have no faults.
+
+    Args:
+        config: The configuration.
+        now_s: Unix time, in seconds.
+    """
+    return [*_password_file_cautions(config), *_certificate_cautions(config, now_s=now_s)]
+
+
+def _password_file_cautions(config: NodeConfig) -> Iterator[ConfigFault]:
+    path = config.access.password_file
+    if config.server is None or path is None:
+        return
+    file = load_password_file(path)
+    if file.exposure:
+        yield ConfigFault("access.password_file", f"{path}: {file.exposure}", "Run: chmod o= on it.")
+    if not file.users:
+        yield ConfigFault("access.password_file", f"{path}: it has no users", "Add some with fanout passwd.")
+
+
+def _certificate_cautions(config: NodeConfig, *, now_s: float) -> Iterator[ConfigFault]:
+    files: list[tuple[str, Path | None]] = []
+    for index, listener in enumerate(config.server.listener_tables if config.server is not None else ()):
+        key = f"server.listener[{index}]"
+        files.append((f"{key}.certificate_file", listener.certificate_file))
+        files.append((f"{key}.client_ca_file", listener.client_ca_file))
+    for index, link in enumerate(config.links):
+        files.append((f"link[{index}].ca_file", link.ca_file))
+        files.append((f"link[{index}].client_certificate_file", link.client_certificate_file))
+    for key, path in files:
+        expires_s = None if path is None else file_expiry_s(path, of_all=key.endswith("ca_file"))
+        if expires_s is None or expires_s - now_s >= EXPIRING_S:
+            continue
+        day = f"{datetime.fromtimestamp(expires_s, UTC):%Y-%m-%d %H:%M} UTC"
+        when = f"expires on {day}" if expires_s > now_s else f"has expired on {day}"
+        yield ConfigFault(
+            key,
+            f"{path}: the certificate in it {when}",
+            "Renew it; links read it again by themselves, listeners after SIGHUP.",
+        )
+
+
+def _tls_faults(config: NodeConfig) -> Iterator[ConfigFault]:
+    for index, listener in enumerate(config.server.listener_tables if config.server is not None else ()):
+        if listener.address.has_tls:
+            for name, problem in find_tls_faults(listener):
+                yield ConfigFault(f"server.listener[{index}].{name}", problem, "Correct the file or its path.")
+
+
+def _password_file_faults(config: NodeConfig) -> Iterator[ConfigFault]:
+    path = config.access.password_file
+    if config.server is None or path is None:
+        return
+    try:
+        load_password_file(path)
+    except ConfigError as error:
+        for fault in error.faults:
+            place = f"{path}, {fault.key}" if fault.key else str(path)
+            yield ConfigFault("access.password_file", f"{place}: {fault.problem}", fault.hint)
+
+
+def _link_faults(config: NodeConfig) -> Iterator[ConfigFault]:
+    for index, link in enumerate(config.links):
+        if any(address.has_tls for address in link.primaries):
+            for name, problem in find_link_tls_faults(link):
+                yield ConfigFault(f"link[{index}].{name}", problem, "Correct the file or its path.")
+        # The password may be in a variable, which may be set for the node only.
+        if link.password_file is not None:
+            yield from _faults_of(f"link[{index}].password_file", link.password_file, partial(read_password, link))
+        if link.count_key_file is not None:
+            key = f"link[{index}].count_key_file"
+            yield from _faults_of(key, link.count_key_file, partial(read_count_key, link.count_key_file))
+
+
+def _faults_of(key: str, path: Path, read: Callable[[], object]) -> Iterator[ConfigFault]:
+    try:
+        read()
+    except ConfigError as error:
+        for fault in error.faults:
+            yield ConfigFault(key, f"{path}: {fault.problem}", fault.hint)

@@ -1,0 +1,105 @@
+"""The options that several reports share: what they read, what they are asked, and where the results go."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias
+
+import typer
+
+from fanout.cli.arguments.times import parse_time
+
+__all__ = [
+    "LOCAL_MASTER",
+    "SETTLE_S",
+    "BehindMax",
+    "FailUnder",
+    "HtmlFile",
+    "JsonFile",
+    "LogDirectories",
+    "Master",
+    "ParquetDirectory",
+    "Reference",
+    "Settle",
+    "Since",
+    "Until",
+    "local_path",
+]
+
+SETTLE_S: Final = 30.0
+LOCAL_MASTER: Final = "local[*]"
+
+
+def local_path(text: str) -> Path:
+    """Return a path that this process writes to; a URI would become a directory with a strange name."""
+    if "://" in text:
+        raise typer.BadParameter(f"{text} is a URI, and this is written to a local path")
+    return Path(text)
+
+
+LogDirectories: TypeAlias = Annotated[
+    list[str],
+    typer.Argument(metavar="LOG_DIR", help="A node's log.directory, or the URI that it ships its log to."),
+]
+JsonFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        parser=local_path,
+        metavar="FILE",
+        help="Write the report as JSON; - writes it to standard output, alone.",
+    ),
+]
+HtmlFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--html", parser=local_path, metavar="FILE", help="Write the report as one self-contained page."),
+]
+ParquetDirectory: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--parquet", metavar="DIR", help="Write the tables behind the report as Parquet below this place."),
+]
+Reference: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NODE",
+        help="The node whose log says what there was to replicate. Default: the only primary, "
+        "else the only secondary that stamps for others, else the only tap, else all secondaries together.",
+    ),
+]
+Settle: TypeAlias = Annotated[
+    float,
+    typer.Option(min=0, metavar="SECONDS", help="Updates younger than this at the end of the log are pending."),
+]
+Since: TypeAlias = Annotated[
+    datetime | None,
+    typer.Option(
+        parser=parse_time,
+        metavar="TIME",
+        help="Only what happened since then: 2026-02-02T14:00 (UTC; +01:00 at its end says another zone), yesterday, "
+        "today, or an age such as 2h or 30m. What was published before is in no figure.",
+    ),
+]
+Until: TypeAlias = Annotated[
+    datetime | None,
+    typer.Option(
+        parser=parse_time,
+        metavar="TIME",
+        help="Only what happened before then, whenever it arrived. Final values, which are of the end of the logs, are "
+        "left out.",
+    ),
+]
+BehindMax: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        metavar="SECONDS",
+        help="How long before the reference's, without a stop, a log may end: later updates are pending, "
+        "beyond it unknown. Default: 120 where only sealed files are read, else as --settle.",
+    ),
+]
+FailUnder: TypeAlias = Annotated[
+    float | None,
+    typer.Option(min=0, max=100, metavar="PERCENT", help="Exit 1 when any selector has a lower share."),
+]
+Master: TypeAlias = Annotated[str, typer.Option(metavar="URL", help="The Spark master.")]

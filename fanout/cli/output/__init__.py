@@ -1,0 +1,1 @@
+"""What commands print: styled text, figures, progress."""

@@ -1,0 +1,173 @@
+"""What drives a link's session machine: bytes and time go in, what it sends goes out, its batches are delivered.
+
+Owns the order record, acknowledge, dispatch; the way of bytes to the Network Connection of the moment, behind the disk
+where values outlive the process; and the timer. It must not know when a Network Connection begins or ends, nor what
+events other than batches mean (`fanout.link.link`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from fanout.link.durability.commit_gate import CommitGate
+from fanout.link.model.events import Applied, Event
+from fanout.link.model.states import LinkState
+from fanout.link.model.status import Clock, LinkSink
+from fanout.link.session.machine import LinkSession
+from fanout.link.transport.connection import LinkConnection
+from fanout.replica.store import Replica
+
+__all__ = ["Driver"]
+
+_READ_AHEAD_STATES = (LinkState.SNAPSHOT, LinkState.PROVING, LinkState.RESUMING, LinkState.VERIFYING)
+_NEVER = float("inf")
+
+
+class Driver:
+    """The drive of one link's session, over all its Network Connections."""
+
+    def __init__(
+        self,
+        link: str,
+        *,
+        session: LinkSession,
+        replica: Replica,
+        sink: LinkSink,
+        commit_gate: CommitGate | None,
+        clock: Clock,
+        on_event: Callable[[Event], None],
+        on_full: Callable[[], None],
+        on_crash: Callable[[Exception], None],
+    ) -> None:
+        """Prepare; there is no Network Connection, and no timer runs.
+
+        Args:
+            link: The link's name.
+            session: The machine.
+            replica: Its replica, read only.
+            sink: Where batches go.
+            commit_gate: Where they outlive the process; None for nowhere.
+            clock: The time.
+            on_event: Told of every event that is no batch, in its place among them.
+            on_full: Told whenever a limit of the replica has kept values out.
+            on_crash: Told of a bug, here or in the sink, when something was to be done that nobody awaits.
+        """
+        self._link = link
+        self._session = session
+        self._replica = replica
+        self._sink = sink
+        self._commit_gate = commit_gate
+        self._clock = clock
+        self._on_event = on_event
+        self._on_full = on_full
+        self._on_crash = on_crash
+        self._connection: LinkConnection | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = _NEVER
+        self._refused_told = 0
+        """Of the replica's `refused_total`: how much was told."""
+        self._planned_expiry_ns: int | None = None
+        """The replica's next expiry when the timer was last planned."""
+
+    def attach(self, connection: LinkConnection) -> None:
+        """Write to a Network Connection from now on."""
+        self._connection = connection
+        if self._commit_gate is not None:
+            self._commit_gate.connected(connection.write)
+
+    def detach(self) -> None:
+        """Write nothing any more: the Network Connection is gone."""
+        self._connection = None
+        if self._commit_gate is not None:
+            self._commit_gate.disconnected()
+
+    def stop(self) -> None:
+        """End the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def receive(self, data: bytes) -> None:
+        """Give the session what was read."""
+        clock = self._clock
+        try:
+            events = self._session.receive(data, now_ns=clock.now_ns(), now=clock.monotonic())
+            self.act(events)
+            if not self._plan_stands(events):
+                self.write_and_plan()
+        except Exception as error:
+            self._on_crash(error)
+
+    def act(self, events: Sequence[Event]) -> None:
+        """Do what the session's events say, one after another."""
+        self._keep(events)
+        for event in events:
+            if type(event) is Applied:
+                changes = event.changes
+                if changes.updates:
+                    self._sink.record(self._link, changes, epoch=event.epoch)
+                if event.acknowledgement:
+                    self._acknowledge(event.acknowledgement)
+                if changes.dispatch or changes.corrected:
+                    self._sink.dispatch(changes)
+            else:
+                self._on_event(event)
+        if self._replica.refused_total != self._refused_told:
+            self._refused_told = self._replica.refused_total
+            self._on_full()
+
+    def write_and_plan(self) -> None:
+        """Write what the session wants to send, and set the timer for what it waits for."""
+        session = self._session
+        output = session.take_output() if self._connection is not None else b""
+        if output:
+            self._keep(())
+            self._write(output)
+        if self._connection is not None:
+            self._connection.read_ahead = session.life.state in _READ_AHEAD_STATES or session.life.auditing
+        now = self._clock.monotonic()
+        self._planned_expiry_ns = self._replica.next_expiry_ns
+        deadline = session.deadline(now_ns=self._clock.now_ns(), now=now)
+        if deadline < self._timer_at:
+            # A timer that is too early does no harm, so it is moved only when it is too late.
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = deadline
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, deadline - now), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_at = _NEVER
+        clock = self._clock
+        try:
+            self.act(self._session.tick(now_ns=clock.now_ns(), now=clock.monotonic()))
+            self.write_and_plan()
+        except Exception as error:
+            self._on_crash(error)
+
+    def _plan_stands(self, events: list[Event]) -> bool:
+        """Return whether a read changed values only, as nearly all do: nothing is then due any sooner than before."""
+        return (
+            self._timer is not None
+            and not self._session.has_output
+            and not self._session.life.is_sweeping
+            and len(events) == 1
+            and type(events[0]) is Applied
+            and self._replica.next_expiry_ns == self._planned_expiry_ns
+        )
+
+    def _write(self, data: bytes) -> None:
+        if self._commit_gate is not None:
+            self._commit_gate.write(data)
+        elif self._connection is not None:
+            self._connection.write(data)
+
+    def _acknowledge(self, data: bytes) -> None:
+        if self._commit_gate is not None:
+            self._commit_gate.acknowledge(data)
+        elif self._connection is not None:
+            self._connection.write(data)
+
+    def _keep(self, events: Sequence[Event]) -> None:
+        if self._commit_gate is not None:
+            self._commit_gate.keep(events, self._session.kept(), now_ns=self._clock.now_ns())

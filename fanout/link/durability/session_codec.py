@@ -1,0 +1,114 @@
+"""What a link leaves on disk beside its values, so that its next process resumes the session at the primary (core).
+
+Owns how that is written, and what of it still holds under another configuration; the values themselves are those of
+`fanout.link.model.resumption`. It must not know about files, nor what a session does with it
+(`fanout.link.session.machine`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from typing import Any
+
+from fanout.config import LinkConfig
+from fanout.link.model.evidence import Evidence, Order
+from fanout.link.model.resumption import KeptSession, Resumption
+from fanout.selection import Selector
+
+__all__ = ["encode_session", "find_resumption"]
+
+_FORMAT = 1
+
+
+def encode_session(session: KeptSession, config: LinkConfig, *, node_id: str, seen_ns: int) -> bytes:
+    """Return a session as bytes.
+
+    Args:
+        session: The session.
+        config: The configuration under which it lives.
+        node_id: This node.
+        seen_ns: Now, when the session is there.
+    """
+    document = {
+        "format": _FORMAT,
+        "owner": _owner(config, node_id),
+        "primaries": sorted(map(str, config.primaries)),
+        "selectors": [_described(selector) for selector in config.selectors],
+        "epoch": session.epoch,
+        "evidence": session.evidence,
+        "fence": None if session.fence is None else session.fence.decode(),
+        "order": session.order.value,
+        "why_unordered": session.why_unordered,
+        "control_permitted": session.control_permitted,
+        "session_expiry_s": session.session_expiry_s,
+        "unreleased": sorted(session.unreleased),
+        "unfinished": sorted(session.unfinished),
+        "surplus": sorted(session.surplus),
+        "is_mosquitto": session.is_mosquitto,
+        "seen_ns": seen_ns,
+    }
+    return json.dumps(document).encode()
+
+
+def find_resumption(data: bytes | None, config: LinkConfig, *, node_id: str) -> Resumption | None:
+    """Return what of a kept session can be resumed; None for nothing, and then its values are good for nothing either.
+
+    Args:
+        data: From `encode_session`; None or empty when there was no session.
+        config: The configuration of now.
+        node_id: This node.
+    """
+    if not data or config.version != 5 or not config.session_expiry_s:
+        return None
+    try:
+        document: dict[str, Any] = json.loads(data)
+        return _find(document, config, node_id=node_id)
+    except (ValueError, KeyError, TypeError):  # another version wrote it, or nobody
+        return None
+
+
+def _find(document: dict[str, Any], config: LinkConfig, *, node_id: str) -> Resumption | None:
+    if document["format"] != _FORMAT or document["owner"] != _owner(config, node_id):
+        return None
+    if set(document["primaries"]).isdisjoint(map(str, config.primaries)):
+        return None
+    kept = {
+        json.dumps(one): evidence for one, evidence in zip(document["selectors"], document["evidence"], strict=True)
+    }
+    found = {selector: json.dumps(_described(selector)) for selector in config.selectors}
+    filters = {str(one["filter"]) for one in document["selectors"]} | set(document["surplus"])
+    # What the primary was asked before the snapshot depends on the selectors: with others it is asked again.
+    fence = document["fence"] if all(described in kept for described in found.values()) else None
+    session = KeptSession(
+        epoch=document["epoch"],
+        evidence=tuple(_evidence(kept.get(found[selector])) for selector in config.selectors),
+        fence=None if fence is None else fence.encode(),
+        order=Order(document["order"]),
+        why_unordered=document["why_unordered"],
+        control_permitted=document["control_permitted"],
+        session_expiry_s=document["session_expiry_s"],
+        unreleased=frozenset(document["unreleased"]),
+        unfinished=frozenset(document["unfinished"]),
+        surplus=frozenset(filters - {selector.filter for selector in config.selectors}),
+        is_mosquitto=document.get("is_mosquitto", False),  # earlier versions did not tell
+    )
+    selectors = tuple(selector for selector in config.selectors if found[selector] in kept)
+    return Resumption(session, selectors, document["seen_ns"])
+
+
+def _owner(config: LinkConfig, node_id: str) -> list[str]:
+    """Return what makes a session, and what is subscribed in it besides the selectors, this link's."""
+    return [config.client_id or f"fanout-{node_id}-{config.name}", config.control_topic, node_id, config.name]
+
+
+def _described(selector: Selector) -> dict[str, Any]:
+    fields = {field.name: getattr(selector, field.name) for field in dataclasses.fields(selector) if field.init}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+
+
+def _evidence(name: str | None) -> Evidence | None:
+    with contextlib.suppress(ValueError):  # another version may know other kinds
+        return None if name is None else Evidence(name)
+    return None

@@ -1,0 +1,1 @@
+"""Signs of life: heartbeats through the data path, the Keep Alive, lag in items. Core."""

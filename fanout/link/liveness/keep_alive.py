@@ -1,0 +1,97 @@
+"""Whether the primary of a link still answers: CONNACK, the Keep Alive, and what is asked to find out (core).
+
+Owns the times of one Network Connection and what follows when an answer stays away. It must not know what the link does
+meanwhile: a stage, which uses PINGREQ for itself, is asked about in another way.
+"""
+
+from __future__ import annotations
+
+from fanout.config import LinkConfig
+from fanout.errors import LinkLost
+from fanout.link.protocol.handshake import unanswered_hint
+from fanout.link.protocol.sender import PacketSender
+
+__all__ = ["PING_SHARE", "KeepAlive"]
+
+PING_SHARE = 0.75
+"""Share of the Keep Alive after which PINGREQ is sent, and after which its answer is missing."""
+_NEVER = float("inf")
+
+
+class KeepAlive:
+    """The Keep Alive of one link, over all its Network Connections. All times are monotonic seconds."""
+
+    def __init__(self, config: LinkConfig, *, sender: PacketSender, probe_filter: bytes) -> None:
+        """Prepare; nothing is awaited.
+
+        Args:
+            config: The link's configuration.
+            sender: Where requests go.
+            probe_filter: A Topic Filter that is never subscribed; UNSUBSCRIBE with it does nothing but be answered.
+        """
+        self._unanswered_hint = unanswered_hint(config)
+        self._sender = sender
+        self._probe_filter = probe_filter
+        self._connack_by: float | None = None
+        """Until when CONNACK may take; None once it came."""
+        self._keep_alive_s = 0
+        self._last_received = 0.0
+
+    def begin(self, *, now: float, timeout_s: float) -> None:
+        """Note that CONNECT was sent; CONNACK may take `timeout_s`."""
+        self._last_received = now
+        self._connack_by = now + timeout_s
+
+    def accept(self, keep_alive_s: int) -> None:
+        """Note CONNACK, with the Keep Alive in force; 0 for none."""
+        self._connack_by = None
+        self._keep_alive_s = keep_alive_s
+
+    def receive(self, now: float) -> None:
+        """Note that the primary sent something."""
+        self._last_received = max(self._last_received, now)
+
+    def postpone(self, pause_s: float) -> None:
+        """Give the primary so much more time for what is awaited: nobody listened meanwhile."""
+        self._last_received += pause_s
+        if self._connack_by is not None:
+            self._connack_by += pause_s
+        if self._sender.ping_sent_s is not None:
+            self._sender.ping_sent_s += pause_s
+
+    def deadline(self, *, staged: bool) -> float:
+        """Return when to call `tick`; infinity for never.
+
+        Args:
+            staged: Whether a stage is under way, to which the answer to PINGREQ means something.
+        """
+        if self._connack_by is not None:
+            return self._connack_by
+        if not self._keep_alive_s:
+            return _NEVER
+        since = self._sender.last_sent_s
+        if not staged:
+            asked = self._sender.ping_sent_s
+            since = min(since, self._last_received) if asked is None else asked
+        return since + PING_SHARE * self._keep_alive_s
+
+    def tick(self, now: float, *, staged: bool) -> None:
+        """Ask the primary for an answer if that is due.
+
+        Args:
+            now: The time.
+            staged: See `deadline`.
+
+        Raises:
+            LinkLost: It did not answer in time.
+        """
+        if now < self.deadline(staged=staged):
+            return
+        if self._connack_by is not None:
+            raise LinkLost("the primary does not answer CONNECT", hint=self._unanswered_hint)
+        if staged:
+            self._sender.unsubscribe(self._probe_filter, now=now)
+        elif self._sender.ping_sent_s is not None:
+            raise LinkLost("the primary does not answer PINGREQ")
+        else:
+            self._sender.ping(now)

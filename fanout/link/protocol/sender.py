@@ -1,0 +1,412 @@
+"""What a link sends: encoded packets, their Packet Identifiers, and what awaits an answer (core).
+
+Owns the bytes to be written, the Packet Identifiers of the session and the one PINGREQ that may be under way. It
+must not know why something is sent (`fanout.link.session.machine`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from fanout.chain.manifest import ASK_FOR_MANIFEST
+from fanout.chain.stamp import ASK_FOR_STAMPS, NODE_PROPERTY
+from fanout.config import LinkConfig
+from fanout.errors import PrimaryRefused
+from fanout.mqtt.decoder import AckRun
+from fanout.mqtt.delivery import Outbound, Outcome, SendState
+from fanout.mqtt.packet_ids import PacketIds
+from fanout.mqtt.packets import (
+    Ack,
+    Connect,
+    Disconnect,
+    PacketType,
+    Pingreq,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+    encode,
+)
+from fanout.mqtt.properties import NO_PROPERTIES, Properties
+from fanout.mqtt.publish import encode_publish
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.peer_text import clean_text
+
+__all__ = ["Limits", "Message", "PacketSender"]
+
+_OVERHEAD_BYTES_MAX = 22
+"""Of a PUBLISH besides topic, payload and properties: fixed header 5, two lengths 6, Packet Identifier 2, expiry 5."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """An Application Message that the link publishes."""
+
+    topic: bytes
+    """Topic Name at the primary."""
+    payload: bytes
+    """Application Message."""
+    qos: int = 1
+    """1 or 2."""
+    retain: bool = False
+    """The RETAIN flag."""
+    properties: bytes = b""
+    """Encoded properties without their length and without the expiry."""
+    expiry_s: int | None = None
+    """Message Expiry Interval in seconds; None for none."""
+    token: int = 0
+    """What its sender knows it by; 0 when nobody asks what became of it."""
+
+    def encode(self, packet_id: int, *, version: int, dup: bool = False) -> bytes:
+        """Return its PUBLISH."""
+        return encode_publish(
+            self.topic,
+            self.payload,
+            version=version,
+            qos=self.qos,
+            retain=self.retain,
+            dup=dup,
+            packet_id=packet_id,
+            properties=self.properties,
+            expiry_s=self.expiry_s,
+        )
+
+    def fits(self, packet_bytes_max: int) -> bool:
+        """Say whether its PUBLISH over MQTT 5 has at most so many bytes."""
+        most = len(self.topic) + len(self.payload) + len(self.properties) + _OVERHEAD_BYTES_MAX
+        return most <= packet_bytes_max or len(self.encode(1, version=5)) <= packet_bytes_max
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a primary takes from the link; the defaults are those of MQTT for what CONNACK does not say."""
+
+    receive_maximum: int = 0xFFFF
+    """Messages at QoS 1 and 2 that may be sent without waiting."""
+    maximum_qos: int = 2
+    """The highest QoS; with 0, nothing that the link publishes would be answered."""
+    retain_available: bool = True
+    """Whether it takes retained messages."""
+    packet_bytes_max: int | None = None
+    """Its Maximum Packet Size; None for no limit."""
+    wildcards_available: bool = True
+    """Whether it takes Topic Filters with wildcards."""
+
+
+class PacketSender:
+    """The sending side of one link.
+
+    Attributes:
+        version: 4 or 5.
+        ping_sent_s: When the PINGREQ under way was sent, monotonic seconds; None when none is. There is never
+            more than one, so that a PINGRESP can be told what it answers even if an earlier one was dropped.
+        last_sent_s: When something was queued last, monotonic seconds.
+    """
+
+    def __init__(self, config: LinkConfig, *, node_id: str) -> None:
+        """Prepare for one link; nothing is sent.
+
+        Args:
+            config: The link's configuration.
+            node_id: This node, as CONNECT tells it.
+        """
+        self.version = config.version
+        self.ping_sent_s: float | None = None
+        self.last_sent_s = 0.0
+        self._config = config
+        self._node_id = node_id
+        self._pieces: list[bytes] = []
+        self._packet_ids = PacketIds()
+        self._requests: set[int] = set()
+        """Packet Identifiers of SUBSCRIBE and UNSUBSCRIBE packets without an answer."""
+        self._outbound: Outbound[Message] = Outbound(packet_ids=self._packet_ids)
+        self._again: deque[int] = deque()
+        """Packet Identifiers of messages in flight in the resumed session that were not sent again yet."""
+        self._limits = Limits()
+
+    def begin_connection(self) -> None:
+        """Forget what belongs to the former Network Connection."""
+        self._pieces.clear()
+        self._again.clear()
+        self.ping_sent_s = None
+        for packet_id in self._requests:
+            self._packet_ids.release(packet_id)
+        self._requests.clear()
+
+    def begin_session(self) -> list[Message]:
+        """Forget the former session; return the messages of which it is not known whether they arrived.
+
+        What this Network Connection has asked for is still awaited, and its Packet Identifiers are in use.
+        """
+        in_flight = [(packet_id, message) for packet_id, message, _ in self._outbound.in_flight()]
+        self._packet_ids.release_all(packet_id for packet_id, _ in in_flight)
+        self._outbound = Outbound(window=self._outbound.window, packet_ids=self._packet_ids)
+        self._again.clear()
+        return [message for _, message in in_flight]
+
+    @property
+    def unfinished(self) -> frozenset[int]:
+        """Packet Identifiers of QoS 2 messages that may have arrived and are not completed."""
+        return frozenset(packet_id for packet_id, message, _ in self._outbound.in_flight() if message.qos == 2)
+
+    def restore(self, unfinished: Iterable[int]) -> None:
+        """Take over what an earlier process had in `unfinished`, so that its Packet Identifiers become free again."""
+        for packet_id in sorted(unfinished):
+            self._outbound.restore_release(packet_id, Message(b"", b"", qos=2))
+
+    @property
+    def has_output(self) -> bool:
+        """Whether `take` has something."""
+        return bool(self._pieces)
+
+    def take(self) -> bytes:
+        """Return what is to be written, in one piece; it is not returned again."""
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        return data
+
+    def connect(self, *, clean_start: bool, password: bytes | None, now: float) -> None:
+        """Send CONNECT."""
+        config = self._config
+        properties = Properties(
+            session_expiry_interval=config.session_expiry_s,
+            receive_maximum=config.receive_maximum,
+            maximum_packet_size=config.packet_bytes_max,
+            user_property=(ASK_FOR_STAMPS, (NODE_PROPERTY, self._node_id)),
+        )
+        packet = Connect(
+            client_id=config.client_id or f"fanout-{self._node_id}-{config.name}",
+            version=self.version,
+            clean_start=clean_start,
+            keep_alive=config.keep_alive_s,
+            username=config.username,
+            password=password,
+            properties=properties,
+            bridge=self.version == 4 and config.retain_policy == "bridge",
+        )
+        self._send(encode(packet, version=self.version), now)
+
+    def accept(self, limits: Limits) -> None:
+        """Note what the primary that accepted the Network Connection takes.
+
+        Raises:
+            PrimaryRefused: It takes no SUBSCRIBE for one of the selectors.
+        """
+        self._limits = limits
+        self._outbound.window = limits.receive_maximum
+        for selector in self._config.selectors:
+            if selector.has_wildcard and not limits.wildcards_available:  # section 3.2.2.3.11
+                raise PrimaryRefused(
+                    f"the primary takes no Topic Filters with wildcards, as {selector.filter} is one (CONNACK: Wildcard"
+                    " Subscription Available 0)",
+                    reason_code=ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED,
+                    hint="Use a selector for each topic, or another primary",
+                )
+            self._check_size(Subscribe(1, (Subscription(selector.filter.encode()),)))
+
+    def takes(self, message: Message) -> bool:
+        """Say whether the primary takes a message; it would close the connection at one that it does not take.
+
+        One with too high a QoS is taken: it is published at a lower one.
+        """
+        limits = self._limits
+        if not limits.maximum_qos or (message.retain and not limits.retain_available):
+            return False  # [MQTT-3.2.2-11] [MQTT-3.2.2-14]
+        return limits.packet_bytes_max is None or message.fits(limits.packet_bytes_max)  # [MQTT-3.2.2-15]
+
+    def subscribe(
+        self,
+        topic_filter: bytes,
+        *,
+        qos: int,
+        no_local: bool,
+        retain_handling: int,
+        fence: bytes | None = None,
+        manifest: bool = False,
+        now: float,
+    ) -> int:
+        """Send SUBSCRIBE and return its Packet Identifier.
+
+        Args:
+            topic_filter: The Topic Filter.
+            qos: Maximum QoS.
+            no_local: Whether own messages are not wanted.
+            retain_handling: 0 sends the retained messages, 2 does not; MQTT 3.1.1 always sends them.
+            fence: A second Topic Filter in the packet, or in one of its own where both are too large for one, whose
+                retained message is wanted behind those of the first; None for none.
+            manifest: Whether a fanout node is asked to tell what the retained messages are (`fanout.chain.manifest`).
+            now: Monotonic seconds.
+
+        Raises:
+            PrimaryRefused: It is larger than the primary takes.
+        """
+        subscription = Subscription(
+            topic_filter,
+            qos=qos,
+            no_local=no_local,
+            retain_as_published=True,  # otherwise live retained updates lose the flag [MQTT-3.3.1-12]
+            retain_handling=retain_handling,
+        )
+        asked = Properties(user_property=(ASK_FOR_MANIFEST,)) if manifest else NO_PROPERTIES
+        if fence is None:
+            return self._request(Subscribe(1, (subscription,), asked), now)
+        both = Subscribe(1, (subscription, Subscription(fence)), asked)
+        if self._fits(encode(both, version=self.version)):
+            return self._request(both, now)
+        # A primary with a fence answers two packets in order, too.
+        packet_id = self._request(Subscribe(1, (subscription,), asked), now)
+        self._request(Subscribe(1, (Subscription(fence),)), now)
+        return packet_id
+
+    def unsubscribe(self, topic_filter: bytes, *, now: float) -> int:
+        """Send UNSUBSCRIBE and return its Packet Identifier.
+
+        Raises:
+            PrimaryRefused: It is larger than the primary takes.
+        """
+        return self._request(Unsubscribe(1, (topic_filter,)), now)
+
+    def answered(self, packet_id: int) -> bool:
+        """Note the answer to a SUBSCRIBE or UNSUBSCRIBE; return whether one was under way."""
+        if packet_id not in self._requests:
+            return False
+        self._requests.remove(packet_id)
+        self._packet_ids.release(packet_id)
+        return True
+
+    def ping(self, now: float) -> None:
+        """Send PINGREQ; none may be under way."""
+        assert self.ping_sent_s is None
+        self.ping_sent_s = now
+        self._send(encode(Pingreq(), version=self.version), now)
+
+    @property
+    def free(self) -> int:
+        """How many messages the primary's Receive Maximum allows to be published now."""
+        return self._outbound.free
+
+    @property
+    def window(self) -> int:
+        """The primary's Receive Maximum."""
+        return self._outbound.window
+
+    def publish(self, message: Message, *, now: float) -> None:
+        """Send a PUBLISH, at the primary's Maximum QoS at most; `free` must not be 0, and the primary must take it."""
+        if message.qos > self._limits.maximum_qos:
+            message = replace(message, qos=self._limits.maximum_qos)
+        packet_id = self._outbound.send(message, message.qos)
+        self._send(message.encode(packet_id, version=self.version), now)
+
+    def acknowledged(self, run: AckRun, *, now: float) -> list[tuple[Message, int]]:
+        """Take PUBACK, PUBREC or PUBCOMP packets; PUBREL follows where it must.
+
+        Returns:
+            The messages that are done, each with the Reason Code of the primary.
+        """
+        done: list[tuple[Message, int]] = []
+        outbound = self._outbound
+        for index, packet_id in enumerate(run.packet_ids):
+            reason_code = 0 if run.reason_codes is None else run.reason_codes[index]
+            try:
+                message = outbound.message(packet_id)
+            except KeyError:
+                if run.type is PacketType.PUBREC:
+                    self._release(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND, now)
+                continue
+            if self._again and packet_id in self._again:
+                self._again.remove(packet_id)
+            outcome = outbound.acknowledge(run.type, packet_id, reason_code)
+            if outcome is Outcome.RELEASE:
+                self._release(packet_id, ReasonCode.SUCCESS, now)
+            elif outcome in (Outcome.COMPLETED, Outcome.REFUSED):
+                done.append((message, reason_code))
+        self._send_again(now)
+        return done
+
+    def publish_again(self, now: float) -> list[Message]:
+        """Send again what the resumed session has in flight [MQTT-4.4.0-1], as the Receive Maximum of now allows.
+
+        Returns:
+            The messages that the primary does not take any more, with the limits of now; whether they arrived is not
+            known.
+        """
+        given_up: list[Message] = []
+        for packet_id, message, state in list(self._outbound.in_flight()):
+            if state is SendState.AWAIT_PUBCOMP:
+                self._release(packet_id, ReasonCode.SUCCESS, now)
+            elif self.takes(message) and message.qos <= self._limits.maximum_qos:
+                self._again.append(packet_id)
+            else:
+                answer = PacketType.PUBACK if state is SendState.AWAIT_PUBACK else PacketType.PUBREC
+                self._outbound.acknowledge(answer, packet_id, ReasonCode.UNSPECIFIED_ERROR)
+                given_up.append(message)
+        self._send_again(now)
+        return given_up
+
+    def _send_again(self, now: float) -> None:
+        outbound = self._outbound
+        while self._again and len(outbound) - len(self._again) < outbound.window:  # [MQTT-3.3.4-9]
+            packet_id = self._again.popleft()
+            self._send(outbound.message(packet_id).encode(packet_id, version=self.version, dup=True), now)
+
+    def complete(self, packet_id: int, *, known: bool, now: float) -> None:
+        """Send PUBCOMP [MQTT-4.3.3-11]."""
+        reason_code = ReasonCode.SUCCESS if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+        self._send(encode(Ack(PacketType.PUBCOMP, packet_id, reason_code), version=self.version), now)
+
+    def disconnect(self, reason_code: ReasonCode, *, end_session: bool, now: float) -> None:
+        """Send DISCONNECT.
+
+        Args:
+            reason_code: MQTT 3.1.1 cannot say one; with a failing one nothing is sent then.
+            end_session: Whether the primary shall forget the session at once (MQTT 5).
+            now: Monotonic seconds.
+        """
+        if self.version == 4:
+            if not reason_code.is_failure:
+                self._send(encode(Disconnect(), version=4), now)
+            return
+        properties = Properties(session_expiry_interval=0 if end_session else None)
+        self._send(encode(Disconnect(reason_code, properties), version=5), now)
+
+    def _release(self, packet_id: int, reason_code: ReasonCode, now: float) -> None:
+        self._send(encode(Ack(PacketType.PUBREL, packet_id, reason_code), version=self.version), now)
+
+    def _request(self, packet: Subscribe | Unsubscribe, now: float) -> int:
+        """Send a packet, whatever Packet Identifier it has, under one of its own, and return that."""
+        self._check_size(packet)
+        packet_id = self._packet_ids.allocate()
+        self._requests.add(packet_id)
+        self._send(encode(replace(packet, packet_id=packet_id), version=self.version), now)
+        return packet_id
+
+    def _check_size(self, packet: Subscribe | Unsubscribe) -> None:
+        """Refuse a primary that does not take a packet: it would close the connection [MQTT-3.2.2-15].
+
+        Raises:
+            PrimaryRefused: It does not.
+        """
+        encoded = encode(packet, version=self.version)
+        if self._fits(encoded):
+            return
+        if isinstance(packet, Subscribe):
+            name, topic_filter = "SUBSCRIBE", packet.subscriptions[0].topic_filter
+        else:
+            name, topic_filter = "UNSUBSCRIBE", packet.topic_filters[0]
+        most = self._limits.packet_bytes_max
+        raise PrimaryRefused(
+            f"the primary takes packets of {most} bytes at most (CONNACK: Maximum Packet Size),"
+            f" and {name} for {clean_text(topic_filter.decode())} has {len(encoded)}",
+            reason_code=ReasonCode.PACKET_TOO_LARGE,
+            hint="Raise that limit of the primary (max_packet_size of Mosquitto, mqtt.max_packet_size of EMQX,"
+            " server.packet_bytes_max of a fanout node), or use a shorter Topic Filter or control_topic",
+        )
+
+    def _fits(self, packet: bytes) -> bool:
+        most = self._limits.packet_bytes_max
+        return most is None or len(packet) <= most
+
+    def _send(self, packet: bytes, now: float) -> None:
+        self._pieces.append(packet)
+        self.last_sent_s = now

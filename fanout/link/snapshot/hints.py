@@ -1,0 +1,50 @@
+"""What an operator can do about a retained set that is not proved (core).
+
+Owns the hints, by what is known of the primary and of what came. It must not know how a set is proved
+(`fanout.link.snapshot.retained_pass`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["ALTERED_HINT", "CHURN_HINT", "LIMIT_HINT", "TOO_LARGE_HINT", "shortfall_hint"]
+
+LIMIT_HINT: Final = (
+    "The primary may have a limit for one SUBSCRIBE, as ejabberd has (match_retained_limit of mod_mqtt, 1000 by"
+    " default): raise it, or use narrower selectors"
+)
+"""For topics that come by a narrower Topic Filter, or by name, and not with the set."""
+CHURN_HINT: Final = (
+    "Exclude the branch in which topics are created all the time, and give it a selector of its own with live_only ="
+    " true; or lower snapshot_quiet_s, if the primary never pauses that long; or raise it, if what comes is the set,"
+    " slowly"
+)
+"""For new topics that hide the end of a set at a primary that does not answer in order."""
+TOO_LARGE_HINT: Final = (
+    "A fanout node leaves out what is larger than the link takes: raise packet_bytes_max of the link, or exclude such"
+    " topics"
+)
+"""For messages that a fanout node counts and did not send."""
+ALTERED_HINT: Final = "Look for what changes messages on the way from the primary, as a proxy between both may"
+"""For messages that are not those that a fanout node says it sent."""
+
+
+def shortfall_hint(*, is_node: bool, is_mosquitto: bool) -> str:
+    """Return what to do about a set that ended before its evidence came.
+
+    Args:
+        is_node: Whether the primary is a fanout node, which waits for a slow reader and drops nothing.
+        is_mosquitto: Whether it is a Mosquitto.
+    """
+    if is_node:
+        return "Behind a slow line use narrower selectors, or raise snapshot_quiet_s; else look at the primary's log"
+    if is_mosquitto:
+        return (
+            "Behind a slow line use narrower selectors; else raise max_queued_messages of Mosquitto, which drops what a"
+            " slow reader leaves in its queue"
+        )
+    return (
+        "Behind a slow line use narrower selectors; else raise the primary's limit for what waits for one client, which"
+        " is mqtt.max_mqueue_len at EMQX"
+    )

@@ -1,0 +1,165 @@
+"""What a session goes through before it is live: one stage at a time, each told of what the primary sends (core).
+
+Owns the interface of a stage, in which everything does nothing, and the simplest stage. The others are
+`fanout.link.snapshot.capability_check` and `fanout.link.snapshot.retained_pass`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fanout.errors import LinkLost
+from fanout.link.protocol.control_channel import ControlChannel
+from fanout.link.protocol.sender import Message, PacketSender
+from fanout.link.snapshot.set_proof import SetProof
+from fanout.mqtt.decoder import PublishRow
+from fanout.mqtt.packets import Suback
+
+__all__ = ["PendingStage", "Stage"]
+
+
+class Stage:
+    """One stage; what it does not wait for, it ignores. All times are monotonic seconds."""
+
+    def begin(self, now: float) -> None:
+        """Send the first requests."""
+
+    def receive_bytes(self, now: float) -> None:
+        """Note that the primary sent something."""
+
+    def receive_messages(self, count: int) -> None:
+        """Note that so many PUBLISH packets came."""
+
+    def receive_rows(self, rows: Sequence[PublishRow]) -> None:
+        """Look at PUBLISH packets in front of a message that says something about them, or behind it."""
+
+    def receive_manifest(self, payload: bytes, now: float) -> None:
+        """Take what a fanout node says of its retained messages."""
+
+    def receive_suback(self, packet: Suback, now: float) -> None:
+        """Take a SUBACK."""
+
+    def receive_unsuback(self, packet_id: int) -> None:
+        """Take an UNSUBACK."""
+
+    def receive_puback(self, now: float) -> None:
+        """Take the PUBACK of an own message, after `ControlChannel` was told when it refuses."""
+
+    def receive_pingresp(self, now: float) -> None:
+        """Take PINGRESP."""
+
+    def receive_control(self, payload: bytes, now: float) -> None:
+        """Take a message of the control topic that came back."""
+
+    def receive_retained(self, topic: bytes, payload: bytes, now: float) -> None:
+        """Take a retained message outside the selectors."""
+
+    def postpone(self, pause_s: float) -> None:
+        """Give the primary so much more time for what is awaited: nobody listened meanwhile."""
+
+    def tick(self, now: float) -> None:
+        """Do what is due.
+
+        Raises:
+            FanoutError: The stage cannot come to its end.
+        """
+
+    @property
+    def copies_over(self) -> bool:
+        """Whether every copy of a retained set that was asked for has come, so that what follows is live."""
+        return False
+
+    @property
+    def deadline(self) -> float:
+        """When to call `tick`; infinity for never."""
+        return float("inf")
+
+
+class PendingStage(Stage):
+    """Waits, in a resumed session, until what was pending in it has come.
+
+    PINGRESP and the marker stand behind it, but this is no proof: what overflowed at the primary did not come, and
+    only a comparison of the retained sets shows that.
+    """
+
+    def __init__(self, *, sender: PacketSender, control: ControlChannel, quiet_s: float) -> None:
+        """Prepare.
+
+        Args:
+            sender: Where requests go.
+            control: For the marker.
+            quiet_s: After so many seconds without a byte the primary counts as silent.
+        """
+        self._sender = sender
+        self._control = control
+        self._quiet_s = quiet_s
+        self._proof: SetProof | None = None
+        self._gave_up_marker = False
+        self._messages = 0
+        """How many messages came: the progress by which a probe is judged."""
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more is pending, as far as can be told."""
+        return self._gave_up_marker or (self._proof is not None and self._proof.evidence is not None)
+
+    def begin(self, now: float) -> None:
+        """Send PINGREQ and a marker."""
+        self._sender.ping(now)
+        marker: bytes | None = None
+        if self._control.is_open and self._sender.free:
+            marker = self._control.send(now)
+            self._sender.publish(Message(self._control.topic, marker), now=now)
+        self._proof = SetProof(0, fence=None, marker=marker, now=now, quiet_s=self._quiet_s)
+        self._proof.receive_suback(now)  # nothing was subscribed
+
+    def receive_bytes(self, now: float) -> None:
+        """Note that the primary sent something."""
+        if self._proof is not None:
+            self._proof.receive_bytes(now)
+
+    def receive_messages(self, count: int) -> None:
+        """Note that so many PUBLISH packets came."""
+        self._messages += count
+
+    def receive_unsuback(self, packet_id: int) -> None:
+        """Take the answer to a probe."""
+        if self._proof is not None:
+            self._proof.receive_probe_answer(packet_id, topics=self._messages)
+
+    def receive_pingresp(self, now: float) -> None:
+        """Take PINGRESP."""
+        if self._proof is not None:
+            self._proof.receive_pingresp(now)
+
+    def receive_control(self, payload: bytes, now: float) -> None:
+        """Take the marker."""
+        if self._proof is not None:
+            self._proof.receive_marker(payload)
+
+    def postpone(self, pause_s: float) -> None:
+        """Give the primary so much more time."""
+        if self._proof is not None:
+            self._proof.postpone(pause_s)
+
+    def tick(self, now: float) -> None:
+        """Do what is due.
+
+        Raises:
+            LinkLost: The primary does not answer.
+        """
+        proof = self._proof
+        if proof is None:
+            return
+        if proof.is_truncated(now):
+            if not proof.barrier:
+                raise LinkLost("the primary does not answer after the session was resumed")
+            self._gave_up_marker = True
+        elif proof.probe_due(now):
+            probe_id = self._sender.unsubscribe(self._control.probe_filter, now=now)
+            proof.add_probe(probe_id, now=now, topics=self._messages)
+
+    @property
+    def deadline(self) -> float:
+        """When to call `tick`."""
+        return float("inf") if self._proof is None else self._proof.deadline

@@ -1,0 +1,114 @@
+"""Which stages a session goes through, and what each of them is given (core).
+
+Owns the making of stages: a rehearsal unless its outcome is known, the wait for what is pending, a pass over the
+retained sets. It must not know what the packets tell a stage, nor what follows from its outcome
+(`fanout.link.session.lifecycle`).
+"""
+
+from __future__ import annotations
+
+from fanout.config import LinkConfig
+from fanout.link.ingest.convert import Converter
+from fanout.link.protocol.control_channel import ControlChannel
+from fanout.link.protocol.peer import RemotePeer
+from fanout.link.protocol.sender import PacketSender
+from fanout.link.snapshot.capability_check import CapabilityCheck, own_fence
+from fanout.link.snapshot.retained_pass import RetainedPass
+from fanout.link.snapshot.stage import PendingStage
+from fanout.link.snapshot.sys_count import SysCount
+from fanout.replica.store import Replica
+from fanout.replica.update import Stamp
+
+__all__ = ["StageFactory"]
+
+
+class StageFactory:
+    """Makes the stages of one link; the session begins them.
+
+    Attributes:
+        stamp_before: Stamp of the newest control message that had come back when the newest pass was made; None without
+            stamps.
+    """
+
+    def __init__(
+        self,
+        config: LinkConfig,
+        *,
+        replica: Replica,
+        converter: Converter,
+        sender: PacketSender,
+        control: ControlChannel,
+        primary: RemotePeer,
+        count: SysCount,
+    ) -> None:
+        """Prepare for one link.
+
+        Args:
+            config: The link's configuration.
+            replica: The link's replica, whose passes a sync begins.
+            converter: Told by a sync which QoS the updates of a selector have meanwhile.
+            sender: Where requests go.
+            control: For the markers.
+            primary: What is known of the primary.
+            count: How many retained messages it says it has.
+        """
+        self.stamp_before: Stamp | None = None
+        self._config = config
+        self._replica = replica
+        self._converter = converter
+        self._sender = sender
+        self._control = control
+        self._primary = primary
+        self._count = count
+
+    @property
+    def is_rehearsed(self) -> bool:
+        """Whether this epoch's rehearsal has come to its end, and need not be made again."""
+        primary = self._primary
+        return self._control.permitted is not None and (primary.fence is not None or primary.node is not None)
+
+    def capability_check(self) -> CapabilityCheck:
+        """Return the questions to the primary at the beginning of an epoch."""
+        return CapabilityCheck(
+            sender=self._sender,
+            control=self._control,
+            wants_fence=self._primary.node is None,
+            asks_system=self._primary.system_topics.asked,
+            selectors=self._config.selectors,
+            timeout_s=self._config.connect_timeout_s,
+        )
+
+    def pending(self) -> PendingStage:
+        """Return the wait for what is pending in a resumed session."""
+        return PendingStage(sender=self._sender, control=self._control, quiet_s=self._config.snapshot_quiet_s)
+
+    def sync(self, *, compare: bool, paced: bool, now: float) -> RetainedPass:
+        """Return a pass over the retained sets; a fence of the link's own is made anew for one that compares.
+
+        Args:
+            compare: Whether it is a comparison with what is held, not a snapshot.
+            paced: Whether to rest between two sets: an audit.
+            now: Monotonic seconds.
+        """
+        own, fence = self._primary.fence == self._control.fence_topic, own_fence(self._control)
+        if compare and own and self._config.version == 5 and self._sender.free and self._sender.takes(fence):
+            # The session may be older than the life of its fence. The message comes back without RETAIN, so it is no
+            # fence itself: the subscription to it, made with that of a selector, is without Retain As Published.
+            self._sender.publish(fence, now=now)
+        self.stamp_before = self._control.stamp
+        return RetainedPass(
+            selectors=self._config.selectors,
+            replica=self._replica,
+            converter=self._converter,
+            sender=self._sender,
+            control=self._control,
+            fence=self._primary.fence,
+            order=self._primary.order,
+            why=self._primary.why_unordered,
+            quiet_s=self._config.snapshot_quiet_s,
+            asks_manifest=self._primary.node is not None and self._config.version == 5,
+            is_mosquitto=self._primary.is_mosquitto,
+            compare=compare,
+            paced=paced,
+            retained_count=lambda: self._count.total,
+        )

@@ -1,0 +1,174 @@
+"""What an earlier process left on disk, put back into the replicas of this one.
+
+Owns what of it is still good: whose configuration has changed since, and values that are not what was written. It must
+not know how the file is made, nor what a link does with a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from structlog.typing import FilteringBoundLogger
+
+from fanout.config import LinkConfig
+from fanout.link.durability.session_codec import find_resumption
+from fanout.link.model.resumption import Resumption
+from fanout.replica.store import Replica
+from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_digest
+from fanout.selection import Selector
+from fanout.storage.direct import DirectStore
+from fanout.storage.file import FileDamagedError
+from fanout.storage.replica import DiscReplica
+from fanout.storage.store import KeptStore
+
+__all__ = ["OWN_STORE", "load_direct", "load_kept"]
+
+_R = TypeVar("_R", bound=Replica)
+
+OWN_STORE: Final = "own topics"
+"""The store of the node's own namespace; no link has a name with a blank."""
+
+
+def load_kept(
+    kept: KeptStore,
+    links: Sequence[tuple[LinkConfig, Replica]],
+    *,
+    own: Replica,
+    node_id: str,
+    now_ns: int,
+    logger: FilteringBoundLogger,
+) -> dict[str, Resumption]:
+    """Open the file and fill the replicas, which are empty.
+
+    Args:
+        kept: The store, closed.
+        links: Every link with its replica.
+        own: The replica of the node's own namespace.
+        node_id: This node.
+        now_ns: Unix time in nanoseconds.
+        logger: Where it is told what was found.
+
+    Returns:
+        The sessions that can be resumed, by the name of their link.
+
+    Raises:
+        StoreError: The file cannot be used.
+    """
+    kept.open(now_ns=now_ns)
+    try:
+        return _load(kept, links, own=own, node_id=node_id, logger=logger)
+    except FileDamagedError as error:
+        for replica in (own, *(replica for _, replica in links)):
+            for _ in replica.tear_down(now_ns=now_ns):
+                pass
+        kept.set_aside(str(error), now_ns=now_ns)
+        return {}
+
+
+def _load(
+    kept: KeptStore,
+    links: Sequence[tuple[LinkConfig, Replica]],
+    *,
+    own: Replica,
+    node_id: str,
+    logger: FilteringBoundLogger,
+) -> dict[str, Resumption]:
+    def fill(store: str, replica: Replica, selectors: Sequence[Selector] | None) -> int:
+        return _fill(kept, store, replica, selectors=selectors)
+
+    return _load_all(kept, links, own=own, node_id=node_id, fill=fill, logger=logger)
+
+
+def load_direct(
+    kept: DirectStore,
+    links: Sequence[tuple[LinkConfig, DiscReplica]],
+    *,
+    own: DiscReplica,
+    node_id: str,
+    now_ns: int,
+    logger: FilteringBoundLogger,
+) -> dict[str, Resumption]:
+    """Open the file that the replicas work on, and have them count what is in it; see `load_kept`."""
+
+    def count(store: str, replica: DiscReplica, selectors: Sequence[Selector] | None) -> int:
+        return replica.load(lambda update: _is_good(update, selectors))
+
+    kept.open(now_ns=now_ns)
+    try:
+        return _load_all(kept, links, own=own, node_id=node_id, fill=count, logger=logger)
+    except FileDamagedError as error:
+        for replica in (own, *(replica for _, replica in links)):
+            replica.forget()
+        kept.set_aside(str(error), now_ns=now_ns)
+        return {}
+
+
+def _load_all(
+    kept: KeptStore | DirectStore,
+    links: Sequence[tuple[LinkConfig, _R]],
+    *,
+    own: _R,
+    node_id: str,
+    fill: Callable[[str, _R, Sequence[Selector] | None], int],
+    logger: FilteringBoundLogger,
+) -> dict[str, Resumption]:
+    resumptions: dict[str, Resumption] = {}
+    sessions = kept.sessions()
+    for config, replica in links:
+        resumption = find_resumption(sessions.get(config.name), config, node_id=node_id)
+        if resumption is None:
+            continue
+        dropped = fill(config.name, replica, resumption.selectors)
+        resumptions[config.name] = resumption
+        logger.info("replica loaded", link=config.name, topics=len(replica), dropped=dropped)
+    for name in sessions.keys() - resumptions.keys() - {OWN_STORE}:
+        kept.forget(name)
+        logger.info("values of no use any more removed from disk", link=name)
+    if OWN_STORE in sessions:
+        dropped = fill(OWN_STORE, own, None)
+        logger.info("own retained values loaded", topics=len(own), dropped=dropped)
+    return resumptions
+
+
+def _fill(kept: KeptStore, store: str, replica: Replica, *, selectors: Sequence[Selector] | None) -> int:
+    """Give a replica its values, and return how many were dropped, on disk too.
+
+    Args:
+        kept: The store.
+        store: Which values.
+        replica: Where they belong.
+        selectors: Values of others are dropped; None when the topics are not a link's.
+    """
+    dropped: list[Changes] = []
+    for values in kept.read(store):
+        good: list[Update] = []
+        outside: list[Update] = []
+        for update in values:
+            (good if _is_good(update, selectors) else outside).append(update)
+        changes = replica.apply(good, phase=Phase.SNAPSHOT)
+        outside += [one for one, kind in zip(good, changes.kinds, strict=True) if kind == ChangeKind.REFUSED]
+        if outside:
+            dropped.append(Changes(outside, bytearray([ChangeKind.REMOVED]) * len(outside), [], Phase.AUDIT))
+    if dropped:
+        kept.put(store, dropped)
+    return sum(len(changes.updates) for changes in dropped)
+
+
+def _is_good(update: Update, selectors: Sequence[Selector] | None) -> bool:
+    """Say whether a value is of a selector.
+
+    Raises:
+        FileDamagedError: It is not what was written.
+    """
+    selector = None if selectors is None else _selector_of(update[0], selectors)
+    if selectors is not None and selector is None:
+        return False
+    prefix = 0 if selector is None else len(selector.prefix.encode())
+    if content_digest(update[0][prefix:], update[1]) != update[7]:
+        raise FileDamagedError(f"the value of {update[0]!r} is not what was written")
+    return True
+
+
+def _selector_of(topic: bytes, selectors: Sequence[Selector]) -> Selector | None:
+    return next((selector for selector in selectors if selector.covers_local(topic)), None)

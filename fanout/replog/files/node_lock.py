@@ -1,0 +1,124 @@
+"""The lock of one node's part of a log directory, and what the node's last run left written in it.
+
+Owns `open/node=N/lock`: one process writes a node's log at a time, and the kernel frees the lock when that
+process ends in whatever way. The file's content tells the next start whether the last run stopped in good
+order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fanout.errors import LogError
+from fanout.replog.files.segments import make_directory
+
+__all__ = ["LastRun", "NodeLock", "lock_is_damaged", "read_last_run"]
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """What the last run of the node wrote into the lock file."""
+
+    node_epoch: int
+    pid: int
+    clean: bool
+    """Whether everything that was appended had been written when it stopped."""
+
+
+class NodeLock:
+    """The lock, held from `acquire` to `release`."""
+
+    def __init__(self, path: Path, *, node: str, node_epoch: int) -> None:
+        self.last_run: LastRun | None = None
+        """The run before this one; None when there was none, or its file cannot be read."""
+        self._path = path
+        self._node = node
+        self._node_epoch = node_epoch
+        self._descriptor = -1
+
+    def acquire(self) -> None:
+        """Take the lock, read the last run, and write this one.
+
+        Raises:
+            LogError: Another process has it, the file cannot be used, or this epoch has been used already.
+        """
+        try:
+            make_directory(self._path.parent, durable=True)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise LogError(
+                f"the replication log cannot use {self._path.parent}: {error.strerror}",
+                hint="Check the key log.directory, and that this user may write there",
+            ) from error
+        try:
+            self._acquire(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    def _acquire(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = _parse(os.pread(descriptor, 4096, 0))
+            who = f"process {holder.pid}" if holder else "another process"
+            raise LogError(
+                f"the replication log of node {self._node!r} in {self._path.parent} is in use by {who}",
+                hint="Stop that process, or give this node another node.id or log.directory",
+            ) from error
+        self.last_run = _parse(os.pread(descriptor, 4096, 0))
+        if self.last_run and self.last_run.node_epoch == self._node_epoch:
+            raise LogError(
+                f"the replication log of node {self._node!r} already has the epoch {self._node_epoch}",
+                hint="Check the clock of this machine, then start the node again",
+            )
+        self._write(descriptor, clean=False)
+
+    def release(self, *, clean: bool) -> None:
+        """Write how this run ended and give up the lock.
+
+        Args:
+            clean: Whether everything that was appended has been written.
+        """
+        self._write(self._descriptor, clean=clean)
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    def _write(self, descriptor: int, *, clean: bool) -> None:
+        run = LastRun(self._node_epoch, os.getpid(), clean)
+        text = json.dumps(asdict(run)).encode()
+        # A full disk must not keep a node from starting; at worst the next start knows less about this run.
+        with contextlib.suppress(OSError):
+            os.pwrite(descriptor, text, 0)
+            os.ftruncate(descriptor, len(text))
+            os.fsync(descriptor)
+
+
+def lock_is_damaged(path: Path) -> bool:
+    """Tell whether there is a lock file that says nothing that can be read; an empty one was never written."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return False
+    return bool(text) and _parse(text) is None
+
+
+def read_last_run(path: Path) -> LastRun | None:
+    """Return what the lock file says, without touching the lock; None when it says nothing."""
+    try:
+        return _parse(path.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def _parse(text: bytes) -> LastRun | None:
+    try:
+        return LastRun(**json.loads(text))
+    except (ValueError, TypeError):
+        return None

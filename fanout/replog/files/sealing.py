@@ -1,0 +1,303 @@
+"""Sealing: a segment that is not written any more becomes Parquet files, which is what the reports read.
+
+Owns the layout of the sealed log and how a file gets there whole or not at all: written under a name that
+begins with a dot, synced, renamed, the directory synced, and only then is the segment removed. All names come
+from the segment's first frame, so that sealing again after a crash between any two of these steps overwrites
+the same files with the same rows. Knows nothing of queues or threads.
+
+    DIRECTORY/v1/updates/node=N/date=YYYY-MM-DD/hour=HH/EPOCH-NUMBER.parquet
+    DIRECTORY/v1/events/node=N/date=YYYY-MM-DD/hour=HH/EPOCH-NUMBER.parquet
+    DIRECTORY/open/node=N/EPOCH-NUMBER-TOKEN.seg
+    DIRECTORY/open/node=N/EPOCH-NUMBER.damaged
+    DIRECTORY/open/node=N/lock
+    DIRECTORY/open/node=N/runs.json
+
+A `.damaged` file has what a segment held and was no frame: for each place a line of JSON, then its bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fanout.replog.files.schema import EVENTS, SCHEMA_VERSION, UPDATES
+from fanout.replog.files.segments import Damage, SegmentIdentity, SegmentReader, make_directory, sync_directory
+
+__all__ = [
+    "TABLES",
+    "Sealed",
+    "convert",
+    "last_row",
+    "last_sealed",
+    "node_of",
+    "open_directory",
+    "read_aside",
+    "seal",
+    "sealed_files",
+    "sealed_path",
+    "table_directory",
+]
+
+TABLES = {"updates": UPDATES, "events": EVENTS}
+
+_TIMES = {"updates": "applied", "events": "at"}
+
+_ROW_GROUP_ROWS = 262_144
+"""Rows in a row group, and rows held in memory while sealing (about 100 bytes each)."""
+
+_ASIDE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""How many damaged bytes of a segment are kept."""
+
+_DELTA_COLUMNS = ("log_pos", "sequence", "origin", "applied", "at")
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What sealing a segment brought."""
+
+    identity: SegmentIdentity | None
+    """None when the first frame cannot be read; the file is then kept under another name unless it is
+    empty."""
+    update_rows: int
+    event_rows: int
+    last_log_pos: int
+    torn_bytes: int
+    """Bytes of a frame that was not written to its end, which are lost."""
+    damage: tuple[Damage, ...]
+    """Where other bytes were no whole frames; they are kept aside."""
+    finished: bool
+    """Whether the segment had been closed in good order."""
+    files: tuple[Path, ...]
+
+
+def open_directory(directory: Path, node: str) -> Path:
+    """Return where a node's segments are."""
+    return directory / "open" / f"node={quote(node, safe='')}"
+
+
+def table_directory(directory: Path, table: str) -> Path:
+    """Return where a table's sealed files are."""
+    return directory / f"v{SCHEMA_VERSION}" / table
+
+
+def sealed_path(directory: Path, table: str, identity: SegmentIdentity) -> Path:
+    """Return the sealed file of one table of a segment."""
+    # Spark decodes the percent encoding of a partition's value.
+    node = f"node={quote(identity.node, safe='')}"
+    return table_directory(directory, table) / node / identity.hour / f"{identity.name}.parquet"
+
+
+def node_of(name: str) -> str:
+    """Return the node of a directory named `node=...`."""
+    return unquote(name.removeprefix("node="))
+
+
+def last_row(files: Iterable[Path]) -> tuple[int, int] | None:
+    """Return the highest position in sealed files and the newest time, Unix time in nanoseconds; None without rows.
+
+    Raises:
+        OSError: A file cannot be read.
+        pyarrow.ArrowException: A file is damaged.
+    """
+    positions: list[int] = []
+    times_us: list[int] = []
+    for path in files:
+        metadata = pq.read_metadata(path)
+        names = metadata.schema.names
+        time = next(column for column in _TIMES.values() if column in names)
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            # Any: the stubs allow for files without statistics, which are not made here.
+            pos: Any = group.column(names.index("log_pos")).statistics
+            at: Any = group.column(names.index(time)).statistics
+            positions.append(pos.max_raw)
+            times_us.append(at.max_raw)
+    return (max(positions), max(times_us) * 1000) if positions else None
+
+
+def sealed_files(directory: Path, *, node: str, node_epoch: int | None = None) -> Iterator[Path]:
+    """Give a node's sealed files of both tables, of one run or of all."""
+    run = "*" if node_epoch is None else node_epoch
+    for table in TABLES:
+        place = table_directory(directory, table) / f"node={quote(node, safe='')}"
+        yield from place.glob(f"date=*/hour=*/{run}-*.parquet")
+
+
+def last_sealed(directory: Path, *, node: str, node_epoch: int) -> tuple[int, int] | None:
+    """Return the `last_row` of the newest sealed files of a run; None when it has none that can be read."""
+    found: dict[int, list[Path]] = {}
+    for path in sealed_files(directory, node=node, node_epoch=node_epoch):
+        found.setdefault(int(path.stem.partition("-")[2]), []).append(path)
+    try:
+        return last_row(found[max(found)]) if found else None
+    except (OSError, pa.ArrowException):
+        return None
+
+
+def seal(segment: Path, *, directory: Path) -> Sealed:
+    """Turn a segment into Parquet files in `directory`, durably, and remove it.
+
+    Raises:
+        OSError: A file cannot be read or written; the segment is still there and sealing may be tried again.
+    """
+    with segment.open("rb") as stream:
+        reader = SegmentReader(stream)
+        files = convert(reader, directory=directory, durable=True)
+    if reader.identity is None and reader.total_bytes:
+        segment.rename(segment.with_suffix(".unreadable"))
+    else:
+        if reader.damage:
+            _keep_aside(segment, reader)
+        segment.unlink()
+    return Sealed(
+        identity=reader.identity,
+        update_rows=reader.update_rows,
+        event_rows=reader.event_rows,
+        last_log_pos=reader.last_log_pos,
+        torn_bytes=reader.torn_bytes,
+        damage=tuple(reader.damage),
+        finished=reader.finished,
+        files=tuple(files.values()),
+    )
+
+
+def read_aside(path: Path) -> list[Damage]:
+    """Return the damage that a `.damaged` file tells of.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is itself damaged.
+    """
+    found: list[Damage] = []
+    with path.open("rb") as file:
+        while line := file.readline(4096):
+            told = json.loads(line)
+            kept_bytes = told.pop("kept_bytes")
+            try:
+                found.append(Damage(**told))
+            except TypeError as error:
+                raise ValueError(str(error)) from error
+            file.seek(kept_bytes, os.SEEK_CUR)
+    return found
+
+
+def _keep_aside(segment: Path, reader: SegmentReader) -> None:
+    """Write the damaged bytes of a segment, up to a bound, beside it."""
+    assert reader.identity is not None
+    path = segment.with_name(f"{reader.identity.name}.damaged")
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    room = _ASIDE_BYTES_MAX
+    with segment.open("rb") as source, unfinished.open("wb") as aside:
+        for one in reader.damage:
+            source.seek(one.offset)
+            data = source.read(min(one.size, room))
+            room -= len(data)
+            aside.write(json.dumps(asdict(one) | {"kept_bytes": len(data)}).encode() + b"\n" + data)
+        aside.flush()
+        os.fsync(aside.fileno())
+    unfinished.rename(path)
+    sync_directory(path.parent)
+
+
+def convert(
+    reader: SegmentReader, *, directory: Path, durable: bool, tables: Collection[str] = tuple(TABLES)
+) -> dict[str, Path]:
+    """Write the whole frames of a segment as Parquet files at their places under `directory`.
+
+    Args:
+        reader: The segment, not yet iterated over.
+        directory: The log's directory, or another that gets the same layout.
+        durable: Whether to wait until the files are on the disk.
+        tables: The tables to convert.
+
+    Returns:
+        The file of each table that has rows.
+
+    Raises:
+        OSError: A file cannot be read or written; nothing unfinished is left.
+    """
+    files: dict[str, _ParquetFile] = {}
+    with contextlib.ExitStack() as stack:
+        for frame in reader:
+            assert reader.identity is not None  # the reader yields no rows before it
+            for table, stream in (("updates", frame.updates), ("events", frame.events)):
+                if not stream or table not in tables:
+                    continue
+                if table not in files:
+                    path = sealed_path(directory, table, reader.identity)
+                    files[table] = stack.enter_context(_ParquetFile(path, TABLES[table], durable=durable))
+                files[table].write(pa.ipc.open_stream(stream).read_all())
+        for file in files.values():
+            file.publish()
+    return {table: file.path for table, file in files.items()}
+
+
+class _ParquetFile:
+    """A Parquet file that appears at its path whole, or not at all."""
+
+    def __init__(self, path: Path, schema: pa.Schema, *, durable: bool) -> None:
+        self.path = path
+        self._schema = schema
+        self._durable = durable
+        self._unfinished = path.with_name(f".{path.name}.unfinished")
+        self._pending: list[pa.Table] = []
+        self._pending_rows = 0
+        make_directory(path.parent, durable=durable)
+        delta = {name: "DELTA_BINARY_PACKED" for name in _DELTA_COLUMNS if name in schema.names}
+        # A digest is as good as random: a dictionary of it only costs.
+        dictionary = [name for name in schema.names if name not in delta and name != "digest"]
+        self._writer = pq.ParquetWriter(
+            self._unfinished,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=dictionary,  # type: ignore[arg-type]  # the stubs do not know a list
+            column_encoding=delta,
+            write_page_checksum=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            with contextlib.suppress(OSError):
+                self._writer.close()
+            self._unfinished.unlink(missing_ok=True)
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows; they are written in row groups of some size, not as they come."""
+        self._pending.append(rows)
+        self._pending_rows += rows.num_rows
+        if self._pending_rows >= _ROW_GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        # Frames bring their own dictionaries; a row group has one.
+        rows = pa.concat_tables(self._pending).unify_dictionaries()
+        self._writer.write_table(rows, row_group_size=self._pending_rows)
+        self._pending = []
+        self._pending_rows = 0
+
+    def publish(self) -> None:
+        """Write what is left and give the file its name."""
+        if self._pending:
+            self._flush()
+        self._writer.close()
+        if self._durable:
+            with self._unfinished.open("rb") as file:
+                os.fsync(file.fileno())
+        self._unfinished.rename(self.path)
+        if self._durable:
+            sync_directory(self.path.parent)

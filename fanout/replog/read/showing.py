@@ -1,0 +1,106 @@
+"""The newest rows of a log, for `fanout log show`: read from the end, so that the cost follows what is shown.
+
+Owns which rows those are; how they are shown is the command's business. Changes nothing; nodes may go on writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from fanout.errors import LogError
+from fanout.replog.files.sealing import node_of
+from fanout.replog.files.segments import SegmentReader
+from fanout.replog.read.reading import LogPart, log_parts
+
+__all__ = ["newest_rows"]
+
+
+def newest_rows(
+    directory: Path,
+    table: str,
+    *,
+    count: int,
+    node: str | None = None,
+    wanted_topic: Callable[[str], bool] | None = None,
+) -> list[dict[str, Any]]:
+    """Return the last rows that each node logged, oldest first: by time, and of one node in the order of its log.
+
+    Args:
+        directory: The log's directory.
+        table: `updates` or `events`.
+        count: How many at most, over all nodes.
+        node: The node whose rows are wanted; None wants all.
+        wanted_topic: Says of which topics updates are wanted, asked once for each in a piece; None wants all.
+
+    Raises:
+        LogError: The directory is not that of a log, or a file cannot be read.
+    """
+    by_node: dict[str, list[LogPart]] = {}
+    try:
+        with log_parts(directory) as parts:
+            for name, part in parts.items():
+                if node in (None, node_of(name.node)):
+                    by_node.setdefault(name.node, []).append(part)
+            found = [row for of_node in by_node.values() for row in _last(of_node, table, count, wanted_topic)]
+    except (OSError, pa.ArrowException) as error:
+        raise LogError(f"the log in {directory} cannot be read: {error}", hint="Run fanout log verify") from error
+    time = "applied" if table == "updates" else "at"
+    found.sort(key=lambda row: (row[time], row["node"], row["node_epoch"], row["log_pos"]))
+    return found[max(0, len(found) - count) :]
+
+
+def _last(
+    parts: list[LogPart], table: str, count: int, wanted_topic: Callable[[str], bool] | None
+) -> list[dict[str, Any]]:
+    """Return the last wanted rows of one node, in any order."""
+    rows: list[dict[str, Any]] = []
+    for part in reversed(parts):
+        pieces = _of_segment(part, table) if part.segment is not None else _of_file(part.sealed.get(table))
+        for piece in pieces:
+            wanted = piece if wanted_topic is None else _with_topics(piece, wanted_topic)
+            # Rows of a piece are grouped by link, not sorted.
+            order = pc.sort_indices(wanted["log_pos"])
+            rows += _with_times(wanted.take(order[max(0, len(order) - count) :])).to_pylist()
+        if len(rows) >= count:
+            break
+    return rows
+
+
+def _with_times(rows: pa.Table) -> pa.Table:
+    """Return rows whose stamps, where a publisher's is of the year 10000 or later, are the last moment before it."""
+    at = rows.schema.get_field_index("origin")
+    if at < 0:
+        return rows
+    last = pa.scalar(datetime.max.replace(tzinfo=UTC), rows.schema.field(at).type)
+    origin = rows["origin"]
+    return rows.set_column(at, rows.schema.field(at), pc.if_else(pc.greater(origin, last), last, origin))
+
+
+def _of_segment(part: LogPart, table: str) -> Iterator[pa.Table]:
+    assert part.segment is not None
+    for frame in SegmentReader(part.segment):
+        stream = frame.updates if table == "updates" else frame.events
+        if stream:
+            yield pa.ipc.open_stream(stream).read_all()
+
+
+def _of_file(path: Path | None) -> Iterator[pa.Table]:
+    if path is None:
+        return
+    with pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            yield file.read_row_group(group)
+
+
+def _with_topics(piece: pa.Table, wanted_topic: Callable[[str], bool]) -> pa.Table:
+    topics: list[Any] = pc.unique(piece["topic"]).to_pylist()
+    return piece.filter(
+        pc.is_in(piece["topic"], value_set=pa.array([t for t in topics if wanted_topic(t)], pa.string()))
+    )

@@ -1,0 +1,1 @@
+"""Sealed files on their way to an object store and back."""

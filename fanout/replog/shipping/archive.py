@@ -1,0 +1,389 @@
+"""The sealed files of a node: shipping them to a store, and removing those that need not be kept here any longer.
+
+Owns the thread that does both, oldest files first, and what is known of each file: its size, its age, and whether the
+store has confirmed it. That is known from the store alone, by names and sizes, so a restart needs no record of its
+own. What is not confirmed is never removed here. Knows no rows, and touches only its own node's files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import queue
+import random
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from fanout.replog.alarms import Alarms
+from fanout.replog.files.sealing import TABLES, open_directory, table_directory
+from fanout.replog.files.segments import sync_directory
+from fanout.replog.runs import RunRecord
+from fanout.replog.settings import ArchiveSettings, ArchiveStats, LogClock
+from fanout.replog.shipping.object_store import STORE_ERRORS, ObjectStore
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+__all__ = ["Archive", "read_removed"]
+
+_IDLE_S: Final = 60.0
+"""How often to look for files that have become too old, when no new one comes."""
+_RECORD: Final = "removed.json"
+"""Beside the node's lock: what it removed, for `fanout log verify`."""
+_HOUR_NS: Final = 3_600_000_000_000
+_DAY_NS: Final = 24 * _HOUR_NS
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_PLACE: Final = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/(\d+)-(\d+)\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A sealed file that is here."""
+
+    size: int
+    end_ns: int
+    """When the hour of its directory ends: nothing in it began later."""
+    run: int
+    """The node epoch."""
+    begins: bool
+    """Whether it has the run's `start` event, which tells reports of the links and selectors of all later rows."""
+
+
+class Archive:
+    """Tends the sealed files of one node, until it is closed.
+
+    Args:
+        directory: The log's directory.
+        node: The node's identifier.
+        settings: What is kept and where it is shipped.
+        clock: The time.
+        alarms: Told when files wait too long, or cannot be removed.
+        runs: Told which runs have no files any more.
+        logger: Told when shipping begins to fail, and when it works again.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        node: str,
+        settings: ArchiveSettings,
+        clock: LogClock,
+        alarms: Alarms,
+        runs: RunRecord,
+        logger: FilteringBoundLogger,
+    ) -> None:
+        self._directory = directory
+        self._node = f"node={quote(node, safe='')}"
+        self._record = open_directory(directory, node) / _RECORD
+        self._settings = settings
+        self._store = None if settings.ship_to is None else ObjectStore(settings.ship_to)
+        self._clock = clock
+        self._alarms = alarms
+        self._runs = runs
+        self._logger = logger
+        self._added: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._give_up = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fanout-log-archive", daemon=True)
+        # From here on the thread's own; others read the numbers only.
+        self._kept: dict[Path, _Kept] = {}  # oldest first, apart from what was sealed late
+        self._kept_bytes = 0
+        self._kept_by_run: Counter[int] = Counter()
+        self._waiting: dict[Path, int] = {}  # not confirmed by the store: sealed since when
+        self._oldest_ns = 0  # of those; 0 for none
+        self._compared: set[Path] = set()  # directories of a date whose copies in the store are known
+        self._failures = 0  # since the last success
+        self._error = ""  # the last of them
+        self._removed: dict[int, int] = {}  # by run: up to which number files were removed
+        self._untold = False  # whether the record lacks some of it, for want of room on the disk
+        self._removed_total = 0
+        self._shipped_total = 0
+        self._shipped_bytes_total = 0
+        self._failures_total = 0
+
+    def start(self) -> None:
+        """Start the thread, which first looks for what former runs left."""
+        self._thread.start()
+
+    def add(self, files: Iterable[Path]) -> None:
+        """Tend these files, too; they are sealed."""
+        for path in sorted(files, key=_order):
+            self._added.put(path)
+        self._wake.set()
+
+    def close(self, *, timeout_s: float) -> None:
+        """Ship what waits, for so long at most and not when it fails, and end the thread.
+
+        What is not shipped is, by the next start of the node.
+        """
+        self._closing.set()
+        self._wake.set()
+        self._thread.join(timeout_s)
+        self._give_up.set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the thread has ended though nobody closed it, which only a bug makes it do."""
+        return self._thread.ident is not None and not self._thread.is_alive() and not self._closing.is_set()
+
+    def stats(self) -> ArchiveStats:
+        """Return the figures of this moment."""
+        oldest_ns = self._oldest_ns
+        return ArchiveStats(
+            kept_files=len(self._kept),
+            kept_bytes=self._kept_bytes,
+            removed_files_total=self._removed_total,
+            shipped_files_total=self._shipped_total,
+            shipped_bytes_total=self._shipped_bytes_total,
+            waiting_files=len(self._waiting) + self._added.qsize() if self._store is not None else 0,
+            oldest_waiting_seconds=max(0.0, (self._clock.now_ns() - oldest_ns) / 1e9) if oldest_ns else 0.0,
+            failures_total=self._failures_total,
+        )
+
+    # From here on: the thread.
+
+    def _run(self) -> None:
+        while not self._give_up.is_set():
+            try:
+                self._tend()
+                return
+            except Exception as error:
+                # A disk that fails, or a bug. It begins anew, with what it knows: rows are logged, files not tended.
+                self._alarms.begin("archive", f"sealed files are not tended: {error!r}")
+            if self._closing.wait(self._settings.retry_max_s):
+                return
+
+    def _tend(self) -> None:
+        """Tend the files until closed, after a look at what is there."""
+        for path in self._found():
+            self._note(path)
+        self._removed = read_removed(self._record.parent) | self._removed
+        for run in self._removed:
+            if run not in self._kept_by_run:  # ended between removing its last file and forgetting it
+                self._forget_run(run)
+        while not self._give_up.is_set():
+            while not self._added.empty():
+                self._note(self._added.get())
+            self._remove_old()
+            if self._store is not None and self._waiting:
+                if self._ship_next(self._store):
+                    self._succeeded()
+                elif self._closing.is_set() or self._closing.wait(self._pause_s()):
+                    return
+            elif self._closing.is_set():
+                return
+            else:
+                self._wake.wait(_IDLE_S)
+                self._wake.clear()
+            self._look_at_age()
+            self._alarms.end("archive")
+
+    def _found(self) -> list[Path]:
+        """Return the node's sealed files, oldest first."""
+        tables = [table_directory(self._directory, table) / self._node for table in TABLES]
+        found = [path for table in tables for path in table.glob("date=*/hour=*/*.parquet")]
+        return sorted(found, key=_order)
+
+    def _note(self, path: Path) -> None:
+        place = _PLACE.fullmatch("/".join(path.parts[-3:]))
+        if place is None or path in self._kept:
+            return
+        try:
+            stat = path.stat()
+        except OSError:  # removed meanwhile, by somebody else
+            return
+        try:
+            begin = datetime.fromisoformat(place[1]).replace(hour=int(place[2]), tzinfo=UTC)
+        except ValueError:  # no directory of the log's: no such day, or hour
+            return
+        self._kept[path] = _Kept(
+            stat.st_size,
+            end_ns=int(begin.timestamp()) * 1_000_000_000 + _HOUR_NS,
+            run=int(place[3]),
+            begins=path.parts[-5] == "events" and int(place[4]) == 1,
+        )
+        self._kept_bytes += stat.st_size
+        self._kept_by_run[int(place[3])] += 1
+        if self._store is not None:
+            self._waiting[path] = stat.st_mtime_ns
+
+    def _remove_old(self) -> None:
+        self._remove_due()
+        if self._untold:
+            self._tell_removed(self._removed)
+
+    def _remove_due(self) -> None:
+        if not self._kept or not self._is_due(next(iter(self._kept.values()))):
+            return
+        for path, kept in list(self._kept.items()):
+            if not self._is_due(kept):
+                break
+            # What the store has not confirmed stays: when the disk is full then, new rows are not logged, which is
+            # counted and told by a gap event, and what was logged before is not lost.
+            if path in self._waiting or (kept.begins and self._kept_by_run[kept.run] > 1):
+                continue
+            if not self._remove(path, kept):
+                break
+
+    def _is_due(self, kept: _Kept) -> bool:
+        days, bytes_max = self._settings.keep_days, self._settings.keep_bytes_max
+        too_old = bool(days) and self._clock.now_ns() - kept.end_ns > days * _DAY_NS
+        return too_old or bool(bytes_max and self._kept_bytes > bytes_max)
+
+    def _remove(self, path: Path, kept: _Kept) -> bool:
+        number = int(path.stem.partition("-")[2])
+        try:
+            if number > self._removed.get(kept.run, 0):
+                # Told before it happens, so that a check of the log never takes it for damage.
+                self._tell_removed({**self._removed, kept.run: number})
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            self._alarms.begin("remove", f"{path} cannot be removed: {error}")
+            return False
+        self._alarms.end("remove")
+        self._forget(path)
+        if kept.run not in self._kept_by_run:
+            self._forget_run(kept.run)
+        self._removed_total += 1
+        if self._clock.now_ns() - kept.end_ns > _HOUR_NS:  # nothing is sealed into it any more
+            with contextlib.suppress(OSError):  # there are files in it
+                path.parent.rmdir()
+                path.parent.parent.rmdir()
+        return True
+
+    def _forget_run(self, run: int) -> None:
+        """Let the record of the runs forget one of which the node removed all files that there will be."""
+        known = self._runs.runs.get(run)
+        if known is not None and self._removed.get(run, 0) >= known.segments:
+            self._runs.forget(run)
+
+    def _tell_removed(self, removed: dict[int, int]) -> None:
+        """Write down what was removed, or note that it has to be when there is room for it.
+
+        Removing is what makes room on a full disk, so it does not wait for the record; a check of the log would take
+        it for damage only if the node ended before the record is written.
+        """
+        removed = {run: number for run, number in removed.items() if run in self._kept_by_run or run in self._runs.runs}
+        aside = self._record.with_name(f".{_RECORD}.unfinished")
+        try:
+            with aside.open("w") as file:
+                json.dump(removed, file)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(self._record)
+            sync_directory(self._record.parent)  # before the files go: what is not noted and not there is damage
+        except OSError as error:
+            if error.errno not in _NO_ROOM and not self._untold:
+                raise
+            self._alarms.begin("record", f"{self._record} cannot be written: {error}")
+            self._untold = True
+        else:
+            self._alarms.end("record")
+            self._untold = False
+        self._removed = removed
+
+    def _ship_next(self, store: ObjectStore) -> bool:
+        """Make one step: compare a date with the store, or ship a file; return False when that failed."""
+        path = next(iter(self._waiting))
+        date = path.parent.parent
+        try:
+            if date not in self._compared:
+                self._compare(store, date)
+                self._compared.add(date)
+                return True
+            content = self._read(path)
+            if content is not None:
+                store.put(self._name(path), content)
+        except STORE_ERRORS as error:
+            self._failed(error)
+            return False
+        if content is not None:
+            self._shipped_total += 1
+            self._shipped_bytes_total += len(content)
+            del self._waiting[path]
+        return True
+
+    def _compare(self, store: ObjectStore, date: Path) -> None:
+        sizes = store.sizes(self._name(date))
+        for path in [path for path in self._waiting if path.parent.parent == date]:
+            if sizes.get(self._name(path)) == self._kept[path].size:
+                del self._waiting[path]
+
+    def _read(self, path: Path) -> bytes | None:
+        """Return a file's content, or None when it is not there any more."""
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            self._forget(path)
+            return None
+        except OSError:
+            # Others can be shipped meanwhile; this one is tried again after them.
+            self._waiting[path] = self._waiting.pop(path)
+            raise
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._directory).as_posix()
+
+    def _forget(self, path: Path) -> None:
+        kept = self._kept.pop(path)
+        self._kept_bytes -= kept.size
+        self._kept_by_run[kept.run] -= 1
+        if not self._kept_by_run[kept.run]:
+            del self._kept_by_run[kept.run]
+        self._waiting.pop(path, None)
+
+    def _failed(self, error: Exception) -> None:
+        self._failures += 1
+        self._failures_total += 1
+        self._error = _first_line(error)
+        if self._failures == 1:
+            self._logger.warning("shipping the replication log failed", to=self._settings.ship_to, problem=self._error)
+
+    def _succeeded(self) -> None:
+        if self._failures:
+            self._logger.info("shipping the replication log goes on", failures=self._failures)
+        self._failures = 0
+
+    def _pause_s(self) -> float:
+        longest_s = min(self._settings.retry_min_s * (1 << min(self._failures, 20)), self._settings.retry_max_s)
+        return longest_s * random.uniform(0.5, 1.0)  # nodes that lost a store together come back one by one
+
+    def _look_at_age(self) -> None:
+        self._oldest_ns = min(self._waiting.values(), default=0)
+        age_s = self.stats().oldest_waiting_seconds
+        if age_s > self._settings.behind_max_s:
+            why = f": {self._error}" if self._failures else ""
+            self._alarms.begin(
+                "ship",
+                f"sealed files wait for {self._settings.ship_to}: {len(self._waiting)}, the oldest {age_s:.0f} s{why}",
+            )
+        else:
+            self._alarms.end("ship")
+
+
+def read_removed(place: Path) -> dict[int, int]:
+    """Return up to which number a node removed files of each of its runs, from its open directory."""
+    try:
+        return {int(run): int(number) for run, number in json.loads((place / _RECORD).read_bytes()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _order(path: Path) -> tuple[tuple[str, ...], bool]:
+    """Return what sorts files by age, of one segment the updates first: without them its events tell of no update."""
+    return path.parts[-3:], path.parts[-5] == "events"
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -1,0 +1,194 @@
+"""The chain of segments of one run: when a segment is begun, synced and closed.
+
+Owns the segment that is written at the moment. Belongs to the writer's thread; only its figures are read by
+others. Knows nothing of rows, queues or Parquet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fanout.replog.alarms import Alarms
+from fanout.replog.files.segments import SegmentFile, SegmentIdentity
+from fanout.replog.runs import Run, RunRecord
+from fanout.replog.settings import LogClock
+from fanout.replog.write.backlog import Batch
+from fanout.replog.write.sealer import ClosedSegment
+
+__all__ = ["SegmentLog"]
+
+_HOUR_US = 3_600_000_000
+
+
+class SegmentLog:
+    """Writes frames, one segment after the other."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        node: str,
+        role: str,
+        node_epoch: int,
+        bytes_max: int,
+        age_max_s: float,
+        fsync_interval_s: float,
+        clock: LogClock,
+        alarms: Alarms,
+        runs: RunRecord,
+        token: str,
+        on_closed: Callable[[ClosedSegment], None],
+    ) -> None:
+        """Begin with no segment; the first write makes one.
+
+        Args:
+            directory: Where segments are; exists.
+            node: Identifier of the node.
+            role: Its role.
+            node_epoch: Its epoch.
+            bytes_max: Size at which a segment is closed.
+            age_max_s: Age at which a segment is closed; one is also closed when a new hour begins.
+            fsync_interval_s: How long written rows may wait to be synced.
+            clock: The time.
+            alarms: Told what fails.
+            runs: Told how far the log reaches.
+            token: Random; what the marks of all segments hold.
+            on_closed: Called with each segment that nobody writes any more.
+        """
+        self.written_log_pos = 0
+        """Rows up to here were written or skipped."""
+        self.synced_log_pos = 0
+        """Rows up to here are on the disk or were skipped."""
+        self.floor = 0
+        """The last position that has a row in the segments before this one."""
+        self.written_bytes_total = 0
+        self.last_sync_ns = 0
+        self._directory = directory
+        self._node = node
+        self._role = role
+        self._node_epoch = node_epoch
+        self._bytes_max = bytes_max
+        self._age_max_s = age_max_s
+        self._fsync_interval_s = fsync_interval_s
+        self._clock = clock
+        self._alarms = alarms
+        self._runs = runs
+        self._token = token
+        self._empty: list[int] = []
+        self._on_closed = on_closed
+        self._number = 0
+        self._segment: SegmentFile | None = None
+        self._opened = 0.0  # monotonic
+        self._unsynced_since: float | None = None  # monotonic; None when everything written is synced
+
+    def write(self, frame: bytes, batch: Batch) -> bool:
+        """Append a frame; return False when the disk failed, so that it should be tried again later."""
+        try:
+            segment = self._segment or self._begin()
+            segment.append(
+                frame,
+                update_rows=batch.update_rows,
+                event_rows=len(batch.events),
+                last_log_pos=batch.last_log_pos,
+            )
+        except OSError as error:
+            self._alarms.begin("write", f"the replication log cannot be written: {error}; it is tried again")
+            if self._segment is not None and self._segment.damaged:
+                self._finish()
+            return False
+        self._alarms.end("write")
+        self.written_bytes_total += len(frame)
+        self.written_log_pos = batch.last_log_pos
+        if self._unsynced_since is None:
+            self._unsynced_since = self._clock.monotonic()
+        if segment.size >= self._bytes_max:
+            self._finish()
+        return True
+
+    def skip(self, log_pos: int) -> None:
+        """Pass over rows that will never be written."""
+        self.written_log_pos = log_pos
+        if self._unsynced_since is None:
+            self.synced_log_pos = log_pos
+
+    def tend(self, *, sync_now: bool) -> None:
+        """Sync what is due, and close the segment when it is old.
+
+        Args:
+            sync_now: Whether to sync what is not due yet, too.
+        """
+        if self._segment is None:
+            return
+        now = self._clock.monotonic()
+        opened_us = self._segment.identity.opened_us
+        if now - self._opened >= self._age_max_s or self._now_us() // _HOUR_US != opened_us // _HOUR_US:
+            self._finish()
+        elif self._unsynced_since is not None and (sync_now or now - self._unsynced_since >= self._fsync_interval_s):
+            try:
+                self._segment.sync()
+            except OSError as error:
+                self._alarms.begin("sync", f"the replication log cannot be synced: {error}")
+                self._finish()
+            else:
+                self._synced()
+                self._note(self._segment)
+
+    def close(self) -> None:
+        """Close the segment that is open, if any."""
+        if self._segment is not None:
+            self._finish()
+
+    def _begin(self) -> SegmentFile:
+        identity = SegmentIdentity(
+            node=self._node,
+            role=self._role,
+            node_epoch=self._node_epoch,
+            number=self._number + 1,
+            opened_us=self._now_us(),
+            token=self._token,
+            floor=self.floor,
+        )
+        self._segment = SegmentFile.create(self._directory, identity)
+        self._number += 1
+        self._opened = self._clock.monotonic()
+        return self._segment
+
+    def _finish(self) -> None:
+        """Close the segment and hand it over; it is sealed from what can be read back, synced or not."""
+        segment = self._segment
+        assert segment is not None
+        self._segment = None
+        self._unsynced_since = None
+        try:
+            segment.close()
+        except OSError as error:
+            # What it holds may not be on the disk, and is not called synced. Sealing it, which comes next,
+            # reads the rows back, writes them elsewhere and syncs that; what is missing it counts as lost.
+            self._alarms.begin("sync", f"{segment.path} could not be synced: {error}")
+        else:
+            if not segment.damaged:
+                self._synced()
+                self._note(segment)
+        if segment.last_log_pos:
+            self.floor = segment.last_log_pos
+        else:
+            self._empty.append(segment.identity.number)
+        self._on_closed(ClosedSegment(segment.path, segment.update_rows, segment.event_rows, segment.last_log_pos))
+
+    def _note(self, segment: SegmentFile) -> None:
+        """Note how far the rows on the disk reach: when a segment has its first, and when it is closed."""
+        known = self._runs.runs.get(self._node_epoch)
+        number = segment.identity.number
+        if segment.last_log_pos and (known is None or known.segments < number or self._segment is None):
+            run = Run(self._role, number, segment.last_log_pos, self._now_us(), tuple(self._empty))
+            self._runs.note(self._node_epoch, run)
+
+    def _synced(self) -> None:
+        self._alarms.end("sync")
+        self._unsynced_since = None
+        self.synced_log_pos = self.written_log_pos
+        self.last_sync_ns = self._clock.now_ns()
+
+    def _now_us(self) -> int:
+        return self._clock.now_ns() // 1000

@@ -1,0 +1,190 @@
+"""What a link was doing when an update was lost: the spans in which it could lose any, and which of them covers a time.
+
+A link gets every update while it is live. It lost some when its log shows why: it was away, its node was, or an audit
+found later that the primary had dropped something; or when the log of a node above it shows that for that one. Only the
+table of events is read. A heartbeat that came back proves that everything in front of it has come, so a span begins
+when the last one was sent, not when the loss was noticed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as sf
+
+from fanout.reports.read.rows import small_frame
+from fanout.reports.read.schemas import STATE_LIVE
+from fanout.reports.read.scope import NEVER_US, Scope, Target
+from fanout.reports.read.survey import Survey
+
+__all__ = ["CAUSES", "UNEXPLAINED", "UNHEARD_US", "absences_of_targets", "link_absences", "with_cause"]
+
+CAUSES: Final = ("restart", "new_epoch", "resumed", "away", "audit", "upstream")
+"""Why a link may have lost an update; see `MissingCauses`."""
+
+UNEXPLAINED: Final = "live"
+"""The cause of what was lost while the link was live, with nothing in the log that says why."""
+
+_INDIRECT: Final = ("audit", "upstream")
+"""Causes that are told by something else than the link's own absence."""
+
+UNHEARD_US: Final = 60_000_000
+"""How long a link without heartbeats may not notice that it is cut off: twice the Keep Alive that it has by default."""
+
+
+def link_absences(events: DataFrame) -> DataFrame:
+    """Return the spans in which links may have lost updates, by their nodes' clocks.
+
+    Args:
+        events: The rows of `events`.
+
+    Returns:
+        Columns node, link, after_us, until_us (`NEVER_US` when the link was not live again), cause.
+    """
+    at_us, is_state = sf.unix_micros("at"), sf.col("event") == "state"
+    live = is_state & (sf.col("state") == STATE_LIVE)
+    left = is_state & (sf.col("state") != STATE_LIVE)
+    of_link = Window.partitionBy("node", "link").orderBy("node_epoch", "log_pos")
+    so_far = of_link.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    rows = (
+        events.where(sf.col("event").isin("state", "heartbeat", "audit") & (sf.col("link") != ""))
+        .withColumn("life", sf.count_if(live).over(so_far))
+        .withColumn("state_now", sf.last(sf.when(is_state, sf.col("state")), ignorenulls=True).over(so_far))
+    )
+    heard = (sf.col("event") == "heartbeat") & (sf.col("state_now") == STATE_LIVE)
+    lives = (
+        rows.where(sf.col("life") > 0)
+        .groupBy("node", "link", "life")
+        .agg(
+            sf.min(sf.when(live, at_us)).alias("live_us"),
+            sf.min(sf.when(left, at_us)).alias("left_us"),
+            sf.max(sf.when(heard, at_us - sf.coalesce("lag_us", sf.lit(0)))).alias("heard_us"),
+            sf.min(sf.when(live, sf.col("node_epoch"))).alias("process"),
+            sf.min(sf.when(live, sf.col("link_epoch"))).alias("epoch"),
+        )
+    )
+    next_life = Window.partitionBy("node", "link").orderBy("life")
+    back_us = sf.lead("live_us").over(next_life)
+    cause = (
+        sf.when(back_us.isNull(), "away")
+        .when(sf.lead("process").over(next_life) != sf.col("process"), "restart")
+        .when(sf.lead("epoch").over(next_life) != sf.col("epoch"), "new_epoch")
+        .otherwise("resumed")
+    )
+    away = lives.select(
+        "node",
+        "link",
+        sf.coalesce("heard_us", sf.greatest("live_us", sf.col("left_us") - UNHEARD_US)).alias("after_us"),
+        sf.coalesce(back_us, sf.lit(NEVER_US)).alias("until_us"),
+        cause.alias("cause"),
+        "left_us",
+    ).where(sf.col("left_us").isNotNull())
+    return away.drop("left_us").unionByName(_dropped(events))
+
+
+def absences_of_targets(absences: DataFrame, *, spark: SparkSession, survey: Survey, scope: Scope) -> DataFrame:
+    """Return the spans of each target, by its group's clock; those of the nodes above it have the cause `upstream`.
+
+    Args:
+        absences: `link_absences`.
+        spark: The session.
+        survey: Knows which nodes are above which.
+        scope: The scope of the report.
+
+    Returns:
+        Columns target, after_us, until_us, cause.
+    """
+    links = sorted({(target.group, target.node, target.link, target.offset_us) for target in scope.targets})
+    above = {(node, link): survey.nodes_above(node, link=link) for _, node, link, _ in links}
+    places: list[tuple[object, ...]] = []
+    for target in scope.targets:
+        tolerance_us = _tolerance_us(target, scope)
+        places.append((target.id, target.node, target.link, target.offset_us, tolerance_us, False))
+        places += (
+            (target.id, node, link, offset_us, tolerance_us, True)
+            for group, node, link, offset_us in links
+            if group == target.group and node in above[target.node, target.link]
+        )
+    frame = small_frame(
+        spark,
+        places,
+        schema="target int, node string, link string, offset_us bigint, tolerance_us bigint, upstream boolean",
+    )
+    return absences.join(sf.broadcast(frame), on=["node", "link"], how="inner").select(
+        "target",
+        (sf.col("after_us") - sf.col("offset_us") - sf.col("tolerance_us")).alias("after_us"),
+        (sf.col("until_us") - sf.col("offset_us") + sf.col("tolerance_us")).alias("until_us"),
+        sf.when(sf.col("upstream"), "upstream").otherwise(sf.col("cause")).alias("cause"),
+    )
+
+
+def with_cause(lost: DataFrame, *, absences: DataFrame) -> DataFrame:
+    """Return the lost updates with the column `cause`: one of `CAUSES`, or `UNEXPLAINED`.
+
+    Rows and spans are put in order of time and read once, so neither many losses nor many spans multiply.
+
+    Args:
+        lost: Rows with the columns target and origin_us.
+        absences: `absences_of_targets`.
+    """
+    spans = absences.select(
+        "target",
+        sf.col("after_us").alias("origin_us"),
+        sf.struct("until_us", "cause").alias("span"),
+    )
+    # A span that begins at the very time of an update comes behind it: it does not cover it.
+    begun = (
+        Window.partitionBy("target")
+        .orderBy("origin_us", sf.col("span").isNotNull())
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+    # Of all of a kind that have begun the one that lasts longest covers the time, if any does. What a link did itself
+    # goes before what an audit found, and that before what the nodes above it did.
+    kinds = (~sf.col("span.cause").isin(*_INDIRECT), *(sf.col("span.cause") == each for each in _INDIRECT))
+    longest = [sf.max(sf.when(kind, sf.col("span"))).over(begun) for kind in kinds]
+    covering = [sf.when(span["until_us"] >= sf.col("origin_us"), span["cause"]) for span in longest]
+    cause = sf.coalesce(*covering, sf.lit(UNEXPLAINED))
+    return (
+        lost.unionByName(spans, allowMissingColumns=True)
+        .withColumn("cause", cause)
+        .where(sf.col("span").isNull())
+        .drop("span")
+    )
+
+
+def _dropped(events: DataFrame) -> DataFrame:
+    """Return the spans in front of audits that found a difference: from when the link was last known to have none."""
+    at_us = sf.unix_micros("at")
+    audit = sf.col("event") == "audit"
+    before = (
+        Window.partitionBy("node", "link").orderBy("node_epoch", "log_pos").rowsBetween(Window.unboundedPreceding, -1)
+    )
+    found = sum(
+        (sf.coalesce(sf.get_json_object("detail", f"$.{name}").cast("long"), sf.lit(0)) for name in _FOUND),
+        start=sf.lit(0),
+    )
+    differs = (found > 0) | sf.coalesce(sf.get_json_object("detail", "$.loss") == "true", sf.lit(False))
+    return (
+        events.where(
+            (sf.col("link") != "") & (audit | ((sf.col("event") == "state") & (sf.col("state") == STATE_LIVE)))
+        )
+        .withColumn("after_us", sf.last(at_us).over(before))
+        .where(audit & differs)
+        .select(
+            "node",
+            "link",
+            sf.coalesce("after_us", sf.lit(-NEVER_US)).alias("after_us"),
+            at_us.alias("until_us"),
+            sf.lit("audit").alias("cause"),
+        )
+    )
+
+
+_FOUND: Final = ("changed", "removed", "kept")
+"""What an audit counts that differed at the primary."""
+
+
+def _tolerance_us(target: Target, scope: Scope) -> int:
+    """Return how far a time of the reference may be off; nothing for one that was stamped."""
+    return scope.settle_us if scope.groups[target.group].basis == "unstamped" else 0

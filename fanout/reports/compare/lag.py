@@ -1,0 +1,181 @@
+"""Lag as a histogram cube: exact ranks, mergeable, and bounded whatever the number of updates.
+
+Two kinds of lag go through it, told apart by their key and never added up: the propagation time of a stamped
+update (applied by the node's clock minus stamped by the stamping node's), and the round trip of a link's
+heartbeat (one clock). Values are never clamped: a negative propagation time says how far two clocks are
+apart, at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sf
+
+from fanout.replog.files.schema import FLAG_DUPLICATE
+from fanout.reports.compare.prefixes import prefix_of
+from fanout.reports.read.rows import is_live, is_within
+from fanout.reports.read.scope import WHOLE, AskedWindow
+from fanout.reports.values.buckets import BUCKETS_PER_OCTAVE, ROUNDING
+
+__all__ = [
+    "KEY",
+    "OTHERS",
+    "PERCENTILES",
+    "PREFIX_KEY",
+    "add_up_others",
+    "count_octaves",
+    "heartbeat_cells",
+    "prefix_cells",
+    "propagation_cells",
+    "rank_percentiles",
+    "rank_publishers",
+]
+
+PERCENTILES = (50, 95, 99)
+"""The percentiles of a report, in per cent."""
+
+KEY = ("kind", "node", "link", "selector", "stamp_primary")
+"""What a distribution is of; a heartbeat has no selector and no stamp, so its last two are empty."""
+
+PREFIX_KEY = ("node", "link", "stamp_primary", "prefix")
+"""What a distribution by topic prefix is of, over the selectors of a link."""
+
+_CLOCKS_APART_US: Final = 3_600_000_000
+"""How far clocks are taken to differ."""
+
+OTHERS = "(others)"
+"""Who stamped, for those that are too many to have figures each; no node can have this name."""
+
+
+def propagation_cells(updates: DataFrame, *, window_us: int, asked: AskedWindow = WHOLE) -> DataFrame:
+    """Return the cells (key, window of origin, bucket) of the propagation times.
+
+    Args:
+        updates: The rows of `updates`. Copies of retained values, rows without a stamp, rows published at the
+            node
+            itself and second copies of an update do not count.
+        window_us: The width of the windows. An update that was stamped by a clock ahead of the node's by more than an
+            hour counts in the window in which it was applied: whatever a publisher states, no window is far in the
+            future.
+        asked: Updates that stand at a time outside it do not count either.
+    """
+    rows = _propagation(updates, asked=asked).select(
+        sf.lit("propagation").alias("kind"), *KEY[1:], sf.unix_micros("at").alias("at_us"), "lag_us"
+    )
+    return _cells(rows, window_us=window_us)
+
+
+def prefix_cells(updates: DataFrame, *, depth: int, asked: AskedWindow = WHOLE) -> DataFrame:
+    """Return the cells (`PREFIX_KEY`, bucket) of the same propagation times.
+
+    Args:
+        updates: See `propagation_cells`.
+        depth: How many topic levels make a prefix.
+        asked: See there.
+    """
+    rows = _propagation(updates, asked=asked).withColumn("prefix", prefix_of(sf.col("topic"), depth=depth))
+    return rows.groupBy(*PREFIX_KEY, bucket(sf.col("lag_us")).alias("bucket")).agg(*_figures())
+
+
+def _propagation(updates: DataFrame, *, asked: AskedWindow) -> DataFrame:
+    """Return the rows of updates whose propagation time is known, with it as lag_us, and at, when they count."""
+    lag_us = sf.unix_micros("applied") - sf.unix_micros("origin")
+    at = sf.when(lag_us < -_CLOCKS_APART_US, sf.col("applied")).otherwise(sf.col("origin"))
+    return updates.where(
+        # The first says no more than the second, but of bare columns, by which Parquet files can skip rows.
+        (is_within(sf.col("applied"), asked) | is_within(sf.col("origin"), asked))
+        & is_within(at, asked)
+        & is_live()
+        & sf.col("origin").isNotNull()
+        & (sf.col("link") != "")
+        & (sf.col("flags").bitwiseAND(FLAG_DUPLICATE) == 0)
+    ).withColumns({"at": at, "lag_us": lag_us})
+
+
+def heartbeat_cells(events: DataFrame, *, window_us: int, asked: AskedWindow = WHOLE) -> DataFrame:
+    """Return the cells (key, window, bucket) of the heartbeats' round trips."""
+    rows = events.where(
+        is_within(sf.col("at"), asked)
+        & (sf.col("event") == "heartbeat")
+        & sf.col("lag_us").isNotNull()
+        & (sf.col("link") != "")
+    ).select(
+        sf.lit("heartbeat").alias("kind"),
+        "node",
+        "link",
+        sf.lit("").alias("selector"),
+        sf.lit("").alias("stamp_primary"),
+        sf.unix_micros("at").alias("at_us"),
+        "lag_us",
+    )
+    return _cells(rows, window_us=window_us)
+
+
+def rank_percentiles(cells: DataFrame, *, key: Sequence[str]) -> DataFrame:
+    """Return, for each key, rows, least_us, most_us and the buckets of its percentiles: p50, p95, p99."""
+    buckets = cells.groupBy(*key, "bucket").agg(
+        sf.sum("rows").alias("rows"), sf.min("least_us").alias("least_us"), sf.max("most_us").alias("most_us")
+    )
+    whole = Window.partitionBy(*key).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    upto = Window.partitionBy(*key).orderBy("bucket").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    ranked = buckets.withColumn("total", sf.sum("rows").over(whole)).withColumn("upto", sf.sum("rows").over(upto))
+    return ranked.groupBy(*key).agg(
+        sf.sum("rows").alias("rows"),
+        sf.min("least_us").alias("least_us"),
+        sf.max("most_us").alias("most_us"),
+        *(sf.min(sf.when(_reaches(percent), sf.col("bucket"))).alias(f"p{percent}") for percent in PERCENTILES),
+    )
+
+
+def rank_publishers(cells: DataFrame) -> DataFrame:
+    """Return, for each that stamped, its updates and how many distributions and links have them; most updates first."""
+    stamped = cells.where(sf.col("kind") == "propagation").groupBy(*KEY).agg(sf.sum("rows").alias("rows"))
+    return (
+        stamped.groupBy("stamp_primary")
+        .agg(
+            sf.sum("rows").alias("rows"),
+            sf.count(sf.lit(1)).alias("distributions"),
+            sf.count_distinct(sf.struct("node", "link")).alias("links"),
+        )
+        .orderBy(sf.desc("rows"), "stamp_primary")
+    )
+
+
+def add_up_others(cells: DataFrame, *, publishers: Sequence[str]) -> DataFrame:
+    """Return the cells with one name, `OTHERS`, for whoever stamped beside these; keys then come several times."""
+    apart = (sf.col("kind") != "propagation") | sf.col("stamp_primary").isin(list(publishers))
+    return cells.withColumn("stamp_primary", sf.when(apart, sf.col("stamp_primary")).otherwise(sf.lit(OTHERS)))
+
+
+def count_octaves(cells: DataFrame, *, key: Sequence[str]) -> DataFrame:
+    """Return, for each key, `octaves`: (octave, rows in it); octave -1 is everything below one microsecond."""
+    octave = sf.floor(sf.greatest(sf.col("bucket"), sf.lit(-1)) / BUCKETS_PER_OCTAVE)
+    counted = cells.groupBy(*key, octave.alias("octave")).agg(sf.sum("rows").alias("rows"))
+    return counted.groupBy(*key).agg(sf.sort_array(sf.collect_list(sf.struct("octave", "rows"))).alias("octaves"))
+
+
+def bucket(value_us: Column) -> Column:
+    """Return the bucket of a value; see `fanout.reports.values.buckets`."""
+    size = sf.floor(sf.log2(sf.abs(value_us)) * BUCKETS_PER_OCTAVE + ROUNDING)
+    return sf.when(value_us > 0, size).when(value_us == 0, sf.lit(-1).cast("long")).otherwise(-2 - size)
+
+
+def _cells(rows: DataFrame, *, window_us: int) -> DataFrame:
+    start = sf.col("at_us") - sf.pmod(sf.col("at_us"), sf.lit(window_us).cast("long"))
+    return rows.groupBy(*KEY, start.alias("window_us"), bucket(sf.col("lag_us")).alias("bucket")).agg(*_figures())
+
+
+def _figures() -> list[Column]:
+    return [
+        sf.count(sf.lit(1)).alias("rows"),
+        sf.min("lag_us").alias("least_us"),
+        sf.max("lag_us").alias("most_us"),
+    ]
+
+
+def _reaches(percent: int) -> Column:
+    # The rank is ceil(total * percent / 100), in whole numbers.
+    return sf.col("upto") * 100 >= sf.col("total") * percent

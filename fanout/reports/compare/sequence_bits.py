@@ -1,0 +1,217 @@
+"""The word plan: which sequences a node applied, as bits of 64-bit words.
+
+A word is (target, primary, epoch, sequence >> 6); the reference's rows set the bits that were
+expected, the node's rows those that came. Merging is `bit_or` over fixed-width columns, so 64 rows become one
+before anything is shuffled, and no row of one log is ever joined with a row of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from fanout.replog.files.schema import FLAG_STALE
+from fanout.reports.read.rows import conflated, in_gap, is_live, is_within
+from fanout.reports.read.schemas import CHANGE_REFUSED, PHASE_LIVE
+from fanout.reports.read.scope import NEVER_US, WHOLE, AskedWindow, Scope
+
+__all__ = [
+    "KEY",
+    "absent_bits",
+    "applied_words",
+    "bit_of",
+    "count_words",
+    "expected_words",
+    "is_expected",
+    "merge_words",
+    "missing_bits",
+    "origin_us",
+    "reference_sequences",
+    "stamped",
+    "word",
+]
+
+KEY = ("target", "primary", "epoch", "word")
+"""What identifies a word."""
+
+_BITS = ("settled", "pending", "outside", "doubtful", "applied", "counted", "judged", "reobtained", "conflated")
+_COUNTS = ("live_rows", "stale_rows", "refused_rows")
+
+
+def word() -> Column:
+    """Return the word of a row's sequence.
+
+    Not floor(sequence / 64), which Spark computes in floating point and gets wrong above 2**53.
+    """
+    return sf.shiftright("sequence", 6)
+
+
+def bit_of(sequence: Column) -> Column:
+    """Return the bit of a sequence inside its word."""
+    return sf.call_function("shiftleft", sf.lit(1).cast("long"), sequence.bitwiseAND(63).cast("int"))
+
+
+def expected_words(rows: DataFrame, *, gaps: bool) -> DataFrame:
+    """Return the word rows of what had to be applied.
+
+    Args:
+        rows: Stamped reference rows by target, with the target's spans.
+        gaps: Whether a target has gaps; without any, no row is asked whether it lies in one.
+    """
+    at_us = origin_us()
+    covered = (at_us > sf.col("covered_from_us")) & (at_us <= sf.col("covered_until_us"))
+    settled = at_us <= sf.col("settled_until_us")
+    bit = bit_of(sf.col("sequence"))
+    return _word_rows(
+        rows,
+        settled=_where(covered & settled, bit),
+        pending=_where(covered & ~settled, bit),
+        outside=_where(~covered, bit),
+        **({"doubtful": _where(covered & settled & in_gap(at_us), bit)} if gaps else {}),
+    )
+
+
+def applied_words(rows: DataFrame, *, window: AskedWindow = WHOLE) -> DataFrame:
+    """Return the word rows of what a node applied, got back as a retained value, or folded away.
+
+    Args:
+        rows: Stamped rows of nodes by target, with the target's spans.
+        window: What the report is asked to be about. What came later may be an update of it; but duplicated, stale and
+            refused rows, and those that the reference lacks, are only counted of what was stamped in it.
+    """
+    bit = bit_of(sf.col("sequence"))
+    at_us = origin_us()
+    counted = is_live() & is_within(sf.coalesce("origin", "applied"), window)
+    within = (at_us >= sf.col("reference_from_us")) & (at_us <= sf.col("reference_until_us"))
+    return _word_rows(
+        rows,
+        applied=_where(is_live(), bit),
+        counted=_where(counted, bit),
+        judged=_where(counted & within, bit),
+        reobtained=_where((sf.col("phase") != PHASE_LIVE) & ~conflated(), bit),
+        conflated=_where(conflated(), bit),
+        live_rows=_where(counted, sf.lit(1)),
+        stale_rows=_where(counted & (sf.col("flags").bitwiseAND(FLAG_STALE) != 0), sf.lit(1)),
+        refused_rows=_where(counted & (sf.col("change") == CHANGE_REFUSED), sf.lit(1)),
+    )
+
+
+def merge_words(*word_rows: DataFrame) -> DataFrame:
+    """Return the words, one row for each key."""
+    rows = reduce(DataFrame.unionByName, word_rows)
+    return rows.groupBy(*KEY).agg(
+        *(sf.bit_or(name).alias(name) for name in _BITS), *(sf.sum(name).alias(name) for name in _COUNTS)
+    )
+
+
+def is_expected() -> Column:
+    """Return whether a reference row, with its target's spans, had to be applied and is old enough to be judged."""
+    return (origin_us() > sf.col("covered_from_us")) & (origin_us() <= sf.col("settled_until_us"))
+
+
+def absent_bits() -> Column:
+    """Return the bits that were expected and came in no way, whether or not the node could log."""
+    return sf.col("settled").bitwiseAND(sf.bitwise_not(_came()))
+
+
+def missing_bits() -> Column:
+    """Return the bits that were expected and came in no way, though the node could log."""
+    return absent_bits().bitwiseAND(sf.bitwise_not("doubtful"))
+
+
+def count_words(words: DataFrame, *, by: Sequence[str]) -> DataFrame:
+    """Return the counts of a report, added up over words.
+
+    expected = applied + reobtained + conflated + missing + unknown, each update in the first that fits; hole_words is
+    how many words lack an update.
+    """
+    settled, applied = sf.col("settled"), sf.col("applied")
+    copied = sf.col("reobtained").bitwiseAND(sf.bitwise_not(applied))
+    folded = sf.col("conflated").bitwiseAND(sf.bitwise_not(applied.bitwiseOR(sf.col("reobtained"))))
+    known = settled.bitwiseOR(sf.col("pending")).bitwiseOR(sf.col("outside"))
+    counted = {
+        "expected": settled,
+        "applied": settled.bitwiseAND(applied),
+        "reobtained": settled.bitwiseAND(copied),
+        "conflated": settled.bitwiseAND(folded),
+        "missing": missing_bits(),
+        "unknown": absent_bits().bitwiseAND(sf.col("doubtful")),
+        "pending": sf.col("pending"),
+        "pending_applied": sf.col("pending").bitwiseAND(_came()),
+        "unreferenced": sf.col("judged").bitwiseAND(sf.bitwise_not(known)),
+    }
+    return words.groupBy(*by).agg(
+        *(sf.sum(sf.bit_count(bits)).alias(name) for name, bits in counted.items()),
+        sf.sum(sf.col("live_rows") - sf.bit_count("counted")).alias("duplicated"),
+        sf.sum("stale_rows").alias("stale"),
+        sf.sum("refused_rows").alias("refused"),
+        sf.count_if(absent_bits() != 0).alias("hole_words"),
+    )
+
+
+def reference_sequences(rows: DataFrame, *, window: AskedWindow = WHOLE) -> DataFrame:
+    """Return, for each primary and epoch, the span of the sequences and how many of them are there.
+
+    Args:
+        rows: The reference's rows with its own stamps.
+        window: What the report is asked to be about. The span goes from the last sequence before it to the first one
+            after it: what is absent in between may be of the window.
+    """
+    sequence, applied = sf.col("sequence"), sf.col("applied")
+    inside = is_within(applied, window)
+    before = ~is_within(applied, replace(window, until_us=NEVER_US))
+    after = ~is_within(applied, replace(window, since_us=-NEVER_US))
+    words = rows.groupBy(
+        sf.col("stamp_primary").alias("primary"), sf.col("stamp_epoch").alias("epoch"), word().alias("word")
+    ).agg(
+        sf.bit_or(_where(inside, bit_of(sequence))).alias("bits"),
+        sf.min(sf.when(inside, sequence)).alias("first_sequence"),
+        sf.max(sf.when(inside, sequence)).alias("last_sequence"),
+        sf.max(sf.when(before, sequence)).alias("sequence_before"),
+        sf.min(sf.when(after, sequence)).alias("sequence_after"),
+    )
+    spans = words.groupBy("primary", "epoch").agg(
+        sf.least(sf.min("first_sequence"), sf.max("sequence_before") + 1).alias("first_sequence"),
+        sf.greatest(sf.max("last_sequence"), sf.min("sequence_after") - 1).alias("last_sequence"),
+        sf.sum(sf.bit_count("bits")).alias("present"),
+    )
+    return spans.where(sf.col("first_sequence") <= sf.col("last_sequence"))
+
+
+def stamped(scope: Scope) -> Column:
+    """Return whether a row with the column `target` or `group` carries a stamp of its own group's primary."""
+    by_group = [
+        (sf.col("group") == group.id) & sf.col("stamp_primary").isin(list(group.stamped_by))
+        for group in scope.groups
+        if group.basis == "stamped"
+    ]
+    return sf.col("sequence").isNotNull() & reduce(or_, by_group, sf.lit(False))
+
+
+def origin_us() -> Column:
+    """Return when a row's update was stamped, in microseconds of Unix time."""
+    return sf.unix_micros(sf.coalesce("origin", "applied"))
+
+
+def _came() -> Column:
+    return sf.col("applied").bitwiseOR(sf.col("reobtained")).bitwiseOR(sf.col("conflated"))
+
+
+def _where(condition: Column, value: Column) -> Column:
+    return sf.when(condition, value.cast("long")).otherwise(sf.lit(0).cast("long"))
+
+
+def _word_rows(rows: DataFrame, **values: Column) -> DataFrame:
+    nothing = sf.lit(0).cast("long")
+    return rows.select(
+        "target",
+        sf.col("stamp_primary").alias("primary"),
+        sf.col("stamp_epoch").alias("epoch"),
+        word().alias("word"),
+        *(values.get(name, nothing).alias(name) for name in (*_BITS, *_COUNTS)),
+    )

@@ -1,0 +1,133 @@
+"""The section on who publishes what, by topic prefix."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from fanout.errors import ReportError
+from fanout.reports.compare import traffic
+from fanout.reports.figures.parquet import ParquetTables
+from fanout.reports.identify.pairing import ObservedLink, choose_reference, make_groups
+from fanout.reports.read import rows
+from fanout.reports.read.details import CONTROL_TOPIC
+from fanout.reports.read.reading import Tables, collect_rows
+from fanout.reports.read.scope import WHOLE, AskedWindow, Group, Reference, Scope, Source
+from fanout.reports.read.survey import Survey
+from fanout.reports.values.figures import Listed, percent
+from fanout.reports.values.findings import PrefixTraffic, Publisher, SourceTraffic, TrafficSection
+
+__all__ = ["basis_statement", "describe_traffic", "traffic_scope"]
+
+
+def traffic_scope(survey: Survey, *, requested: str | None, settle_us: int, window: AskedWindow = WHOLE) -> Scope:
+    """Return the sources whose rows are counted; nothing is compared, so there are no targets.
+
+    Args:
+        survey: What the first look found.
+        requested: The node whose log to count; None takes the only primary, else the only tap, else all
+            secondaries together.
+        settle_us: The settle horizon.
+        window: What the report is asked to be about.
+
+    Raises:
+        ReportError: The reference is not in the logs or cannot be chosen, or it saw nothing.
+    """
+    only = next(iter(survey.roles)) if len(survey.roles) == 1 else None
+    reference = choose_reference(survey.roles, requested=requested or only, first_tier=survey.first_tier)
+    links = [
+        ObservedLink(survey, node, link, config.since_epoch)
+        for node in survey.roles
+        for config in (survey.config(node),)
+        for link in config.links
+    ]
+    in_window = survey.with_gaps_of(window, margin_us=0 if reference.stamps else settle_us)
+    groups, sources = make_groups(in_window, reference=reference, links=links)
+    if not groups:
+        raise ReportError(f"{reference.name} has no link in its log", hint="Name another node with --reference")
+    return Scope(reference, settle_us, tuple(groups), tuple(sources), (), (), window=window)
+
+
+def basis_statement(reference: Reference) -> str:
+    """Return what the counts are relative to."""
+    if reference.kind == "primary":
+        return f"Counted is what was published at {reference.name}, by its own log."
+    if reference.kind == "union":
+        return (
+            "Counted is, for each topic and publishing node, what the node that saw most of it logged: at least "
+            "as much was published."
+        )
+    return f"Counted is what {reference.name} received: at least as much was published."
+
+
+def describe_traffic(
+    spark: SparkSession,
+    tables: Tables,
+    *,
+    survey: Survey,
+    scope: Scope,
+    depth: int,
+    list_limit: int,
+    parquet: ParquetTables,
+) -> TrafficSection:
+    """Return how many updates and bytes were published under each prefix, and at which nodes."""
+    titles = {group.id: _title(group, scope.sources) for group in scope.groups}
+    ends: list[tuple[object, ...]] = [
+        (group.id, max(survey.log_span_us(s.node)[1] for s in scope.sources if s.group == group.id) - scope.settle_us)
+        for group in scope.groups
+    ]
+    names: list[tuple[object, ...]] = list(titles.items())
+    control_topics = {CONTROL_TOPIC} | {
+        selection.control_topic
+        for node in survey.roles
+        for link in survey.config(node).links
+        for selection in link.selections
+    }
+    in_window = tables.updates.where(rows.is_within(sf.col("applied"), scope.window))
+    topics = traffic.count_topics(
+        rows.source_rows(in_window, spark=spark, scope=scope),
+        ends=rows.small_frame(spark, ends, schema="`group` int, settled_until_us bigint"),
+        control_topics=sorted(control_topics),
+        union=scope.reference.kind == "union",
+    ).persist()
+    try:
+        whole = {row["group"]: row for row in collect_rows(traffic.count_by_source(topics, depth=depth))}
+        prefixes = traffic.count_by_prefix(topics, depth=depth)
+        busiest = collect_rows(prefixes.orderBy(sf.desc("updates"), "group", "prefix").limit(list_limit))
+        named = rows.small_frame(spark, names, schema="`group` int, source string")
+        parquet.write("traffic", prefixes.join(sf.broadcast(named), on="group", how="inner"))
+    finally:
+        topics.unpersist()
+    return TrafficSection(
+        depth=depth,
+        sources=tuple(
+            SourceTraffic(
+                source=titles[group.id],
+                basis=group.basis,
+                exact=group.exact,
+                **{
+                    name: whole[group.id][name] if group.id in whole else 0
+                    for name in ("updates", "payload_bytes", "topics", "prefixes", "pending")
+                },
+            )
+            for group in scope.groups
+        ),
+        prefixes=Listed[PrefixTraffic](
+            total=sum(row["prefixes"] for row in whole.values()),
+            listed=tuple(
+                PrefixTraffic(
+                    source=titles[row["group"]],
+                    updates_percent=percent(row["updates"], whole[row["group"]]["updates"]) or 0.0,
+                    bytes_percent=percent(row["payload_bytes"], whole[row["group"]]["payload_bytes"]),
+                    publishers=tuple(Publisher(**one.asDict()) for one in row["publishers"]),
+                    **{name: row[name] for name in ("prefix", "updates", "payload_bytes", "topics", "retained")},
+                )
+                for row in busiest
+            ),
+        ),
+    )
+
+
+def _title(group: Group, sources: tuple[Source, ...]) -> str:
+    links = sorted({(source.node, source.link) for source in sources if source.group == group.id})
+    return ", ".join(f"{node}/{link}" if link else f"{node}, published" for node, link in links)

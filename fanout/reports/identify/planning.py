@@ -1,0 +1,364 @@
+"""Decide the scope of a completeness report from the survey of the logs.
+
+Owns the span in which each selector had to apply every update, and the sentences that a reader needs to read
+the figures right. Does not know Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Final
+
+from fanout.errors import ReportError
+from fanout.reports.identify.pairing import ObservedLink, choose_reference, make_groups, names, pair_link
+from fanout.reports.read.scope import NEVER_US, WHOLE, AskedWindow, Group, Reference, Scope, Source, Target
+from fanout.reports.read.survey import NodeConfig, Survey
+from fanout.reports.values.figures import time_of
+
+__all__ = ["basis_statements", "decide_scope"]
+
+_LOG_END_TOLERANCE_US: Final = 1_000_000
+"""Nodes flush and beat at different moments, so the ends of logs copied together differ by this much."""
+
+
+def decide_scope(
+    survey: Survey,
+    *,
+    requested: str | None,
+    settle_us: int,
+    behind_max_us: int = 0,
+    window: AskedWindow = WHOLE,
+) -> Scope:
+    """Return what a completeness report compares with what.
+
+    Args:
+        survey: What the first look at the logs found.
+        requested: The node to take as the reference; None takes the only primary, else the only first-tier node, else
+            the only tap, else the union of the secondaries.
+        settle_us: The settle horizon: updates younger than this at the end are pending.
+        behind_max_us: How long before the reference's a log may end, without a stop, and count as late only; never
+            less than the settle horizon.
+        window: What the report is asked to be about.
+
+    Raises:
+        ReportError: The reference is not in the logs or cannot be chosen, there is nothing to compare with
+            it, or
+            the same rows were given twice.
+    """
+    reference = choose_reference(survey.roles, requested=requested, first_tier=survey.first_tier)
+    configs = {node: survey.config(node) for node in survey.roles}
+    notices: list[str] = []
+    links = [
+        ObservedLink(survey, node, link, config.since_epoch)
+        for node, config in configs.items()
+        for link in config.links
+    ]
+    in_window = survey.with_gaps_of(window, margin_us=0 if reference.stamps else settle_us)
+    groups, sources = make_groups(in_window, reference=reference, links=links)
+    targets: list[Target] = []
+    left_out: list[str] = []
+    for link in links:
+        if reference.kind != "union" and link.node in reference.nodes:
+            continue
+        group = pair_link(link, reference=reference, groups=groups, sources=sources, links=links, notices=notices)
+        if group is None:
+            left_out.append(link.title)
+        else:
+            delays = _delays_at_reference(survey, reference=reference, group=group, sources=sources)
+            targets.extend(
+                _targets(
+                    link,
+                    group=group,
+                    delays=delays,
+                    settle_us=settle_us,
+                    behind_max_us=max(behind_max_us, settle_us, _LOG_END_TOLERANCE_US),
+                    window=window,
+                    first_id=len(targets),
+                    notices=notices,
+                )
+            )
+    if not targets:
+        raise ReportError(
+            f"no link in the logs of {names(survey.roles)} is fed by the reference {reference.name}",
+            hint="Give the logs of the secondaries too, or another --reference",
+        )
+    log_notices = [
+        *_window_notices(survey, reference=reference, groups=groups, window=window),
+        *_file_notices(survey, reference, window=window),
+        *_config_notices(survey, configs),
+        *_end_notices(targets, settle_us=settle_us),
+        *_stamp_notices(survey, reference=reference, groups=groups, sources=sources),
+    ]
+    return Scope(
+        reference,
+        settle_us,
+        tuple(groups),
+        tuple(sources),
+        tuple(targets),
+        (*log_notices, *notices),
+        tuple(left_out),
+        window,
+        _cut_off(survey, reference=reference, window=window),
+    )
+
+
+def basis_statements(scope: Scope) -> tuple[str, ...]:
+    """Return what the figures are relative to and how far they can be trusted, one statement for each basis."""
+    name = scope.reference.name
+    used = [scope.groups[index] for index in sorted({target.group for target in scope.targets})]
+    stamped = [group for group in used if group.basis == "stamped"]
+    statements: list[str] = []
+    if stamped and all(group.exact for group in stamped):
+        statements.append(
+            f"Stamped: every update carries an identity, so the figures are exact relative to the log of {name}, which "
+            f"stamped them."
+        )
+    elif stamped:
+        statements.append(
+            f"Stamped: every update carries an identity, so the figures are exact relative to what the log of {name} "
+            f"holds. What it lacks cannot be looked for: at least as many were lost as are shown."
+        )
+    if len(stamped) < len(used):
+        statements.append(
+            f"Unstamped: these updates carry no identity. Final values are exact relative to {name}; losses are lower "
+            f"bounds (“at least”), since a loss and a repetition of the same value cancel. It is assumed that clocks "
+            f"differ, and updates travel, by less than the settle horizon."
+        )
+    if scope.reference.kind == "union":
+        statements.append("The reference is the union of the secondaries: what none of them got cannot be seen.")
+    return tuple(statements)
+
+
+def _targets(
+    link: ObservedLink,
+    *,
+    group: Group,
+    delays: Mapping[str, int],
+    settle_us: int,
+    behind_max_us: int,
+    window: AskedWindow,
+    first_id: int,
+    notices: list[str],
+) -> list[Target]:
+    survey = link.survey
+    held = link.held_from
+    if held is None:
+        held = survey.first_live(link.node, link=link.name, since_epoch=link.since_epoch)
+        if held is not None:
+            notices.append(
+                f"{link.title} has updates but no proof of completeness in its log: it is covered from the "
+                f"first of them."
+            )
+    offset_us = _clock_offset_us(link, delays=delays, link_epoch=None if held is None else held[1])
+    stopped_us = survey.stopped_us(link.node)
+    until_us = group.end_us if stopped_us is None else min(group.end_us, stopped_us - offset_us)
+    settled_us = until_us - settle_us
+    # Without stamps either of two nodes may be the later one to log an update, each by its clock.
+    late_us = settle_us if group.basis == "unstamped" else 0
+    gaps_us = _gaps_us(link, offset_us=offset_us, settle_us=settle_us, late_us=late_us)
+    ends_us = survey.log_span_us(link.node)[1] - offset_us
+    # Without a stop the node may have gone on where its log ends, in what is not sealed or shipped yet; or it is dead.
+    behind_us = max(0, until_us - ends_us) if stopped_us is None and window.last_us > ends_us - settle_us else 0
+    silent_after_us = NEVER_US
+    if behind_us > behind_max_us:
+        silent_after_us = ends_us - settle_us
+        gaps_us = (*gaps_us, (silent_after_us, NEVER_US))
+    else:
+        settled_us -= behind_us
+    from_us = NEVER_US
+    if held is not None:
+        begins_us = survey.begins_us(link.node)
+        from_us = max(held[0], begins_us or held[0]) - offset_us
+        if begins_us is not None and window.asks_before(begins_us - offset_us):
+            # Who asks for a time is told what the log does not reach back to, not given less of it.
+            gaps_us = ((-NEVER_US, from_us), *gaps_us)
+            from_us = -NEVER_US
+        elif window.has_end and from_us >= window.last_us:
+            held, from_us = None, NEVER_US
+        if group.basis == "unstamped":
+            from_us = max(from_us, group.from_us)
+        if stopped_us is not None and stopped_us - offset_us < window.since_us:
+            notices.append(f"{link.title} was stopped in good order before the window: nothing was expected of it.")
+    known = {selection.filter for selection in link.config.selections} | {""}
+    strange = survey.selectors_seen(link.node, link=link.name, since_epoch=link.since_epoch) - known
+    if strange:
+        notices.append(f"{link.title} logged rows of selectors that its configuration lacks: {names(strange)}.")
+    return [
+        Target(
+            id=first_id + index,
+            node=link.node,
+            link=link.name,
+            selection=selection,
+            group=group.id,
+            held_from_us=None if held is None else held[0],
+            covered_from_us=max(from_us, window.since_us - 1),
+            covered_until_us=min(until_us, window.last_us),
+            settled_until_us=min(settled_us, window.last_us),
+            gaps_us=gaps_us,
+            offset_us=offset_us,
+            behind_us=behind_us,
+            silent_after_us=silent_after_us,
+        )
+        for index, selection in enumerate(link.config.selections)
+    ]
+
+
+def _delays_at_reference(
+    survey: Survey, *, reference: Reference, group: Group, sources: list[Source]
+) -> dict[str, int]:
+    """Return by whose stamps a node's clock is compared with its group's, and the delay of each at the reference.
+
+    A reference that stamps is compared by its own, which have no delay there. Publishers' stamps are by their clocks,
+    which may be far off; both sides saw the same ones, so that cancels.
+    """
+    if group.basis == "unstamped":
+        return {}
+    if not reference.stamps:
+        return dict.fromkeys(group.stamped_by, 0)  # the group's clock is that of the node that stamped
+    if reference.nodes[0] in group.stamped_by:
+        return {reference.nodes[0]: 0}
+    delays: dict[str, int] = {}
+    for source in sources:
+        for stamped_by in group.stamped_by:
+            delay_us = survey.delay_us_min(source.node, link=source.link, stamped_by=stamped_by, link_epoch=None)
+            if delay_us is not None:
+                delays[stamped_by] = min(delays.get(stamped_by, delay_us), delay_us)
+    return delays
+
+
+def _clock_offset_us(link: ObservedLink, *, delays: Mapping[str, int], link_epoch: int | None) -> int:
+    """Return what to subtract from a node's time to get its group's.
+
+    The least (applied - origin) is the clocks' difference plus the shortest way. An update stamped after
+    (complete - that) was sent after the proof of completeness was, whatever its own way took, because one
+    session keeps the order: so it had to arrive as an update, and nothing older is asked for. Without stamps
+    the difference is unknown, and the settle horizon has to cover it.
+    """
+    delay_of = partial(link.survey.delay_us_min, link.node, link=link.name)
+    for epoch in (link_epoch, None):
+        offsets_us = [
+            delay_us - at_reference_us
+            for stamped_by, at_reference_us in delays.items()
+            if (delay_us := delay_of(stamped_by=stamped_by, link_epoch=epoch)) is not None
+        ]
+        if offsets_us:
+            return min(offsets_us)
+    return 0
+
+
+def _gaps_us(link: ObservedLink, *, offset_us: int, settle_us: int, late_us: int) -> tuple[tuple[int, int], ...]:
+    """Return the spans of origin whose updates may have come while the node could not log.
+
+    An update is taken to arrive within the settle horizon. `late_us` is by how much the reference may log it later than
+    the node.
+    """
+    gaps = link.survey.gaps_of(link.node, link=link.name)
+    return tuple(
+        sorted(
+            (
+                -NEVER_US if gap.first_us is None else gap.first_us - offset_us - settle_us,
+                gap.last_us - offset_us + late_us,
+            )
+            for gap in gaps
+        )
+    )
+
+
+def _window_notices(survey: Survey, *, reference: Reference, groups: list[Group], window: AskedWindow) -> Iterator[str]:
+    begin_us = min(survey.log_span_us(node)[0] for node in reference.nodes)
+    end_us = max(group.end_us for group in groups)
+    if window.has_begin and window.since_us < begin_us - _LOG_END_TOLERANCE_US:
+        yield (
+            f"The window that was asked for begins before the reference's log, which begins at "
+            f"{time_of(begin_us):%F %T} UTC: what came before is in no figure."
+        )
+    if window.has_end and window.until_us > end_us + _LOG_END_TOLERANCE_US:
+        yield (
+            f"The window that was asked for ends after the reference's log, which ends at "
+            f"{time_of(end_us):%F %T} UTC: what came later is in no figure."
+        )
+
+
+def _cut_off(survey: Survey, *, reference: Reference, window: AskedWindow) -> str:
+    """Return since when the log of a reference goes that had rows of the window and has them no more."""
+    begins_us = None if reference.kind == "union" else survey.begins_us(reference.nodes[0])
+    if begins_us is None or not window.asks_before(begins_us):
+        return ""
+    return f"what was before {time_of(begins_us):%F %T} UTC is not in the reference's log any more"
+
+
+def _file_notices(survey: Survey, reference: Reference, *, window: AskedWindow) -> Iterator[str]:
+    for node in survey.roles:
+        log = "the reference's log" if node in reference.nodes else "its log"
+        absent = survey.absent_rows(node)
+        if absent < 0:
+            raise ReportError(
+                f"the log of {node} holds {-absent} or more rows twice", hint="Give each log directory once"
+            )
+        if lost := survey.unexplained_rows(node):
+            yield (
+                f"{node}: {lost} rows inside {log} are not there and no gap event says why: what it lacks of that time "
+                f"is unknown, not missing."
+            )
+        begins_us = survey.begins_us(node)
+        if begins_us is None:
+            pass
+        elif window.asks_before(begins_us):
+            yield (
+                f"{node}: the beginning of {log} is not there any more: of what was before {time_of(begins_us):%F %T} "
+                f"UTC nothing is known."
+            )
+        elif window.is_whole or begins_us >= window.since_us:
+            yield (
+                f"{node}: the beginning of {log} is not there any more; it is covered from {time_of(begins_us):%F %T} "
+                f"UTC on, and values that are older are unknown."
+            )
+        if gaps := sum(gap.node == node for gap in survey.gaps):
+            yield (
+                f"{node} reported {gaps} gap{'s' if gaps > 1 else ''} in {log}: what it lacks of that time "
+                f"is unknown, not missing."
+            )
+
+
+def _config_notices(survey: Survey, configs: dict[str, NodeConfig]) -> Iterator[str]:
+    for node, config in configs.items():
+        if survey.roles[node] == "primary":
+            continue
+        if not config.stated:
+            yield (
+                f"{node}: no start event says what it selects; its selectors are taken from its rows, without excludes."
+            )
+        if config.changed:
+            yield f"{node} was configured differently before: only its latest configuration counts."
+
+
+def _end_notices(targets: list[Target], *, settle_us: int) -> Iterator[str]:
+    behind: dict[str, Target] = {}
+    for target in targets:
+        if target.node not in behind or target.behind_us > behind[target.node].behind_us:
+            behind[target.node] = target
+    for node, target in behind.items():
+        ends = f"{node}: its log ends {target.behind_us / 1e6:.1f} s before the reference's without a stop"
+        if target.silent_after_us < NEVER_US:
+            yield f"{ends}: whether it got what came later is unknown."
+        elif target.behind_us > max(settle_us, _LOG_END_TOLERANCE_US):
+            yield f"{ends}; what came later is pending."
+
+
+def _stamp_notices(
+    survey: Survey, *, reference: Reference, groups: list[Group], sources: list[Source]
+) -> Iterator[str]:
+    for group in groups:
+        if group.basis == "unstamped":
+            continue
+        unstamped = sum(
+            survey.live_rows(source.node, link=source.link, stamped=False)
+            for source in sources
+            if source.group == group.id
+        )
+        if unstamped:
+            yield (
+                f"{reference.name}: {unstamped} of its rows carry no stamp, so nothing tells whether a node got them: "
+                f"they count against its share, and for the final values."
+            )

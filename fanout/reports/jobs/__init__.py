@@ -1,1 +1,0 @@
-"""The sections that one job each makes; `fanout.reports.job` runs them."""

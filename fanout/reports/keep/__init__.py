@@ -1,0 +1,1 @@
+"""Reports that stay: tables kept up to date from sealed files, and compacted logs."""

@@ -1,0 +1,140 @@
+"""What the JSON in an event's detail says: the links and selectors of a `start`, the rows lost in a `gap`.
+
+Owns those two shapes on the reading side. What is not of the documented shape is never guessed at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = [
+    "CONTROL_TOPIC",
+    "GapRecord",
+    "LinkConfig",
+    "Selection",
+    "parse_gap_detail",
+    "parse_start_detail",
+]
+
+CONTROL_TOPIC: Final = "fanout/control"
+"""The control topic of a link that does not say another."""
+
+
+@dataclass(frozen=True, slots=True)
+class GapRecord:
+    """One `gap` event: rows that a node could not log, or lost in a crash."""
+
+    node: str
+    link: str
+    """The link whose rows were lost; "" for rows published at the node, or for all."""
+    lost_epoch: int
+    """The node epoch whose rows were lost."""
+    first_us: int | None
+    """Rows of this time and later may be missing; None when the time is not known."""
+    last_us: int
+    last_pos: int
+    """The last position that may be missing; 0 when it is not known, as after a crash."""
+    lost_positions: int
+    """How many positions are known to be missing; 0 after a crash."""
+    first_pos: int = 0
+    """The first position that may be missing; 0 when it is not known."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Selection:
+    """A filter with its excludes: what a selector takes."""
+
+    filter: str
+    exclude: tuple[str, ...] = ()
+    control_topic: str = CONTROL_TOPIC
+    """What lies below it is the links' talk with themselves, which a primary logs and no link applies."""
+
+    @property
+    def reaches_control(self) -> bool:
+        """Whether the filter can match a topic below the control topic."""
+        wanted, control = self.filter.split("/"), self.control_topic.split("/")
+        if control[0].startswith("$") and wanted[0] in ("+", "#"):
+            return False
+        for level, own in zip(wanted, control, strict=False):
+            if level == "#":
+                return True
+            if level not in ("+", own):
+                return False
+        return len(wanted) > len(control)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkConfig:
+    """A link as its node's `start` event describes it."""
+
+    name: str
+    addresses: tuple[str, ...]
+    selections: tuple[Selection, ...]
+
+
+def parse_gap_detail(detail: str, *, node: str, link: str, node_epoch: int, at_us: int) -> GapRecord:
+    """Return what a `gap` event's detail says; one that says nothing means that anything before may be lost.
+
+    Args:
+        detail: The JSON that `fanout.replog.files.schema` describes.
+        node: The node that wrote the event.
+        link: The event's link.
+        node_epoch: The epoch that wrote the event.
+        at_us: The event's time.
+    """
+    try:
+        document = json.loads(detail)
+        first_us, last_us, last_pos = (document[key] for key in ("first_us", "last_us", "last_log_pos"))
+        return GapRecord(
+            node=node,
+            link=link,
+            lost_epoch=int(document["node_epoch"]),
+            # No row is older than the process that logged it.
+            first_us=int(document["node_epoch"] if first_us is None else first_us),
+            last_us=at_us if last_us is None else int(last_us),
+            last_pos=0 if last_pos is None else int(last_pos),
+            lost_positions=0 if document["rows"] is None else int(document["rows"]) + int(document["events"]),
+            first_pos=int(document["first_log_pos"] or 0),
+        )
+    except (ValueError, TypeError, KeyError):
+        return GapRecord(node, link, node_epoch, None, at_us, 2**62, 0)
+
+
+def parse_start_detail(detail: str) -> tuple[LinkConfig, ...] | None:
+    """Return the links that a `start` event's detail describes, or None when it has another shape.
+
+    The shape, in which unknown keys are ignored::
+
+        {"format": 1, "version": "0.1.0",
+         "links": [{"name": "plant", "primary": ["mqtt://127.0.0.1:1883"],
+                    "control_topic": "fanout/control",
+                    "selectors": [{"filter": "plant/#", "exclude": ["plant/debug/#"],
+                                   "qos": 1, "prefix": ""}]}]}
+    """
+    try:
+        document = json.loads(detail)
+        if document["format"] != 1:
+            return None
+        return tuple(_link_config(link) for link in document["links"])
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _link_config(link: Mapping[str, Any]) -> LinkConfig:
+    control_topic = str(link.get("control_topic", CONTROL_TOPIC))
+    selections = [
+        Selection(str(one["filter"]), tuple(sorted(str(e) for e in one.get("exclude", ()))), control_topic)
+        for one in link["selectors"]
+    ]
+    return LinkConfig(str(link["name"]), _addresses(link["primary"]), tuple(sorted(selections)))
+
+
+def _addresses(primary: object) -> tuple[str, ...]:
+    if isinstance(primary, str):
+        return (primary,)
+    if isinstance(primary, list):
+        return tuple(str(address) for address in primary)
+    raise TypeError("primary is neither an address nor a list of addresses")

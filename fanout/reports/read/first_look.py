@@ -1,0 +1,118 @@
+"""The first look at the logs: one pass over each table leaves a few rows per node, link and session.
+
+Everything that decides what is compared with what is read off these rows (`fanout.reports.read.survey`), so that
+the heavy passes know their targets and spans beforehand.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from fanout.reports.read.schemas import PHASE_LIVE
+
+__all__ = [
+    "fold_sessions",
+    "list_details",
+    "list_selectors",
+    "summarize_completes",
+    "summarize_events",
+    "summarize_updates",
+]
+
+
+def summarize_updates(updates: DataFrame) -> DataFrame:
+    """Return the columns of `UpdateSummary`."""
+    origin_us, applied_us = sf.unix_micros("origin"), sf.unix_micros("applied")
+    return updates.groupBy(
+        "node",
+        "role",
+        "node_epoch",
+        "link",
+        "link_epoch",
+        "selector",
+        (sf.col("phase") == PHASE_LIVE).alias("live"),
+        "stamp_primary",
+    ).agg(
+        sf.count(sf.lit(1)).alias("rows"),
+        sf.min("log_pos").alias("first_pos"),
+        sf.max("log_pos").alias("last_pos"),
+        sf.min(applied_us).alias("first_us"),
+        sf.max(applied_us).alias("last_us"),
+        sf.min(origin_us).alias("first_origin_us"),
+        sf.max(origin_us).alias("last_origin_us"),
+        sf.min(applied_us - origin_us).alias("delay_us_min"),
+    )
+
+
+def fold_sessions(summary: DataFrame, *, sessions: DataFrame) -> DataFrame:
+    """Return the columns of `UpdateSummary` in few rows, where a link had very many selectors and sessions.
+
+    Selectors are not told apart (`list_selectors` has them), and of a process only the sessions in which something was
+    proved complete are: all others count as its earliest one, so that their delays are a bound for each.
+
+    Args:
+        summary: What `summarize_updates` returned.
+        sessions: (node, link, link_epoch) of the sessions to tell apart; all three are the key.
+    """
+    place = ("node", "link", "link_epoch")
+    told = summary.join(sf.broadcast(sessions.withColumn("apart", sf.lit(True))), on=list(place), how="left")
+    apart = sf.when(sf.col("apart"), sf.col("link_epoch"))
+    folded = told.groupBy("node", "role", "node_epoch", "link", apart.alias("session"), "live", "stamp_primary").agg(
+        sf.min("link_epoch").alias("link_epoch"),
+        sf.sum("rows").alias("rows"),
+        *(sf.min(name).alias(name) for name in ("first_pos", "first_us", "first_origin_us", "delay_us_min")),
+        *(sf.max(name).alias(name) for name in ("last_pos", "last_us", "last_origin_us")),
+    )
+    return folded.withColumn("selector", sf.lit("")).select(*summary.columns)
+
+
+def list_selectors(updates: DataFrame) -> DataFrame:
+    """Return the columns of `SelectorSummary`."""
+    return updates.groupBy("node", "link", "selector").agg(sf.max("node_epoch").alias("last_epoch"))
+
+
+def summarize_events(events: DataFrame) -> DataFrame:
+    """Return the columns of `EventSummary`."""
+    at_us = sf.unix_micros("at")
+    # What a link reports of a CONNECT that was answered; a broker that is no fanout node gives null.
+    upstream = sf.when(sf.col("event") == "state", sf.get_json_object("detail", "$.primary_node"))
+    return events.groupBy("node", "role", "node_epoch", "link").agg(
+        sf.count(sf.lit(1)).alias("rows"),
+        sf.min("log_pos").alias("first_pos"),
+        sf.max("log_pos").alias("last_pos"),
+        sf.min(at_us).alias("first_us"),
+        sf.max(at_us).alias("last_us"),
+        sf.count_if(sf.col("event") == "tear_down").alias("tear_downs"),
+        sf.max(sf.when(sf.col("event") == "tear_down", sf.col("log_pos"))).alias("tear_down_pos"),
+        sf.max(sf.when(sf.col("event") == "stop", at_us)).alias("stop_us"),
+        sf.sort_array(sf.collect_set(upstream)).alias("upstreams"),
+    )
+
+
+def summarize_completes(events: DataFrame, *, since: DataFrame) -> DataFrame:
+    """Return the columns of `CompleteSummary`: for each selector the first time, whatever the number of sessions.
+
+    Args:
+        events: The table.
+        since: (node, since_epoch): the process from which on a node has been configured as it is; `node` is the key.
+    """
+    at_us = sf.unix_micros("at")
+    counts = sf.col("node_epoch") >= sf.coalesce("since_epoch", sf.lit(0))
+    return (
+        events.where(sf.col("event") == "complete")
+        .join(sf.broadcast(since), on="node", how="left")
+        .where(counts)
+        .groupBy("node", "link", "selector")
+        .agg(
+            *(sf.min_by(name, at_us).alias(name) for name in ("node_epoch", "link_epoch")),
+            sf.min(at_us).alias("first_us"),
+        )
+    )
+
+
+def list_details(events: DataFrame) -> DataFrame:
+    """Return the events whose detail a report reads: `start` and `gap`."""
+    return events.where(sf.col("event").isin("start", "gap")).select(
+        "event", "node", "link", "node_epoch", sf.unix_micros("at").alias("at_us"), "detail"
+    )

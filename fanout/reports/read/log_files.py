@@ -1,0 +1,124 @@
+"""Which Parquet files a report reads, and what the user called the places they came from."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fanout.errors import ReportError
+from fanout.replog.files.schema import SCHEMA_VERSION
+from fanout.reports.read.compacted import read_compacted, without_compacted
+
+__all__ = ["LogFiles"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """The input of a report: files or directories of each table, as paths or as URIs that Spark can read."""
+
+    updates: tuple[str, ...]
+    events: tuple[str, ...]
+    directories: tuple[str, ...]
+    """What the report names as its input: the log directories as the user gave them."""
+    sealed_only: bool = True
+    """Whether what nodes have not sealed yet is missing of any of them."""
+
+    @classmethod
+    def of_files(
+        cls,
+        *,
+        updates: Sequence[Path | str],
+        events: Sequence[Path | str],
+        directories: Sequence[Path | str],
+        sealed_only: bool = True,
+    ) -> LogFiles:
+        """Return the input for files that were staged from log directories.
+
+        Args:
+            updates: Parquet files of the table `updates`.
+            events: Parquet files of the table `events`.
+            directories: The log directories that they were staged from.
+            sealed_only: Whether one of these is a copy, without the segments that nodes have not sealed yet.
+        """
+        return cls(_texts(updates), _texts(events), _texts(directories), sealed_only)
+
+    @classmethod
+    def in_directories(cls, directories: Sequence[Path | str]) -> LogFiles:
+        """Return the input for the sealed files in log directories, or under URIs such as `s3a://bucket/logs`.
+
+        Args:
+            directories: Each holds `v1/updates` and `v1/events`, or what `fanout report compact` made of such. The
+                same directory given twice counts once, and so does a sealed file that is compacted in another.
+
+        Raises:
+            ReportError: A local directory holds no replication log, or the same rows are compacted in two.
+        """
+        unique = tuple(dict.fromkeys(_texts(directories)))
+        compacted = {
+            directory: found for directory in unique if "://" not in directory and (found := read_compacted(directory))
+        }
+        for one, other in itertools.combinations(compacted.values(), 2):
+            if one.seen.overlaps(other.seen):
+                raise ReportError(
+                    f"{one.directory} and {other.directory} hold the same rows", hint="Give one of the two"
+                )
+        updates: list[str] = []
+        events: list[str] = []
+        for directory in unique:
+            if directory in compacted:
+                continue
+            root = directory.rstrip("/")
+            tables = (f"{root}/v{SCHEMA_VERSION}/updates", f"{root}/v{SCHEMA_VERSION}/events")
+            if "://" not in root:
+                try:
+                    # A node that has just begun has sealed nothing yet.
+                    if not any(Path(place).is_dir() for place in (*tables, f"{root}/open")):
+                        raise ReportError(
+                            f"{directory} is not the directory of a replication log",
+                            hint="Give the value of log.directory of a node",
+                        )
+                    updates += _sealed(tables[0])
+                    events += _sealed(tables[1])
+                except OSError as error:
+                    raise ReportError(
+                        f"{error.filename} cannot be read: {error.strerror}", hint="Check the permissions"
+                    ) from error
+            else:
+                updates.append(tables[0])
+                events.append(tables[1])
+        more = compacted.values()
+        updates = [*without_compacted(updates, more), *(path for one in more for path in one.paths("updates"))]
+        events = [*without_compacted(events, more), *(path for one in more for path in one.paths("events"))]
+        return cls(tuple(updates), tuple(events), unique)
+
+    def bytes_at_most(self, limit: int) -> bool:
+        """Return whether the files are local and not larger than a limit together."""
+        total = 0
+        for path in (*self.updates, *self.events):
+            if "://" in path or not Path(path).is_file():
+                return False
+            total += Path(path).stat().st_size
+        return total <= limit
+
+
+def _texts(paths: Sequence[Path | str]) -> tuple[str, ...]:
+    return tuple(str(path) for path in paths)
+
+
+def _sealed(table: str) -> list[str]:
+    """Return the sealed files of a table, in order; a directory that may not be read is an error, not empty."""
+
+    def failed(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):  # gone since it was listed, or never there
+            raise error
+
+    found = os.walk(table, onerror=failed, followlinks=True)
+    return sorted(
+        f"{place}/{name}"
+        for place, _, names in found
+        for name in names
+        if name.endswith(".parquet") and not name.startswith((".", "_"))
+    )

@@ -1,0 +1,60 @@
+"""Topic Filters as Column expressions, exact for `+`, `#` and `$` (MQTT 5, section 4.7).
+
+Owns the translation and nothing else. No Python function runs on an executor: a filter without `+` becomes
+comparisons, one with `+` a regular expression.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.sql import Column
+from pyspark.sql import functions as sf
+
+from fanout.reports.read.details import Selection
+
+__all__ = ["filter_pattern", "matches_filter", "matches_selection"]
+
+_PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
+
+
+def matches_selection(topic: Column, selection: Selection) -> Column:
+    """Return whether a selection takes a topic: its filter matches, no exclude does, and it is no control topic."""
+    condition = matches_filter(topic, selection.filter)
+    for excluded in selection.exclude:
+        condition &= ~matches_filter(topic, excluded)
+    if selection.reaches_control:
+        condition &= ~sf.startswith(topic, sf.lit(f"{selection.control_topic}/"))
+    return condition
+
+
+def matches_filter(topic: Column, topic_filter: str) -> Column:
+    """Return whether a Topic Name matches a Topic Filter."""
+    levels = topic_filter.split("/")
+    if "+" in levels:
+        # The literal levels in front let Parquet skip row groups, which a regular expression cannot.
+        root = "".join(f"{level}/" for level in levels[: levels.index("+")])
+        matched = sf.rlike(topic, sf.lit(filter_pattern(topic_filter)))
+        return sf.startswith(topic, sf.lit(root)) & matched if root else matched
+    if levels == ["#"]:
+        return ~sf.startswith(topic, sf.lit("$"))  # [MQTT-4.7.2-1]
+    if levels[-1] == "#":
+        parent = "/".join(levels[:-1])
+        # `sport/#` also matches the parent `sport` itself (section 4.7.1.2).
+        return (topic == sf.lit(parent)) | sf.startswith(topic, sf.lit(f"{parent}/"))
+    return topic == sf.lit(topic_filter)
+
+
+def filter_pattern(topic_filter: str) -> str:
+    """Return a Java regular expression that finds exactly the matching Topic Names."""
+    levels = topic_filter.split("/")
+    pattern = "^(?!\\$)" if levels[0] in ("+", "#") else "^"  # [MQTT-4.7.2-1]
+    for index, level in enumerate(levels):
+        if level == "#":
+            # The parent level matches too, so the separator belongs to what may be absent.
+            pattern += "(?:/.*)?" if index else ".*"
+            break
+        pattern += "/" if index else ""
+        pattern += "[^/]*" if level == "+" else _PUNCTUATION.sub(r"\\\g<0>", level)
+    # `\z` is the very end; `$` would also accept a line feed before it.
+    return f"(?s){pattern}\\z"

@@ -1,0 +1,302 @@
+"""Read the two tables of the logs, and take the first look at them.
+
+Owns every place where rows leave Spark: only aggregated rows do, and never more than a bound.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
+
+from fanout.errors import ReportError
+from fanout.reports.read import first_look, positions
+from fanout.reports.read.details import parse_gap_detail
+from fanout.reports.read.log_files import LogFiles
+from fanout.reports.read.lost_positions import PositionBlock, block_bits, find_holes
+from fanout.reports.read.rows import small_frame
+from fanout.reports.read.schemas import EVENTS, UPDATES
+from fanout.reports.read.scope import WHOLE, AskedWindow
+from fanout.reports.read.survey import (
+    CompleteSummary,
+    EventSummary,
+    LogCut,
+    SelectorSummary,
+    StartRecord,
+    Survey,
+    UpdateSummary,
+    stated_config,
+)
+
+__all__ = [
+    "ROWS_MAX",
+    "Earlier",
+    "Tables",
+    "collect_rows",
+    "read_tables",
+    "said_of",
+    "spark_errors",
+    "take_survey",
+    "uri_errors",
+    "with_holes",
+]
+
+_FILE: Final = re.compile(r"(?:reading file|footer for file:?|Could not read file:?) (?:file:/*(?=/))?(\S+?\.parquet)")
+_GONE: Final = re.compile(
+    r"(?:FILE_NOT_EXIST\]|PATH_NOT_FOUND\]|FileNotFoundException:)[^\n]*?(?:file:/*(?=/))(\S+?\.parquet)"
+)
+_AROUND: Final = re.compile(r"^(?:[\w.$]+(?:Exception|Error): )+|\[[A-Z0-9_.]+\] | SQLSTATE: \w+$")
+_NO_FILE_SYSTEM: Final = (
+    "Without a cluster, `fanout report` reads s3:// and gs:// itself; on a cluster give s3a://, and "
+    "org.apache.hadoop:hadoop-aws to Spark"
+)
+
+ROWS_MAX: Final = 200_000
+"""The most aggregated rows that are taken out of Spark at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The two tables, read with the contract's schema."""
+
+    updates: DataFrame
+    events: DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What is known of the time before the files, where the newest alone are read: what links select, and held."""
+
+    events: DataFrame
+    """The events, those in the files perhaps among them; heartbeats may be left out."""
+    cuts: tuple[LogCut, ...]
+    """Where the files of each node begin; of nodes that are not among them nothing is taken."""
+
+
+def read_tables(spark: SparkSession, files: LogFiles, *, earlier: Earlier | None = None) -> Tables:
+    """Return the tables of these files, and the events from before them.
+
+    Raises:
+        ReportError: There is no file at all, or one is empty.
+    """
+    _refuse_empty((*files.updates, *files.events))
+    updates, events = _existing(spark, files.updates), _existing(spark, files.events)
+    if not updates and not events:
+        raise ReportError(
+            f"there is no log file in {', '.join(files.directories)}",
+            hint="A node seals its first file after log.segment_age_max_s or when it stops",
+        )
+    tables = Tables(_read(spark, updates, UPDATES), _read(spark, events, EVENTS))
+    if earlier is None:
+        return tables
+    cuts = small_frame(
+        spark,
+        [(cut.node, cut.node_epoch, cut.pos) for cut in earlier.cuts],
+        schema="node string, cut_epoch bigint, cut_pos bigint",
+    )
+    in_front = (sf.col("node_epoch") < sf.col("cut_epoch")) | (
+        (sf.col("node_epoch") == sf.col("cut_epoch")) & (sf.col("log_pos") < sf.col("cut_pos"))
+    )
+    before = earlier.events.join(sf.broadcast(cuts), on="node", how="inner").where(in_front)
+    return Tables(tables.updates, tables.events.unionByName(before.select(*EVENTS.names)))
+
+
+def take_survey(tables: Tables, *, window: AskedWindow = WHOLE) -> Survey:
+    """Return what the first look at the tables finds.
+
+    Args:
+        tables: The two tables, whole: what was before a window says what to expect in it.
+        window: What the report is asked to be about. Nodes are taken to be configured as they were at its end.
+
+    Raises:
+        ReportError: The logs hold more sessions, starts or gaps than a report can take in.
+    """
+    details = collect_rows(first_look.list_details(tables.events))
+    starts = tuple(
+        StartRecord(row["node"], row["node_epoch"], row["at_us"], row["detail"])
+        for row in details
+        if row["event"] == "start"
+    )
+    before = {start.node for start in starts if start.at_us < window.until_us}
+    starts = tuple(start for start in starts if start.at_us < window.until_us or start.node not in before)
+    completes = _completes(tables.events, starts=starts)
+    updates, selectors = _updates(tables.updates, completes=completes)
+    return Survey(
+        updates=updates,
+        events=tuple(
+            EventSummary(**{**row, "upstreams": tuple(row["upstreams"])})
+            for row in collect_rows(first_look.summarize_events(tables.events))
+        ),
+        completes=completes,
+        starts=starts,
+        gaps=tuple(
+            parse_gap_detail(
+                row["detail"],
+                node=row["node"],
+                link=row["link"],
+                node_epoch=row["node_epoch"],
+                at_us=row["at_us"],
+            )
+            for row in details
+            if row["event"] == "gap"
+        ),
+        selectors=selectors,
+    )
+
+
+def with_holes(survey: Survey, *, tables: Tables) -> Survey:
+    """Return a survey with the rows that are absent without a word, which takes another look only when there are any.
+
+    Raises:
+        ReportError: There are more than can be taken in.
+    """
+    if not (torn := [node for node in survey.roles if survey.unexplained_rows(node)]):
+        return survey
+    bits = block_bits(survey)
+    since = {node: first for node, first in survey.first_updates.items() if node in torn}
+    counted = collect_rows(positions.count_blocks(tables.updates, events=tables.events, since=since, bits=bits))
+    holes, begins = find_holes(survey, blocks=[PositionBlock(**row) for row in counted], bits=bits)
+    others = (hole for hole in survey.begins if hole.node not in torn)
+    return replace(survey, holes=holes, begins=(*others, *begins))
+
+
+def _completes(events: DataFrame, *, starts: Sequence[StartRecord]) -> tuple[CompleteSummary, ...]:
+    by_node: dict[str, list[StartRecord]] = defaultdict(list)
+    for start in starts:
+        by_node[start.node].append(start)
+    known = {node: config for node, found in by_node.items() if (config := stated_config(found)) is not None}
+    since = small_frame(
+        events.sparkSession,
+        [(node, config.since_epoch) for node, config in known.items()],
+        schema="node string, since_epoch bigint",
+    )
+    return tuple(CompleteSummary(**row) for row in collect_rows(first_look.summarize_completes(events, since=since)))
+
+
+def _updates(
+    updates: DataFrame, *, completes: Sequence[CompleteSummary]
+) -> tuple[tuple[UpdateSummary, ...], tuple[SelectorSummary, ...]]:
+    """Return the summary of the updates, and apart from it the selectors where it would be too long with them."""
+    summary = first_look.summarize_updates(updates)
+    rows = _bounded_rows(summary)
+    if rows is None:
+        # Only then, since each of these reads all updates once more.
+        proved = {(one.node, one.link, one.link_epoch) for one in completes}
+        sessions = small_frame(
+            updates.sparkSession, sorted(proved), schema="node string, link string, link_epoch bigint"
+        )
+        selectors = tuple(SelectorSummary(**row) for row in collect_rows(first_look.list_selectors(updates)))
+        folded = collect_rows(first_look.fold_sessions(summary, sessions=sessions))
+        return tuple(UpdateSummary(**row) for row in folded), selectors
+    return tuple(UpdateSummary(**row) for row in rows), ()
+
+
+def collect_rows(frame: DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of an aggregated frame by column name.
+
+    Raises:
+        ReportError: There are more than `ROWS_MAX`.
+    """
+    rows = _bounded_rows(frame)
+    if rows is None:
+        raise ReportError(
+            f"a summary of the logs has more than {ROWS_MAX} rows",
+            hint="Give the logs of fewer nodes at once, or directories with the files of fewer days (date=...) only",
+        )
+    return rows
+
+
+def _bounded_rows(frame: DataFrame) -> list[dict[str, Any]] | None:
+    """Return the rows by column name; None when there are more than `ROWS_MAX`."""
+    rows = frame.take(ROWS_MAX + 1)
+    return None if len(rows) > ROWS_MAX else [row.asDict() for row in rows]
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """Turn what Spark says of unreadable input into an error of ours."""
+    try:
+        yield
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        said = said_of(error)
+        if (gone := _GONE.search(str(error))) is not None:
+            raise ReportError(
+                f"{unquote(gone[1])} was removed while the report was made, as retention does with old files",
+                hint="Make it again; of files that are about to go, make it from a copy or what `compact` keeps",
+            ) from error
+        if (damaged := _FILE.search(said)) is not None:
+            raise ReportError(
+                f"{unquote(damaged[1])} cannot be read: it is damaged, or of another version",
+                hint="Copy it again, or take it away, which leaves a hole; `fanout log verify` tells of all such files",
+            ) from error
+        raise ReportError(
+            f"Spark could not run the report: {said}", hint="Check the log files with `fanout log verify`"
+        ) from error
+
+
+@contextmanager
+def uri_errors(doing: str, *, hint: str) -> Iterator[None]:
+    """Turn what Spark says of a URI that it has no file system for, or may not use, into an error of ours."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise ReportError(f"Spark cannot {doing}: {said_of(error)}", hint=hint) from error
+
+
+def said_of(error: Exception) -> str:
+    """Return the first line of what Spark said, without the names of classes and the codes around it."""
+    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+    line = next(iter(text.strip().splitlines()), "") or type(error).__name__
+    return _AROUND.sub("", line).strip() or line
+
+
+def _refuse_empty(paths: Sequence[str]) -> None:
+    """Raise for a local file without a byte: Spark passes over it in silence, and its rows would be called lost."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):  # removed by retention since it was listed; Spark tells that
+            if "://" not in path and Path(path).stat().st_size == 0:
+                raise ReportError(
+                    f"{path} is empty", hint="Nodes never seal such a file: copy it again, or take it away"
+                )
+
+
+def _existing(spark: SparkSession, paths: Sequence[str]) -> list[str]:
+    """Return the paths without URIs of directories that are not there: a log need not have both tables."""
+    context = spark.sparkContext
+    assert context._jvm is not None
+    existing: list[str] = []
+    for path in paths:
+        if "://" in path:
+            with uri_errors(f"read {path}", hint=_NO_FILE_SYSTEM):
+                place = context._jvm.org.apache.hadoop.fs.Path(path)
+                if not place.getFileSystem(context._jsc.hadoopConfiguration()).exists(place):
+                    continue
+        existing.append(path)
+    return existing
+
+
+def _read(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
+    if not paths:
+        return small_frame(spark, [], schema=schema)
+    # Every column is in the files, so the names of the directories they lie in are not looked at.
+    return (
+        spark.read.schema(schema)
+        .option("recursiveFileLookup", "true")
+        .option("pathGlobFilter", "*.parquet")
+        # Nodes write a checksum of each page; without this a flipped bit is another value.
+        .option("parquet.page.verify-checksum.enabled", "true")
+        .parquet(*paths)
+        .select(*schema.fieldNames())
+    )

@@ -1,0 +1,188 @@
+"""Log rows brought into the terms of a report: which target a row belongs to, and when.
+
+Owns the two ways from a row to a target: a reference row belongs to every target that selects its topic, a
+node's row to the one target whose link and selector it names. Every join here is with a small frame whose key
+is unique.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import reduce
+from operator import or_
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import ArrayType, DataType, StructType
+
+from fanout.replog.files.schema import FLAG_CONFLATED
+from fanout.reports.read.details import Selection
+from fanout.reports.read.matching import matches_selection
+from fanout.reports.read.schemas import PHASE_LIVE
+from fanout.reports.read.scope import NEVER_US, AskedWindow, Scope, Target
+
+__all__ = [
+    "conflated",
+    "explode_targets",
+    "in_gap",
+    "is_live",
+    "is_within",
+    "small_frame",
+    "source_rows",
+    "struct_of",
+    "target_rows",
+    "targets_frame",
+]
+
+_ARROW_TYPES: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "byte": pa.int8(),
+    "boolean": pa.bool_(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+_SOURCES = "node string, link string, group int"
+_PLACES = "node string, link string, selector string, target int, group int"
+_TARGETS = (
+    "target int, covered_from_us bigint, covered_until_us bigint, settled_until_us bigint, tolerance_us bigint, "
+    "held_until_us bigint, "
+    "reference_from_us bigint, reference_until_us bigint, "
+    "gaps array<struct<after_us: bigint, until_us: bigint>>"
+)
+
+
+def is_live() -> Column:
+    """Return whether a row is an update that was applied: not a retained copy, and not folded away."""
+    return (sf.col("phase") == PHASE_LIVE) & ~conflated()
+
+
+def conflated() -> Column:
+    """Return whether a row is an update that the node folded into a newer one."""
+    return sf.col("flags").bitwiseAND(FLAG_CONFLATED) != 0
+
+
+def in_gap(at_us: Column) -> Column:
+    """Return whether a time lies in a gap of the target's log; the row has the target's column `gaps`."""
+    return sf.exists("gaps", lambda gap: (at_us > gap["after_us"]) & (at_us <= gap["until_us"]))
+
+
+def is_within(time: Column, window: AskedWindow) -> Column:
+    """Return whether a time lies in the window that was asked for; of a bare column Parquet files can skip the rest."""
+    found = sf.lit(True)
+    if window.has_begin:
+        found &= time >= sf.timestamp_micros(sf.lit(window.since_us))
+    if window.has_end:
+        found &= time < sf.timestamp_micros(sf.lit(window.until_us))
+    return found
+
+
+def targets_frame(spark: SparkSession, scope: Scope) -> DataFrame:
+    """Return one row for each target with its spans; `target` is the key.
+
+    The reference's own span bounds what a node's row can be compared with; a primary's log has no bounds,
+    since what is beyond its end was lost from it. `tolerance_us` is how far apart two nodes may log one update:
+    nothing for one that was stamped. `held_until_us` is until when what a node logged may be an update of the window.
+    """
+    rows: list[tuple[object, ...]] = []
+    for target in scope.targets:
+        group = scope.groups[target.group]
+        bounded = group.selections is not None
+        tolerance_us = scope.settle_us if group.basis == "unstamped" else 0
+        rows.append(
+            (
+                target.id,
+                target.covered_from_us,
+                target.covered_until_us,
+                target.settled_until_us,
+                tolerance_us,
+                scope.window.last_us + tolerance_us,
+                group.from_us if bounded else -NEVER_US,
+                group.end_us if bounded else NEVER_US,
+                list(target.gaps_us),
+            )
+        )
+    return small_frame(spark, rows, schema=_TARGETS)
+
+
+def source_rows(updates: DataFrame, *, spark: SparkSession, scope: Scope) -> DataFrame:
+    """Return the rows that the reference logged, with the `group` that each speaks of."""
+    rows: list[tuple[object, ...]] = [(source.node, source.link, source.group) for source in scope.sources]
+    sources = small_frame(spark, rows, schema=_SOURCES)
+    return updates.join(sf.broadcast(sources), on=["node", "link"], how="inner")
+
+
+def explode_targets(rows: DataFrame, *, scope: Scope, targets: Sequence[Target]) -> DataFrame:
+    """Return each row once for every target that selects its topic, with the column `target`.
+
+    Args:
+        rows: Rows with the columns `topic` and `group`.
+        scope: The scope of the report.
+        targets: Those to consider; the others get no row.
+    """
+    by_selection: dict[tuple[int, Selection], list[int]] = defaultdict(list)
+    for target in targets:
+        by_selection[target.group, target.selection].append(target.id)
+    if not by_selection:
+        return rows.withColumn("target", sf.lit(0)).limit(0)
+    one_group = len(scope.groups) == 1
+    nobody = sf.array().cast("array<int>")
+    # Each distinct selection is evaluated once for a row, however many nodes share it. Empty arrays, not nulls: taking
+    # nulls out would need a lambda, which Spark does not compile.
+    matched = [
+        sf.when(
+            matches_selection(sf.col("topic"), selection) & (sf.lit(True) if one_group else sf.col("group") == group),
+            sf.array(*(sf.lit(target) for target in ids)),
+        ).otherwise(nobody)
+        for (group, selection), ids in sorted(by_selection.items())
+    ]
+    return rows.withColumn("target", sf.explode(sf.flatten(sf.array(*matched))))
+
+
+def target_rows(updates: DataFrame, *, spark: SparkSession, scope: Scope, targets: Sequence[Target]) -> DataFrame:
+    """Return the rows that the nodes logged for these targets, with the columns `target` and `group`.
+
+    Rows of topics that the reference does not select are left out: nothing can be said of them.
+    """
+    listed: list[tuple[object, ...]] = [
+        (target.node, target.link, target.selection.filter, target.id, target.group) for target in targets
+    ]
+    places = small_frame(spark, listed, schema=_PLACES)
+    rows = updates.join(sf.broadcast(places), on=["node", "link", "selector"], how="inner")
+    for group in scope.groups:
+        if group.selections is None:
+            continue
+        ids = [target.id for target in targets if target.group == group.id]
+        selected = reduce(or_, (matches_selection(sf.col("topic"), s) for s in group.selections))
+        rows = rows.where(selected | ~sf.col("target").isin(ids))
+    return rows
+
+
+def small_frame(spark: SparkSession, rows: Sequence[tuple[object, ...]], *, schema: str | StructType) -> DataFrame:
+    """Return a frame of a few rows that exist on this side; no Python runs on an executor for it.
+
+    Through Arrow, which the JVM reads itself: a frame made of Python's tuples would be unpickled by Python on
+    every executor, which may have none.
+    """
+    struct = struct_of(schema) if isinstance(schema, str) else schema
+    arrow = pa.schema([pa.field(field.name, _arrow_type(field.dataType)) for field in struct.fields])
+    columns = [pa.array([row[index] for row in rows], field.type) for index, field in enumerate(arrow)]
+    return spark.createDataFrame(pa.Table.from_arrays(columns, schema=arrow), schema=struct)
+
+
+def struct_of(schema: str) -> StructType:
+    """Return a schema that is written as Spark writes types."""
+    struct = StructType.fromDDL(schema)
+    assert isinstance(struct, StructType)
+    return struct
+
+
+def _arrow_type(spark_type: DataType) -> pa.DataType:
+    # Spark's own translation has other arguments in each version.
+    if isinstance(spark_type, ArrayType):
+        return pa.list_(_arrow_type(spark_type.elementType))
+    if isinstance(spark_type, StructType):
+        return pa.struct([pa.field(field.name, _arrow_type(field.dataType)) for field in spark_type.fields])
+    return _ARROW_TYPES[spark_type.typeName()]

@@ -1,0 +1,220 @@
+"""The values that say what a completeness report compares with what.
+
+* a *source* is a link of a reference node (link "" of a primary: what was published at it);
+* a *group* holds the sources that speak of the same primary, and has one basis;
+* a *target* is a selector of a link that is compared with its group.
+
+All times of a target are by its group's clock: that of the node that stamped, or without stamps the
+reference's own. `fanout.reports.identify.planning` decides them; nothing here knows rows or Spark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+
+from fanout.errors import ReportError
+from fanout.reports.read.details import GapRecord, Selection
+
+__all__ = [
+    "NEVER_US",
+    "WHOLE",
+    "AskedWindow",
+    "Basis",
+    "Group",
+    "Reference",
+    "ReferenceKind",
+    "Scope",
+    "Source",
+    "Target",
+]
+
+Basis = Literal["stamped", "unstamped"]
+ReferenceKind = Literal["primary", "first_tier", "tap", "secondary", "union"]
+"""A first-tier node is a secondary that stamps what it gets from a foreign primary, for the nodes below it."""
+
+NEVER_US: Final = 2**62
+"""A time that never comes."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedWindow:
+    """The time that a report is asked to be about; by default all of it.
+
+    The begin belongs to it and the end does not, so that of windows that follow each other no update is in two.
+    """
+
+    since_us: int = -NEVER_US
+    until_us: int = NEVER_US
+
+    @classmethod
+    def between(cls, since: datetime | None, until: datetime | None) -> AskedWindow:
+        """Return the window between two times; None leaves a side open.
+
+        Raises:
+            ReportError: It ends before it begins, or there is nothing in it.
+        """
+        if since is not None and until is not None and since >= until:
+            raise ReportError(
+                f"the window begins at {since:%F %T} UTC and ends at {until:%F %T} UTC",
+                hint="Give an --until that is later than --since, as in --since 2h --until 1h",
+            )
+        return cls(
+            -NEVER_US if since is None else (since - _EPOCH) // timedelta(microseconds=1),
+            NEVER_US if until is None else (until - _EPOCH) // timedelta(microseconds=1),
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left out."""
+        return not (self.has_begin or self.has_end)
+
+    @property
+    def last_us(self) -> int:
+        """The last microsecond of it."""
+        return self.until_us - 1
+
+    @property
+    def has_begin(self) -> bool:
+        """Whether a begin was asked for."""
+        return self.since_us > -NEVER_US
+
+    @property
+    def has_end(self) -> bool:
+        """Whether an end was asked for."""
+        return self.until_us < NEVER_US
+
+    def asks_before(self, begins_us: int) -> bool:
+        """Return whether it was asked for what was before a log, of which the beginning is not there, begins."""
+        return (self.has_begin and self.since_us < begins_us) or self.until_us <= begins_us
+
+    def widened(self, by_us: int) -> AskedWindow:
+        """Return the window with so much more at each end that was asked for."""
+        return AskedWindow(
+            self.since_us - by_us if self.has_begin else self.since_us,
+            self.until_us + by_us if self.has_end else self.until_us,
+        )
+
+    def meets(self, first_us: int, last_us: int) -> bool:
+        """Return whether a span, its ends included, has a moment in the window."""
+        return first_us < self.until_us and last_us >= self.since_us
+
+    def meets_gap(self, gap: GapRecord, *, margin_us: int) -> bool:
+        """Return whether what a gap lost may be of the window, where clocks and times under way differ by a margin."""
+        first_us = -NEVER_US if gap.first_us is None else gap.first_us
+        return self.meets(first_us - margin_us, gap.last_us + margin_us)
+
+
+WHOLE: Final = AskedWindow()
+"""All of the logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Whose log says what there was to be replicated."""
+
+    kind: ReferenceKind
+    nodes: tuple[str, ...]
+    """The node, or for a union every node whose log is part of it."""
+    chosen: str
+    """Why it was taken."""
+
+    @property
+    def stamps(self) -> bool:
+        """Whether the node itself stamped what it hands on."""
+        return self.kind in ("primary", "first_tier")
+
+    @property
+    def name(self) -> str:
+        """What the report calls it: the node's identifier, or `union`."""
+        return "union" if self.kind == "union" else self.nodes[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A link of a reference node; link "" is what was published at the node itself."""
+
+    node: str
+    link: str
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Sources that speak of the same primary."""
+
+    id: int
+    basis: Basis
+    exact: bool
+    """Whether the sources saw everything: the stamping node's own log, without holes."""
+    stamped_by: tuple[str, ...]
+    from_us: int
+    """Since when the sources hold what they select; -NEVER_US for what was published at the node itself."""
+    end_us: int
+    """The end of the reference's log."""
+    selections: tuple[Selection, ...] | None
+    """What the sources select; None when there is nothing that they leave out."""
+    gap: bool
+    """Whether rows of a source may be missing from its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One selector of one link, and the span in which it had to apply every update."""
+
+    id: int
+    node: str
+    link: str
+    selection: Selection
+    group: int
+    held_from_us: int | None
+    """When the link first held everything, by the node's own clock; None when it never did."""
+    covered_from_us: int
+    """Updates stamped (or, without stamps, logged) after this had to be applied."""
+    covered_until_us: int
+    """Updates after this did not: the end of the reference's log, or the node was stopped in good order."""
+    settled_until_us: int
+    """Updates after this are too young to be judged."""
+    gaps_us: tuple[tuple[int, int], ...]
+    """Spans (after, until) in which the node's log may lack rows: what it lacks of them is unknown."""
+    offset_us: int = 0
+    """What to subtract from a time by the node's clock to get one by its group's."""
+    behind_us: int = 0
+    """By how much the node's log ends before `covered_until_us`, without a stop that would say why; 0 when it does not.
+
+    What came later may be in a part of the log that is not here yet: it is pending, or in a gap without end."""
+    silent_after_us: int = NEVER_US
+    """When that is too much for a log that is only late: updates after this, which the node has not, are unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """All that a completeness report compares."""
+
+    reference: Reference
+    settle_us: int
+    groups: tuple[Group, ...]
+    sources: tuple[Source, ...]
+    targets: tuple[Target, ...]
+    notices: tuple[str, ...]
+    """What a reader must know to read the figures right, one sentence each."""
+    left_out: tuple[str, ...] = ()
+    """The links that are compared with nothing."""
+    window: AskedWindow = WHOLE
+    """What the report is asked to be about; the targets' spans are those parts of it that they cover."""
+    cut_off: str = ""
+    """Why the reference's log does not show the window from its begin on; "" unless something says so."""
+
+    @property
+    def stamped_once(self) -> bool:
+        """Whether the reference can hold no update twice: it is the node that stamped all of them."""
+        return self.reference.stamps and all(
+            group.stamped_by == self.reference.nodes for group in self.groups if group.basis == "stamped"
+        )
+
+    def targets_of(self, basis: Basis) -> tuple[Target, ...]:
+        """Return the targets whose group has this basis."""
+        return tuple(target for target in self.targets if self.groups[target.group].basis == basis)

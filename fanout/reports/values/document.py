@@ -1,0 +1,447 @@
+"""A finished report as values: what every rendering shows and what the JSON file holds.
+
+Owns the shape of `report.json`, version 1, and its published schema (`docs/report.schema.json`). Nothing here depends
+on when, where or by how many machines the report was computed, so that two runs over the same logs give the same
+bytes. Knows neither Spark nor any rendering.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+from pydantic import AwareDatetime
+
+from fanout.escaping import printable_json
+from fanout.reports.read.scope import Basis, ReferenceKind
+from fanout.reports.values.figures import (
+    Distribution,
+    FinalFigures,
+    LagFigures,
+    Listed,
+    StampedFigures,
+    UnstampedFigures,
+    Value,
+)
+from fanout.reports.values.findings import ConvergenceSection, SnapshotSection, StallSection, TrafficSection
+
+__all__ = [
+    "Attempt",
+    "ClockDifference",
+    "CompletenessPoint",
+    "CompletenessSection",
+    "CompletenessSeries",
+    "DifferingTopic",
+    "Inputs",
+    "LagPoint",
+    "LagSection",
+    "LagSeries",
+    "LogSummary",
+    "MissingUpdate",
+    "Parameters",
+    "PrefixAtNode",
+    "PrefixFigures",
+    "PrefixNodes",
+    "Propagation",
+    "ReadySection",
+    "ReadySummary",
+    "ReferenceSequences",
+    "ReferenceSummary",
+    "RepeatedTopic",
+    "Report",
+    "ReportName",
+    "RoundTrip",
+    "TargetReport",
+    "Verdict",
+    "WindowSummary",
+    "schema_text",
+]
+
+
+ReportName = Literal["completeness", "lag", "snapshots", "convergence", "stalls", "traffic", "all", "watch"]
+"""What can be reported on; each is a command, and `all` is every other but `watch` in one."""
+
+
+class Parameters(Value):
+    """What the report was asked for."""
+
+    reference: str | None
+    """The node that was asked for as the reference; null lets the report choose."""
+    settle_s: float
+    """The settle horizon in seconds."""
+    depth: int
+    """How many levels make a topic prefix; 0 for no figures by prefix."""
+    fail_under_percent: float | None
+    list_limit: int
+    """The most entries of a list; the total stands beside."""
+    behind_max_s: float = 0
+    """How long before the reference's a log may end, without a stop, and what came later be pending, not unknown."""
+    since: AwareDatetime | None = None
+    """What happened before this is in no figure; null for no such bound."""
+    until: AwareDatetime | None = None
+    """What happened at this moment and later is in no figure; null for no such bound."""
+
+
+class Inputs(Value):
+    """What was read."""
+
+    directories: tuple[str, ...]
+    update_files: int
+    event_files: int
+    updates: int
+    """Rows of the table `updates`."""
+    events: int
+    """Rows of the table `events`."""
+    log_schema: int
+    """The version of the replication log's schema."""
+
+
+class ReferenceSequences(Value):
+    """What the reference's log holds of one primary's epoch."""
+
+    primary: str
+    epoch: int
+    first: int
+    last: int
+    present: int
+    absent: int
+    """Sequences between the first and the last that the log lacks: nothing is known of them."""
+
+
+class ReferenceSummary(Value):
+    """Whose log says what there was to be replicated."""
+
+    name: str
+    kind: ReferenceKind
+    nodes: tuple[str, ...]
+    chosen: str
+    """Why it was taken."""
+    sequences: tuple[ReferenceSequences, ...]
+    """Only for a node that stamps: one entry for each of its epochs."""
+
+
+class WindowSummary(Value):
+    """The time that the report is about, by the reference's clock: what its log holds of what was asked for."""
+
+    begin: AwareDatetime
+    end: AwareDatetime
+    settle_horizon_s: float
+    settled_until: AwareDatetime
+    """Updates after this are pending: too young to be judged."""
+
+
+class LogSummary(Value):
+    """One node's log."""
+
+    node: str
+    role: str
+    updates: int
+    events: int
+    begin: AwareDatetime
+    end: AwareDatetime
+    processes: int
+    """How many times the node was started."""
+    stopped: bool
+    """Whether its last process stopped in good order."""
+    gaps: int
+    """How many times it could not log, or crashed."""
+    absent_rows: int
+    """Rows inside the log that are not there without a gap that says why."""
+
+
+class TargetReport(Value):
+    """One selector of one link."""
+
+    node: str
+    link: str
+    filter: str
+    exclude: tuple[str, ...]
+    basis: Basis
+    """`stamped`: exact by identity, relative to the reference. `unstamped`: lower bounds on losses."""
+    exact: bool
+    """Whether the reference saw everything, so that nothing can be missing beside what is counted."""
+    stamped_by: tuple[str, ...]
+    complete_at: AwareDatetime | None
+    """When the link first held everything, by the node's clock; null when it never did, or not before `until`."""
+    covered_from: AwareDatetime | None
+    """By the reference's clock; null when the link never held everything, so that nothing was expected."""
+    covered_until: AwareDatetime
+    stamped: StampedFigures | None
+    unstamped: UnstampedFigures | None
+    final: FinalFigures | None
+    """Null with `until`: they are of the end of the logs, which is not the end of the window."""
+
+
+class PrefixFigures(Value):
+    """Updates by identity under one topic prefix."""
+
+    node: str
+    link: str
+    filter: str
+    prefix: str
+    expected: int
+    missing: int
+    unknown: int
+    complete_percent_at_least: float | None
+    """Null, too, where the reference's log does not show every update."""
+    complete_percent_at_most: float | None = None
+    """Of what the reference saw, with the unknown counted as there."""
+
+
+class CompletenessPoint(Value):
+    """The updates by identity that were stamped in one window."""
+
+    at: AwareDatetime
+    """The window's begin."""
+    expected: int
+    missing: int
+    unknown: int
+
+
+class CompletenessSeries(Value):
+    """What one link had to get over time, over all of its selectors; windows in which that was nothing are left out."""
+
+    node: str
+    link: str
+    points: tuple[CompletenessPoint, ...]
+
+
+class CompletenessSection(Value):
+    """Updates by identity over time."""
+
+    window_s: int
+    """The width of the windows."""
+    series: tuple[CompletenessSeries, ...]
+
+
+class PrefixAtNode(Value):
+    """Updates by identity under one topic prefix at one node, over its selectors."""
+
+    node: str
+    expected: int
+    missing: int
+    unknown: int
+    complete_percent_at_least: float | None
+    """Null where nothing was expected, and where the reference's log does not show every update."""
+    complete_percent_at_most: float | None
+
+
+class PrefixNodes(Value):
+    """One topic prefix at every node of which something was expected under it."""
+
+    prefix: str
+    nodes: tuple[PrefixAtNode, ...]
+
+
+class MissingUpdate(Value):
+    """One update that a node lacks."""
+
+    node: str
+    link: str
+    filter: str
+    topic: str
+    primary: str
+    epoch: int
+    sequence: int
+    origin: AwareDatetime
+    superseded: bool
+    """Whether a later value of the topic came in a snapshot or audit."""
+    cause: Literal["restart", "new_epoch", "resumed", "away", "audit", "upstream", "live"]
+    """What the link was doing; see `MissingCauses`."""
+
+
+class DifferingTopic(Value):
+    """One topic whose final value is not the reference's."""
+
+    node: str
+    link: str
+    filter: str
+    topic: str
+    verdict: Literal["different", "absent", "extra"]
+
+
+class RepeatedTopic(Value):
+    """One topic whose values repeat, so that without stamps losses on it can stay unseen."""
+
+    node: str
+    link: str
+    filter: str
+    topic: str
+    reference_updates: int
+
+
+class Propagation(Value):
+    """Propagation time: applied by the node's clock less stamped by the stamping node's. Never clamped."""
+
+    node: str
+    link: str
+    filter: str
+    stamped_by: str
+    lag: LagFigures
+
+
+class RoundTrip(Value):
+    """Round trip of a link's heartbeat through the primary: one clock."""
+
+    node: str
+    link: str
+    lag: LagFigures
+
+
+class ClockDifference(Value):
+    """How far a node's clock is ahead of the clock that stamped its updates; negative when it is behind.
+
+    No update arrives before it was stamped, so the least propagation time is more than the difference. The
+    quickest update took less than the quickest heartbeat took to the same node and back, so it is not more by
+    that much: this is taken for granted, not proved.
+    """
+
+    node: str
+    link: str
+    stamped_by: str
+    at_most_us: int
+    """The least propagation time."""
+    at_least_us: int | None
+    """Null when no heartbeat of the link went to the stamping node and back."""
+    estimate_us: int | None
+    """The middle of both."""
+
+
+class LagPoint(Value):
+    """The propagation times of the updates stamped in one window."""
+
+    at: AwareDatetime
+    rows: int
+    p50_us: int
+    p95_us: int
+    p99_us: int
+    most_us: int
+
+
+class LagSeries(Value):
+    """Propagation time of one link over time."""
+
+    node: str
+    link: str
+    stamped_by: str
+    points: tuple[LagPoint, ...]
+
+
+class PrefixLag(Value):
+    """Propagation time of the updates under one topic prefix at one link, over its selectors."""
+
+    node: str
+    link: str
+    stamped_by: str
+    prefix: str
+    lag: Distribution
+
+
+class LagSection(Value):
+    """How late updates were."""
+
+    propagation: tuple[Propagation, ...] = ()
+    heartbeat: tuple[RoundTrip, ...] = ()
+    clocks: tuple[ClockDifference, ...] = ()
+    """One entry for each link and stamping node."""
+    window_s: int = 0
+    """The width of the windows of `over_time`; 0 when nothing was measured over time."""
+    over_time: tuple[LagSeries, ...] = ()
+    prefixes: Listed[PrefixLag] | None = None
+    """The slowest first, by p99; null when prefixes were not asked for."""
+    others: int = 0
+    """How many of those that stamped have no figures of their own: too many, they are added up as `(others)`."""
+
+
+class ReadySummary(Value):
+    """How often a link connected, and how long it took to hold everything."""
+
+    node: str
+    link: str
+    attempts: int
+    ready: int
+    first_live: AwareDatetime | None
+    first_ready_s: float | None
+    last_ready_s: float | None
+    most_ready_s: float | None
+    topics: int | None
+    """Topics held when it last became ready."""
+    evidence: str
+    tear_downs: int
+
+
+class Attempt(Value):
+    """One time that a link became ready."""
+
+    node: str
+    link: str
+    connecting: AwareDatetime
+    live: AwareDatetime
+    ready_s: float
+    topics: int | None
+    evidence: str
+
+
+class ReadySection(Value):
+    """From connect to ready."""
+
+    links: tuple[ReadySummary, ...] = ()
+    attempts: Listed[Attempt] = Listed[Attempt](total=0, listed=())
+    """Those that ended ready, the latest first."""
+
+
+class Verdict(Value):
+    """Whether the report meets `fail_under_percent`."""
+
+    fail_under_percent: float
+    lowest_percent: float | None
+    """The lowest share of updates or of final values of any selector, what is unknown counted against it."""
+    passed: bool
+    because: str
+
+
+class Report(Value):
+    """A whole report; a section that it does not make is null or empty."""
+
+    format: Literal["fanout-report"] = "fanout-report"
+    version: Literal[1] = 1
+    report: ReportName
+    parameters: Parameters
+    inputs: Inputs
+    logs: tuple[LogSummary, ...]
+    reference: ReferenceSummary | None = None
+    basis: tuple[str, ...] = ()
+    """What the figures are relative to and how far they can be trusted, one statement for each basis in use."""
+    window: WindowSummary | None = None
+    notices: tuple[str, ...] = ()
+    """What a reader must know to read the figures right."""
+    targets: tuple[TargetReport, ...] = ()
+    prefixes: Listed[PrefixFigures] | None = None
+    """By selector, those that lack most updates first."""
+    prefix_map: Listed[PrefixNodes] | None = None
+    """By node, the prefixes that lack most updates, in the order of their names."""
+    over_time: CompletenessSection | None = None
+    """Null when no target has stamps."""
+    missing: Listed[MissingUpdate] | None = None
+    """Null when no target has stamps."""
+    differing: Listed[DifferingTopic] | None = None
+    """Null with `until`."""
+    repeated: Listed[RepeatedTopic] | None = None
+    """Null when every target has stamps."""
+    lag: LagSection = LagSection()
+    ready: ReadySection = ReadySection()
+    snapshots: SnapshotSection | None = None
+    convergence: ConvergenceSection | None = None
+    stalls: StallSection | None = None
+    traffic: TrafficSection | None = None
+    verdict: Verdict | None = None
+
+    def to_json(self) -> str:
+        """Return the report as JSON text that ends with a line feed."""
+        return printable_json(self.model_dump_json(indent=2)) + "\n"
+
+
+def schema_text() -> str:
+    """Return the JSON schema of a report as text that ends with a line feed; every key is in every report."""
+    schema = Report.model_json_schema(mode="serialization")
+    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema, indent=2) + "\n"

@@ -1,0 +1,202 @@
+"""The figures of a report as values: counts and shares that a selector, a node or a distribution has.
+
+A number that is not known is null, never 0.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from fanout.reports.read.scope import NEVER_US
+
+__all__ = [
+    "Cumulative",
+    "FinalFigures",
+    "LagFigures",
+    "Listed",
+    "MissingCauses",
+    "StampedFigures",
+    "UnstampedFigures",
+    "Value",
+    "covered_from",
+    "percent",
+    "time_of",
+]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
+
+
+def time_of(unix_us: int) -> datetime:
+    """Return a time from microseconds of Unix time; the last moment of the year 9999 for what is later."""
+    try:
+        return _EPOCH + timedelta(microseconds=unix_us)
+    except OverflowError:
+        return _LAST
+
+
+def covered_from(covered_from_us: int) -> datetime | None:
+    """Return the begin of a covered span, or None when it never began."""
+    return None if covered_from_us >= NEVER_US else time_of(covered_from_us)
+
+
+def percent(part: int, whole: int) -> float | None:
+    """Return a share in per cent, or None of nothing."""
+    return 100 * part / whole if whole else None
+
+
+class Value(BaseModel):
+    """A frozen value that goes into the JSON; its docstrings are the descriptions in the schema."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        json_schema_serialization_defaults_required=True,  # every key is written, that of a default too
+    )
+
+
+Item = TypeVar("Item")
+
+
+class Listed(Value, Generic[Item]):
+    """The first of many, with how many there are."""
+
+    total: int
+    listed: tuple[Item, ...]
+
+
+class MissingCauses(Value):
+    """Missing updates by what the link was doing when they were published, as its log says; together all of them.
+
+    Without stamps a value says when it was lost only if it came once, so all but `live` are upper bounds, and `live` a
+    lower one.
+    """
+
+    restart: int = 0
+    """Its node was down, or had not held everything again yet."""
+    new_epoch: int = 0
+    """It was away, and the session was gone: the snapshot behind it brings the newest value of each topic only."""
+    resumed: int = 0
+    """It was away, or stalled, and its session went on: the primary had not kept everything for it."""
+    away: int = 0
+    """It was away, and not live again before the end of its log."""
+    audit: int = 0
+    """It was live, and the next audit found that the primary had dropped something."""
+    upstream: int = 0
+    """It was live, and for a node above it one of these holds."""
+    live: int = 0
+    """It was live, and nothing in its log says why."""
+
+
+class StampedFigures(Value):
+    """Updates by identity. expected = applied + reobtained + conflated + missing + unknown."""
+
+    expected: int
+    """Distinct updates of the reference that the selector takes, in the covered span, settled."""
+    applied: int
+    """Those that the node logged as updates."""
+    reobtained: int
+    """Those that it did not get as updates, but the very value came back in a snapshot or audit."""
+    conflated: int
+    """Those that the node folded into a newer one on purpose."""
+    missing: int
+    """Those that it did not get, though it could log."""
+    unknown: int
+    """Those that its log lacks in a gap of the log: lost by the log or by the node, nobody knows."""
+    superseded: int
+    """Of the missing: a later value of the topic came in a snapshot or audit."""
+    causes: MissingCauses
+    """Of the missing."""
+    pending: int
+    """Updates in the covered span that are too young to be judged; not part of `expected`."""
+    pending_applied: int
+    """Of the pending: those that are there already."""
+    duplicated: int
+    """Rows of updates less distinct updates: over the node's whole log, or of what was stamped in the window asked
+    for."""
+    stale: int
+    """Rows of updates that were older than what the topic had, counted like `duplicated`: at least, as far back as the
+    node remembers each publisher."""
+    refused: int
+    """Rows of updates that were delivered but not stored, over a limit of the replica; counted like `duplicated`."""
+    unreferenced: int
+    """Updates that the node logged and the reference's log lacks; counted like `duplicated`."""
+    complete_percent: float | None
+    """(expected - missing) / expected; null when part of it is unknown, the reference's log does not show every update,
+    or nothing was expected."""
+    complete_percent_at_least: float | None
+    """The same with all that is unknown, not seen or without a stamp counted as missing; null when `unseen` is."""
+    complete_percent_at_most: float | None
+    """The same with that counted as there; where `unseen` is null, of what the reference saw."""
+    unseen: int | None = 0
+    """Updates that the reference's log lacks, and this node's too: of any topic, so perhaps of this selector. Null when
+    nobody can count them: the reference did not stamp them, or crashed."""
+    unidentified: int = 0
+    """Updates of the reference in the covered span, settled, that carry no stamp: in no other figure, since nothing
+    tells whether the node got them."""
+
+
+class UnstampedFigures(Value):
+    """Updates without identity: bounds, from how often each value was seen by whom."""
+
+    reference_updates: int
+    """Updates that the reference saw in the common window, gaps of the node's log apart."""
+    node_updates: int
+    missing_at_least: int
+    causes: MissingCauses
+    """Of those."""
+    unknown: int
+    """Updates of the reference that fell into a gap of the node's log."""
+    extra_at_least: int | None
+    """Updates of the node that the reference did not see; null for a union and where its log has gaps."""
+    topics: int
+    repeated_topics: int
+    """Topics with a value that came more than once: a loss and a copy of it can cancel, and do not count."""
+    complete_percent_at_most: float | None
+
+
+class FinalFigures(Value):
+    """Final values, by topic: exact on either basis."""
+
+    equal: int
+    different: int
+    absent: int
+    """The reference holds a value, the node none."""
+    extra: int
+    """The node holds a value, the reference none."""
+    pending: int
+    """Not equal, but changed too recently to be judged."""
+    unknown: int
+    """Not logged since a gap in the node's or the reference's log."""
+    equal_percent: float | None
+    """equal / (equal + different + absent + extra); null when part of it is unknown or there is no topic."""
+    equal_percent_at_least: float | None
+    """The same with the unknown counted as not equal."""
+
+
+class Cumulative(Value):
+    """How many rows lie below a bound."""
+
+    below_us: int
+    rows: int
+
+
+class Distribution(Value):
+    """How long something took: counts are exact, percentiles within 2.2 per cent, the extremes exact."""
+
+    rows: int
+    least_us: int
+    p50_us: int
+    p95_us: int
+    p99_us: int
+    most_us: int
+
+
+class LagFigures(Distribution):
+    """A distribution, and its shape."""
+
+    cumulative: tuple[Cumulative, ...]

@@ -1,1 +1,0 @@
-"""Tables that are kept up to date from rolling segments: each sealed file counts once."""

@@ -1,0 +1,1 @@
+"""New connections before MQTT is spoken: listeners, PROXY header, TLS, WebSocket, limits."""

@@ -1,0 +1,238 @@
+"""The sockets on which the server listens.
+
+Owns opening and closing them, and the certificates that they show. It must not know what is spoken on a connection.
+Binding and serving are two steps: with several workers one process binds, and others serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from fanout.config import Address, ListenerConfig
+from fanout.errors import ListenError
+from fanout.server.accept.admission import Entering, Entry, Gateway, Reception
+from fanout.server.accept.tls import ListenerTls
+from fanout.server.accept.tls_acceptor import TlsAcceptor
+
+__all__ = ["UNSENT_BYTES", "Listeners"]
+
+UNSENT_BYTES: Final = 256 * 1024
+"""What the system takes for a connection beyond what it can send now: the rest waits at the node, shared by clients.
+Left to itself Linux takes up to 4 MiB for each, copied, which it keeps for as long as the client does not read."""
+_NOTSENT_LOWAT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+_BACKLOG: Final = 1024
+_SOCKET_MODE: Final = 0o660
+_PROBE_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """Sockets that listen, and which others serve."""
+
+    sockets: Sequence[socket.socket]
+
+    def close(self) -> None:
+        for one in self.sockets:
+            one.close()
+
+
+class Listeners:
+    """Listening sockets, all open or none."""
+
+    def __init__(self) -> None:
+        self._servers: list[tuple[Address, asyncio.Server | TlsAcceptor | _Bound]] = []
+        self._tls: list[ListenerTls] = []
+        self._paths: dict[Path, int] = {}
+        self._entering: dict[Entering, None] = {}
+
+    async def open(self, listeners: Iterable[ListenerConfig], reception: Reception) -> None:
+        """Listen on every one of `listeners`, and hand each connection to `reception`.
+
+        Raises:
+            ListenError: An address cannot be bound, or a certificate cannot be used; all others are closed again.
+        """
+        try:
+            for config in listeners:
+                await self._serve(config, await self._bind(config), reception)
+        except BaseException:
+            self.close()
+            raise
+
+    async def bind(self, listeners: Iterable[ListenerConfig]) -> list[list[socket.socket]]:
+        """Listen on every one of `listeners`, for other processes to serve; they stay open until `close`.
+
+        Returns:
+            The sockets of each.
+
+        Raises:
+            ListenError: An address cannot be bound, or a certificate cannot be used; all others are closed again.
+        """
+        bound: list[list[socket.socket]] = []
+        try:
+            for config in listeners:
+                if config.address.has_tls:
+                    self._tls.append(ListenerTls(config))
+                bound.append(await self._bind(config))
+                self._servers.append((config.address, _Bound(bound[-1])))
+        except BaseException:
+            self.close()
+            raise
+        return bound
+
+    async def serve(
+        self, listeners: Iterable[ListenerConfig], sockets: Iterable[Sequence[socket.socket]], reception: Reception
+    ) -> None:
+        """Serve what another process has bound.
+
+        Args:
+            listeners: As given to `bind` there.
+            sockets: The sockets of each.
+            reception: Takes the connections.
+
+        Raises:
+            ListenError: A certificate cannot be used; all are closed then.
+        """
+        try:
+            for config, bound in zip(listeners, sockets, strict=True):
+                await self._serve(config, bound, reception)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Listen no more; connections stay, but for those on their way in."""
+        for _, server in self._servers:
+            server.close()
+        self._servers.clear()
+        self._tls.clear()
+        for path, inode in self._paths.items():
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_ino == inode:  # else another process has put its own there
+                    path.unlink()
+        self._paths.clear()
+        for entry in list(self._entering):
+            entry.abort()
+
+    def reload(self) -> list[ListenError]:
+        """Read certificates, keys and certificate authorities again, for connections that come from now on.
+
+        Returns:
+            Why some stay as they were.
+        """
+        errors: list[ListenError] = []
+        for tls in self._tls:
+            try:
+                tls.reload()
+            except ListenError as error:
+                errors.append(error)
+        return errors
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where it listens, with the real ports, as the configuration writes addresses."""
+        found: list[str] = []
+        for address, server in self._servers:
+            for one in server.sockets:
+                if address.scheme == "unix":
+                    found.append(str(address))
+                else:
+                    host, port = one.getsockname()[:2]
+                    found.append(str(Address(address.scheme, host, port)))
+        return found
+
+    async def _bind(self, config: ListenerConfig) -> list[socket.socket]:
+        address = config.address
+        try:
+            if address.scheme == "unix":
+                return [self._bind_unix(Path(address.host))]
+            return await _listen(address)
+        except OSError as error:
+            what = "path" if address.scheme == "unix" else "port"
+            key = "server.listen or [[server.listener]]"
+            raise ListenError.of(error, address=str(address), key=key, what=what) from error
+
+    async def _serve(self, config: ListenerConfig, bound: Sequence[socket.socket], reception: Reception) -> None:
+        address = config.address
+        left = list(bound)
+        try:
+            tls = ListenerTls(config) if address.has_tls else None
+            gateway = Gateway(config, tls, reception, self._entering)
+            new_entry = partial(Entry, gateway)
+            loop = asyncio.get_running_loop()
+            while left:
+                server: asyncio.Server | TlsAcceptor
+                if tls is not None and not config.proxy_protocol_from:
+                    server = TlsAcceptor(left[0], gateway)
+                elif address.scheme == "unix":
+                    server = await loop.create_unix_server(new_entry, sock=left[0], backlog=_BACKLOG)
+                else:  # TLS comes behind the PROXY header
+                    server = await loop.create_server(new_entry, sock=left[0], backlog=_BACKLOG)
+                self._servers.append((address, server))
+                del left[0]
+        finally:
+            for one in left:
+                one.close()
+        if tls is not None:
+            self._tls.append(tls)
+
+    def _bind_unix(self, path: Path) -> socket.socket:
+        """Return a socket bound to `path`; one that a killed process left behind is replaced."""
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            if path.is_socket():
+                _remove_stale(path)
+            elif path.exists():  # bind would say that it is in use
+                raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+            bound.bind(str(path))
+            self._paths[path] = path.stat().st_ino
+            path.chmod(_SOCKET_MODE)
+            bound.listen(_BACKLOG)
+        except BaseException:
+            bound.close()
+            raise
+        bound.setblocking(False)
+        return bound
+
+
+async def _listen(address: Address) -> list[socket.socket]:
+    """Return sockets that listen on every IP address that an address stands for, as `create_server` makes them."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    opened: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, name in dict.fromkeys(found):
+            listening = socket.socket(family, kind, protocol)
+            opened.append(listening)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if _NOTSENT_LOWAT is not None:  # connections inherit it
+                listening.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, UNSENT_BYTES)
+            listening.bind(name)
+            listening.listen(_BACKLOG)
+            listening.setblocking(False)
+    except OSError:
+        for listening in opened:
+            listening.close()
+        raise
+    return opened
+
+
+def _remove_stale(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_S)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:  # nobody listens there any more
+            path.unlink()
+            return
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))

@@ -1,0 +1,80 @@
+"""TLS of one listener: its certificate and key, whose certificates of clients are valid, and their reload.
+
+Owns what a listener does with these files (`fanout.certificates`). It must not know sockets or what is spoken inside.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from fanout.certificates import load_authorities, load_chain
+from fanout.config import ListenerConfig
+from fanout.errors import ListenError
+
+__all__ = ["ListenerTls", "find_tls_faults"]
+
+
+class ListenerTls:
+    """What one listener shows and asks in a TLS handshake.
+
+    Attributes:
+        context: For handshakes; it stays the same object, and always shows the newest certificate.
+    """
+
+    def __init__(self, config: ListenerConfig) -> None:
+        """Read the files.
+
+        Args:
+            config: With certificate and key.
+
+        Raises:
+            ListenError: A file cannot be used.
+        """
+        self._config = config
+        self._newest = self.context = _read(config)
+        # A listening socket keeps the context that it was opened with; OpenSSL asks here before it shows a
+        # certificate, whether the client names a host or not. Client certificates are verified by the newest too.
+        self.context.sni_callback = self._switch
+
+    def reload(self) -> None:
+        """Read the files again; connections that exist, and handshakes that have begun, are not touched.
+
+        Raises:
+            ListenError: A file cannot be used; what was read before stays in force.
+        """
+        self._newest = _read(self._config)
+
+    def _switch(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = self._newest
+
+
+def find_tls_faults(config: ListenerConfig) -> list[tuple[str, str]]:
+    """Return what is wrong with the files of a listener with certificate and key: its keys, and the problems."""
+    return _load(config)[1]
+
+
+def _read(config: ListenerConfig) -> ssl.SSLContext:
+    context, faults = _load(config)
+    if faults:
+        raise ListenError(
+            f"no TLS for {config.address}: {faults[0][1]}",
+            hint="Correct the files or their paths in [[server.listener]].",
+        )
+    return context
+
+
+def _load(config: ListenerConfig) -> tuple[ssl.SSLContext, list[tuple[str, str]]]:
+    certificate, key, client_ca = config.certificate_file, config.key_file, config.client_ca_file
+    assert certificate is not None, "the configuration was validated"
+    assert key is not None, "the configuration was validated"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1" if config.address.has_websocket else "mqtt"])
+    faults = load_chain(context, certificate, key)
+    if client_ca is not None:
+        faults += load_authorities(context, client_ca, name="client_ca_file")
+        context.verify_mode = ssl.CERT_REQUIRED if config.require_client_certificate else ssl.CERT_OPTIONAL
+        # A resumed TLS session would not be verified by a client_ca_file that was read since.
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
+    return context, faults

@@ -1,0 +1,66 @@
+"""Fair turns for connections that have more to send than fits one step of the event loop.
+
+Owns whose turn it is. Retained messages for new subscribers, and queues of clients that were slow or away, are sent in
+pieces: a few milliseconds for all of them together, then whatever else the event loop has to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from fanout.server.base.ports import Clock
+
+__all__ = ["Paced", "Pacer"]
+
+PIECE_S: Final = 0.002
+"""How long all connections together may take in one step of the event loop."""
+_TURNS_MAX = 64
+
+
+class Paced(Protocol):
+    """Something that sends in pieces."""
+
+    def pump(self) -> bool:
+        """Send one piece; return whether there is more that can be sent now."""
+
+
+class Pacer:
+    """Gives connections turns, one piece each."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Make a pacer with a clock; it is used inside the event loop only."""
+        self._clock = clock
+        self._waiting: dict[Paced, None] = {}  # in order of turn
+        self._handle: asyncio.Handle | None = None
+
+    def schedule(self, paced: Paced) -> None:
+        """Give `paced` a turn; does nothing when it waits for one already."""
+        self._waiting[paced] = None
+        if self._handle is None:
+            self._handle = asyncio.get_running_loop().call_soon(self._run)
+
+    def discard(self, paced: Paced) -> None:
+        """Take back the turn of `paced`, if it waits for one."""
+        self._waiting.pop(paced, None)
+
+    def close(self) -> None:
+        """Give no more turns."""
+        self._waiting.clear()
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _run(self) -> None:
+        self._handle = None
+        until_s = self._clock.monotonic() + PIECE_S
+        for _ in range(_TURNS_MAX):
+            if not self._waiting:
+                return
+            paced = next(iter(self._waiting))
+            del self._waiting[paced]
+            if paced.pump():
+                self._waiting[paced] = None
+            if self._clock.monotonic() >= until_s:
+                break
+        if self._waiting and self._handle is None:
+            self._handle = asyncio.get_running_loop().call_soon(self._run)

@@ -1,0 +1,364 @@
+"""The way to the gate and back: who may connect, what is subscribed, published and left as a Will Message.
+
+Owns what waits for a decision: the tasks in which clients are identified, SUBSCRIBE packets and messages. A
+connection is held meanwhile, so that everything of one client happens in its order. What is decided belongs to
+`fanout.access.gate`; without a gate every client may do everything. It must not know sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from fanout.access.authorization import Access
+from fanout.access.gate import Gate
+from fanout.access.identity import Credentials, Identity
+from fanout.errors import ProtocolError
+from fanout.mqtt.decoder import PublishRow
+from fanout.mqtt.packets import Connect, Subscribe
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.server.base.context import ServerContext
+from fanout.server.base.counters import DropReason, Limit
+from fanout.server.base.ports import Ingress, PublishVerdict
+from fanout.server.client.connack import Terms
+from fanout.server.client.connection import ClientConnection
+from fanout.server.session.session import Session
+from fanout.server.session.wills import Will
+
+__all__ = ["AuthorizationFlow", "Claim", "claim_of"]
+
+ASKED_MAX: Final = 32
+"""Messages of one client about which the HTTP hook is asked at a time, so that it alone cannot fill the queue."""
+
+_Decision: TypeAlias = bool | asyncio.Future[bool]
+
+
+class Claim(enum.Enum):
+    """What a client may do with the session that has its Client Identifier."""
+
+    RESUME = "resume"
+    """It is its own."""
+    START_CLEAN = "start clean"
+    """It may end it, not read it: nobody owned it, or its owner had other powers."""
+    REFUSED = "refused"
+    """It belongs to another user."""
+
+
+def claim_of(access: Access | None, session: Session) -> Claim:
+    """Say what a client may do with a session that has its Client Identifier."""
+    if access is None or session.access is None:
+        return Claim.RESUME
+    client, owner = access.identity, session.access.identity
+    if (client.user, client.superuser) == (owner.user, owner.superuser):
+        return Claim.RESUME
+    if client.user == owner.user != "" or not (owner.user or owner.superuser):
+        return Claim.START_CLEAN
+    return Claim.REFUSED
+
+
+class AuthorizationFlow:
+    """Asks the gate."""
+
+    def __init__(self, context: ServerContext, *, gate: Gate | None, ingress: Ingress) -> None:
+        """Prepare.
+
+        Args:
+            context: What the parts of the server share. Of one SUBSCRIBE as many Topic Filters are decided on as a
+                session may have; more get 0x97.
+            gate: Who decides; None lets everybody do everything.
+            ingress: Takes what may be published.
+        """
+        self._gate = gate
+        self._ingress = ingress
+        self._subscriptions_max = context.config.subscriptions_max
+        self._clock = context.clock
+        self._counters = context.counters
+        self._logger = context.logger
+        self._tasks: set[asyncio.Task[Access | ReasonCode]] = set()
+
+    async def close(self) -> None:
+        """Wait for the end of all tasks; their connections are closed already."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # CONNECT.
+
+    def connect(
+        self,
+        connection: ClientConnection,
+        packet: Connect,
+        terms: Terms,
+        *,
+        then: Callable[[Access | None], None],
+    ) -> None:
+        """Find out who a client is, and whether it may leave its Will Message.
+
+        Args:
+            connection: The client's; it is refused here, or held until the answer is there.
+            packet: Its CONNECT.
+            terms: On which terms it would be let in.
+            then: Lets it in; called at once when nobody needs to be waited for.
+        """
+        gate = self._gate
+        if gate is None:
+            then(None)
+            return
+        credentials = connection.credentials(packet, client_id=terms.client_id)
+        answer = gate.authenticate_now(credentials)
+        finish = partial(self._identified, connection, credentials, then)
+        if isinstance(answer, ReasonCode):
+            finish(answer)
+            return
+        if answer is not None:
+            access = gate.authorize(answer)
+            allowed = _may_leave(access, terms.will)
+            if isinstance(allowed, bool):
+                finish(access if allowed else ReasonCode.NOT_AUTHORIZED)
+                return
+        task = asyncio.create_task(self._identify(gate, credentials, answer, terms.will), name="server-identify")
+        self._tasks.add(task)
+        connection.hold(task.cancel)
+        task.add_done_callback(partial(self._task_ended, connection, finish))
+
+    async def _identify(
+        self, gate: Gate, credentials: Credentials, identity: Identity | None, will: Will | None
+    ) -> Access | ReasonCode:
+        answer = identity or await gate.authenticate(credentials)
+        if isinstance(answer, ReasonCode):
+            return answer
+        access = gate.authorize(answer)
+        allowed = _may_leave(access, will)
+        if not (allowed if isinstance(allowed, bool) else await allowed):
+            return ReasonCode.NOT_AUTHORIZED
+        # While the hook was asked for the Will Message, the configuration may have been replaced.
+        return access if gate.admits(answer) else ReasonCode.NOT_AUTHORIZED
+
+    def _task_ended(
+        self,
+        connection: ClientConnection,
+        finish: Callable[[Access | ReasonCode], None],
+        task: asyncio.Task[Access | ReasonCode],
+    ) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or connection.is_closing():
+            return
+        if task.exception() is not None:  # a bug, which the event loop reports; nobody is let in by it
+            connection.refuse(ReasonCode.SERVER_UNAVAILABLE)
+        finish(task.result())
+        connection.release()
+
+    def _identified(
+        self,
+        connection: ClientConnection,
+        credentials: Credentials,
+        then: Callable[[Access | None], None],
+        answer: Access | ReasonCode,
+    ) -> None:
+        if isinstance(answer, Access):
+            then(answer)
+            return
+        self._logger.warning(
+            "client_refused",
+            reason=answer.text,
+            client_id=credentials.client_id,
+            username=credentials.username or "",
+            address=connection.address,
+        )
+        connection.refuse(answer)
+
+    # SUBSCRIBE.
+
+    def subscribe(
+        self,
+        connection: ClientConnection,
+        session: Session,
+        packet: Subscribe,
+        *,
+        then: Callable[[Mapping[int, ReasonCode]], None],
+    ) -> None:
+        """Find out which subscriptions are refused.
+
+        Args:
+            connection: The client's; held until all answers are there.
+            session: Its session.
+            packet: Its SUBSCRIBE.
+            then: Carries the SUBSCRIBE out; takes the Reason Codes of what is refused, by index. Called at once when
+                nobody needs to be waited for, and never when the connection ends before.
+        """
+        access = session.access
+        if access is None:
+            then({})
+            return
+        refused: dict[int, ReasonCode] = {}
+        waiting: dict[int, asyncio.Future[bool]] = {}
+        for index, subscription in enumerate(packet.subscriptions):
+            if index >= self._subscriptions_max:
+                refused[index] = ReasonCode.QUOTA_EXCEEDED
+                self._counters.limits[Limit.SUBSCRIPTIONS] += 1
+                continue
+            try:
+                allowed = access.may_subscribe(subscription.topic_filter)
+            except ProtocolError:
+                continue  # the registry has the Reason Code for it
+            if isinstance(allowed, asyncio.Future):
+                waiting[index] = allowed
+            elif not allowed:
+                refused[index] = ReasonCode.NOT_AUTHORIZED
+                self._tell_refused(session, access, subscription.topic_filter)
+
+        def decided() -> None:
+            if connection.session is not session:
+                return
+            for index, decision in waiting.items():
+                topic_filter = packet.subscriptions[index].topic_filter
+                # The rules may have been replaced meanwhile.
+                if not decision.result() or access.explain(topic_filter) is not None:
+                    refused[index] = ReasonCode.NOT_AUTHORIZED
+                    self._tell_refused(session, access, topic_filter)
+            then(refused)
+            connection.release()
+
+        if not waiting:
+            then(refused)
+            return
+        connection.hold()
+        _when_all(waiting.values(), decided)
+
+    def _tell_refused(self, session: Session, access: Access, topic_filter: bytes) -> None:
+        denied = access.explain(topic_filter)
+        why: dict[str, Any] = {"by": "hook"}
+        if denied is not None:
+            why = {"topic": denied.topic, "rule": "none allows it" if denied.rule is None else denied.rule}
+        self._logger.warning(
+            "subscription_refused",
+            client_id=session.client_id,
+            user=access.identity.user,
+            filter=topic_filter.decode(),
+            **why,
+        )
+
+    # PUBLISH and Will Messages.
+
+    def publish(
+        self, session: Session, rows: list[PublishRow], *, connection: ClientConnection | None = None
+    ) -> Sequence[PublishVerdict]:
+        """Hand over what may be published, and refuse the rest.
+
+        Args:
+            session: Whose messages these are.
+            rows: The messages, in order.
+            connection: Held until everything is decided; None for a Will Message.
+
+        Returns:
+            As `Ingress.publish`.
+        """
+        access = session.access
+        if access is None or access.may_publish_all:
+            return self._ingress.publish(session.client_id, rows, self._clock.now_ns())
+        decisions = [access.may_publish(rows[0][0])] if len(rows) == 1 else _decide(access, rows)
+        first = next((index for index, one in enumerate(decisions) if not isinstance(one, bool)), None)
+        if first is None:
+            return self._hand_over(session, access, rows, decisions)
+        verdicts: list[PublishVerdict] = []
+        if first:
+            verdicts += self._hand_over(session, access, rows[:first], decisions[:first])
+        loop = asyncio.get_running_loop()
+        late = [loop.create_future() for _ in rows[first:]]
+        if connection is not None:
+            connection.hold()
+        self._decide_later(
+            session, access, rows=rows[first:], decisions=decisions[first:], late=late, connection=connection
+        )
+        return [*verdicts, *late]
+
+    def _decide_later(
+        self,
+        session: Session,
+        access: Access,
+        *,
+        rows: list[PublishRow],
+        decisions: list[_Decision],
+        late: list[asyncio.Future[ReasonCode]],
+        connection: ClientConnection | None,
+    ) -> None:
+        """Wait for `decisions`, on the first of `rows`; then hand these over, and go on with the others."""
+
+        def decided() -> None:
+            known = [one if isinstance(one, bool) else one.result() for one in decisions]
+            count = len(known)
+            verdicts = self._hand_over(session, access, rows[:count], known)
+            refused = sum(1 for verdict in verdicts if isinstance(verdict, int) and verdict >= 0x80)
+            self._counters.dropped[DropReason.REFUSED] += refused
+            for future, verdict in zip(late, verdicts, strict=False):
+                _resolve(future, verdict)
+            if count < len(rows):
+                rest = rows[count:]
+                more = _decide(access, rest)
+                self._decide_later(session, access, rows=rest, decisions=more, late=late[count:], connection=connection)
+            elif connection is not None:
+                connection.send_acks()  # before the answers to what was kept
+                connection.release()
+
+        _when_all([one for one in decisions if not isinstance(one, bool)], decided)
+
+    def _hand_over(
+        self, session: Session, access: Access, rows: list[PublishRow], decisions: Sequence[_Decision]
+    ) -> Sequence[PublishVerdict]:
+        now_ns = self._clock.now_ns()
+        if all(decisions):
+            return self._ingress.publish(session.client_id, rows, now_ns)
+        allowed = [row for row, decision in zip(rows, decisions, strict=True) if decision]
+        self._logger.warning(
+            "publish_refused",
+            client_id=session.client_id,
+            user=access.identity.user,
+            messages=len(rows) - len(allowed),
+        )
+        verdicts = iter(self._ingress.publish(session.client_id, allowed, now_ns) if allowed else ())
+        return [next(verdicts) if decision else ReasonCode.NOT_AUTHORIZED for decision in decisions]
+
+
+def _may_leave(access: Access, will: Will | None) -> _Decision:
+    return True if will is None or access.may_publish_all else access.may_publish(will.row[0])
+
+
+def _decide(access: Access, rows: list[PublishRow]) -> list[_Decision]:
+    """Decide on the first of `rows`: on all, unless the hook must be asked about more than some."""
+    decisions: list[_Decision] = []
+    asked = 0
+    for row in rows:
+        decision = access.may_publish(row[0])
+        decisions.append(decision)
+        if decision is not True and decision is not False:
+            asked += 1
+            if asked == ASKED_MAX:
+                break
+    return decisions
+
+
+def _when_all(decisions: Collection[asyncio.Future[bool]], then: Callable[[], None]) -> None:
+    """Call `then` when all decisions are there, with the next turn of the event loop at the earliest."""
+    left = len(decisions)
+    if not left:
+        asyncio.get_running_loop().call_soon(then)
+        return
+
+    def one_came(_: asyncio.Future[bool]) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            then()
+
+    for decision in decisions:
+        decision.add_done_callback(one_came)
+
+
+def _resolve(future: asyncio.Future[ReasonCode], verdict: PublishVerdict) -> None:
+    if isinstance(verdict, ReasonCode):
+        future.set_result(verdict)
+        return
+    assert isinstance(verdict, asyncio.Future)
+    verdict.add_done_callback(lambda came: future.set_result(came.result()))

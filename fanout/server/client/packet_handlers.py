@@ -1,0 +1,190 @@
+"""What each packet of a client sets off, once it is let in (MQTT 5, chapter 3).
+
+Owns which part of the server takes which packet, and the answers. It must not know how packets come and go: that is the
+connection's business, nor decide about sessions or messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from fanout.errors import ProtocolError
+from fanout.mqtt.decoder import AckRun, Item, PublishRow, PublishRun
+from fanout.mqtt.packets import Disconnect, Pingreq, Suback, Subscribe, Unsuback, Unsubscribe, encode
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.server.base.context import ServerContext
+from fanout.server.base.counters import DropReason
+from fanout.server.base.ports import PublishVerdict
+from fanout.server.client.authorization_flow import AuthorizationFlow
+from fanout.server.client.connection import ClientConnection
+from fanout.server.client.payload_format import breaks_payload_format
+from fanout.server.client.session_lifecycle import SessionLifecycles
+from fanout.server.routing.audiences import NO_ROUTES
+from fanout.server.session.registry import SessionRegistry
+from fanout.server.session.sender import PINGRESP
+from fanout.server.session.session import Session
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["PacketHandlers"]
+
+
+class PacketHandlers:
+    """Serves the clients of one server."""
+
+    def __init__(
+        self,
+        context: ServerContext,
+        *,
+        registry: SessionRegistry,
+        admission: AuthorizationFlow,
+        lifecycles: SessionLifecycles,
+        subscribed: Callable[[Sequence[bytes]], None] | None,
+        retain_available: bool,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            context: What the parts of the server share.
+            registry: Carries out SUBSCRIBE and UNSUBSCRIBE.
+            admission: Says what may be subscribed to, and hands over what may be published.
+            lifecycles: Knows the connections of sessions.
+            subscribed: Told of the Topic Filters of each SUBSCRIBE that were granted, `$share` forms left out.
+            retain_available: Whether clients may publish retained messages.
+        """
+        self._config = context.config
+        self._counters = context.counters
+        self._registry = registry
+        self._authorization = admission
+        self._lifecycles = lifecycles
+        self._subscribed = subscribed
+        self._retain_available = retain_available
+        self._publishers_held = False
+        self._waiting_publishers: dict[ClientConnection, None] = {}
+
+    def receive(self, connection: ClientConnection, session: Session, item: Item) -> None:
+        """Take a packet, or a run of them, of the client with `session`."""
+        match item:
+            case PublishRun():
+                self._receive_publishes(connection, session, item)
+            case AckRun():
+                connection.answer(session.acknowledge(item))
+                connection.pump_later()
+            case Pingreq():
+                if session.sender.ping():
+                    connection.answer(PINGRESP)
+            case Subscribe():
+                if self._may_answer(connection, session, Suback(1, (0,) * len(item.subscriptions))):
+                    self._receive_subscribe(connection, session, item)
+            case Unsubscribe():
+                if self._may_answer(connection, session, Unsuback(1, (0,) * len(item.topic_filters))):
+                    unsuback = self._registry.unsubscribe(session, item)
+                    connection.answer(encode(unsuback, version=session.wire.version))
+                    connection.pump_later()
+            case Disconnect():
+                self._receive_disconnect(connection, session, item)
+            case _:  # AUTH, without an Authentication Method in CONNECT [MQTT-4.12.0-7]
+                connection.fail(_protocol_error("AUTH without an Authentication Method"))
+
+    def hold_publishers(self, held: bool) -> None:
+        """Let clients that publish wait, each from its next messages on, until called with False."""
+        self._publishers_held = held
+        if not held:
+            waiting, self._waiting_publishers = self._waiting_publishers, {}
+            for connection in waiting:
+                connection.release()
+
+    def forget(self, connection: ClientConnection) -> None:
+        """Note that a connection is gone, and waits for nothing."""
+        self._waiting_publishers.pop(connection, None)
+
+    @staticmethod
+    def _may_answer(connection: ClientConnection, session: Session, answer: Suback | Unsuback) -> bool:
+        """Return whether an answer fits the client's Maximum Packet Size [MQTT-3.1.2-24]; else end the connection."""
+        wire = session.wire
+        if not wire.packet_bytes_max or wire.takes(len(encode(answer, version=wire.version))):
+            return True
+        connection.fail(
+            ProtocolError(ReasonCode.PACKET_TOO_LARGE, "the answer is over the client's Maximum Packet Size")
+        )
+        return False
+
+    def _receive_subscribe(self, connection: ClientConnection, session: Session, packet: Subscribe) -> None:
+        def decided(refused: Mapping[int, ReasonCode]) -> None:
+            suback = self._registry.subscribe(session, packet, bridge=connection.bridge, refused=refused)
+            connection.answer(encode(suback, version=session.wire.version))
+            connection.pump_later()
+            if self._subscribed is not None:
+                answered = zip(packet.subscriptions, suback.reason_codes, strict=True)
+                filters = [subscription.topic_filter for subscription, code in answered if code < 0x80]
+                self._subscribed([each for each in filters if not each.startswith(b"$share/")])
+
+        self._authorization.subscribe(connection, session, packet, then=decided)
+
+    def _receive_publishes(self, connection: ClientConnection, session: Session, run: PublishRun) -> None:
+        self._counters.received += len(run.rows)
+        connection.send_answers()  # what was asked before is answered before anything that this run sets off
+        receiver = session.receiver
+        fresh, fault = receiver.accept(
+            run.rows,
+            qos_max=self._config.qos_max,
+            receive_maximum=self._config.receive_maximum,
+            retain_available=self._retain_available,
+        )
+        if fresh:
+            verdicts = self._publish(connection, session, fresh)
+            refused = sum(1 for verdict in verdicts if isinstance(verdict, int) and verdict >= 0x80)
+            self._counters.dropped[DropReason.REFUSED] += refused
+            for verdict in receiver.note_verdicts(fresh, verdicts):
+                cast("asyncio.Future[ReasonCode]", verdict).add_done_callback(lambda _: self._verdict_came(session))
+        connection.answer_publishes(session)
+        if fault is not None and not connection.is_closing():
+            connection.fail(fault)
+
+    def _publish(self, connection: ClientConnection, session: Session, rows: list[PublishRow]) -> list[PublishVerdict]:
+        """Hand what a client may publish to the node, and return one verdict for each of `rows`.
+
+        A payload that is not in the format it claims does not get there. MQTT 5 tells a client that nobody has
+        subscribed to what it published (0x10), which costs one look into the route cache for each message.
+        """
+        bad = {index for index, row in enumerate(rows) if row[4] and breaks_payload_format(row)}
+        if bad:
+            good = [row for index, row in enumerate(rows) if index not in bad]
+            taken = iter(self._authorization.publish(session, good, connection=connection) if good else ())
+            invalid = ReasonCode.PAYLOAD_FORMAT_INVALID
+            verdicts = [invalid if index in bad else next(taken) for index in range(len(rows))]
+        else:
+            verdicts = list(self._authorization.publish(session, rows, connection=connection))
+        if session.wire.version == 5:
+            routes, success = self._registry.index.routes, ReasonCode.SUCCESS
+            for index, row in enumerate(rows):
+                if row[2] & 0x06 and verdicts[index] is success and routes(row[0]) is NO_ROUTES:
+                    verdicts[index] = ReasonCode.NO_MATCHING_SUBSCRIBERS
+        if self._publishers_held and not connection.is_held:
+            connection.hold()
+            self._waiting_publishers[connection] = None
+        return verdicts
+
+    def _verdict_came(self, session: Session) -> None:
+        """Note that a verdict on a message of `session` came later; its connection may be another one by now."""
+        connection = self._lifecycles.connection_of.get(session)
+        if connection is not None:
+            connection.send_acks()
+
+    def _receive_disconnect(self, connection: ClientConnection, session: Session, packet: Disconnect) -> None:
+        expiry_s = packet.properties.session_expiry_interval
+        if expiry_s is not None:
+            limit_s = self._config.session_expiry_max_s
+            if expiry_s and limit_s and not session.expiry_s:  # section 3.14.2.2.2
+                connection.fail(_protocol_error("Session Expiry Interval was 0 in CONNECT"))
+                return
+            session.expiry_s = min(expiry_s, limit_s)
+        if packet.reason_code == ReasonCode.SUCCESS:
+            session.will = None  # [MQTT-3.14.4-3]
+        connection.close()
+
+
+def _protocol_error(detail: str) -> ProtocolError:
+    return ProtocolError(ReasonCode.PROTOCOL_ERROR, detail)

@@ -1,0 +1,406 @@
+"""The server that local clients talk to: it joins listeners, connections, sessions and dispatch.
+
+Owns its parts and their order of start and stop, and the connections that there are. What the specification demands of
+one packet is decided in the core modules; what a packet sets off, in `serving`; how sessions begin and end, in
+`session_lives`.
+
+Sessions live in memory: a restart ends them. A shutdown publishes no Will Message, which the specification
+allows to be put off until the next start (MQTT 5, section 3.1.2.5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Collection, Container, Sequence
+from functools import partial
+from typing import Final
+
+from fanout.access.gate import Gate
+from fanout.chain.stamp import StampCount
+from fanout.config import ServerConfig
+from fanout.mqtt.decoder import CONNECT_BYTES_MAX, Decoder, Item
+from fanout.mqtt.packets import Connect
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.update import Update
+from fanout.server.accept.listeners import Listeners
+from fanout.server.accept.peers import Peer
+from fanout.server.accept.routing_stream import ConnectionRouter, RoutingStream
+from fanout.server.accept.slots import ConnectionSlot, ConnectionSlots
+from fanout.server.accept.websocket import WebSocket
+from fanout.server.base.context import ServerContext
+from fanout.server.base.counters import Counters, EntryFault, Limit, ServerStats
+from fanout.server.base.deadlines import Deadline
+from fanout.server.base.pacing import Pacer
+from fanout.server.base.ports import Clock, Ingress, Logger, RetainedStore
+from fanout.server.base.timer import Timer
+from fanout.server.client.authorization_flow import AuthorizationFlow
+from fanout.server.client.connack import random_client_id, terms_for
+from fanout.server.client.connection import ClientConnection
+from fanout.server.client.packet_handlers import PacketHandlers
+from fanout.server.client.session_lifecycle import SessionLifecycles
+from fanout.server.routing.dispatch import Dispatcher
+from fanout.server.routing.subscribers import SessionState
+from fanout.server.session.registry import SessionRegistry
+from fanout.server.session.session import Session
+
+__all__ = ["Server"]
+
+_READ_BYTES = 256 * 1024
+_WORK_MAX: Final = 16 * 1024
+"""How much a client may have decoded in one turn of the event loop, see `Decoder`: 256 packets of the smallest kinds,
+which take some milliseconds. One read has room for 131,072 PINGREQs, which would take most of a second."""
+_SETTLE_POLL_S: Final = 0.02
+"""Pause between looks for clients that have got everything, when the server stops."""
+
+
+class Server:
+    """An MQTT server, for MQTT 5 and 3.1.1, over values that somebody else keeps."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        node_id: str,
+        store: RetainedStore,
+        ingress: Ingress,
+        clock: Clock,
+        logger: Logger,
+        known_topics: Container[bytes] = (),
+        assign_client_id: Callable[[], str] = random_client_id,
+        gate: Gate | None = None,
+        connection_router: ConnectionRouter | None = None,
+        subscribed: Callable[[Sequence[bytes]], None] | None = None,
+        retain_available: bool = True,
+        stamps: StampCount | None = None,
+    ) -> None:
+        """Make a server; `start` opens its listeners.
+
+        Args:
+            config: Addresses and limits.
+            node_id: This node's identifier.
+            store: The retained values that clients read.
+            ingress: Takes what clients publish.
+            clock: Gives the time.
+            logger: Takes log lines.
+            known_topics: Topic Names that are known to be valid, such as the keys of a replica.
+            assign_client_id: Makes Client Identifiers for clients that send none.
+            gate: Decides who may connect, read and write; None lets everybody do everything.
+            connection_router: Decides which process serves a client; None when there is only this one.
+            subscribed: Told of the Topic Filters of each SUBSCRIBE that were granted, `$share` forms left out.
+            retain_available: Whether clients may publish retained messages.
+            stamps: The count of all that is served here, which links of other nodes are told; None when there is none.
+        """
+        self.context = context = ServerContext(
+            config=config,
+            clock=clock,
+            counters=Counters(),
+            logger=logger,
+            timer=Timer(clock),
+            pacer=Pacer(clock),
+            read_buffer=memoryview(bytearray(_READ_BYTES)),
+        )
+        """What its parts share."""
+        self.config = config
+        """Addresses and limits."""
+        self.logger = logger
+        """Takes log lines."""
+        self.counters = counters = context.counters
+        """What is counted."""
+        self.registry = SessionRegistry(config=config, store=store, counters=counters)
+        """The sessions."""
+        self._clock = clock
+        self._connection_router = connection_router
+        self._node_id = node_id
+        self._stamps = stamps
+        self._retain_available = retain_available
+        self._known_topics = known_topics
+        self._assign_client_id = assign_client_id
+        self._dispatcher = Dispatcher(self.registry.index, counters=counters)
+        self._slots = ConnectionSlots(config, counters=counters, now_s=clock.monotonic())
+        self._connections: dict[ClientConnection, None] = {}
+        self._loop: asyncio.AbstractEventLoop
+        self._listeners = Listeners()
+        self._all_gone = asyncio.Event()
+        self._authorization = admission = AuthorizationFlow(context, gate=gate, ingress=ingress)
+        self.lifecycles = SessionLifecycles(
+            context, registry=self.registry, admission=admission, dispatcher=self._dispatcher, gate=gate
+        )
+        """Begins and ends sessions."""
+        self._serving = PacketHandlers(
+            context,
+            registry=self.registry,
+            admission=admission,
+            lifecycles=self.lifecycles,
+            subscribed=subscribed,
+            retain_available=retain_available,
+        )
+        self.receive: Callable[[ClientConnection, Session, Item], None] = self._serving.receive
+        """Takes the packets of clients that are let in; without a call between, since it is on the way of each read."""
+
+    async def start(self, sockets: Sequence[Sequence[socket.socket]] | None = None) -> None:
+        """Open the listeners.
+
+        Args:
+            sockets: What each of them listens on already, because another process has opened it; None opens them.
+
+        Raises:
+            ListenError: An address cannot be bound, or a certificate cannot be used; no listener is open then.
+        """
+        self._loop = asyncio.get_running_loop()
+        if sockets is None:
+            await self._listeners.open(self.config.listeners, self)
+        else:
+            await self._listeners.serve(self.config.listeners, sockets, self)
+
+    async def stop(self, *, deadline_s: float = 5.0) -> None:
+        """Close the listeners and every connection: each once nothing is under way on it, or at the deadline.
+
+        Args:
+            deadline_s: How long messages and their answers may be under way, and then, how long clients may take to
+                read what was written to them, in seconds.
+        """
+        self.lifecycles.stopping = True
+        self._listeners.close()
+        reason_code, properties = self.lifecycles.farewell(ReasonCode.SERVER_SHUTTING_DOWN)
+        until_s = self._loop.time() + deadline_s
+        while waiting := [one for one in self._connections if one.session is not None]:
+            in_time = self._loop.time() < until_s
+            for connection in waiting:
+                session = connection.session
+                if session is not None and (session.settled or not in_time):
+                    connection.disconnect(reason_code, properties=properties)
+            if in_time and any(one.session is not None for one in waiting):
+                await asyncio.sleep(_SETTLE_POLL_S)
+        for connection in list(self._connections):
+            connection.disconnect(reason_code, properties=properties)
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._wait_all_gone()
+        except TimeoutError:
+            for connection in list(self._connections):
+                connection.abort()
+            await self._wait_all_gone()
+        await self._authorization.close()
+        self.context.pacer.close()
+        self.context.timer.close()
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where the server listens, with the real ports."""
+        return self._listeners.addresses
+
+    def reload_certificates(self) -> None:
+        """Read the files for TLS again; new connections get what they say now, open ones stay as they are."""
+        errors = self._listeners.reload()
+        for error in errors:
+            self.logger.error("certificates_not_reloaded", reason=error.message, hint=error.hint)
+        if not errors:
+            self.logger.info("certificates_reloaded")
+
+    @property
+    def connections(self) -> Collection[ClientConnection]:
+        """The Network Connections that are open."""
+        return self._connections.keys()
+
+    @property
+    def connection_count(self) -> int:
+        """How many Network Connections there are, those before CONNECT included; as `stats` says it, at no cost."""
+        return len(self._slots)
+
+    @property
+    def conflated_topics_max(self) -> int:
+        """How many newest values wait for the slowest client; those of the others are mostly the same objects."""
+        # Not of all members of audiences that wait: a hundred thousand may be away, for which nothing is conflated.
+        sessions = (connection.session for connection in self._connections)
+        queued = (session for session in sessions if session is not None and session.state is SessionState.QUEUED)
+        return max((len(session.sender.conflation) for session in queued), default=0)
+
+    def dispatch(self, updates: list[Update], *, origin: str | None = None) -> int:
+        """Deliver a batch of updates to every session with a matching subscription.
+
+        Args:
+            updates: In order; what is retained of them is in the store already.
+            origin: Client Identifier of the local client that published all of them, for No Local; None when
+                they came from elsewhere.
+
+        Returns:
+            How many messages were handed to sessions or queued for them, counting each session.
+        """
+        session = self.registry.get(origin) if origin is not None else None
+        handed = self._dispatcher.dispatch(updates, now_ns=self._clock.now_ns(), origin=session)
+        if self.registry.overflowed:
+            self.lifecycles.end_overflowed()
+        return handed
+
+    def correct(self, values: Sequence[Update]) -> None:
+        """Tell the nodes below when values that they have expire; other clients are told nothing.
+
+        Args:
+            values: As the store holds them now.
+        """
+        self._dispatcher.correct(values, now_ns=self._clock.now_ns())
+        if self.registry.overflowed:
+            self.lifecycles.end_overflowed()
+
+    def stats(self) -> ServerStats:
+        """Return the server's figures at this moment."""
+        return self.counters.stats(
+            self.registry.load(),
+            connections=self.connection_count,
+            sessions=len(self.registry),
+            audiences=self.registry.index.count,
+        )
+
+    async def is_subscribed(self, topic_filter: bytes) -> bool:
+        """Say whether a session has a subscription to this very Topic Filter that is not shared."""
+        return self.registry.index.has(topic_filter)
+
+    async def check_again(self) -> None:
+        """Let what the gate decides now hold for all sessions; see `SessionLifecycles.check_again`."""
+        await self.lifecycles.check_again()
+
+    async def send_away(self, concerns: Callable[[bytes], bool]) -> int:
+        """Disconnect clients with a subscription of a kind; return how many. See `SessionLifecycles.send_away`."""
+        return await self.lifecycles.send_away(concerns)
+
+    def hold_publishers(self, held: bool) -> None:
+        """Let clients that publish wait; see `PacketHandlers.hold_publishers`."""
+        self._serving.hold_publishers(held)
+
+    def run_due(self) -> None:
+        """Do what is due by the clock; for tests that set it."""
+        self.context.timer.run_due()
+
+    # For connections.
+
+    @property
+    def entry_timeout_s(self) -> float:
+        """How long a connection may take until its CONNECT is there, PROXY header and TLS handshake included."""
+        return self.config.connect_timeout_s
+
+    def arrive(self, host: str, *, address: str, accepted_here: bool = True) -> ConnectionSlot | None:
+        """Give a new connection a place; None when it is refused; see `fanout.server.accept.admission.Reception`.
+
+        Args:
+            host: From where it comes.
+            address: The same with the port, for the log.
+            accepted_here: Whether it is to be counted as opened; not when another process has accepted it.
+        """
+        self.counters.connections_opened += accepted_here
+        if self.lifecycles.stopping:
+            self.turn_away("stopping", address=address)
+            return None
+        place = self._slots.take(host, now_s=self._clock.monotonic())
+        if isinstance(place, Limit):
+            self.turn_away(place.value, address=address)
+            return None
+        return place
+
+    def name_place(self, place: ConnectionSlot, host: str, *, address: str) -> bool:
+        """Note from where a connection comes; return False when it is refused for that."""
+        reached = self._slots.name(place, host)
+        if reached is not None:
+            self.turn_away(reached.value, address=address)
+        return reached is None
+
+    def leave(self, place: ConnectionSlot) -> None:
+        """Free the place of a connection that is gone."""
+        self._slots.give_back(place)
+
+    def turn_away(
+        self,
+        reason: str,
+        *,
+        address: str,
+        why: EntryFault | Limit | None = None,
+        left: bool = False,
+        **more: object,
+    ) -> None:
+        """Count and log a connection that ended before anything of MQTT was spoken on it."""
+        counters = self.counters
+        counters.connections_refused += 1
+        if isinstance(why, EntryFault):
+            counters.entry_faults[why] += 1
+        elif why is not None:
+            counters.limits[why] += 1
+        log = self.logger.debug if left else self.logger.warning
+        log("connection_refused", reason=reason, address=address, **more)
+
+    def new_protocol(self, peer: Peer, place: ConnectionSlot, *, websocket: bool) -> asyncio.BufferedProtocol:
+        """Make what serves a connection."""
+        connection: ClientConnection | RoutingStream
+        if self._connection_router is not None:
+            connection = self._connection_router.meet(peer, place, websocket=websocket)
+        else:
+            connection = self.new_connection(peer, place)
+        if not websocket:
+            return connection
+        return WebSocket(
+            connection,
+            read_buffer=self.context.read_buffer,
+            packet_bytes_max=self.config.packet_bytes_max,
+            connect_bytes_max=min(self.config.packet_bytes_max, CONNECT_BYTES_MAX),
+            origins=self.config.websocket_origins,
+        )
+
+    def new_connection(self, peer: Peer, place: ConnectionSlot) -> ClientConnection:
+        """Make a connection that speaks MQTT."""
+        return ClientConnection(self.context, self, peer, place, decoder=self.new_decoder())
+
+    def admit(self, connection: ClientConnection) -> None:
+        """Note a new connection."""
+        self._connections[connection] = None
+
+    def forget(self, connection: ClientConnection) -> None:
+        """Note that a connection is gone."""
+        del self._connections[connection]
+        self._serving.forget(connection)
+        self._slots.give_back(connection.place)
+        if not self._connections:
+            self._all_gone.set()
+
+    def new_decoder(self) -> Decoder:
+        """Make the decoder of a new connection."""
+        return Decoder(
+            version=None,
+            packet_bytes_max=self.config.packet_bytes_max,
+            topic_alias_max=self.config.topic_alias_max,
+            known_topics=self._known_topics,
+            work_max=_WORK_MAX,
+            role="server",
+        )
+
+    def after(self, seconds: float, action: Callable[[], None]) -> Deadline:
+        """Do `action` in `seconds`, by the server's clock."""
+        return self.context.timer.after(seconds, action)
+
+    def open_session(self, connection: ClientConnection, packet: Connect) -> None:
+        """Carry out a CONNECT: accept or refuse, take over, resume or begin the session."""
+        if connection.place.over_rate:
+            self.logger.warning("connection_refused", reason="connection_rate_max", address=connection.address)
+            connection.refuse(ReasonCode.CONNECTION_RATE_EXCEEDED)
+            return
+        terms = terms_for(
+            packet,
+            config=self.config,
+            node_id=self._node_id,
+            assign_client_id=self._assign_client_id,
+            retain_available=self._retain_available,
+            stamps=self._stamps,
+        )
+        if isinstance(terms, ReasonCode):
+            connection.refuse(terms)
+            return
+        self._authorization.connect(connection, packet, terms, then=partial(self.lifecycles.let_in, connection, terms))
+
+    def leave_session(self, session: Session) -> None:
+        """Carry out the end of a session's connection; see `SessionLifecycles.leave`."""
+        self.lifecycles.leave(session)
+
+    # Its own.
+
+    async def _wait_all_gone(self) -> None:
+        while self._connections:
+            self._all_gone.clear()
+            await self._all_gone.wait()

@@ -1,0 +1,286 @@
+"""The lives of sessions: how they begin, are resumed or taken over, and end, and when Will Messages are due.
+
+Owns which Network Connection a session has, and the order of what happens when one comes or goes (MQTT 5, sections
+3.1.2.5, 3.1.2.11, 3.1.3.2 and 4.1). What a client may do is `admission`'s business, what a session is `sessions`'. It
+must not know listeners, nor how packets come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from fanout.access.authorization import Access
+from fanout.access.gate import Gate
+from fanout.mqtt.packets import Unsubscribe
+from fanout.mqtt.properties import NO_PROPERTIES, Properties
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.server.base.context import ServerContext
+from fanout.server.base.counters import DropReason, Limit
+from fanout.server.client.authorization_flow import AuthorizationFlow, Claim, claim_of
+from fanout.server.client.connack import Terms
+from fanout.server.client.connection import ClientConnection
+from fanout.server.messages.encoding import Message
+from fanout.server.routing.dispatch import Dispatcher
+from fanout.server.session.registry import SessionRegistry
+from fanout.server.session.session import Session
+from fanout.server.session.wills import Will
+
+__all__ = ["SessionLifecycles"]
+
+_CHECKED_MAX: Final = 256
+"""Sessions and subscriptions that are checked again in one turn of the event loop."""
+_FREED_MAX: Final = 5_000
+"""Messages that are freed in one turn of the event loop: some milliseconds."""
+
+
+class SessionLifecycles:
+    """Begins and ends sessions, and knows their connections."""
+
+    def __init__(
+        self,
+        context: ServerContext,
+        *,
+        registry: SessionRegistry,
+        admission: AuthorizationFlow,
+        dispatcher: Dispatcher,
+        gate: Gate | None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            context: What the parts of the server share.
+            registry: The sessions that there are.
+            admission: Publishes Will Messages, as far as they may be.
+            dispatcher: Delivers what a session that ended leaves to the others of a group.
+            gate: Says who may still be there; None for everybody.
+        """
+        self.connection_of: dict[Session, ClientConnection] = {}
+        """The connections that are open, by session."""
+        self.stopping = False
+        """Whether the server stops: then sessions do not end by it, and no Will Message is published."""
+        self._config = context.config
+        self._registry = registry
+        self._authorization = admission
+        self._dispatcher = dispatcher
+        self._gate = gate
+        self._timer = context.timer
+        self._clock = context.clock
+        self._counters = context.counters
+        self._logger = context.logger
+        self._ending_overflowed = False
+        self._late_wills: deque[tuple[Session, Will]] = deque()
+        """Will Messages of sessions that overflowed, which wait until no other session has."""
+
+    def let_in(self, connection: ClientConnection, terms: Terms, access: Access | None) -> None:
+        """Let a client in on its terms: resume or take over its session, or begin one; or refuse it after all."""
+        session = self._registry.get(terms.client_id)
+        claim = claim_of(access, session) if session is not None else Claim.RESUME
+        if claim is Claim.REFUSED:
+            self._logger.warning("client_id_of_another_user", client_id=terms.client_id, address=connection.address)
+            connection.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
+            return
+        if session is not None and session in self.connection_of:
+            self._counters.takeovers += 1
+            self.connection_of[session].disconnect(ReasonCode.SESSION_TAKEN_OVER)  # [MQTT-3.1.4-3]
+            session = self._registry.get(terms.client_id)
+        if session is not None and (terms.clean_start or claim is Claim.START_CLEAN):
+            self._end_session(session)  # [MQTT-3.1.2-4]
+            session = None
+        session_present = session is not None
+        if session is None:
+            if self._registry.full:
+                self._counters.limits[Limit.SESSIONS] += 1
+                self._logger.warning("client_refused", reason="sessions_max", address=connection.address)
+                connection.refuse(ReasonCode.QUOTA_EXCEEDED)
+                return
+            session = self._registry.create(terms.client_id, wire=terms.wire)
+        self._cancel_deadlines(session)  # no Will Message when it came back in time [MQTT-3.1.3-9]
+        self._registry.index.join(session, wire=terms.wire)
+        session.access = access
+        session.will = terms.will
+        session.expiry_s = terms.session_expiry_s
+        self.connection_of[session] = connection
+        self._logger.debug(
+            "client_connected",
+            client_id=session.client_id,
+            address=connection.address,
+            version=terms.wire.version,
+            session_present=session_present,
+        )
+        connection.open(session, terms, session_present=session_present)
+
+    def leave(self, session: Session) -> None:
+        """Carry out the end of a session's connection: Will Message, and the session's end or its expiry."""
+        address = self.connection_of.pop(session).address
+        self._logger.debug("client_gone", client_id=session.client_id, address=address)
+        session.disconnect()
+        if self.stopping:
+            return
+        self._free(session.sender.conflation.take_remains())
+        if session.expiry_s == 0:
+            self._end_session(session)
+            return
+        session.expiry = self._timer.after(session.expiry_s, lambda: self._end_session(session))  # [MQTT-3.1.2-23]
+        if session.will is None:
+            return
+        if session.will.delay_s == 0:
+            self._publish_will(session)
+        elif session.will.delay_s < session.expiry_s:  # else the session's end comes first [MQTT-3.1.3-9]
+            session.will_deadline = self._timer.after(session.will.delay_s, lambda: self._publish_will(session))
+
+    def end_overflowed(self) -> None:
+        """End the sessions for which more waits than may.
+
+        What their ends set off (Will Messages, what a shared subscription leaves) may make others overflow, of which
+        this is told again: then the loop that is under way ends them. A call for each would be within the one before,
+        and the members of an audience overflow all at once. Will Messages come last: nobody who must end gets them.
+        """
+        if self._ending_overflowed:
+            return
+        self._ending_overflowed = True
+        try:
+            while self._registry.overflowed or self._late_wills:
+                if self._registry.overflowed:
+                    self._end_overflowed(self._registry.overflowed.popitem()[0])
+                else:
+                    self._send_will(*self._late_wills.popleft())
+        finally:
+            self._ending_overflowed = False
+
+    async def check_again(self) -> None:
+        """Let what the gate decides now hold for all sessions: called when its configuration was replaced.
+
+        A client that would not be let in any more is disconnected (0x87), and its session ends; other sessions lose
+        the subscriptions that the rules do not grant any more. Cancelling leaves the rest as it is.
+        """
+        gate, checked = self._gate, 0
+        if gate is None:
+            return
+        for session in list(self._registry):
+            access = session.access
+            if access is None or self._registry.get(session.client_id) is not session:
+                continue
+            if not gate.admits(access.identity):
+                self._expel(session, access)
+            else:
+                filters = session.topic_filters
+                checked += len(filters)
+                if lost := access.lost(filters):
+                    self._take_away(session, access, lost)
+            checked += 1
+            if checked >= _CHECKED_MAX:
+                checked = 0
+                await asyncio.sleep(0)
+
+    async def send_away(self, concerns: Callable[[bytes], bool]) -> int:
+        """Disconnect clients that have a subscription of a kind (0x9C, Use another server).
+
+        Args:
+            concerns: Says whether a Topic Filter is of that kind.
+
+        Returns:
+            How many clients that were.
+        """
+        sent = checked = 0
+        reference = self._config.server_reference
+        properties = NO_PROPERTIES if reference is None else Properties(server_reference=reference)
+        for session, connection in list(self.connection_of.items()):
+            filters = [*session.subscriptions, *(topic_filter for _, topic_filter in session.shared)]
+            if self.connection_of.get(session) is connection and any(map(concerns, filters)):
+                connection.disconnect(ReasonCode.USE_ANOTHER_SERVER, properties=properties)
+                sent += 1
+                checked += 1
+            checked += len(filters)
+            if checked >= _CHECKED_MAX:
+                checked = 0
+                await asyncio.sleep(0)
+        return sent
+
+    def farewell(self, reason_code: ReasonCode) -> tuple[ReasonCode, Properties]:
+        """Return what clients are told that have to leave: where to go, if the configuration knows it."""
+        reference = self._config.server_reference
+        if reference is None:
+            return reason_code, NO_PROPERTIES
+        return ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference=reference)
+
+    # Its own.
+
+    def _free(self, remains: list[dict[bytes, Message]]) -> None:
+        """Let go of what waited for a client that is gone, some thousand messages with each turn of the event loop."""
+        left = _FREED_MAX
+        while remains:
+            messages = remains[-1]
+            for _ in range(min(left, len(messages))):
+                messages.popitem()
+                left -= 1
+            if messages:
+                asyncio.get_running_loop().call_soon(self._free, remains)
+                return
+            remains.pop()
+
+    def _end_overflowed(self, session: Session) -> None:
+        queue = session.sender.queue
+        self._counters.sessions_overflowed += 1
+        self._logger.warning(
+            "session_queue_overflowed",
+            client_id=session.client_id,
+            connected=session in self.connection_of,
+            messages=queue.messages,
+            bytes=queue.bytes,
+        )
+        self._end_client(session, ReasonCode.QUOTA_EXCEEDED)
+
+    def _expel(self, session: Session, access: Access) -> None:
+        self._logger.warning("client_expelled", client_id=session.client_id, user=access.identity.user)
+        self._end_client(session, ReasonCode.NOT_AUTHORIZED)
+
+    def _end_client(self, session: Session, reason_code: ReasonCode) -> None:
+        """End a session, and its connection if there is one."""
+        connection = self.connection_of.get(session)
+        if connection is None:
+            self._end_session(session)
+            return
+        session.expiry_s = 0
+        connection.disconnect(reason_code)
+
+    def _take_away(self, session: Session, access: Access, lost: list[bytes]) -> None:
+        self._logger.warning(
+            "subscriptions_revoked",
+            client_id=session.client_id,
+            user=access.identity.user,
+            subscriptions=len(lost),
+            filter=lost[0].decode(),
+        )
+        self._registry.unsubscribe(session, Unsubscribe(0, tuple(lost)))
+
+    def _end_session(self, session: Session) -> None:
+        self._cancel_deadlines(session)
+        left = self._registry.end(session)
+        if left:
+            self._dispatcher.redeliver(left, now_ns=self._clock.now_ns())
+            self.end_overflowed()
+        self._publish_will(session)
+
+    def _publish_will(self, session: Session) -> None:
+        will, session.will = session.will, None
+        if will is None:
+            return
+        if self._ending_overflowed:
+            self._late_wills.append((session, will))
+        else:
+            self._send_will(session, will)
+
+    def _send_will(self, session: Session, will: Will) -> None:
+        self._counters.wills += 1
+        (verdict,) = self._authorization.publish(session, [will.row])
+        if isinstance(verdict, int) and verdict.is_failure:
+            self._counters.dropped[DropReason.REFUSED] += 1
+
+    def _cancel_deadlines(self, session: Session) -> None:
+        for deadline in (session.expiry, session.will_deadline):
+            if deadline is not None:
+                deadline.cancel()
+        session.expiry = session.will_deadline = None

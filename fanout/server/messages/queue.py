@@ -1,0 +1,289 @@
+"""Batches of messages, and the bounded queue in which they wait for a session that cannot be written to now.
+
+Owns what a batch is, the order of the queue, its two bounds (messages and bytes) and the policy when one is
+reached: what goes is handed back so that it can be counted. A queue holds references to
+batches that all members of an audience share, so a thousand slow members of one audience cost little more
+than one. It must not know sessions or sockets.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import NamedTuple
+
+from fanout.config import QueueOverflow
+from fanout.server.messages.encoding import (
+    Frame,
+    Message,
+    SharedMessage,
+    WireVariant,
+    encode_frame,
+    encode_message,
+    message_bytes,
+)
+
+__all__ = ["Batch", "Conflated", "MessageQueue"]
+
+
+class Conflated(NamedTuple):
+    """A batch for a session that gets only the newest value of a topic."""
+
+    newest: dict[bytes, Message]
+    """The newest messages by Topic Name: retained values, and removals of some, at QoS 0."""
+    conflatable: int
+    """How many messages these stand for."""
+    rest: Batch | None
+    """What is delivered message by message, to be queued before `newest`; None when there is nothing."""
+
+
+class Batch:
+    """The messages that one dispatch brings to one audience: the same for every member of it."""
+
+    __slots__ = ("_bytes", "_conflated", "_durable", "_sums", "data", "expiring", "frames", "messages", "wire")
+
+    def __init__(
+        self,
+        messages: list[Message],
+        *,
+        wire: WireVariant,
+        frames: list[Frame] | None = None,
+        data: bytes | None = None,
+        expiring: bool = False,
+    ) -> None:
+        self.messages = messages
+        """In order."""
+        self.wire = wire
+        """The kind of receiver for which `frames` were encoded."""
+        self.frames = frames
+        """One for each message; None while nobody could be written to, so that nothing was encoded."""
+        self.data = data
+        """All frames joined; None unless every message has QoS 0."""
+        self.expiring = expiring
+        """Whether a message has a Message Expiry Interval, so that the frames go stale."""
+        self._bytes = -1
+        # What the messages before each index count, and all of them; made once, when somebody asks for a part.
+        self._sums: list[int] | None = None
+        self._durable: Batch | None = None
+        self._conflated: Conflated | None = None
+
+    def durable(self) -> Batch:
+        """Return what a session without a Network Connection keeps: only the messages at QoS 1 and 2."""
+        if self._durable is None:
+            self._durable = Batch([m for m in self.messages if m[1]], wire=self.wire, expiring=self.expiring)
+        return self._durable
+
+    def conflated(self) -> Conflated:
+        """Return what a slow session gets of it, the same for all of them.
+
+        What has QoS 1 or 2, is not retained, or came through a shared subscription is delivered as it is, and so
+        is a value before such a message for the same topic.
+        """
+        if self._conflated is None:
+            newest: list[tuple[bytes, Message]] = []
+            rest: list[Message] = []
+            kept: set[bytes] = set()
+            followed: set[bytes] = set()
+            for message in reversed(self.messages):
+                topic, retained = message[0][0], message[0][3]
+                if message[1] or not retained or isinstance(message, SharedMessage):
+                    followed.add(topic)
+                    rest.append(message)
+                elif topic not in kept:
+                    kept.add(topic)
+                    if topic in followed:
+                        rest.append(message)
+                    else:
+                        newest.append((topic, message))
+            newest.reverse()
+            rest.reverse()
+            others: Batch | None = None
+            if len(rest) == len(self.messages):
+                others = self  # with its frames
+            elif rest:
+                others = Batch(rest, wire=self.wire, expiring=self.expiring)
+            self._conflated = Conflated(dict(newest), len(self.messages) - len(rest), others)
+        return self._conflated
+
+    def shared_frames(self, wire: WireVariant, *, now_ns: int) -> list[Frame] | None:
+        """Return the frames, encoded now if need be; None when they do not fit a receiver of kind `wire`.
+
+        So a batch is encoded once also when all its members were slow as it came.
+        """
+        if self.expiring or wire != self.wire:
+            return None
+        if self.frames is None and not wire.packet_bytes_max:
+            if any(message[1] for message in self.messages):
+                self.frames = [encode_frame(message, wire=wire, now_ns=now_ns) for message in self.messages]
+            else:
+                frames = [encode_message(message, wire=wire, now_ns=now_ns) for message in self.messages]
+                self.frames, self.data = list(frames), b"".join(frames)
+        return self.frames
+
+    def bytes_between(self, start: int, stop: int) -> int:
+        """Return what the messages from `start` to before `stop` count towards the limit of a queue."""
+        if start == 0 and stop == len(self.messages):
+            if self._bytes < 0:
+                self._bytes = sum(map(message_bytes, self.messages))
+            return self._bytes
+        sums = self._byte_sums()
+        return sums[stop] - sums[start]
+
+    def index_beyond(self, start: int, size: int) -> int:
+        """Return the index of the first message behind `size` bytes from index `start`, or how many there are."""
+        sums = self._byte_sums()
+        return min(bisect_left(sums, sums[start] + size), len(self.messages))
+
+    def _byte_sums(self) -> list[int]:
+        if self._sums is None:
+            self._sums = list(accumulate(map(message_bytes, self.messages), initial=0))
+        return self._sums
+
+
+class MessageQueue:
+    """Messages of one session in order, by reference to their batches; never more than its bounds."""
+
+    __slots__ = (
+        "_drops_durable",
+        "_entries",
+        "_messages_max",
+        "_start",
+        "appended_total",
+        "bytes",
+        "bytes_max",
+        "messages",
+        "overflowed",
+    )
+
+    def __init__(self, *, messages_max: int, bytes_max: int, overflow: QueueOverflow) -> None:
+        """Make an empty queue.
+
+        Args:
+            messages_max: How many messages may wait.
+            bytes_max: How many bytes, as `message_bytes` counts them.
+            overflow: What happens to messages at QoS 1 and 2 when there are more. With `disconnect` none of them
+                is dropped: `overflowed` says that the session must end.
+        """
+        self._messages_max = messages_max
+        self.bytes_max = bytes_max
+        """How many bytes may wait."""
+        self._drops_durable = overflow == "drop_oldest"
+        self._entries: deque[tuple[Batch, int]] = deque()
+        self._start = 0
+        self.messages = 0
+        """Messages waiting."""
+        self.bytes = 0
+        """Bytes waiting, as `message_bytes` counts them."""
+        self.appended_total = 0
+        """Messages ever appended; less `messages` it is the position of the oldest one waiting."""
+        self.overflowed = False
+        """Whether more had to be kept than fits; then nothing may be appended any more."""
+
+    def __bool__(self) -> bool:
+        """Return whether anything waits."""
+        return self.messages > 0
+
+    def append(self, batch: Batch, *, start: int = 0) -> list[Message]:
+        """Append the messages of `batch` from index `start`.
+
+        Returns:
+            The messages that had to go for it, or of it. A message that alone is over the bounds goes itself.
+        """
+        count = len(batch.messages) - start
+        if count <= 0:
+            return []
+        if not self._entries:
+            self._start = start
+        self._entries.append((batch, start))
+        self.messages += count
+        self.appended_total += count
+        self.bytes += batch.bytes_between(start, len(batch.messages))
+        if not self._full:
+            return []
+        dropped = self._drop_oldest()
+        if self._full:
+            dropped += self._drop_qos_0_of_newest()
+            self.overflowed = self._full
+        return dropped
+
+    def drop_qos_0(self) -> list[Message]:
+        """Drop the messages at QoS 0 and return them; positions before the end of the queue mean nothing then."""
+        dropped: list[Message] = []
+        entries, self._entries = self._entries, deque()
+        for index, (batch, start) in enumerate(entries):
+            start = start if index else self._start
+            waiting = batch.messages[start:]
+            dropped += [message for message in waiting if not message[1]]
+            if start == 0:
+                durable = batch.durable()  # one for all sessions
+            else:
+                durable = Batch([m for m in waiting if m[1]], wire=batch.wire, expiring=batch.expiring)
+            if durable.messages:
+                self._entries.append((durable, 0))
+        self._start = 0
+        self.messages -= len(dropped)
+        self.bytes -= sum(map(message_bytes, dropped))
+        return dropped
+
+    def head(self) -> tuple[Batch, int]:
+        """Return the oldest batch and the index of its oldest message; only when something waits."""
+        return self._entries[0][0], self._start
+
+    def waiting(self) -> Iterator[Message]:
+        """Return what waits, in order; nothing may change meanwhile."""
+        for index, (batch, start) in enumerate(self._entries):
+            yield from batch.messages[start if index else self._start :]
+
+    def advance(self, count: int) -> None:
+        """Forget the `count` oldest messages; they must be of the batch that `head` returns."""
+        batch, start = self._entries[0][0], self._start
+        stop = start + count
+        self.messages -= count
+        self.bytes -= batch.bytes_between(start, stop)
+        if stop < len(batch.messages):
+            self._start = stop
+            return
+        self._entries.popleft()
+        self._start = self._entries[0][1] if self._entries else 0
+
+    @property
+    def _full(self) -> bool:
+        return self.messages > self._messages_max or self.bytes > self.bytes_max
+
+    def _drop_qos_0_of_newest(self) -> list[Message]:
+        # Behind messages at QoS 1 or 2 nothing is looked for: that would take time by what waits, for each message.
+        batch, start = self._entries.pop()
+        if not self._entries:
+            start = self._start
+        stop = len(batch.messages)
+        self.bytes -= batch.bytes_between(start, stop)
+        messages = batch.messages[start:stop]
+        rest = Batch([message for message in messages if message[1]], wire=batch.wire, expiring=batch.expiring)
+        dropped = len(messages) - len(rest.messages)
+        self.messages -= dropped
+        self.appended_total -= dropped
+        self.bytes += rest.bytes_between(0, len(rest.messages))
+        if rest.messages:
+            if not self._entries:
+                self._start = 0
+            self._entries.append((rest, 0))
+        return [message for message in messages if not message[1]]
+
+    def _drop_oldest(self) -> list[Message]:
+        # The newest is the one that matters. Retained values of slow readers do not come here.
+        dropped: list[Message] = []
+        while self._full:
+            batch, start = self.head()
+            messages = batch.messages
+            stop = min(len(messages), start + max(1, self.messages - self._messages_max))
+            if self.bytes > self.bytes_max:
+                stop = max(stop, batch.index_beyond(start, self.bytes - self.bytes_max))
+            if not self._drops_durable and batch.durable().messages:
+                stop = next((index for index in range(start, stop) if messages[index][1]), stop)
+            if stop == start:
+                break
+            dropped += messages[start:stop]
+            self.advance(stop - start)
+        return dropped

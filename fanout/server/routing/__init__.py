@@ -1,0 +1,1 @@
+"""From a batch of updates to the sessions that get it: subscribers, audiences, share groups, dispatch."""

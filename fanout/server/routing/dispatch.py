@@ -1,0 +1,310 @@
+"""Dispatch: one batch of updates to all audiences. The hot path of the server.
+
+Owns the way from a list of updates to one write per member: routes, one encoding per wire variant, one join
+per audience and one write per member and slice. It must not know sockets; the only thing it calls is each
+member's `write`, because handing a thousand pairs of member and bytes to a caller would cost as much as the
+join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from operator import itemgetter
+from typing import Final
+
+from fanout.chain.stamp import as_copy
+from fanout.replica.update import Update
+from fanout.server.base.counters import Counters, DropReason
+from fanout.server.messages.encoding import (
+    HEADERS,
+    SHORT_MAX,
+    TWO_BYTES,
+    Frame,
+    Message,
+    SharedMessage,
+    WireVariant,
+    encode_frame,
+)
+from fanout.server.messages.queue import Batch
+from fanout.server.messages.shared_inflight import packet_ids
+from fanout.server.routing.audiences import AudienceIndex, Encoding
+from fanout.server.routing.subscribers import Audience, Collected, ShareGroup, Subscriber, Write
+
+__all__ = ["SLICE_BYTES", "Dispatcher"]
+
+SLICE_BYTES: Final = 256 * 1024
+"""About how many bytes are written to a member at once. A full socket is noticed after each slice, so a large
+batch does not pile up in the transport, where each member has its own copy, but waits in the queue, which
+members share."""
+
+_UPDATE_BYTES = 32  # what an update counts towards a slice beside its payload and properties
+
+
+class Dispatcher:
+    """Delivers batches of updates to sessions."""
+
+    def __init__(self, index: AudienceIndex, *, counters: Counters) -> None:
+        self._index = index
+        self._counters = counters
+
+    def dispatch(self, updates: list[Update], *, now_ns: int, origin: Subscriber | None = None) -> int:
+        """Deliver `updates`, in order, to every session with a matching subscription.
+
+        Args:
+            updates: What the store holds already, so that nobody misses both the retained and the live one.
+            now_ns: Unix time in nanoseconds.
+            origin: The session that published them; None when they came from elsewhere.
+
+        Returns:
+            How many messages were handed to sessions or queued for them, counting each session.
+        """
+        if not self._index:  # nobody has a subscription, as during most first snapshots: no route is looked up
+            return 0
+        # One loop on local variables. With one audience of a QoS 0 reader an update costs 0.8 us here, of
+        # which the frame is 0.2 us; each further member costs its share of one write.
+        routes_of = self._index.cached.get
+        find_routes = self._index.routes
+        counters = self._counters
+        apart = origin.audience if origin is not None else None
+        if apart is not None and not apart.no_local:
+            apart = None
+        touched: list[Audience] = []
+        alone: dict[Subscriber, list[Message]] = {}
+        weight = 0
+        handed = 0
+        for update in updates:
+            topic, payload, qos, retain, properties, _, expires_ns, _, stamp = update
+            routes, groups = routes_of(topic) or find_routes(topic)
+            if expires_ns and expires_ns <= now_ns:  # [MQTT-3.3.2-5]
+                counters.dropped[DropReason.EXPIRED] += sum(len(route.audience) for route in routes) + len(groups)
+                continue
+            current: Encoding | None = None
+            for audience, encoding, own in routes:
+                if encoding is not current:  # routes with the same encoding stand side by side
+                    current = encoding
+                    wire, qos_max, retain_as_published, identifiers = encoding
+                    message_qos = qos_max if qos > qos_max else qos
+                    flag = retain and retain_as_published
+                    message = (update, message_qos, flag, identifiers)
+                    frame: Frame = b""
+                collected = audience.batch
+                if collected is None:
+                    collected = audience.batch = Collected(audience)
+                    touched.append(audience)
+                if collected.encodes:
+                    if not frame:
+                        length = len(topic) + len(payload) + 2
+                        version, stamped, packet_bytes_max = wire
+                        if length >= SHORT_MAX - 3 or packet_bytes_max:
+                            frame = self._encode(message, wire, now_ns)
+                        elif version == 4:
+                            if message_qos:
+                                header = HEADERS[message_qos << 1 | flag][length + 2]
+                                frame = (header + TWO_BYTES[len(topic)] + topic, payload)
+                            else:
+                                frame = b"".join((HEADERS[flag][length], TWO_BYTES[len(topic)], topic, payload))
+                        elif properties or expires_ns or identifiers or (stamped and stamp is not None):
+                            frame = encode_frame(message, wire=wire, now_ns=now_ns)
+                        elif message_qos:
+                            header = HEADERS[message_qos << 1 | flag][length + 3]
+                            frame = (header + TWO_BYTES[len(topic)] + topic, b"\0" + payload)
+                        else:
+                            frame = b"".join((HEADERS[flag][length + 1], TWO_BYTES[len(topic)], topic, b"\0", payload))
+                    if not frame:  # over the Maximum Packet Size [MQTT-3.1.2-25]
+                        counters.dropped[DropReason.PACKET_TOO_LARGE] += len(audience)
+                        continue
+                    collected.frames.append(frame)
+                if collected.keeps:
+                    collected.messages.append(message)
+                    collected.levels |= message_qos
+                    if expires_ns:
+                        collected.expiring = True
+                if audience is apart and origin is not None and own is not None:
+                    alone.setdefault(origin, []).append(_own_message(update, own))
+            for group in groups:
+                self._give_to_group(group, update, alone)
+            weight += len(payload) + _UPDATE_BYTES
+            if properties:
+                weight += len(properties)
+            if weight > SLICE_BYTES:
+                handed += self._flush(touched, alone, now_ns, origin if apart is not None else None)
+                touched, alone, weight = [], {}, 0
+        return handed + self._flush(touched, alone, now_ns, origin if apart is not None else None)
+
+    def correct(self, values: Sequence[Update], *, now_ns: int) -> None:
+        """Tell nodes below when values that were delivered expire, where that is another time than was told then.
+
+        Args:
+            values: As the store holds them now.
+            now_ns: Unix time in nanoseconds.
+        """
+        alone: dict[Subscriber, list[Message]] = {}
+        for value in values:
+            routes, _ = self._index.routes(value[0])
+            for audience, encoding, _ in routes:
+                if encoding.wire.stamped:  # who asked for stamps says that it is a node, and tells a copy
+                    message = _own_message(as_copy(value), encoding)
+                    for session in (*audience.direct, *audience.held):
+                        alone.setdefault(session, []).append(message)
+        self._flush([], alone, now_ns, None)
+
+    def redeliver(self, messages: list[tuple[ShareGroup, Update]], *, now_ns: int) -> None:
+        """Deliver what a member of a shared subscription did not get, to members of groups that have some."""
+        alone: dict[Subscriber, list[Message]] = {}
+        for group, update in messages:
+            self._give_to_group(group, update, alone)
+        self._flush([], alone, now_ns, None)
+
+    def _give_to_group(self, group: ShareGroup, update: Update, alone: dict[Subscriber, list[Message]]) -> None:
+        session, options = group.take_turn()
+        message = SharedMessage(_own_message(update, self._index.encoding(session.wire, [options])))
+        message.share = group.key
+        alone.setdefault(session, []).append(message)
+
+    def _encode(self, message: Message, wire: WireVariant, now_ns: int) -> Frame:
+        """Encode what the hot loop does not; an empty frame is over the Maximum Packet Size."""
+        frame = encode_frame(message, wire=wire, now_ns=now_ns)
+        size = len(frame) if isinstance(frame, bytes) else len(frame[0]) + 2 + len(frame[1])
+        return b"" if 0 < wire.packet_bytes_max < size else frame
+
+    def _flush(
+        self,
+        touched: list[Audience],
+        alone: dict[Subscriber, list[Message]],
+        now_ns: int,
+        apart: Subscriber | None,
+    ) -> int:
+        """Write or queue what was collected; `apart` gets nothing from its audience."""
+        handed = 0
+        for audience in touched:
+            collected = audience.batch
+            assert collected is not None
+            audience.batch = None
+            if apart is not None and apart.audience is audience:
+                audience.discard(apart)
+                handed += self._deliver(audience, collected, now_ns)
+                audience.place(apart)
+            elif collected.frames or collected.messages:
+                handed += self._deliver(audience, collected, now_ns)
+        for session, messages in alone.items():
+            expiring = any(message[0][6] for message in messages)
+            batch = Batch(messages, wire=session.wire, expiring=expiring)
+            handed += len(messages)
+            if session.write is None:
+                session.enqueue(batch)
+                continue
+            write = session.write
+            data = session.send(batch, now_ns=now_ns)
+            self._counters.sent_bytes += len(data)
+            if data:
+                write(data)
+        return handed
+
+    def _deliver(self, audience: Audience, collected: Collected, now_ns: int) -> int:
+        """Deliver one slice to one audience."""
+        counters = self._counters
+        frames = collected.frames if collected.encodes else None
+        data: bytes | None = None
+        if not collected.levels and frames is not None:
+            data = b"".join(frames)  # type: ignore[arg-type]  # at QoS 0 a frame is bytes
+        # A write may fill a socket, which moves its member; so both sets are taken as they are now.
+        held = tuple(audience.held)
+        handed = 0
+        batch: Batch | None = None
+        if collected.keeps:
+            batch = Batch(collected.messages, wire=audience.wire, frames=frames, data=data, expiring=collected.expiring)
+        if data is not None and frames is not None:
+            for write in tuple(audience.direct.values()):
+                write(data)
+                handed += 1
+            counters.sent_bytes += handed * len(data)
+            handed *= len(frames)
+            counters.deliveries += handed
+        elif batch is not None and frames is not None:
+            for session in held:
+                session.follower.leave()  # before the log takes what they do not get now
+            handed = self._deliver_in_step(audience, batch, frames, levels=collected.levels, now_ns=now_ns)
+        if batch is not None:
+            for session in held:
+                handed += session.enqueue(batch)
+        return handed
+
+    def _deliver_in_step(
+        self, audience: Audience, batch: Batch, frames: list[Frame], *, levels: int, now_ns: int
+    ) -> int:
+        """Deliver a slice with messages at QoS 1 or 2: the same bytes to all members that are in step.
+
+        A member is served on its own when the slice does not fit its window; it joins again as soon as nothing
+        waits for it. So is everybody while both levels occur in one slice.
+        """
+        counters = self._counters
+        log = audience.log
+        direct = audience.direct
+        messages = batch.messages
+        shared = messages if all(map(itemgetter(1), messages)) else batch.durable().messages
+        count = len(shared)
+        if levels != log.qos:
+            for session in direct:
+                session.follower.leave()
+            log.qos = levels if levels in {1, 2} else log.qos
+        if not log.followers and direct:
+            log.begin_behind(next(iter(direct)).follower.last_packet_id)
+        stop, floor = log.end + count, log.floor
+        writes: list[Write] = []
+        others: list[tuple[Subscriber, Write]] = []
+        for session, write in direct.items():
+            follower = session.follower
+            if (follower.limit >= stop and follower.completed >= floor) or (
+                levels == log.qos and follower.log is None and follower.join(log, count)
+            ):
+                writes.append(write)
+            else:
+                follower.leave()
+                others.append((session, write))
+        handed = len(messages) * (len(writes) + len(others))
+        if writes:
+            data = _join_frames(frames, log.end, count)
+            log.append(shared, size=len(data), oldest=lambda: _oldest(audience))
+            for write in writes:
+                write(data)
+            counters.sent_bytes += len(writes) * len(data)
+            counters.deliveries += len(writes) * len(messages)
+        for session, write in others:
+            sent = session.send(batch, now_ns=now_ns)
+            counters.sent_bytes += len(sent)
+            if sent:
+                write(sent)
+        return handed
+
+
+def _oldest(audience: Audience) -> int:
+    """Return the lowest position that a member in step has in flight."""
+    followers = (session.follower for session in audience.direct)
+    return min(follower.completed for follower in followers if follower.log is not None)
+
+
+def _join_frames(frames: list[Frame], position: int, count: int) -> bytes:
+    """Join frames, of which `count` need a Packet Identifier, with those of the log from `position`."""
+    identifiers = packet_ids(position, count)
+    if count == len(frames):
+        heads, tails = zip(*frames, strict=True)
+        return b"".join(chain.from_iterable(zip(heads, identifiers, tails, strict=True)))
+    parts: list[bytes] = []
+    following = iter(identifiers)
+    for frame in frames:
+        if isinstance(frame, bytes):
+            parts.append(frame)
+        else:
+            parts += (frame[0], next(following), frame[1])
+    return b"".join(parts)
+
+
+def _own_message(update: Update, encoding: Encoding) -> Message:
+    """Return the message for one session that is not served with its audience."""
+    return (
+        update,
+        min(update[2], encoding.qos_max),
+        update[3] and encoding.retain_as_published,
+        encoding.identifiers,
+    )

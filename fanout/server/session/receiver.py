@@ -1,0 +1,181 @@
+"""What a session takes from its client: PUBLISH at every QoS, and the order of the answers.
+
+Owns the receiver's side of QoS 1 and 2 for one session (MQTT 5, sections 4.3 and 4.6): which rows are new,
+which verdict of the node each of them got, and the PUBACKs and PUBRECs in the order of the PUBLISHs even when
+a verdict comes late. It must not know sockets, nor what the node does with a message.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import groupby
+
+from fanout.errors import ProtocolError
+from fanout.mqtt.decoder import PublishRow
+from fanout.mqtt.delivery import Inbound
+from fanout.mqtt.packets import PacketType, encode_acks, encode_unknown
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.server.base.ports import Verdict
+
+__all__ = ["SessionReceiver"]
+
+
+class _Open:
+    """A PUBLISH at QoS 1 or 2 that is not answered yet."""
+
+    __slots__ = ("packet_id", "qos", "verdict")
+
+    def __init__(self, packet_id: int, qos: int, verdict: int | Verdict) -> None:
+        self.packet_id = packet_id
+        self.qos = qos
+        self.verdict = verdict
+
+    def reason_code(self) -> int | None:
+        """Return the verdict; None while it is not there."""
+        verdict = self.verdict
+        if isinstance(verdict, int):
+            return verdict
+        return verdict.result() if verdict.done() else None
+
+
+class SessionReceiver:
+    """The receiver's side of one session."""
+
+    __slots__ = ("_inbound", "_open", "_open_qos_2", "version")
+
+    def __init__(self, *, version: int) -> None:
+        self.version = version
+        """Protocol Level of the Network Connection: 4 or 5."""
+        self._inbound = Inbound()
+        self._open: deque[_Open] = deque()
+        self._open_qos_2: set[int] = set()  # the Packet Identifiers of those in _open at QoS 2
+
+    @property
+    def unanswered(self) -> int:
+        """How many PUBLISH packets at QoS 1 and 2 are not answered yet."""
+        return len(self._open)
+
+    def new_connection(self, version: int) -> None:
+        """Note that the session goes on with a new Network Connection.
+
+        What was not answered at QoS 1 will be sent again and answered then. At QoS 2 a late verdict still
+        counts.
+        """
+        self.version = version
+        self._inbound.new_connection()
+        self._settle_abandoned()
+        self._open = deque(one for one in self._open if one.qos == 2 and one.reason_code() is None)
+        self._open_qos_2 = {one.packet_id for one in self._open}
+
+    def accept(
+        self, rows: list[PublishRow], *, qos_max: int, receive_maximum: int, retain_available: bool = True
+    ) -> tuple[list[PublishRow], ProtocolError | None]:
+        """Sort out what is new in a run of PUBLISH packets.
+
+        A QoS 2 message that was received before and not released is answered again, and is not among the new
+        ones [MQTT-4.3.3-10].
+
+        Returns:
+            The new rows up to the first fault, and the fault.
+        """
+        fresh: list[PublishRow] = []
+        inbound = self._inbound
+        for row in rows:
+            qos = row[2] >> 1 & 3
+            if not retain_available and row[2] & 1:  # [MQTT-3.2.2-14]
+                return fresh, ProtocolError(ReasonCode.RETAIN_NOT_SUPPORTED, "a PUBLISH with RETAIN")
+            if qos == 0:
+                fresh.append(row)
+                continue
+            if qos > qos_max:  # [MQTT-3.2.2-11]
+                return fresh, ProtocolError(ReasonCode.QOS_NOT_SUPPORTED, f"a PUBLISH at QoS {qos}")
+            packet_id = row[3]
+            if inbound.accept(packet_id, qos, dup=row[2] & 8 != 0):
+                fresh.append(row)
+            elif packet_id not in self._open_qos_2:
+                self._append(_Open(packet_id, qos, ReasonCode.SUCCESS))
+            if self.version == 5 and inbound.exceeded(receive_maximum):
+                fault = ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"{inbound.open_count} unanswered PUBLISHs")
+                return fresh, fault
+        return fresh, None
+
+    def note_verdicts(self, rows: list[PublishRow], verdicts: Sequence[int | Verdict]) -> list[Verdict]:
+        """Note the node's verdicts on new rows; `take_acks` gives the answers.
+
+        Returns:
+            The verdicts that come later and hold back an answer.
+        """
+        late: list[Verdict] = []
+        for row, verdict in zip(rows, verdicts, strict=True):
+            qos = row[2] >> 1 & 3
+            if qos:
+                self._append(_Open(row[3], qos, verdict))
+                if not isinstance(verdict, int):
+                    late.append(verdict)
+        return late
+
+    def take_acks(self) -> tuple[bytes, bool]:
+        """Return the PUBACKs and PUBRECs that can be sent now, in the order of the PUBLISHs [MQTT-4.6.0-2].
+
+        Returns:
+            Their bytes, and whether the Network Connection must then be closed: the next answer is a refusal,
+            for which MQTT 3.1.1 has no code. It leaves the choice between a positive acknowledgement and
+            closing [MQTT-3.3.5-2]; an acknowledgement would claim what did not happen.
+        """
+        parts: list[bytes] = []
+        plain: list[int] = []
+        plain_type = PacketType.PUBACK
+        must_close = False
+        while self._open:
+            one = self._open[0]
+            code = one.reason_code()
+            if code is None:
+                break
+            if code >= 0x80 and self.version == 4:
+                must_close = True
+                break
+            self._open.popleft()
+            self._open_qos_2.discard(one.packet_id)
+            if one.qos == 1 or code >= 0x80:
+                self._inbound.acknowledge(one.packet_id)
+            ack_type = PacketType.PUBACK if one.qos == 1 else PacketType.PUBREC
+            if code == 0 and (ack_type is plain_type or not plain):
+                plain_type = ack_type
+                plain.append(one.packet_id)
+                continue
+            if plain:
+                parts.append(encode_acks(plain_type, plain))
+                plain = []
+            if self.version == 5:
+                parts.append(bytes((ack_type << 4, 3, one.packet_id >> 8, one.packet_id & 0xFF, code)))
+            else:
+                parts.append(encode_acks(ack_type, (one.packet_id,)))
+        if plain:
+            parts.append(encode_acks(plain_type, plain))
+        return b"".join(parts), must_close
+
+    def release(self, packet_ids: Sequence[int]) -> bytes:
+        """Take PUBRELs and return the PUBCOMPs.
+
+        An unknown Packet Identifier is answered with 0x92 in MQTT 5. MQTT 3.1.1 has no such code and demands
+        PUBCOMP (section 4.3.3), without which a client whose PUBCOMP was lost would repeat its PUBREL for
+        ever.
+        """
+        release, all_known = self._inbound.release, self.version == 4
+        parts: list[bytes] = []
+        for known, run in groupby(packet_ids, lambda packet_id: release(packet_id) or all_known):
+            parts.append((encode_acks if known else encode_unknown)(PacketType.PUBCOMP, list(run)))
+        return b"".join(parts)
+
+    def _append(self, one: _Open) -> None:
+        self._open.append(one)
+        if one.qos == 2:
+            self._open_qos_2.add(one.packet_id)
+
+    def _settle_abandoned(self) -> None:
+        """Free the Packet Identifiers of messages that were refused while nobody could be told."""
+        for one in self._open:
+            code = one.reason_code()
+            if code is not None and code >= 0x80:
+                self._inbound.acknowledge(one.packet_id)

@@ -1,0 +1,189 @@
+"""One client's session: its subscriptions, both directions of its messages, and how messages reach it.
+
+Owns the state that says whether the session's audience writes to it directly (MQTT 5, section 4.1). What is sent
+is `sender`'s business, what is received `receiver`'s, what its subscriptions match `audiences`'. It must not
+know sockets or clocks: the shell gives it the function that writes, and the time.
+"""
+
+from __future__ import annotations
+
+from fanout.access.authorization import Access
+from fanout.mqtt.decoder import AckRun
+from fanout.mqtt.packets import PacketType
+from fanout.server.base.counters import Counters
+from fanout.server.base.deadlines import Deadline
+from fanout.server.messages.encoding import WireVariant
+from fanout.server.messages.queue import Batch, MessageQueue
+from fanout.server.routing.subscribers import SessionState, Subscriber, Write
+from fanout.server.session.receiver import SessionReceiver
+from fanout.server.session.retained_delivery import RetainedDelivery
+from fanout.server.session.sender import SessionSender
+from fanout.server.session.wills import Will
+
+__all__ = ["Session"]
+
+
+class Session(Subscriber):
+    """One client's session. `audience` and `subscriptions` are kept by `AudienceIndex`."""
+
+    __slots__ = (
+        "_connection_write",
+        "_overflowed",
+        "_paused",
+        "access",
+        "expiry",
+        "expiry_s",
+        "receiver",
+        "sender",
+        "will",
+        "will_deadline",
+    )
+
+    def __init__(
+        self,
+        client_id: str,
+        *,
+        wire: WireVariant,
+        queue: MessageQueue,
+        overflowed: dict[Session, None],
+        counters: Counters,
+    ) -> None:
+        """Make a session without a connection.
+
+        Args:
+            client_id: Client Identifier.
+            wire: The kind of receiver its client is.
+            queue: Where its messages wait.
+            overflowed: Where it enters itself when it must end, because more waits than may.
+            counters: What is counted.
+        """
+        sender = SessionSender(wire=wire, queue=queue, counters=counters)
+        super().__init__(client_id, wire=wire, follower=sender.follower)
+        self.access: Access | None = None
+        """Who its client is, and what it may read and write; None where everybody may do everything."""
+        self.sender = sender
+        """The sender's side."""
+        self.receiver = SessionReceiver(version=wire.version)
+        """The receiver's side."""
+        self.expiry_s = 0
+        """Session Expiry Interval in seconds."""
+        self.expiry: Deadline | None = None
+        """When it ends, while it is absent."""
+        self.will: Will | None = None
+        """Its Will Message; None when it has none (left)."""
+        self.will_deadline: Deadline | None = None
+        """When its Will Message is published, while it is absent and the Will Delay Interval runs."""
+        self._connection_write: Write | None = None
+        self._overflowed = overflowed
+        self._paused = False
+
+    @property
+    def topic_filters(self) -> list[bytes]:
+        """The Topic Filters of all its subscriptions, as its client sent them."""
+        shared = (b"$share/%b/%b" % (group, topic_filter) for group, topic_filter in self.shared)
+        return [*self.subscriptions, *shared]
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing waits for its client, nor for the answer of either side."""
+        return not (self.sender.pending or self.sender.in_flight or self.receiver.unanswered)
+
+    def connect(self, write: Write, *, window: int) -> bytes:
+        """Attach a Network Connection; the wire variant is set by `AudienceIndex.join`, before.
+
+        Args:
+            write: Writes bytes to it.
+            window: How many messages may be in flight: the client's Receive Maximum, or less.
+
+        Returns:
+            What to send first; `take` gives what follows.
+        """
+        self._connection_write = write
+        self._paused = False
+        self.receiver.new_connection(self.wire.version)
+        first = self.sender.connect(wire=self.wire, window=window)
+        self._settle()
+        return first
+
+    def disconnect(self) -> None:
+        """Detach the Network Connection."""
+        self._connection_write = None
+        self._paused = False
+        self.sender.disconnect()
+        self._settle()
+
+    def pause(self) -> None:
+        """Note that its socket is full."""
+        self._paused = True
+        self._settle()
+
+    def resume(self) -> None:
+        """Note that its socket takes more again."""
+        self._paused = False
+        self._settle()
+
+    def add_retained(self, delivery: RetainedDelivery) -> None:
+        """Give it retained messages; live ones wait until they are through."""
+        self.sender.add_retained(delivery)
+        self._settle()
+
+    def cancel_retained(self, topic_filter: bytes) -> None:
+        """Stop giving it the retained messages of a subscription that it ended."""
+        self.sender.cancel_retained(topic_filter)
+        self._settle()
+
+    def enqueue(self, batch: Batch) -> int:
+        """Queue a batch; without a Network Connection only what has QoS 1 or 2.
+
+        Returns:
+            How many messages were taken.
+        """
+        if self._connection_write is None:
+            queued = self.sender.enqueue(batch.durable())
+        else:
+            queued = self.sender.enqueue(batch, conflate=self._paused)
+        self._settle()
+        if self.sender.queue.overflowed:
+            self._overflowed[self] = None
+        return queued
+
+    def send(self, batch: Batch, *, now_ns: int) -> bytes:
+        """Return the bytes of a batch for a session that is DIRECT; what is over its window is queued."""
+        data = self.sender.send(batch, now_ns=now_ns)
+        self._settle()
+        if self.sender.queue.overflowed:
+            self._overflowed[self] = None
+        return data
+
+    def take(self, *, now_ns: int, messages_max: int, bytes_max: int) -> bytes:
+        """Take the next bytes to write; see `SessionSender.take`."""
+        data = self.sender.take(now_ns=now_ns, messages_max=messages_max, bytes_max=bytes_max)
+        self._settle()
+        return data
+
+    def acknowledge(self, run: AckRun) -> bytes:
+        """Take a run of PUBACK, PUBREC, PUBREL or PUBCOMP and return the answers."""
+        if run.type is PacketType.PUBREL:
+            return self.receiver.release(run.packet_ids)
+        return self.sender.acknowledge(run)
+
+    def acknowledge_read(self, data: bytes) -> tuple[int, bytes]:
+        """Take the acknowledgements with which a read begins, if they are the expected ones; see `Follower`."""
+        return self.follower.acknowledge_read(data)
+
+    def _settle(self) -> None:
+        """Bring `state` up to date, hence the session's place in its audience and groups."""
+        if self._connection_write is None:
+            state = SessionState.ABSENT
+        elif self._paused or self.sender.pending:
+            state = SessionState.QUEUED
+        else:
+            state = SessionState.DIRECT
+        if state is self.state:
+            return
+        self.state = state
+        self.write = self._connection_write if state is SessionState.DIRECT else None
+        if self.audience is not None:
+            self.audience.place(self)
+        for group in self.shared.values():
+            group.place(self)

@@ -1,0 +1,435 @@
+"""The file of retained values where memory has none of them (`disc_only`): used by the event loop itself.
+
+Owns the transaction under way, when it is committed and who is told, the thread that forces what is committed to the
+disk and copies it from the write-ahead log into the file, and what happens when the disk fails. It must not know what a
+replica does (`fanout.storage.replica`), nor what a session is.
+
+What is written is read again by the same connection, committed or not: so nothing has to be remembered beside it. A
+transaction has all that one turn of the event loop did, and never a part of what belongs together. Committing writes to
+the system and does not wait for the disk; the thread does, with a connection of its own.
+
+A disk that fails while values are nowhere else leaves nothing to go on with: the node ends, and a next one begins with
+what is committed, which is all that was acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from fanout.errors import StoreError
+from fanout.replica.update import Changes, Update
+from fanout.storage.file import FileDamagedError, KeptFile, Sync, translated
+from fanout.storage.file_lock import FileLock
+from fanout.storage.store import Done, Encode, KeptStats, stored_rows
+from fanout.storage.table import KeptTable, attach_scratch
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+__all__ = ["DirectStore"]
+
+_SCRATCH_SHARE: Final = 4
+"""A fourth of the cache is for the scratch file."""
+_CHECKPOINT_ROWS: Final = 20_000
+"""After so many written values what is in the write-ahead log is copied into the file."""
+_LOG_PAGES_MAX: Final = 65_536
+"""Above this (256 MiB) links and publishers wait until all of the write-ahead log is copied, so that it begins anew."""
+_LOG_BYTES_LEFT: Final = 64 * 1024 * 1024
+_FORGOTTEN_AT_ONCE: Final = 5_000
+"""Marks of a pass that is over are removed in pieces of this size."""
+_RETRY_S: Final = 0.02
+
+
+class DirectStore:
+    """The retained values of a node, in a file only.
+
+    Made closed. `open`, `sessions` and `forget` come first, and `close` last; they wait for the disk: call them from a
+    thread, not from the event loop. Everything else belongs to whoever fills the replicas until `start`, and then to
+    the event loop.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        sync: Sync,
+        sync_interval_s: float,
+        cache_bytes: int,
+        hold: Callable[[bool], None],
+        logger: FilteringBoundLogger,
+    ) -> None:
+        """Prepare; nothing is touched before `open`.
+
+        Args:
+            path: The file.
+            sync: When what is committed is forced to the disk.
+            sync_interval_s: Used with `interval` only.
+            cache_bytes: How much of the file is kept in memory.
+            hold: Told True on the event loop when too much waits, and False when it does not any more.
+            logger: Where it is told what was found.
+        """
+        self.path = path
+        self._sync: Sync = sync
+        self._sync_interval_s = sync_interval_s
+        self._cache_bytes = cache_bytes
+        self._hold = hold
+        self._logger = logger
+        self._file: KeptFile | None = None
+        self._lock = FileLock(path)
+        self._tables: dict[str, KeptTable] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._failed: asyncio.Event = asyncio.Event()
+        self._failure: StoreError | None = None
+        self._committing = threading.Lock()
+        """Held while a transaction ends: `close` comes from another thread."""
+        self._done: list[Done] = []
+        self._rows = 0
+        """Updates handed over and not committed."""
+        self._rows_total = 0
+        self._transactions = 0
+        self._unforced: list[tuple[int, list[Done]]] = []
+        """With `always`: transactions by their number, and who waits until they are on the disk."""
+        self._passes = 0
+        self._passes_over: list[int] = []
+        """Passes that are over, whose marks are still there."""
+        self._forgetting: asyncio.TimerHandle | None = None
+        """When the next of these marks go, if nothing else is committed before."""
+        self._written = 0
+        """Values put in or removed since the write-ahead log was to be copied."""
+        # Of the thread.
+        self._thread = threading.Thread(target=self._run, name="fanout-kept-checkpoints", daemon=True)
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._forced = 0
+        """Up to which transaction everything is on the disk."""
+        self._checkpoint_due = threading.Event()
+        self._held = False
+
+    # --- before the event loop has it ---
+
+    def open(self, *, now_ns: int) -> None:
+        """Open the file, or make it; a damaged one is set aside, and a new one made.
+
+        Raises:
+            StoreError: Another process has it open, another version made it, or it cannot be used.
+        """
+        self._lock.acquire()
+        try:
+            self._open()
+        except FileDamagedError as error:
+            self.set_aside(str(error), now_ns=now_ns)
+        except StoreError:
+            self._lock.release()
+            raise
+
+    def set_aside(self, reason: str, *, now_ns: int) -> None:
+        """Rename the file, which is damaged, and make a new one.
+
+        Raises:
+            StoreError: It cannot be renamed, or no new one made.
+        """
+        if self._file is not None:
+            self._file.close()
+        KeptFile.set_aside(self.path, reason, now_ns=now_ns, logger=self._logger)
+        self._open()
+        for table in self._tables.values():
+            table.renew()
+
+    def sessions(self) -> dict[str, bytes | None]:
+        """Return every store in the file, with what its owner left beside its values.
+
+        Raises:
+            FileDamagedError: The file cannot be read.
+        """
+        return self._opened.sessions()
+
+    def forget(self, store: str) -> None:
+        """Remove a store with all its values."""
+        self.commit()
+        self._opened.forget(store)
+
+    def table(self, store: str) -> KeptTable:
+        """Return the rows of a store."""
+        return self._tables.setdefault(store, KeptTable(self, store))
+
+    def start(self) -> None:
+        """Begin to commit by itself; to be called on the event loop."""
+        self.commit()
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    # --- what replicas and links call ---
+
+    def put(
+        self, store: str, changes: Sequence[Changes], *, session: Encode | None = None, done: Done | None = None
+    ) -> None:
+        """Take note of what batches changed, which the replicas have written; see `KeptStore.put`."""
+        if self._failure is not None:
+            return
+        rows = sum(map(stored_rows, changes))
+        if not rows and session is None and done is None:
+            return
+        with self.writing():
+            self._rows += rows
+            if session is not None:
+                self._opened.leave(store, session())
+            if done is not None:
+                self._done.append(done)
+
+    @property
+    def database(self) -> sqlite3.Connection:
+        """The connection of the event loop."""
+        return self._opened.database
+
+    def id_of(self, store: str) -> int:
+        """Return the number of a store; in a transaction if it may be new."""
+        return self._opened.id_of(store)
+
+    def put_values(self, store: str, values: Mapping[bytes, Update | None]) -> None:
+        """Put in and remove values, in the transaction under way."""
+        self._opened.write(store, values)
+        self._written += len(values)
+
+    def new_pass(self) -> int:
+        """Return a number for a pass that no other has."""
+        self._passes += 1
+        return self._passes
+
+    def end_pass(self, number: int) -> None:
+        """Remove the marks of a pass, with the next transactions."""
+        with self.writing():
+            self._passes_over.append(number)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Make of a failure a `StoreError`, and the end of the node; before `start`, what says whether it is damage."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            yield
+        except (sqlite3.Error, ValueError, TypeError) as error:  # the last two: a value that is none
+            if self._loop is None:
+                raise translated(self.path, error) from error
+            raise self._fail(error) from error
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Do the same, in the transaction under way or a new one."""
+        with self.reading():
+            if not self.database.in_transaction:
+                self.database.execute("BEGIN IMMEDIATE")
+                if self._loop is not None:
+                    self._loop.call_soon(self._commit)
+            yield
+
+    def commit(self) -> None:
+        """Commit the transaction under way, if there is one.
+
+        Raises:
+            StoreError: It cannot be committed.
+        """
+        with self._committing, self.reading():
+            if not self.database.in_transaction:
+                return
+            self._forget_marks()
+            self.database.execute("COMMIT")
+            self._rows_total += self._rows
+            self._rows = 0
+            self._transactions += 1
+
+    async def wait_failed(self) -> None:
+        """Wait until the disk fails.
+
+        Raises:
+            StoreError: It did.
+        """
+        await self._failed.wait()
+        assert self._failure is not None
+        raise self._failure
+
+    @property
+    def waiting(self) -> int:
+        """How many updates are not committed yet."""
+        return self._rows
+
+    def stats(self) -> KeptStats:
+        """Return the figures of this moment."""
+        stopped = self._loop is not None and not self._thread.is_alive() and not self._closing.is_set()
+        alarm = "" if self._failure is None else self._failure.message
+        return KeptStats(
+            path=self.path,
+            file_bytes=self._file.size_bytes if self._file is not None else 0,
+            committed_total=self._rows_total,
+            transactions_total=self._transactions,
+            waiting=self._rows,
+            waiting_bytes=0,
+            alarm="the thread that writes the file ended unexpectedly" if stopped else alarm,
+        )
+
+    def close(self, *, timeout_s: float) -> bool:
+        """Commit what waits, and close the file; return whether everything is written.
+
+        Args:
+            timeout_s: How long this may take.
+        """
+        self._closing.set()
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        if self._file is None:
+            self._lock.release()
+            return True
+        with contextlib.suppress(StoreError):
+            self.commit()
+        self._file.close()
+        self._scratch_path.unlink(missing_ok=True)
+        self._lock.release()
+        done = [one for _, each in self._unforced for one in each] + self._done
+        if self._failure is None and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(_call, done)
+        return self._failure is None
+
+    # --- inside ---
+
+    @property
+    def _opened(self) -> KeptFile:
+        assert self._file is not None, "open it first"
+        return self._file
+
+    @property
+    def _scratch_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name}-scratch")
+
+    def _open(self) -> None:
+        share = self._cache_bytes // _SCRATCH_SHARE
+        self._file = KeptFile(self.path, sync=self._sync, shared=True, cache_bytes=self._cache_bytes - share)
+        with self.reading():
+            self.database.execute("PRAGMA synchronous = NORMAL")
+            self.database.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES_LEFT}")
+            attach_scratch(self.database, self._scratch_path, cache_bytes=share)
+
+    def _fail(self, error: Exception) -> StoreError:
+        """Note that the file cannot be used any more, and return what says so; what is not committed is gone."""
+        if self._failure is None:
+            with contextlib.suppress(sqlite3.Error):
+                self.database.execute("ROLLBACK")
+            self._failure = StoreError(
+                f"retained values cannot be read from or written to {self.path}: {error}",
+                hint="Check the disk. What was acknowledged is in the file; when it is damaged, a start sets it aside",
+            )
+            self._failed.set()
+        return self._failure
+
+    def _commit(self) -> None:
+        """Commit what the event loop did in one turn, and tell who waits for it."""
+        done, self._done = self._done, []
+        try:
+            self.commit()
+        except StoreError:  # `wait_failed` tells it; nobody may take for committed what is not
+            return
+        if self._sync == "always":
+            self._unforced.append((self._transactions, done))
+            self._wake.set()
+        else:
+            _call(done)
+            if self._sync == "interval" and self._transactions == self._forced + 1:  # else it waits for its time
+                self._wake.set()
+        if self._written >= _CHECKPOINT_ROWS:
+            self._written = 0
+            self._checkpoint_due.set()
+            self._wake.set()
+        if self._passes_over and self._forgetting is None and self._loop is not None:
+            self._forgetting = self._loop.call_later(_RETRY_S, self._go_on)
+
+    def _go_on(self) -> None:
+        self._forgetting = None
+        if self._failure is None and not self._closing.is_set():
+            with contextlib.suppress(StoreError), self.writing():
+                pass
+
+    def _forget_marks(self) -> None:
+        """Remove some marks of passes that are over."""
+        while self._passes_over:
+            removed = self.database.execute(
+                # Not "(pass, topic) IN": for that SQLite reads every mark of the pass.
+                "DELETE FROM scratch.mark WHERE pass = ?1 AND topic <= (SELECT max(topic) FROM"
+                " (SELECT topic FROM scratch.mark WHERE pass = ?1 ORDER BY topic LIMIT ?2))",
+                (self._passes_over[0], _FORGOTTEN_AT_ONCE),
+            ).rowcount
+            if removed == _FORGOTTEN_AT_ONCE:
+                return
+            del self._passes_over[0]
+
+    def _told(self, forced: int) -> None:
+        """Tell who waits for transactions that are on the disk now."""
+        ready = [done for number, done in self._unforced if number <= forced]
+        self._unforced = [each for each in self._unforced if each[0] > forced]
+        for done in ready:
+            _call(done)
+
+    # From here on: the thread.
+
+    def _run(self) -> None:
+        database = sqlite3.connect(self.path, isolation_level=None, timeout=0)
+        try:
+            database.execute("PRAGMA synchronous = NORMAL")
+            database.execute("PRAGMA wal_autocheckpoint = 0")
+            force_at = 0.0
+            while not self._closing.is_set():
+                pending = self._sync != "off" and self._forced < self._transactions
+                if pending and self._sync == "interval":
+                    force_at = force_at or time.monotonic() + self._sync_interval_s
+                due_s = max(0.0, force_at - time.monotonic()) if pending else None
+                self._wake.wait(_RETRY_S if self._held else due_s)
+                self._wake.clear()
+                if pending and (self._sync == "always" or time.monotonic() >= force_at):
+                    self._force()
+                    force_at = 0.0
+                if self._held or self._checkpoint_due.is_set():
+                    self._checkpoint_due.clear()
+                    self._checkpoint(database)
+        except Exception as error:  # a bug too: nothing would be forced to the disk any more, and nobody told
+            self._call_on_loop(self._fail, error)
+        finally:
+            database.close()
+
+    def _force(self) -> None:
+        """Force what is committed to the disk: all of it is in the write-ahead log, or in the file and forced there."""
+        number = self._transactions
+        descriptor = os.open(self.path.with_name(f"{self.path.name}-wal"), os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        self._forced = number
+        if self._sync == "always":
+            self._call_on_loop(self._told, number)
+
+    def _checkpoint(self, database: sqlite3.Connection) -> None:
+        number = self._transactions
+        _, pages, copied = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        whole = pages == copied and number == self._transactions  # SQLite counts the pages that there were at first
+        if self._held and whole:
+            self._held = False
+            self._call_on_loop(self._hold, False)
+        elif not self._held and pages > _LOG_PAGES_MAX and not whole:
+            self._held = True
+            self._call_on_loop(self._hold, True)
+
+    def _call_on_loop(self, callback: Callable[..., object], *arguments: object) -> None:
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+def _call(done: Sequence[Done]) -> None:
+    for each in done:
+        each()

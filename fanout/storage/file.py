@@ -1,0 +1,324 @@
+"""The file of retained values: an SQLite database that one process has open.
+
+Owns its format, its version, the check of what an earlier process left, and what becomes of a damaged file. It must not
+know which values belong into it, nor when (`fanout.storage.store`).
+
+Every change is one transaction in SQLite's write-ahead log, so that a process that is killed leaves either all of it or
+nothing. All rows of a transaction go in with one statement, whatever their number: each statement takes the
+interpreter's lock anew, and while the event loop is busy that means waiting for it.
+`docs/decisions/0040-retained-values-on-disk.md` has the measurements.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from fanout.errors import StoreError
+from fanout.replica.update import Update
+from fanout.storage.rows import decode_update, encode_value
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+__all__ = ["CACHE_BYTES", "FORMAT", "FileDamagedError", "KeptFile", "Sync", "Writes", "translated"]
+
+FORMAT: Final = 2
+"""Version of the format; stands in the file as SQLite's `user_version`.
+
+1 had no values with more than 65,535 bytes of properties, and is 2 otherwise: it becomes 2 when it is opened.
+"""
+
+Sync: TypeAlias = Literal["off", "interval", "always"]
+"""When a committed transaction is forced to the disk, beyond which a loss of power may take it back.
+
+off:      when the system, or SQLite's own housekeeping, does it.
+interval: at latest after the configured interval.
+always:   before it counts as committed.
+"""
+
+CACHE_BYTES: Final = 64 * 1024 * 1024
+"""How much of the file SQLite keeps in memory, unless the caller says."""
+
+Writes: TypeAlias = Mapping[str, Mapping[bytes, Update | None]]
+"""For each store, topic to its new value; None removes it."""
+
+_APPLICATION: Final = 0x66616E6F  # "fano"
+_CHECKPOINT_PAGES: Final = 8_000
+_DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_ROWS_READ: Final = 4_096
+_STATEMENT_BYTES: Final = 64 * 1024 * 1024
+"""After so many bytes a statement ends: SQLite takes no parameter of 1,000,000,000, and it is in memory twice."""
+_SCHEMA: Final = (
+    "CREATE TABLE store (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, session BLOB)",
+    "CREATE TABLE retained (store INTEGER NOT NULL, topic BLOB NOT NULL, value BLOB NOT NULL,"
+    " PRIMARY KEY (store, topic)) WITHOUT ROWID",
+)
+_PIECE: Final = "substr(?2, json_extract(value, '$[{}]'), json_extract(value, '$[{}]'))"
+_PUT: Final = (
+    f"INSERT INTO retained SELECT ?1, {_PIECE.format(0, 1)}, {_PIECE.format(2, 3)} FROM json_each(?3) WHERE true"
+    " ON CONFLICT DO UPDATE SET value = excluded.value"
+)
+_REMOVE: Final = f"DELETE FROM retained WHERE store = ?1 AND topic IN (SELECT {_PIECE.format(0, 1)} FROM json_each(?3))"
+
+
+class FileDamagedError(Exception):
+    """The file is not what a process of ours left."""
+
+
+class KeptFile:
+    """The file, open."""
+
+    def __init__(self, path: Path, *, sync: Sync, shared: bool = False, cache_bytes: int = CACHE_BYTES) -> None:
+        """Open the file, and make it if there is none; it is checked from end to end.
+
+        Args:
+            path: Where it is.
+            sync: See `Sync`.
+            shared: Whether this process has it open more than once; then the caller keeps other processes away.
+            cache_bytes: How much of it SQLite keeps in memory.
+
+        Raises:
+            StoreError: Another process has it open, this user may not, or another version made it.
+            FileDamagedError: It is damaged; `set_aside` moves it.
+        """
+        self.path = path
+        self._sync = sync
+        self._shared = shared
+        self._cache_bytes = cache_bytes
+        self._synchronous = ""
+        self._ids: dict[str, int] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Used by one thread at a time: the one that opens it, then the writer's.
+            self.database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
+        except (OSError, sqlite3.Error) as error:
+            raise _unusable(path, error) from error
+        try:
+            self._prepare()
+        except BaseException as error:
+            self.database.close()
+            if isinstance(error, sqlite3.Error):
+                raise translated(path, error) from error
+            raise
+
+    @staticmethod
+    def set_aside(path: Path, reason: str, *, now_ns: int, logger: FilteringBoundLogger) -> Path:
+        """Rename a damaged file, and what belongs to it, so that nothing is overwritten; return its new path.
+
+        Raises:
+            StoreError: It cannot be renamed.
+        """
+        aside = path.with_name(f"{path.name}.damaged-{now_ns // 1_000_000}")
+        try:
+            path.rename(aside)  # first: a new file deletes a write-ahead log that it finds, an old one would believe it
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(f"{path.name}-wal").rename(aside.with_name(f"{aside.name}-wal"))
+        except OSError as error:
+            raise _unusable(path, error) from error
+        logger.error(
+            "file of retained values is damaged, set aside",
+            reason=reason,
+            file=str(aside),
+            hint="Replicas are fetched again; retained values of this node's own topics are lost. Check the disk",
+        )
+        return aside
+
+    def sessions(self) -> dict[str, bytes | None]:
+        """Return what each store's owner left beside its values.
+
+        Raises:
+            FileDamagedError: The file cannot be read.
+        """
+        with _reading(self.path):
+            return dict(self.database.execute("SELECT name, session FROM store"))
+
+    def read(self, store: str) -> Iterator[list[Update]]:
+        """Yield the values of a store, some thousand at a time, in the order of their topics.
+
+        Raises:
+            FileDamagedError: The file cannot be read.
+        """
+        with _reading(self.path):
+            rows = self.database.execute(
+                "SELECT topic, value FROM retained WHERE store = ? ORDER BY topic", (self._ids.get(store, 0),)
+            )
+            while piece := rows.fetchmany(_ROWS_READ):
+                try:
+                    yield [decode_update(topic, value) for topic, value in piece]
+                except (ValueError, TypeError) as error:  # TypeError: text where bytes should be
+                    raise FileDamagedError(f"a value cannot be read: {error}") from error
+
+    def forget(self, store: str) -> None:
+        """Remove a store with all its values."""
+        with self.database:
+            self.database.execute("BEGIN")
+            self.database.execute("DELETE FROM retained WHERE store = ?", (self._ids.get(store, 0),))
+            self.database.execute("DELETE FROM store WHERE name = ?", (store,))
+        self._ids.pop(store, None)
+
+    def commit(self, writes: Writes, sessions: Mapping[str, bytes | None], *, force: bool) -> None:
+        """Make changes in one transaction.
+
+        Args:
+            writes: The values.
+            sessions: For each store whose owner left something new beside its values, what.
+            force: Whether they, and everything before, are on the disk when this returns.
+
+        Raises:
+            sqlite3.Error: They are not made.
+        """
+        database = self.database
+        synchronous = "FULL" if force or self._sync == "always" else "NORMAL"
+        if synchronous != self._synchronous:
+            database.execute(f"PRAGMA synchronous = {synchronous}")
+            self._synchronous = synchronous
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            for store, values in writes.items():
+                self.write(store, values)
+            for store, session in sessions.items():
+                self.leave(store, session)
+            if force:  # without a change there would be nothing to force
+                database.execute(f"PRAGMA user_version = {FORMAT}")
+            database.execute("COMMIT")
+        except BaseException:
+            if database.in_transaction:
+                database.execute("ROLLBACK")
+            self._read_ids()
+            raise
+
+    def id_of(self, store: str) -> int:
+        """Return the number of a store, which is made if there is none, in the transaction under way."""
+        if store not in self._ids:
+            made = self.database.execute("INSERT INTO store (name) VALUES (?) RETURNING id", (store,)).fetchone()
+            self._ids[store] = made[0]
+        return self._ids[store]
+
+    def write(self, store: str, values: Mapping[bytes, Update | None]) -> None:
+        """Put in and remove values of a store, in the transaction under way."""
+        self._write(self.id_of(store), values)
+
+    def leave(self, store: str, session: bytes | None) -> None:
+        """Note what a store's owner leaves beside its values, in the transaction under way."""
+        self.database.execute("UPDATE store SET session = ? WHERE id = ?", (session, self.id_of(store)))
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file and of its write-ahead log."""
+        size = 0
+        for suffix in ("", "-wal"):
+            with contextlib.suppress(FileNotFoundError):
+                size += self.path.with_name(self.path.name + suffix).stat().st_size
+        return size
+
+    def close(self) -> None:
+        """Close it; what was committed is on the disk then."""
+        with contextlib.suppress(sqlite3.Error):  # the next process reads the write-ahead log then
+            self.database.execute("PRAGMA synchronous = FULL")
+        with contextlib.suppress(sqlite3.Error):
+            self.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self.database.close()
+
+    def _prepare(self) -> None:
+        database = self.database
+        if not self._shared:
+            database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("BEGIN EXCLUSIVE")  # takes the lock; unless the file is shared it is kept until the end
+        database.execute("COMMIT")
+        database.execute(f"PRAGMA cache_size = -{self._cache_bytes // 1024}")
+        database.execute(f"PRAGMA wal_autocheckpoint = {0 if self._shared else _CHECKPOINT_PAGES}")
+        (found,) = database.execute("PRAGMA user_version").fetchone()
+        (application,) = database.execute("PRAGMA application_id").fetchone()
+        if not database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+            database.execute("BEGIN")
+            for statement in (*_SCHEMA, f"PRAGMA application_id = {_APPLICATION}", f"PRAGMA user_version = {FORMAT}"):
+                database.execute(statement)
+            database.execute("COMMIT")
+        elif application != _APPLICATION:
+            raise FileDamagedError("it was not made by fanout")
+        elif found == 1:
+            database.execute(f"PRAGMA user_version = {FORMAT}")
+        elif found != FORMAT:
+            raise StoreError(
+                f"the file of retained values {self.path} has format {found}, and this fanout reads {FORMAT}",
+                hint="Start the version that wrote it, or move the file away: replicas are then fetched again, and"
+                " retained values of this node's own topics are lost",
+            )
+        (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise FileDamagedError(str(verdict))
+        self._read_ids()
+
+    def _read_ids(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._ids = dict(self.database.execute("SELECT name, id FROM store"))
+
+    def _write(self, store: int, values: Mapping[bytes, Update | None]) -> None:
+        pieces: list[bytes] = []
+        places: list[str] = []
+        removed: list[bytes] = []
+        removed_places: list[str] = []
+        at = removed_at = 1  # SQLite counts from 1
+        for topic in sorted(values):  # neighbours in the file are written once
+            update = values[topic]
+            length = len(topic)
+            if update is None:
+                removed.append(topic)
+                removed_places.append(f"[{removed_at},{length}]")
+                removed_at += length
+            else:
+                value = encode_value(update)
+                pieces += (topic, value)
+                places.append(f"[{at},{length},{at + length},{len(value)}]")
+                at += length + len(value)
+            if at > _STATEMENT_BYTES or removed_at > _STATEMENT_BYTES:
+                self._execute(_PUT, store, pieces, places)
+                self._execute(_REMOVE, store, removed, removed_places)
+                at = removed_at = 1
+        self._execute(_PUT, store, pieces, places)
+        self._execute(_REMOVE, store, removed, removed_places)
+
+    def _execute(self, statement: str, store: int, pieces: list[bytes], places: list[str]) -> None:
+        """Execute a statement for what was collected, if anything, and forget that."""
+        if pieces:
+            self.database.execute(statement, (store, b"".join(pieces), f"[{','.join(places)}]"))
+            pieces.clear()
+            places.clear()
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", None) is None:  # text that is none, which Python finds and not SQLite
+            raise FileDamagedError(str(error)) from error
+        raise translated(path, error) from error
+
+
+def translated(path: Path, error: Exception) -> Exception:
+    """Return what is raised in place of an error of SQLite, or of a value that cannot be read."""
+    if not isinstance(error, sqlite3.Error):
+        return FileDamagedError(f"a value cannot be read: {error}")
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _DAMAGE:
+        return FileDamagedError(str(error))
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreError(
+            f"the file of retained values {path} is in use by another process",
+            hint="Stop that process, or give this node another node.id or node.data_directory",
+        )
+    return _unusable(path, error)
+
+
+def _unusable(path: Path, error: Exception) -> StoreError:
+    reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else error
+    return StoreError(
+        f"the file of retained values {path} cannot be used: {reason}",
+        hint="Check the key node.data_directory, and that this user may write there",
+    )

@@ -1,0 +1,285 @@
+"""The rows of one store in the file, for who keeps nothing else of them: looked up, searched, written, by the batch.
+
+Owns the statements, and two tables beside the file that only the running process needs: what expires when, and which
+topics a pass has brought. They are in a scratch file that every process begins anew. It must not know what a replica
+does, nor when a transaction ends (`fanout.storage.direct`).
+
+Whatever the number of topics, a statement gets them as one byte string and a JSON list of places in it, which SQLite
+walks: a place is one number, the offset times 2**20 and the length; a Topic Name with its prefix is shorter than that.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final, Protocol
+
+from fanout.replica.topic_tree import TopicSearch
+from fanout.replica.update import Update
+from fanout.storage.rows import decode_update
+
+__all__ = ["KeptTable", "Rows", "attach_scratch"]
+
+_PIECE_TOPICS: Final = 512
+"""Topics looked at in one step of a search."""
+_READ_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of values after which a step ends, so that large ones come in small pieces."""
+_SCRATCH: Final = (
+    "PRAGMA scratch.journal_mode = OFF",
+    "PRAGMA scratch.synchronous = OFF",
+    "PRAGMA scratch.locking_mode = EXCLUSIVE",
+    "CREATE TABLE scratch.expiring (store INTEGER NOT NULL, expires INTEGER NOT NULL, topic BLOB NOT NULL,"
+    " PRIMARY KEY (store, expires, topic)) WITHOUT ROWID",
+    "CREATE TABLE scratch.mark (pass INTEGER NOT NULL, topic BLOB NOT NULL, flags INTEGER NOT NULL,"
+    " PRIMARY KEY (pass, topic)) WITHOUT ROWID",
+)
+_BITS: Final = 20
+_MASK: Final = 2**_BITS - 1
+_ABOVE_ALL: Final = b"\xff"
+"""Behind every topic, and behind all with the same beginning: no UTF-8 has this byte."""
+_TOPIC: Final = f"substr(?2, place.value >> {_BITS}, place.value & {_MASK})"
+_SELECT: Final = (
+    "SELECT retained.topic, retained.value FROM json_each(?3) AS place CROSS JOIN retained"
+    f" ON retained.store = ?1 AND retained.topic = {_TOPIC}"
+)
+_MARKS: Final = (
+    "SELECT mark.topic, mark.flags FROM json_each(?3) AS place CROSS JOIN scratch.mark AS mark"
+    f" ON mark.pass = ?1 AND mark.topic = {_TOPIC}"
+)
+_MARK: Final = (
+    f"INSERT INTO scratch.mark SELECT ?1, {_TOPIC}, ?4 FROM json_each(?3) AS place WHERE true"
+    " ON CONFLICT DO UPDATE SET flags = excluded.flags"
+)
+_UNMARK: Final = f"DELETE FROM scratch.mark WHERE pass = ?1 AND topic IN (SELECT {_TOPIC} FROM json_each(?3) AS place)"
+_EXPIRING: Final = "INSERT OR IGNORE INTO scratch.expiring VALUES (?, ?, ?)"
+_NOT_EXPIRING: Final = "DELETE FROM scratch.expiring WHERE store = ? AND expires = ? AND topic = ?"
+_TOPICS: Final = "SELECT topic FROM retained WHERE store = ?1 AND topic >= ?2 AND topic < ?3 ORDER BY topic LIMIT ?4"
+_UNMARKED: Final = (
+    "SELECT topic, NOT EXISTS"
+    " (SELECT 1 FROM scratch.mark WHERE pass = ?5 AND mark.topic = retained.topic AND flags & 1)"
+    " FROM retained WHERE store = ?1 AND topic >= ?2 AND topic < ?3 ORDER BY topic LIMIT ?4"
+)
+_MARKED: Final = "SELECT topic, flags FROM scratch.mark WHERE pass = ? AND topic >= ? ORDER BY topic LIMIT ?"
+
+
+class Rows(Protocol):
+    """The file, as far as a table needs it."""
+
+    @property
+    def database(self) -> sqlite3.Connection:
+        """The connection of the event loop."""
+
+    def id_of(self, store: str) -> int:
+        """Return the number of a store; in a transaction if it may be new."""
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Make of a failure what ends the process."""
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Do the same, and see to a transaction."""
+
+    def put_values(self, store: str, values: Mapping[bytes, Update | None]) -> None:
+        """Put in and remove values."""
+
+    def new_pass(self) -> int:
+        """Return a number for a pass that no other has."""
+
+    def end_pass(self, number: int) -> None:
+        """Remove the marks of a pass, now or later."""
+
+
+class KeptTable(TopicSearch):
+    """The rows of one store."""
+
+    __slots__ = ("_rows", "_store", "name")
+
+    def __init__(self, rows: Rows, name: str) -> None:
+        """Prepare; the file need not be open yet.
+
+        Args:
+            rows: The file.
+            name: The store.
+        """
+        self.name = name
+        self._rows = rows
+        self._store: int | None = None
+
+    def __contains__(self, topic: bytes) -> bool:
+        """Say whether a topic has a value."""
+        return bool(self.topics(topic, topic + b"\0", 1))
+
+    @property
+    def store(self) -> int:
+        """Number of the store."""
+        if self._store is None:
+            with self._rows.writing():
+                self._store = self._rows.id_of(self.name)
+        return self._store
+
+    def renew(self) -> None:
+        """Note that the file is another one."""
+        self._store = None
+
+    # --- values ---
+
+    def select(self, topics: Sequence[bytes]) -> list[Update]:
+        """Return the values of those of `topics`, none of them twice, that have one, in that order."""
+        store = self.store
+        with self._rows.reading():
+            rows = self._rows.database.execute(_SELECT, (store, b"".join(topics), _places(topics)))
+            return [decode_update(topic, value) for topic, value in rows]
+
+    def match_values(self, topic_filter: bytes) -> Iterator[list[Update]]:
+        """Yield the values whose topics a Topic Filter matches, in pieces, as `TopicSearch.match` does."""
+        for topics in self.match(topic_filter):
+            yield from self._values_of(topics) if topics else ([],)  # else a long search would come in one piece
+
+    def pieces(self) -> Iterator[list[Update]]:
+        """Yield every value, in the order of their topics; they may change meanwhile."""
+        for topics in self._pieces(b"", None):
+            yield from self._values_of(topics)
+
+    def topics(self, low: bytes, high: bytes | None, count: int) -> list[bytes]:
+        """Return the first topics from `low` on and below `high`, so many at most."""
+        bounds = self.store, low, _ABOVE_ALL if high is None else high, count
+        with self._rows.reading():
+            return [row[0] for row in self._rows.database.execute(_TOPICS, bounds)]
+
+    def write(self, values: Mapping[bytes, Update | None]) -> None:
+        """Put in and remove values."""
+        with self._rows.writing():
+            self._rows.put_values(self.name, values)
+
+    def _values_of(self, topics: list[bytes]) -> Iterator[list[Update]]:
+        store = self.store
+        while topics:
+            found: list[Update] = []
+            size, rest = 0, 0
+            with self._rows.reading():
+                rows = self._rows.database.execute(_SELECT, (store, b"".join(topics), _places(topics)))
+                for topic, value in rows:
+                    found.append(decode_update(topic, value))
+                    size += len(value)
+                    if size >= _READ_BYTES_MAX:
+                        rest = topics.index(topic) + 1
+                        break
+                rows.close()  # a statement that is not at its end keeps the write-ahead log from beginning anew
+            topics = topics[rest:] if rest else []
+            yield found
+
+    def _pieces(self, low: bytes, high: bytes | None) -> Iterator[list[bytes]]:
+        while piece := self.topics(low, high, _PIECE_TOPICS):
+            low = piece[-1] + b"\0"  # no topic lies between: U+0000 occurs in none [MQTT-4.7.3-2]
+            yield piece
+
+    # --- expiry ---
+
+    def change_expiries(self, removed: Collection[tuple[int, bytes]], added: Collection[tuple[int, bytes]]) -> None:
+        """Note when values expire, and when they do not any more; each is (expires_ns, topic)."""
+        store = self.store
+        with self._rows.writing():
+            # Not one statement with "IN": SQLite would read all that expires at the same time as each of these.
+            self._rows.database.executemany(_NOT_EXPIRING, ((store, *entry) for entry in removed))
+            self._rows.database.executemany(_EXPIRING, ((store, *entry) for entry in added))
+
+    def next_expiry(self) -> int | None:
+        """Return when the next value expires; None when none does."""
+        store = self.store
+        with self._rows.reading():
+            row = self._rows.database.execute(
+                "SELECT min(expires) FROM scratch.expiring WHERE store = ?", (store,)
+            ).fetchone()
+        return None if row is None else row[0]
+
+    def expired(self, now_ns: int, count: int) -> list[bytes]:
+        """Return topics whose time has passed, so many at most, those first that expired first."""
+        store = self.store
+        with self._rows.reading():
+            rows = self._rows.database.execute(
+                "SELECT topic FROM scratch.expiring WHERE store = ? AND expires <= ? ORDER BY expires LIMIT ?",
+                (store, now_ns, count),
+            )
+            return [row[0] for row in rows]
+
+    # --- passes ---
+
+    def begin_pass(self) -> int:
+        """Return the number of a new pass, without marks."""
+        return self._rows.new_pass()
+
+    def end_pass(self, number: int) -> None:
+        """Forget the marks of a pass."""
+        self._rows.end_pass(number)
+
+    def marks(self, number: int, topics: Sequence[bytes]) -> list[tuple[bytes, int]]:
+        """Return those of `topics` that have a mark in a pass, with it."""
+        with self._rows.reading():
+            return self._rows.database.execute(_MARKS, (number, b"".join(topics), _places(topics))).fetchall()
+
+    def mark(self, number: int, flags: int, topics: Sequence[bytes]) -> None:
+        """Give topics a mark in a pass; 0 takes the one that they have."""
+        with self._rows.writing():
+            parameters: tuple[object, ...] = (number, b"".join(topics), _places(topics))
+            if flags:
+                self._rows.database.execute(_MARK, (*parameters, flags))
+            else:
+                self._rows.database.execute(_UNMARK, parameters)
+
+    def marked(self, number: int, flag: int) -> list[bytes]:
+        """Return every topic whose mark in a pass has a flag."""
+        with self._rows.reading():
+            rows = self._rows.database.execute(
+                "SELECT topic FROM scratch.mark WHERE pass = ? AND flags & ?", (number, flag)
+            )
+            return [row[0] for row in rows]
+
+    def marked_pieces(self, number: int, flag: int) -> Iterator[list[bytes]]:
+        """Yield the topics whose mark in a pass has a flag, in order; each piece is what some hundred marks have."""
+        low = b""
+        while True:
+            with self._rows.reading():
+                rows = self._rows.database.execute(_MARKED, (number, low, _PIECE_TOPICS)).fetchall()
+            if not rows:
+                return
+            low = rows[-1][0] + b"\0"
+            yield [topic for topic, flags in rows if flags & flag]
+
+    def unmarked(self, number: int, root: bytes) -> Iterator[list[bytes]]:
+        """Yield the topics that begin with `root` and do not have the flag 1 in a pass, in order.
+
+        Each piece is what some hundred topics have of such, which may be nothing.
+        """
+        store = self.store
+        low, high = root, root + _ABOVE_ALL
+        while True:
+            with self._rows.reading():
+                rows = self._rows.database.execute(_UNMARKED, (store, low, high, _PIECE_TOPICS, number)).fetchall()
+            if not rows:
+                return
+            low = rows[-1][0] + b"\0"
+            yield [topic for topic, is_unmarked in rows if is_unmarked]
+
+
+def attach_scratch(database: sqlite3.Connection, path: Path, *, cache_bytes: int) -> None:
+    """Put the scratch file beside the others, empty."""
+    path.unlink(missing_ok=True)
+    database.execute("ATTACH DATABASE ? AS scratch", (str(path),))
+    for statement in _SCRATCH:
+        database.execute(statement)
+    database.execute(f"PRAGMA scratch.cache_size = -{cache_bytes // 1024}")
+
+
+def _offsets(topics: Iterable[bytes]) -> list[int]:
+    places: list[int] = []
+    at = 1  # SQLite counts from 1
+    for topic in topics:
+        length = len(topic)
+        places.append(at << _BITS | length)
+        at += length
+    return places
+
+
+def _places(topics: Iterable[bytes]) -> str:
+    return str(_offsets(topics))

@@ -1,0 +1,393 @@
+"""One worker as the hub sees it: its process, its channel, and what it last told of itself.
+
+Owns the life of the process over all its restarts, and the values that each one begins with. It must not know the other
+workers.
+
+The values go in pieces, each when the one before has almost left; batches go in between. A piece is read and written in
+one step, so that whichever comes last for a topic is the newest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from structlog.typing import FilteringBoundLogger
+
+from fanout.access.gate import AccessStats
+from fanout.affected_clients import Concerned
+from fanout.config import NodeConfig
+from fanout.replica.store import Replica
+from fanout.replica.update import Update
+from fanout.runtime.backoff import Backoff
+from fanout.server.base.counters import ServerStats
+from fanout.workers.channel import Channel, open_channel
+from fanout.workers.figures import add_up, totals_of
+from fanout.workers.messages import (
+    AskSubscribed,
+    Batch,
+    Complete,
+    Message,
+    Published,
+    Report,
+    SendAway,
+    SentAway,
+    Serving,
+    SetUp,
+    StillSubscribed,
+    Stop,
+    Subscribed,
+)
+
+__all__ = ["WorkerProcess", "WorkerState"]
+
+_PIECE: Final = 1_000
+"""Values sent in one step: about a millisecond."""
+_PIECE_BYTES: Final = 1024 * 1024
+"""Bytes of values behind which a step ends, however few they are: what is encoded at once is held several times."""
+_RESTART_MIN_S: Final = 0.1
+_RESTART_MAX_S: Final = 10.0
+_SETTLED_S: Final = 30.0
+"""A worker that served so long before it ended is started again as if it had never failed."""
+_SILENT_TICKS_MAX: Final = 30
+"""After so many looks without a word a worker that serves is killed; it reports at each."""
+_SILENT_FULL_TICKS_MAX: Final = 10
+"""The same while it makes everybody else wait: less than a link waits for its heartbeats."""
+_STARTING_TICKS_MAX: Final = 300
+"""The same until it serves."""
+_LAST_WORDS_S: Final = 1.0
+_SUBSCRIBED_S: Final = 5.0
+"""How long a worker may take to say who is subscribed."""
+_SEND_AWAY_S: Final = 5.0
+"""How long a tear-down waits until a worker has sent clients away: a worker that hangs is not to hold it up."""
+
+
+class WorkerState(enum.Enum):
+    """Where a worker is in its life."""
+
+    DOWN = "down"
+    """It has ended, or was never started."""
+    STARTING = "starting"
+    """It starts, or takes the values."""
+    SERVING = "serving"
+    """It serves clients."""
+
+
+class WorkerProcess:
+    """One worker, over all its restarts.
+
+    Attributes:
+        number: Which, from 0.
+        config: What the next start gets.
+        state: Where it is.
+        served_once: Whether it has ever served.
+        is_full: Whether too much of what it is fed is unread.
+        pid: Of its process; None without one.
+        restarts_total: How often it was started again.
+        late_total: How often it had not sent clients away in time.
+        last_report: What it told last; None before, and when it has ended.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        number: int,
+        sockets: tuple[tuple[int, ...], ...],
+        arrivals: int,
+        others: tuple[int, ...],
+        replicas: Sequence[Replica],
+        on_published: Callable[[Published, Callable[[Message], None]], None],
+        on_subscribed: Callable[[tuple[bytes, ...]], None],
+        on_pressure: Callable[[], None],
+        logger: FilteringBoundLogger,
+    ) -> None:
+        """Make a worker that is down; `run` keeps it going.
+
+        Args:
+            config: The node's.
+            number: Which, from 0.
+            sockets: For each listener the descriptors that it listens on.
+            arrivals: Descriptor of `SetUp`.
+            others: Descriptors of `SetUp`.
+            replicas: What it begins with.
+            on_published: Takes what its clients published, and what to answer with.
+            on_subscribed: Takes the Topic Filters that its clients have subscribed to.
+            on_pressure: Told that `is_full` has changed.
+            logger: Takes log lines.
+        """
+        self.config = config
+        self.number = number
+        self.state = WorkerState.DOWN
+        self.served_once = False
+        self.is_full = False
+        self.pid: int | None = None
+        self.restarts_total = 0
+        self.late_total = 0
+        self.last_report: Report | None = None
+        self._sockets = sockets
+        self._arrivals = arrivals
+        self._others = others
+        self._replicas = replicas
+        self._on_published = on_published
+        self._on_subscribed = on_subscribed
+        self._on_pressure = on_pressure
+        self._sent_away: deque[asyncio.Future[int]] = deque()
+        self._subscribed: deque[asyncio.Future[int]] = deque()
+        self._logger = logger.bind(worker=number + 1)
+        self._process: asyncio.subprocess.Process | None = None
+        self._channel: Channel | None = None
+        self._stopping = False
+        self._gone = asyncio.Event()
+        self._gone.set()
+        self._silent_ticks = 0
+        self._reads = True
+        self._served_since = 0.0
+        self._backoff = Backoff(min_s=_RESTART_MIN_S, max_s=_RESTART_MAX_S)
+        self._past_server = add_up(ServerStats, ())
+        self._past_access = add_up(AccessStats, ())
+
+    async def run(self) -> None:
+        """Start the process, and start it again whenever it has ended, until stopped or cancelled."""
+        while not self._stopping:
+            self.state = WorkerState.STARTING
+            try:
+                code: int | str = await self._live()
+            except OSError as error:
+                code = str(error)
+            if (
+                self.state is WorkerState.SERVING
+                and asyncio.get_running_loop().time() - self._served_since >= _SETTLED_S
+            ):
+                self._backoff.reset()
+            self.state = WorkerState.DOWN
+            await self._pause(code)
+
+    async def stop(self, message: Stop, *, timeout_s: float) -> None:
+        """Let the worker end, and kill it when that takes too long; it is not started again."""
+        self._stopping = True
+        process, channel = self._process, self._channel
+        if process is None or channel is None:
+            return
+        channel.send(message)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await process.wait()
+        except TimeoutError:
+            self._logger.error("the worker does not end, it is killed", timeout_s=timeout_s)
+            _kill(process)
+            await process.wait()
+        await self._gone.wait()  # its last report may still be read
+
+    async def send_away(self, concerns: Concerned) -> int:
+        """Disconnect its clients with subscriptions of a kind, and return how many.
+
+        Returns:
+            0 when the worker ends before, or does not answer in time; then it sends them away once it goes on.
+        """
+        if self._channel is None or self.state is not WorkerState.SERVING:
+            return 0
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._sent_away.append(answer)
+        self._channel.send(SendAway(concerns))
+        try:
+            async with asyncio.timeout(_SEND_AWAY_S):
+                return await answer
+        except TimeoutError:
+            self.late_total += 1
+            self._logger.warning("the worker sends clients away too slowly", timeout_s=_SEND_AWAY_S)
+            return 0
+
+    async def is_subscribed(self, topic_filter: bytes) -> bool:
+        """Say whether a client of it is subscribed to this very Topic Filter; one that answers too late may be."""
+        if self._channel is None or self.state is not WorkerState.SERVING:
+            return False
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._subscribed.append(answer)
+        self._channel.send(AskSubscribed(topic_filter))
+        try:
+            async with asyncio.timeout(_SUBSCRIBED_S):
+                return bool(await answer)
+        except TimeoutError:
+            return True
+
+    def write(self, data: bytes) -> None:
+        """Write an encoded message, if there is a process."""
+        if self._channel is not None:
+            self._channel.write(data)
+
+    def read(self, wanted: bool) -> None:
+        """Read what it has to say, or let it wait."""
+        self._reads = wanted
+        if self._channel is not None:
+            self._channel.read(wanted)
+
+    def tick(self) -> None:
+        """Count the time in which it said nothing, and kill it when that was too long."""
+        if self._process is None or not self._reads or self._stopping:
+            return
+        self._silent_ticks += 1
+        limit = _SILENT_TICKS_MAX if self.state is WorkerState.SERVING else _STARTING_TICKS_MAX
+        if self.is_full:
+            limit = _SILENT_FULL_TICKS_MAX
+        if self._silent_ticks > limit:
+            self._silent_ticks = 0
+            self._logger.error("the worker says nothing, it is killed", state=self.state.value)
+            _kill(self._process)
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of batches that it has not read."""
+        return self._channel.unsent_bytes if self._channel is not None else 0
+
+    @property
+    def server_stats(self) -> tuple[ServerStats, ...]:
+        """Figures of its server: what has ended, and what is."""
+        report = self.last_report
+        return (self._past_server,) if report is None else (self._past_server, report.server)
+
+    @property
+    def access_stats(self) -> tuple[AccessStats, ...]:
+        """Figures of its gate: what has ended, and what is."""
+        report = self.last_report
+        return (self._past_access,) if report is None else (self._past_access, report.access)
+
+    async def _pause(self, code: int | str) -> None:
+        """Wait until the process is to be started again, if it is."""
+        if self._stopping:
+            return
+        delay_s = self._backoff.next_delay_s()
+        self._logger.error("worker ended, it is started again", code=code, delay_s=round(delay_s, 2))
+        self.restarts_total += 1
+        await asyncio.sleep(delay_s)
+
+    async def _live(self) -> int:
+        """Run one process from its beginning to its end, and return its exit code."""
+        near, far = socket.socketpair()
+        with near, far:
+            inherited = {far.fileno(), self._arrivals, *self._others, *(one for each in self._sockets for one in each)}
+            command = [sys.executable, "-m", "fanout", "worker", "--feed", str(far.fileno())]
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=tuple(inherited)
+            )
+            far.close()
+            closed = asyncio.Event()
+            channel = Channel(on_messages=self._receive, on_closed=closed.set, on_pressure=self._press)
+            feeding: asyncio.Task[None] | None = None
+            try:
+                await open_channel(channel, near.dup())
+                # With the channel, and not before: `stop` waits for a process that it can tell to end.
+                self._process, self.pid, self._channel = process, process.pid, channel
+                self._gone.clear()
+                self._silent_ticks = 0
+                channel.read(self._reads)  # publishers may be held just now
+                channel.send(SetUp(self.config, self.number, self._sockets, self._arrivals, self._others))
+                feeding = asyncio.create_task(self._feed(channel), name=f"feed-{self.number + 1}")
+                near.close()
+                code = await self._wait_ended(process, feeding)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LAST_WORDS_S):
+                        await closed.wait()
+                if channel.crash is not None:
+                    raise channel.crash
+                return code
+            finally:
+                killed = process.returncode is None
+                if killed:
+                    _kill(process)
+                if feeding is not None:
+                    feeding.cancel()
+                    channel.abort()
+                self._forget()
+                if killed:
+                    await process.wait()
+
+    async def _wait_ended(self, process: asyncio.subprocess.Process, feeding: asyncio.Task[None]) -> int:
+        """Wait until the process has ended, and return its exit code; raise what ended the feeding before."""
+        ended = asyncio.create_task(process.wait(), name=f"worker-{self.number + 1}-end")
+        try:
+            await asyncio.wait({ended, feeding}, return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                feeding.result()
+            return await ended
+        finally:
+            ended.cancel()
+
+    def _forget(self) -> None:
+        self._channel = self._process = self.pid = None
+        self._gone.set()
+        for waiting in (self._sent_away, self._subscribed):
+            while waiting:
+                _answer(waiting, 0)
+        report, self.last_report = self.last_report, None
+        if report is not None:
+            self._past_server = add_up(ServerStats, (self._past_server, totals_of(report.server)))
+            self._past_access = add_up(AccessStats, (self._past_access, totals_of(report.access)))
+        self._press(False)
+
+    async def _feed(self, channel: Channel) -> None:
+        """Send all values that there are."""
+        for replica in self._replicas:
+            topics = list(replica.values)
+            start = 0
+            while start < len(topics):
+                piece: list[Update] = []
+                size = 0
+                for topic in topics[start : start + _PIECE]:
+                    start += 1
+                    value = replica.values.get(topic)
+                    if value is not None:
+                        piece.append(value)
+                        size += len(topic) + len(value[1]) + len(value[4])
+                        if size >= _PIECE_BYTES:
+                            break
+                if piece:
+                    channel.send(Batch(piece))
+                await channel.wait_almost_sent()
+        channel.send(Complete())
+
+    def _press(self, is_full: bool) -> None:
+        if is_full is not self.is_full:
+            self.is_full = is_full
+            self._on_pressure()
+
+    def _receive(self, messages: list[Message]) -> None:
+        self._silent_ticks = 0
+        channel = self._channel
+        assert channel is not None
+        for message in messages:
+            match message:
+                case Published():
+                    self._on_published(message, channel.send)
+                case Report():
+                    self.last_report = message
+                case Subscribed(topic_filters):
+                    self._on_subscribed(topic_filters)
+                case SentAway(clients):
+                    _answer(self._sent_away, clients)
+                case StillSubscribed(subscribed):
+                    _answer(self._subscribed, subscribed)
+                case Serving():
+                    self.state = WorkerState.SERVING
+                    self.served_once = True
+                    self._served_since = asyncio.get_running_loop().time()
+                case _:
+                    raise AssertionError(f"{type(message).__name__} is not for the hub")
+
+
+def _answer(waiting: deque[asyncio.Future[int]], result: int) -> None:
+    """Tell the one that has waited longest; it may have given up."""
+    answer = waiting.popleft()
+    if not answer.done():
+        answer.set_result(result)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()

@@ -1,0 +1,632 @@
+"""Audits of a live link: what they find, what they leave alone, when they are made (T13, T14)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from fanout.chain.stamp import encode_stamp
+from fanout.config import LinkConfig
+from fanout.link.model.audit_report import AuditReport
+from fanout.link.model.events import Applied, AuditEnded, Failed, HeartbeatsLost, ResumedAtQos0, TearDown
+from fanout.link.model.states import LinkState
+from fanout.link.snapshot.audit import RETRY_S, LiveAudits
+from fanout.mqtt.packets import Connack, Pingresp, encode
+from fanout.replica.update import Phase, Stamp
+from fanout.selection import Selector
+from tests.link.fake_primary import STAMPING, FakePrimary, Pair, make_config
+from tests.link.fake_server import FakeServer
+from tests.link.harness import config_for, logging_to, running
+
+VALUES = {b"plant/%d" % number: b"old" for number in range(10)}
+
+
+def live(config: LinkConfig | None = None, **knobs: object) -> Pair:
+    """Return a live link to a primary with ten topics."""
+    pair = Pair(config or make_config(), FakePrimary(retained=dict(VALUES), **knobs))  # type: ignore[arg-type]
+    pair.go_live()
+    return pair
+
+
+def ask(pair: Pair, *, confirmed: bool = False, pump: bool = True) -> None:
+    """Begin an audit on demand."""
+    begun = pair.session.audit(confirmed=confirmed, now_ns=pair.now_ns, now=pair.now)
+    assert not isinstance(begun, str), begun
+    pair.events += begun
+    if pump:
+        pair.pump()
+
+
+def report(pair: Pair) -> AuditReport:
+    """Return the report of the one audit that has ended, without its duration."""
+    (ended,) = pair.of(AuditEnded)
+    return replace(ended.report, seconds=0)
+
+
+def test_equal_sets_bring_nothing() -> None:
+    """Unchanged values are not delivered again, and the link stays live at the QoS of its selector."""
+    pair = live()
+    ask(pair)
+    assert report(pair) == AuditReport(False, checked=10)
+    assert pair.dispatched() == []
+    assert pair.states() == []
+    assert pair.primary.subscriptions[b"plant/#"].qos == 1
+    assert not pair.session.life.auditing
+
+
+async def test_a_failed_audit_takes_readiness_only_when_updates_may_have_been_dropped() -> None:
+    """Then until one has come to its end, and one that fails otherwise in between does not end the doubt."""
+    one = FakePrimary(retained=dict(VALUES))
+    async with FakeServer(one) as server, running(config_for(server.port, audit_interval_s=0.0)) as link:
+        await link.wait(lambda: link.status.ready)
+        account = link.link._reporter
+        endless = AuditEnded(AuditReport(False, failure="no end can be told"))
+        account.take(endless)
+        assert (link.status.ready, link.status.audits.failed_total) == (True, 1)
+        account.take(AuditEnded(AuditReport(False, failure="cut short", loss=True)))
+        account.take(endless)
+        assert not link.status.ready
+        assert link.status.withheld == "updates may be missing since an audit failed: cut short"
+        await link.link.audit()
+        await link.wait(lambda: link.status.ready)
+
+
+async def test_dropped_heartbeats_take_readiness_until_an_audit_has_ended() -> None:
+    """What the primary dropped with them the node lacks, and nothing but an audit shows whether that was an update."""
+    one = FakePrimary(retained=dict(VALUES))
+    async with FakeServer(one) as server, running(config_for(server.port, audit_interval_s=0.0)) as link:
+        await link.wait(lambda: link.status.ready)
+        link.link._reporter.take(HeartbeatsLost(2))
+        assert not link.status.ready
+        assert link.status.withheld == "updates may be missing until an audit has ended: the primary dropped heartbeats"
+        await link.link.audit()
+        await link.wait(lambda: link.status.ready)
+
+
+def cut_in_its_audit(config: LinkConfig | None = None) -> Pair:
+    """Return a link whose connection was lost in the middle of an audit."""
+    pair = live(config)
+    ask(pair, pump=False)
+    pair.primary.receive(pair.session.take_output())
+    assert pair.primary.subscriptions[b"plant/#"].qos == 0
+    pair.lose()
+    pair.events.clear()
+    return pair
+
+
+@pytest.mark.parametrize(("qos", "told"), [(0, []), (1, [ResumedAtQos0((0,))]), (2, [ResumedAtQos0((0,))])])
+def test_a_session_that_was_left_in_an_audit_tells_it_when_it_is_resumed(qos: int, told: list[object]) -> None:
+    """Its subscription had QoS 0 meanwhile: what was published without RETAIN is gone, and no comparison shows it."""
+    pair = cut_in_its_audit(make_config(Selector("plant/#", qos=qos)))
+    pair.connect(pump=False)
+    pair.lose()  # an attempt that fails changes nothing at the primary
+    pair.connect()
+    assert pair.of(ResumedAtQos0) == told
+    assert pair.is_in(LinkState.LIVE)
+    pair.lose()
+    pair.events.clear()
+    pair.connect()
+    assert pair.of(ResumedAtQos0) == []
+
+
+async def test_what_a_cut_audit_may_have_lost_is_logged_with_its_selector() -> None:
+    """Once, when the session is resumed."""
+    lines: list[dict[str, object]] = []
+    one = FakePrimary(retained=dict(VALUES))
+    async with FakeServer(one) as server, running(config_for(server.port), logger=logging_to(lines)) as link:
+        await link.wait_state(LinkState.LIVE)
+        one.truncate_after = 0
+        audit = asyncio.ensure_future(link.link.audit())
+        await link.wait(lambda: one.subscriptions[b"plant/#"].qos == 0)
+        one.truncate_after = None
+        server.cut()
+        assert (await audit).failure == "the connection was lost"
+        await link.wait(lambda: len(one.connects) == 2 and link.status.state is LinkState.LIVE)
+    told = [line for line in lines if "left in an audit" in str(line["event"])]
+    assert [line["selectors"] for line in told] == [["plant/#"]]
+
+
+def test_a_node_that_stops_in_an_audit_leaves_its_session_at_its_own_qos() -> None:
+    """So that what is published until it is back waits for it."""
+    pair = live()
+    ask(pair, pump=False)
+    pair.primary.receive(pair.session.take_output())
+    pair.session.close(end_session=False, now=pair.now)
+    pair.primary.receive(pair.session.take_output())
+    assert pair.primary.subscriptions[b"plant/#"].qos == 1
+    assert len(pair.primary.disconnects) == 1
+
+
+def test_what_was_missed_is_repaired_and_delivered() -> None:
+    """Changed, new and vanished without a message: each is put right, delivered once, as copies of an audit."""
+    pair = live()
+    del pair.primary.retained[b"plant/0"]
+    pair.primary.retained |= {b"plant/1": b"new", b"plant/more": b"new"}
+    ask(pair)
+    assert report(pair) == AuditReport(False, checked=11, changed=2, removed=1)
+    assert sorted(pair.dispatched()) == [(b"plant/0", b""), (b"plant/1", b"new"), (b"plant/more", b"new")]
+    assert pair.values() == pair.primary.retained
+    assert {event.changes.phase for event in pair.of(Applied) if event.changes.updates} == {Phase.AUDIT}
+    pair.events.clear()
+    ask(pair)
+    assert report(pair) == AuditReport(False, checked=10)
+
+
+def test_one_set_at_a_time_with_rests() -> None:
+    """Of many selectors: each is asked for when the one before is through, and messages flow in between."""
+    config = make_config(*(Selector(f"plant/{number}", qos=0) for number in range(10)))
+    pair = live(config)
+    asked = len(pair.primary.subscribes)
+    ask(pair)
+    for number in range(10):
+        assert len(pair.primary.subscribes) == asked + number + 1
+        pair.primary.publish(b"plant/1", b"%d" % number)
+        pair.pump()
+        assert pair.values()[b"plant/1"] == b"%d" % number
+        assert pair.session.life.auditing == (number < 9)
+        pair.wait(0.11)
+    assert report(pair).failure == ""
+    assert [payload for _, payload in pair.dispatched()] == [b"%d" % number for number in range(10)]
+
+
+def test_a_primary_restored_from_an_old_copy_is_found() -> None:
+    """Old values come back, newer topics are gone, and nothing was sent: everything is as the primary has it then."""
+    pair = live()
+    copy = dict(pair.primary.retained)
+    for number in range(3):
+        pair.primary.publish(b"plant/%d" % number, b"new")
+    pair.primary.publish(b"plant/later", b"new")
+    pair.primary.publish(b"plant/9", b"")
+    pair.pump()
+    pair.events.clear()
+    pair.primary.retained = copy
+    ask(pair)
+    assert report(pair) == AuditReport(False, checked=11, changed=4, removed=1)
+    assert pair.values() == copy
+    assert (b"plant/later", b"") in pair.dispatched()
+
+
+def test_expiry_and_deletion_without_a_message_are_found() -> None:
+    """What an administrator deletes, or what expires at the primary alone, is gone after the next audit."""
+    pair = live(make_config(audit_interval_s=100.0))
+    del pair.primary.retained[b"plant/3"]
+    pair.wait(120)
+    assert report(pair).removed == 1
+    assert pair.dispatched() == [(b"plant/3", b"")]
+
+
+def test_a_content_filter_holds_in_an_audit_too() -> None:
+    """What the selector does not take is not replicated by way of an audit."""
+    pair = live(make_config(Selector("plant/#", max_payload=5)))
+    pair.primary.retained[b"plant/large"] = b"too large"
+    pair.primary.retained[b"plant/1"] = b"too large"
+    ask(pair)
+    assert b"plant/large" not in pair.values()
+    assert b"plant/1" not in pair.values()
+    assert len(pair.replica) == 9
+
+
+def test_removals_have_a_cap() -> None:
+    """Three of ten are more than 20 %: they stay until somebody confirms; what changed is repaired all the same."""
+    pair = live()
+    for number in range(3):
+        del pair.primary.retained[b"plant/%d" % number]
+    pair.primary.retained[b"plant/9"] = b"new"
+    ask(pair)
+    assert report(pair) == AuditReport(False, checked=10, changed=1, kept=3)
+    assert len(pair.replica) == 10
+    pair.events.clear()
+    ask(pair, confirmed=True)
+    assert report(pair) == AuditReport(True, checked=10, removed=3)
+    assert pair.values() == pair.primary.retained
+
+
+def test_without_a_fence_nothing_is_removed_unasked() -> None:
+    """Where only silence speaks for the set, a topic that did not come may still be there."""
+    pair = Pair(make_config(), FakePrimary(retained=dict(VALUES), system_topics=False, allow_control=False))
+    pair.connect()
+    pair.wait(20)
+    assert pair.is_in(LinkState.LIVE)
+    pair.events.clear()
+    del pair.primary.retained[b"plant/0"]
+    ask(pair)
+    pair.wait(12)
+    assert report(pair) == AuditReport(False, checked=10, kept=1)
+    assert len(pair.replica) == 10
+
+
+def test_what_comes_live_meanwhile_is_live() -> None:
+    """An update is delivered whatever its value; at QoS 0, where it looks like a copy, if the value is another one."""
+    config = make_config(Selector("plant/#"), Selector("office/#", qos=0))
+    pair = live(config)
+    pair.primary.retained[b"office/1"] = b"same"
+    pair.primary.publish(b"office/1", b"same")
+    pair.pump()
+    pair.events.clear()
+    ask(pair, pump=False)
+    pair.primary.receive(pair.session.take_output())
+    pair.primary.publish(b"plant/1", b"old")
+    pair.primary.publish(b"plant/2", b"new")
+    pair.primary.publish(b"office/1", b"new", qos=0)
+    pair.pump()
+    assert pair.session.life.auditing
+    pair.wait(0.2)
+    assert pair.dispatched() == [(b"plant/1", b"old"), (b"plant/2", b"new"), (b"office/1", b"new")]
+    assert report(pair) == AuditReport(False, checked=11)
+
+
+def test_what_came_live_wins_over_a_late_copy() -> None:
+    """A primary whose retained store lags: the copy is older than what came live in front of it, and is left out."""
+    pair = live(version_text=b"other 1.0")
+    ask(pair, pump=False)
+    request = pair.session.take_output()
+    pair.primary.deliver(b"plant/1", b"live", qos=1, retain=True)
+    pair.primary.deliver(b"plant/2", b"live", qos=1, retain=True)
+    pair.primary.retained[b"plant/2"] = b"live"
+    pair.primary.receive(request)  # the copy of plant/1 is still the old one
+    pair.pump()
+    assert pair.values()[b"plant/1"] == pair.values()[b"plant/2"] == b"live"
+    assert pair.dispatched() == [(b"plant/1", b"live"), (b"plant/2", b"live")]
+    assert report(pair) == AuditReport(False, checked=10)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_came_live_before_its_copy_is_delivered_once(together: bool) -> None:
+    """At QoS 0 both look alike: an update sent before the primary got SUBSCRIBE, and the copy of the same value."""
+    pair = live(make_config(Selector("plant/#", qos=0)))
+    ask(pair, pump=False)
+    request = pair.session.take_output()
+    pair.primary.publish(b"plant/1", b"before", qos=0)
+    pair.primary.publish(b"plant/2", b"first", qos=0)
+    pair.primary.publish(b"plant/2", b"second", qos=0)
+    if not together:
+        pair.feed(pair.primary.take())
+    pair.primary.receive(request)
+    pair.primary.publish(b"plant/1", b"behind", qos=0)
+    pair.pump()
+    assert pair.dispatched() == [
+        (b"plant/1", b"before"),
+        (b"plant/2", b"first"),
+        (b"plant/2", b"second"),
+        (b"plant/1", b"behind"),
+    ]
+    assert report(pair).removed == 0
+    assert pair.values() == pair.primary.retained
+
+
+def test_stamps_tell_what_is_live() -> None:
+    """A fanout primary leaves out the copy of a topic for which an update waits: its stamp says that it is no copy."""
+
+    def stamp(sequence: int) -> bytes:
+        return encode_stamp(Stamp("root", 1, sequence, 1))
+
+    pair = live(connack=Connack(False, 0, STAMPING), properties=stamp(5))
+    ask(pair, pump=False)
+    request = pair.session.take_output()
+    pair.primary.deliver(b"plant/1", b"first", qos=1, retain=True, properties=stamp(6))
+    del pair.primary.retained[b"plant/1"]
+    pair.primary.receive(request)
+    pair.feed(pair.primary.take())
+    assert pair.session.life.auditing or pair.of(AuditEnded)
+    pair.primary.deliver(b"plant/1", b"second", retain=True, properties=stamp(7))
+    pair.pump()
+    assert pair.values()[b"plant/1"] == b"second"
+    assert report(pair).kept == report(pair).removed == 0
+
+
+def test_audits_are_periodic() -> None:
+    """One each interval, give or take a tenth; none with an interval of 0."""
+    pair = live(make_config(audit_interval_s=100.0))
+    pair.wait(89)
+    assert not pair.of(AuditEnded)
+    pair.wait(22)
+    assert len(pair.of(AuditEnded)) == 1
+    pair.wait(220)
+    assert len(pair.of(AuditEnded)) in (2, 3)
+    never = live(make_config(audit_interval_s=0.0))
+    never.wait(500)
+    assert not never.of(AuditEnded)
+
+
+def test_nodes_of_a_pool_audit_at_different_times() -> None:
+    """By what differs between processes each has its own interval, at most a tenth more or less than the configured."""
+    due = []
+    for seed in range(1_700_000_000_000_000_000, 1_700_000_000_000_300_000, 100):  # clocks of some machines are coarse
+        audits = LiveAudits(make_config(audit_interval_s=1000.0), seed=seed)
+        audits.plan(0.0)
+        due.append(audits.due_s)
+    assert (min(due), max(due)) == pytest.approx((900.0, 1100.0))
+    assert len(set(due)) > 2000
+
+
+@pytest.mark.parametrize("packets", range(13))
+def test_an_audit_that_is_cut_short_removes_nothing(packets: int) -> None:
+    """Wherever the primary begins to drop: it is told, the replica stays, and the next audit follows soon."""
+    pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
+    del pair.primary.retained[b"plant/0"]
+    ask(pair, pump=False)
+    pair.primary.truncate_after = packets  # SUBACK, nine values, the fence, PINGRESP, the marker
+    pair.pump()
+    pair.primary.truncate_after = 0
+    pair.wait(15.5)
+    assert report(pair).failure
+    assert report(pair).loss, "what was dropped may have been updates, too"
+    assert pair.session.life.truncated_total == 0, "it counts as an audit that failed"
+    assert len(pair.replica) == 10
+    assert pair.is_in(LinkState.LIVE)
+    assert not pair.of(TearDown)
+    pair.primary.truncate_after = None
+    pair.events.clear()
+    pair.feed(encode(Pingresp(), version=5))
+    pair.wait(RETRY_S + 1)
+    assert report(pair) == AuditReport(False, checked=10, removed=1)
+    assert pair.primary.subscriptions[b"plant/#"].qos == 1
+
+
+def test_a_primary_that_pauses_in_an_audit_has_not_cut_it_short() -> None:
+    """A live link takes such a pause for no loss either: the probes in between are answered behind the set."""
+    pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
+    del pair.primary.retained[b"plant/0"]
+    held: list[bytes] = []
+    with pytest.MonkeyPatch.context() as paused:
+        paused.setattr(pair.primary, "receive", held.append)
+        ask(pair)
+        pair.wait(12)
+    pair.primary.receive(b"".join(held))
+    pair.pump()
+    assert report(pair) == AuditReport(False, checked=10, removed=1)
+
+
+def test_a_probe_that_is_answered_in_front_of_the_set_shows_a_cut_at_once() -> None:
+    """What is in between was dropped; there is nothing to be patient for."""
+    pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
+    ask(pair, pump=False)
+    pair.primary.truncate_after = 5
+    pair.pump()
+    pair.primary.truncate_after = None
+    pair.wait(5.1)
+    assert report(pair).loss
+
+
+def test_copies_that_come_after_an_audit_was_given_up_are_not_delivered_again() -> None:
+    """A primary that was only paused answers at last; from the PINGRESP behind the copies on, all is live again."""
+    pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
+    held: list[bytes] = []
+    with pytest.MonkeyPatch.context() as paused:
+        paused.setattr(pair.primary, "receive", held.append)
+        ask(pair)
+        pair.wait(15.1)
+    assert report(pair).failure
+    pair.primary.retained[b"plant/1"] = b"missed"
+    pair.primary.receive(b"".join(held))
+    pair.feed(pair.primary.take())
+    assert pair.dispatched() == [(b"plant/1", b"missed")]
+    assert pair.is_in(LinkState.LIVE)
+    pair.primary.publish(b"plant/2", b"old", qos=0)
+    pair.pump()
+    assert pair.dispatched()[1:] == [(b"plant/2", b"old")]
+
+
+def test_the_qos_after_an_audit_was_given_up() -> None:
+    """The selector's until SUBACK: at QoS 0 absent sessions would miss it. Then that of the message."""
+    pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
+    held: list[bytes] = []
+    with pytest.MonkeyPatch.context() as paused:
+        paused.setattr(pair.primary, "receive", held.append)
+        ask(pair)
+        pair.wait(15.1)
+    assert report(pair).failure
+    pair.events.clear()
+    request, settling = b"".join(held).split(b"\xc0\x00", 1)
+    pair.primary.receive(request)
+    pair.primary.publish(b"plant/1", b"meanwhile")
+    pair.pump()
+    pair.primary.receive(b"\xc0\x00" + settling)
+    pair.primary.publish(b"plant/2", b"behind", qos=0)
+    pair.pump()
+    updates = [update for each in pair.of(Applied) for update in each.changes.dispatch]
+    assert [(update[0], update[2]) for update in updates] == [(b"plant/1", 1), (b"plant/2", 0)]
+
+
+def test_an_audit_ends_with_its_connection() -> None:
+    """Who waits for it is told, and the resumed session is verified as always."""
+    pair = live()
+    ask(pair, pump=False)
+    pair.lose()
+    assert report(pair).failure == "the connection was lost"
+    pair.connect()
+    assert pair.is_in(LinkState.LIVE)
+    assert LinkState.VERIFYING in pair.states()
+
+
+def test_only_a_live_link_is_audited() -> None:
+    """What is not live is not complete anyway; and one audit at a time."""
+    pair = Pair()
+    assert pair.session.audit(confirmed=False, now_ns=pair.now_ns, now=pair.now) == "the link is down"
+    pair = live()
+    ask(pair, pump=False)
+    assert pair.session.audit(confirmed=False, now_ns=pair.now_ns, now=pair.now) == "an audit is under way"
+    pair.pump()
+    assert not pair.of(Failed)
+
+
+def test_an_audit_does_not_wait_for_a_dead_primary() -> None:
+    """It begins behind the PINGRESP that is under way; when that does not come, the connection is given up."""
+    pair = live(make_config(heartbeat_s=0.0, audit_interval_s=0.0))
+    pair.primary.swallow = (Pingresp,)
+    pair.wait(24)
+    assert pair.session.take_output() == b""
+    ask(pair)
+    pair.wait(5.1)
+    assert "does not answer PINGREQ" in pair.failure()
+
+
+def test_a_fence_of_our_own_is_made_anew() -> None:
+    """It expires at the primary after a day, and sessions live longer: each audit begins by publishing it.
+
+    What comes back of that is no fence: an audit that is cut short in front of the fence is not believed.
+    """
+    pair = live(system_topics=False)
+    fence = pair.session.control.fence_topic
+    assert pair.session.primary.fence == fence
+    del pair.primary.retained[fence]
+    ask(pair)
+    assert report(pair) == AuditReport(False, checked=10)
+    pair.events.clear()
+    assert pair.session.packet_router.outside_total == 0
+
+    del pair.primary.retained[fence]
+    del pair.primary.retained[b"plant/0"]
+    ask(pair, pump=False)
+    pair.primary.truncate_after = 1 + 1 + 1 + 9  # the fence coming back, its PUBACK, SUBACK, nine values
+    pair.pump()
+    pair.primary.truncate_after = None
+    pair.wait(5.1)
+    assert report(pair).failure
+    assert len(pair.replica) == 10
+
+
+class Stepped(Pair):
+    """A pair whose time of day can be set."""
+
+    step_s = 0
+
+    @property
+    def now_ns(self) -> int:
+        """Unix time in nanoseconds."""
+        return super().now_ns + self.step_s * 1_000_000_000
+
+
+@pytest.mark.parametrize("step_s", [100_000, -100_000])
+@pytest.mark.parametrize("interval_s", [0.0, 3600.0])
+def test_an_audit_follows_when_the_time_of_day_was_set(step_s: int, interval_s: float) -> None:
+    """Values that expired by it, or would expire too late, are again as the primary has them, within a heartbeat."""
+    primary = FakePrimary(retained={b"plant/1": b"x", b"plant/2": b"y"}, properties=b"\x02\x00\x00\x0e\x10")
+    pair = Stepped(make_config(audit_interval_s=interval_s), primary)
+    pair.go_live()
+    pair.step_s = step_s
+    pair.wait(6)
+    assert pair.values() == primary.retained
+    assert len(pair.of(AuditEnded)) == 1
+    left_s = {round((update[6] - pair.now_ns) / 1e9) for update in pair.replica.values.values()}
+    assert left_s <= set(range(3590, 3601))
+
+
+def test_no_audit_follows_when_nothing_expires_or_clocks_drift() -> None:
+    """Without expiries the time of day means nothing to a replica, and no two clocks run alike."""
+    pair = Stepped(make_config(audit_interval_s=0.0), FakePrimary(retained={b"plant/1": b"x"}))
+    pair.go_live()
+    pair.step_s = 100_000
+    pair.wait(6)
+    pair.primary.publish(b"plant/1", b"y", properties=b"\x02\x00\x00\x0e\x10")
+    pair.pump()
+    for _ in range(5):
+        pair.step_s += 1
+        pair.wait(6)
+    assert pair.of(AuditEnded) == []
+
+
+def drop_heartbeats(pair: Pair, count: int = 1) -> None:
+    """Let time pass in which the primary drops heartbeats, after their PUBACK, and then the next one come back."""
+    pair.primary.silent_control = True
+    pair.wait(5 * count)
+    pair.primary.silent_control = False
+    pair.wait(5)
+
+
+@pytest.mark.parametrize("interval_s", [0.0, 3600.0])
+def test_an_audit_follows_when_heartbeats_were_dropped(interval_s: float) -> None:
+    """A later one came back: the primary drops what is for this link, maybe updates, which are looked for at once."""
+    pair = live(make_config(audit_interval_s=interval_s))
+    pair.primary.retained[b"plant/0"] = b"new"
+    drop_heartbeats(pair, 2)
+    assert pair.of(HeartbeatsLost) == [HeartbeatsLost(2)]
+    assert pair.session.packet_router.heartbeats_lost_total == 2
+    assert report(pair) == AuditReport(False, checked=10, changed=1)
+    assert pair.values() == pair.primary.retained
+    assert pair.states() == [], "live all the time"
+    pair.wait(60)
+    assert len(pair.of(AuditEnded)) == 1
+
+
+def test_audits_that_dropped_heartbeats_call_for_have_a_pause_between() -> None:
+    """A primary that drops heartbeats all the time does not have the link audit all the time."""
+    pair = live(make_config(audit_interval_s=0.0))
+    began = pair.now
+    drop_heartbeats(pair)
+    drop_heartbeats(pair)
+    assert len(pair.of(AuditEnded)) == 1
+    for _ in range(28):
+        drop_heartbeats(pair)
+    assert pair.session.packet_router.heartbeats_lost_total > 15
+    assert 5 <= len(pair.of(AuditEnded)) <= 1 + (pair.now - began) / RETRY_S
+
+
+def test_the_pause_behind_a_failed_audit_is_kept_when_heartbeats_are_dropped() -> None:
+    """The next one is due then anyway."""
+    pair = live()
+    ask(pair, pump=False)
+    pair.primary.truncate_after = 5
+    pair.pump()
+    pair.primary.truncate_after = None
+    pair.wait(5.1)
+    pair.feed(encode(Pingresp(), version=5))
+    assert report(pair).failure
+    failed_at = pair.now
+    drop_heartbeats(pair)
+    assert pair.session.packet_router.heartbeats_lost_total == 1
+    assert len(pair.of(AuditEnded)) == 1
+    pair.wait(failed_at + RETRY_S - pair.now)
+    assert len(pair.of(AuditEnded)) == 2
+
+
+def test_heartbeats_that_a_resumed_session_or_an_audit_lost_call_for_no_audit() -> None:
+    """Both compare what is held themselves; so does the way back from a stall."""
+    pair = live(make_config(audit_interval_s=0.0))
+    pair.primary.silent_control = True
+    pair.wait(6)
+    pair.lose()
+    pair.primary.silent_control = False
+    pair.connect()
+    assert pair.is_in(LinkState.LIVE)
+    pair.primary.silent_control = True
+    pair.wait(6)
+    pair.primary.silent_control = False
+    ask(pair)
+    assert len(pair.of(AuditEnded)) == 1
+    pair.wait(60)
+    assert pair.session.packet_router.heartbeats_lost_total == 0
+    pair.primary.silent_control = True
+    pair.wait(20.1)
+    assert pair.is_in(LinkState.STALLED)
+    pair.primary.silent_control = False
+    pair.wait(5)
+    assert pair.is_in(LinkState.LIVE)
+    assert pair.session.packet_router.heartbeats_lost_total > 2
+    pair.wait(60)
+    assert len(pair.of(AuditEnded)) == 1
+
+
+def test_a_refused_heartbeat_is_not_dropped() -> None:
+    """The primary has said that it did not take it."""
+    pair = live(make_config(audit_interval_s=0.0), control_code=0x97)
+    pair.primary.allow_control = False
+    pair.wait(6)
+    pair.primary.allow_control = True
+    pair.wait(60)
+    assert pair.session.control.refusal == ""
+    assert (pair.session.packet_router.heartbeats_lost_total, pair.of(AuditEnded)) == (0, [])
+
+
+@pytest.mark.parametrize(("qos", "lost"), [(0, 1), (1, 0), (2, 0)])
+def test_heartbeats_at_qos_0_say_nothing_of_updates_above(qos: int, lost: int) -> None:
+    """A primary that grants the control topic QoS 0 may drop them alone."""
+    pair = live(make_config(Selector("plant/#", qos=qos), audit_interval_s=0.0))
+    topic = pair.session.control.topic
+    pair.primary.subscriptions[topic] = replace(pair.primary.subscriptions[topic], qos=0)
+    drop_heartbeats(pair)
+    pair.wait(60)
+    assert pair.session.packet_router.heartbeats_lost_total == lost
+    assert len(pair.of(AuditEnded)) == lost

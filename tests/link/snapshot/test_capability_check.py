@@ -1,0 +1,232 @@
+"""What a primary shows at the beginning of an epoch."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanout.errors import LinkLost
+from fanout.link.model.evidence import Order
+from fanout.link.protocol.control_channel import ControlChannel
+from fanout.link.protocol.sender import Limits, PacketSender
+from fanout.link.snapshot.capability_check import CONTROL_PATIENCE_S, SERVER_FENCE, TRIALS, CapabilityCheck
+from fanout.mqtt.decoder import AckRun
+from fanout.mqtt.packets import PacketType, Suback
+from tests.link.fake_primary import make_config
+
+OWN_FENCE = b"fanout/control/edge-1/plant/fence"
+
+
+class Case:
+    """A rehearsal that has begun at time 0."""
+
+    def __init__(self, *, wants_fence: bool = True) -> None:
+        """Begin."""
+        self.sender = PacketSender(make_config(), node_id="edge-1")
+        self.control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
+        self.capability_check = CapabilityCheck(
+            sender=self.sender, control=self.control, wants_fence=wants_fence, timeout_s=10.0
+        )
+        self.capability_check.begin(0.0)
+        self.first = self.sender.take()
+
+    def is_done(self) -> bool:
+        """Say whether all is answered."""
+        return self.capability_check.done
+
+    def come_back(self) -> None:
+        """Bring the control message back."""
+        assert self.control.receive(b"7 1", now=0.1) is not None
+        self.capability_check.receive_control(b"7 1", 0.1)
+
+    def pong(self) -> None:
+        """Bring PINGRESP."""
+        self.sender.ping_sent_s = None
+        self.capability_check.receive_pingresp(0.1)
+
+
+def test_one_write_asks_everything() -> None:
+    """The control topic, a message on it, the primary's own fence and PINGREQ, in this order."""
+    first = Case().first
+    places = [first.index(each) for each in (b"fanout/control/edge-1/plant", b"7 1", SERVER_FENCE, b"\xc0\x00")]
+    assert places == sorted(places)
+
+
+def test_the_primarys_fence_is_taken() -> None:
+    """With the control message, the fence and PINGRESP all is answered."""
+    case = Case()
+    case.come_back()
+    case.capability_check.receive_retained(b"other", b"x", 0.1)
+    case.capability_check.receive_retained(SERVER_FENCE, b"mosquitto version 2.0.11", 0.1)
+    assert not case.is_done()
+    case.pong()
+    assert case.is_done()
+    assert case.capability_check.fence == SERVER_FENCE
+    assert case.sender.take() == b""
+
+
+def test_without_the_primarys_fence_an_own_one_is_tried() -> None:
+    """A retained message with an expiry is published and asked for; when it comes, it is the fence."""
+    case = Case()
+    case.come_back()
+    case.pong()
+    assert not case.is_done()
+    second = case.sender.take()
+    assert second.count(OWN_FENCE) == 2
+    assert b"\x02\x00\x01\x51\x80" in second, "it expires after a day"
+    for _ in range(TRIALS):
+        assert not case.is_done()
+        case.capability_check.receive_retained(OWN_FENCE, b"fence", 0.2)
+        case.pong()
+    assert case.is_done()
+    assert case.capability_check.fence == OWN_FENCE
+    assert case.capability_check.order is Order.LIKELY
+    assert case.sender.take().count(OWN_FENCE) == TRIALS - 1, "it is asked for again, and not published again"
+
+
+def test_a_fence_that_could_be_asked_for_late_is_waited_for_anew() -> None:
+    """The time for the fence in front of it is over; nothing is due while the new one may still come."""
+    case = Case()
+    case.sender.accept(Limits(receive_maximum=1))
+    case.come_back()
+    case.pong()
+    case.sender.take()
+    assert case.capability_check.deadline == 0.1 + CONTROL_PATIENCE_S, "the only place is taken by the control message"
+    case.sender.acknowledged(AckRun(PacketType.PUBACK, [2], None), now=0.2)
+    case.capability_check.receive_puback(0.2)
+    assert OWN_FENCE in case.sender.take()
+    assert case.capability_check.deadline == 0.2 + 10.0
+
+
+def test_without_any_fence_there_is_none() -> None:
+    """An own fence that does not come at all is none, and is not tried again."""
+    case = Case()
+    case.come_back()
+    case.pong()
+    case.sender.take()
+    case.pong()
+    assert not case.is_done()
+    assert case.capability_check.deadline == 0.1 + CONTROL_PATIENCE_S
+    case.capability_check.tick(0.1 + CONTROL_PATIENCE_S)
+    assert case.is_done()
+    assert case.capability_check.deadline == float("inf")
+    assert case.capability_check.fence is None
+    assert case.capability_check.order is Order.NONE
+    assert "$SYS/broker/version" in case.capability_check.why
+    assert case.sender.take() == b""
+
+
+@pytest.mark.parametrize("trial", range(TRIALS))
+def test_a_fence_behind_pingresp_shows_that_answers_overtake(trial: int) -> None:
+    """Even if it came in time before: then it is no fence."""
+    case = Case()
+    case.come_back()
+    case.pong()
+    for _ in range(trial):
+        case.capability_check.receive_retained(OWN_FENCE, b"fence", 0.2)
+        case.pong()
+    case.pong()
+    case.capability_check.receive_retained(OWN_FENCE, b"fence", 0.3)
+    assert case.is_done()
+    assert case.capability_check.fence is None
+    assert case.capability_check.order is Order.NONE
+    assert "overtake" in case.capability_check.why
+
+
+def test_a_late_version_shows_that_answers_overtake() -> None:
+    """The version topic is there, and came behind PINGRESP: an own fence in time does not change that."""
+    case = Case()
+    case.come_back()
+    case.pong()
+    case.capability_check.receive_retained(SERVER_FENCE, b"mosquitto version 2.0.11", 0.2)
+    case.capability_check.receive_retained(OWN_FENCE, b"fence", 0.2)
+    case.pong()
+    assert case.is_done()
+    assert case.capability_check.fence is None
+    assert "overtake" in case.capability_check.why
+
+
+@pytest.mark.parametrize(
+    ("version", "trials"), [(b"mosquitto version 2.0.11", 1), (b"fanout version 1.0", 1), (b"other 1.0", TRIALS)]
+)
+def test_the_order_of_mosquitto_and_of_fanout_is_known(version: bytes, trials: int) -> None:
+    """Another primary with the same topic has to show it; and what a Mosquitto counts, a fanout node does not."""
+    case = Case()
+    case.come_back()
+    for _ in range(trials):
+        assert not case.is_done()
+        case.capability_check.receive_retained(SERVER_FENCE, version, 0.2)
+        case.pong()
+    assert case.is_done()
+    assert case.capability_check.order is (Order.KNOWN if trials == 1 else Order.LIKELY)
+    assert case.capability_check.is_mosquitto is version.startswith(b"mosquitto")
+
+
+def test_a_primary_that_needs_no_fence_is_not_asked_for_one() -> None:
+    """A fanout node is asked for the control message only."""
+    case = Case(wants_fence=False)
+    assert SERVER_FENCE not in case.first
+    case.come_back()
+    case.pong()
+    case.capability_check.tick(2.0)
+    assert case.is_done()
+    assert case.capability_check.fence is None
+
+
+def test_a_refused_control_topic_is_known_at_once() -> None:
+    """A SUBACK or a PUBACK that refuses ends the waiting; no own fence is tried."""
+    subscription = Case()
+    subscription.capability_check.receive_suback(Suback(99, (0x87,)), 0.1)
+    subscription.capability_check.receive_suback(Suback(1, (0x87,)), 0.1)
+    subscription.pong()
+    publication = Case()
+    publication.control.refuse("no")
+    publication.capability_check.receive_puback(0.1)
+    publication.pong()
+    for case in (subscription, publication):
+        case.capability_check.tick(0.1 + CONTROL_PATIENCE_S)
+        assert case.is_done()
+        assert not case.control.permitted
+        assert case.sender.take() == b""
+
+
+def test_a_message_that_vanished_is_given_a_second() -> None:
+    """After PUBACK the control message has a second to come back."""
+    case = Case()
+    case.capability_check.receive_suback(Suback(1, (1,)), 0.1)
+    case.capability_check.receive_puback(0.5)
+    case.pong()
+    assert case.capability_check.deadline == 1.5
+    case.capability_check.tick(1.4)
+    assert not case.is_done()
+    case.capability_check.tick(1.5)
+    assert case.control.permitted is False
+    case.capability_check.tick(2.5)
+    assert case.is_done()
+
+
+def test_a_late_pingresp_keeps_the_rehearsal_waiting() -> None:
+    """The message has vanished, but PINGRESP is not there yet."""
+    case = Case()
+    case.capability_check.receive_puback(0.5)
+    case.capability_check.tick(1.5)
+    assert not case.is_done()
+    assert case.capability_check.deadline == 10.0
+
+
+def test_a_primary_that_does_not_answer_is_left() -> None:
+    """Within the time-out an answer must come."""
+    case = Case()
+    case.capability_check.tick(9.9)
+    with pytest.raises(LinkLost, match="does not answer"):
+        case.capability_check.tick(10.0)
+
+
+def test_without_room_in_flight_no_own_fence_is_tried() -> None:
+    """A Receive Maximum that is used up is respected."""
+    case = Case()
+    case.sender.accept(Limits(receive_maximum=1))
+    case.come_back()
+    case.pong()
+    case.capability_check.tick(2.0)
+    assert case.is_done()
+    assert case.capability_check.fence is None

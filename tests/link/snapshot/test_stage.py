@@ -1,0 +1,111 @@
+"""The interface of a stage, and waiting for what is pending."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanout.errors import LinkLost
+from fanout.link.protocol.control_channel import ControlChannel
+from fanout.link.protocol.sender import PacketSender
+from fanout.link.snapshot.stage import PendingStage, Stage
+from fanout.mqtt.packets import Suback
+from tests.link.fake_primary import make_config
+
+
+def pending(*, permitted: bool = True) -> tuple[PendingStage, PacketSender, ControlChannel]:
+    """Return a stage that has begun at time 0, with a quiet time of 5 s."""
+    sender = PacketSender(make_config(), node_id="edge-1")
+    control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
+    control.permitted = permitted
+    stage = PendingStage(sender=sender, control=control, quiet_s=5.0)
+    assert not stage.done
+    stage.begin(0.0)
+    return stage, sender, control
+
+
+def test_a_stage_ignores_what_it_does_not_wait_for() -> None:
+    """Everything may be told to every stage."""
+    stage = Stage()
+    stage.begin(0)
+    stage.receive_bytes(0)
+    stage.receive_messages(1)
+    stage.receive_suback(Suback(1, (0,)), 0)
+    stage.receive_unsuback(1)
+    stage.receive_puback(0)
+    stage.receive_pingresp(0)
+    stage.receive_control(b"", 0)
+    stage.receive_retained(b"", b"", 0)
+    stage.tick(0)
+    assert stage.deadline == float("inf")
+    assert not stage.copies_over
+
+
+def test_a_pending_stage_that_has_not_begun_waits_for_nothing() -> None:
+    """Before `begin` nothing is due, and what comes means nothing."""
+    sender = PacketSender(make_config(), node_id="edge-1")
+    control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
+    stage = PendingStage(sender=sender, control=control, quiet_s=5.0)
+    stage.receive_bytes(1.0)
+    stage.receive_unsuback(1)
+    stage.receive_pingresp(1.0)
+    stage.receive_control(b"", 1.0)
+    stage.tick(100.0)
+    assert not stage.done
+    assert stage.deadline == float("inf")
+
+
+def test_pingresp_and_marker_end_the_wait() -> None:
+    """Both must come, when a marker could be sent."""
+    stage, sender, control = pending()
+    assert b"\xc0\x00" in sender.take()
+    stage.receive_pingresp(1.0)
+    waiting = not stage.done
+    stage.receive_control(b"7 1", 1.0)
+    assert waiting
+    assert stage.done
+    assert control.permitted
+
+
+def test_without_permission_pingresp_ends_the_wait() -> None:
+    """Nothing is published where it is not allowed."""
+    stage, sender, _ = pending(permitted=False)
+    assert sender.take() == b"\xc0\x00"
+    stage.receive_pingresp(1.0)
+    assert stage.done
+
+
+def test_a_marker_that_stays_away_does_not_hold_the_link() -> None:
+    """Behind PINGRESP the marker is awaited for the quiet time."""
+    stage, _, _ = pending()
+    stage.receive_pingresp(1.0)
+    stage.tick(5.9)
+    assert not stage.done
+    assert stage.deadline == 6.0
+    stage.tick(6.0)
+    assert stage.done
+
+
+def test_silence_is_a_lost_link() -> None:
+    """Without PINGRESP and without a byte the primary is gone."""
+    stage, _, _ = pending()
+    stage.tick(4.9)
+    with pytest.raises(LinkLost, match="does not answer"):
+        stage.tick(5.0)
+
+
+@pytest.mark.parametrize(("messages", "lost"), [(0, True), (1, False)])
+def test_a_probe_answered_without_progress_is_a_lost_link(messages: int, lost: bool) -> None:
+    """When a later request is answered, and no message came in between, PINGRESP was dropped."""
+    stage, sender, _ = pending()
+    sender.take()
+    stage.receive_bytes(4.0)
+    stage.tick(5.0)
+    probe_id = int.from_bytes(sender.take()[2:4], "big")
+    stage.receive_bytes(6.0)
+    stage.receive_messages(messages)
+    stage.receive_unsuback(probe_id)
+    if not lost:
+        stage.tick(6.1)
+        return
+    with pytest.raises(LinkLost):
+        stage.tick(6.1)

@@ -1,0 +1,98 @@
+"""What nodes shipped, fetched from a local S3 server, and what is told when that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fanout.errors import LogError
+from fanout.replog.shipping.fetching import fetch, is_store, names_in
+from fanout.replog.shipping.object_store import ObjectStore
+from tests.support.object_store import LocalS3, local_s3
+
+HOUR = "node=edge%2F1/date=2026-02-02/hour=02"
+UPDATES = [f"v1/updates/{HOUR}/1770000000000000-{number:06}.parquet" for number in range(1, 21)]
+EVENTS = [f"v1/events/{HOUR}/1770000000000000-000001.parquet"]
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[LocalS3]:
+    """A local S3 server with a log, and other things, in the bucket `logs`."""
+    with local_s3() as server:
+        server.make_bucket("logs")
+        store = ObjectStore(server.uri("logs/site"))
+        for name in (*UPDATES, *EVENTS):
+            store.put(name, name.encode() * 100)
+        for name in (
+            "v1/notes.txt",
+            f"v1/updates/{HOUR}/.x.unfinished",
+            "v1/updates/x.parquet",
+            "v2/updates/y.parquet",
+        ):
+            store.put(name, b"other")
+        yield server
+
+
+def found(directory: Path) -> list[str]:
+    """Return the files below a directory."""
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+def test_all_sealed_files_are_copied_and_nothing_else(s3: LocalS3, tmp_path: Path) -> None:
+    """They have their names and contents; how far it is is told."""
+    told: list[str] = []
+    assert fetch(s3.uri("logs/site"), target=tmp_path / "here", tell=told.append) == tmp_path / "here"
+    assert found(tmp_path / "here") == sorted((*UPDATES, *EVENTS))
+    assert all((tmp_path / "here" / name).read_bytes() == name.encode() * 100 for name in (*UPDATES, *EVENTS))
+    assert told[-1].endswith("21 of 21 files")
+
+
+def test_what_is_not_wanted_is_left_there(s3: LocalS3, tmp_path: Path) -> None:
+    """Without any wanted file the directory is still one of a log."""
+    fetch(s3.uri("logs/site"), target=tmp_path / "some", wanted=lambda name: name.endswith("-000007.parquet"))
+    assert found(tmp_path / "some") == [UPDATES[6]]
+    fetch(s3.uri("logs/site"), target=tmp_path / "none", wanted=lambda name: False)
+    assert found(tmp_path / "none") == []
+    assert (tmp_path / "none" / "v1" / "updates").is_dir()
+    assert names_in(s3.uri("logs/site")) == sorted((*UPDATES, *EVENTS))
+
+
+@pytest.mark.parametrize(
+    ("place", "problem", "hint"),
+    [
+        ("logs/elsewhere", "there is no replication log in s3://logs/elsewhere", "log.ship.to"),
+        ("nowhere/site", "s3://nowhere/site.* cannot be read: .*NO_SUCH_BUCKET|no replication log", ""),
+        ("key:secret@logs/site", "^a URI has credentials in it", "AWS_ACCESS_KEY_ID"),
+    ],
+)
+def test_a_place_that_cannot_be_read_is_told(s3: LocalS3, tmp_path: Path, place: str, problem: str, hint: str) -> None:
+    """The URI is named, but never a secret in it."""
+    with pytest.raises(LogError, match=problem) as caught:
+        fetch(s3.uri(place), target=tmp_path)
+    assert hint in caught.value.hint
+    assert "secret" not in str(caught.value)
+
+
+def test_a_store_that_nobody_answers_for_is_told(tmp_path: Path) -> None:
+    """What the store's client says follows the URI."""
+    with pytest.raises(LogError, match=r"^nonsense://x cannot be read: "):
+        fetch("nonsense://x", target=tmp_path)
+
+
+def test_a_copy_that_cannot_be_written_is_told(s3: LocalS3, tmp_path: Path) -> None:
+    """A file in the way of a directory; the hint names what decides where the copy is."""
+    (tmp_path / "v1").write_text("in the way")
+    with pytest.raises(LogError, match="cannot be written") as caught:
+        fetch(s3.uri("logs/site"), target=tmp_path)
+    assert "TMPDIR" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [("s3://b/p", True), ("gs://b", True), ("s3a://b", False), ("hdfs://h/p", False), ("/s3://b", False)],
+)
+def test_stores_are_known_by_their_scheme(place: str, expected: bool) -> None:
+    """What Spark reads without more is left to it."""
+    assert is_store(place) is expected

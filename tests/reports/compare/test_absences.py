@@ -1,0 +1,161 @@
+"""Why updates were lost: the spans in which links were away, and which of them covers a time."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fanout.reports.compare.absences import UNHEARD_US, absences_of_targets, link_absences, with_cause
+from fanout.reports.identify.planning import decide_scope
+from fanout.reports.read.reading import take_survey
+from fanout.reports.read.rows import small_frame
+from fanout.reports.read.scope import NEVER_US
+from tests.reports.frames import rows_of, tables_of
+from tests.reports.logs import SECOND, NodeLog, at, selector
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def audit(log: NodeLog, at_us: int, *, changed: int = 0, loss: bool = False) -> None:
+    """Log the end of an audit of a link."""
+    report = {"checked": 5, "changed": changed, "removed": 0, "kept": 0, "failure": "", "loss": loss}
+    log.event("audit", at_us, link="up", detail=json.dumps(report))
+
+
+def seen(spark: SparkSession, *logs: NodeLog) -> list[tuple[float, float, str]]:
+    """Return the spans of the link `up`, in seconds of the test's clock."""
+    found = rows_of(link_absences(tables_of(spark, logs).events).where("link = 'up'"), "after_us", "cause")
+    return [((row["after_us"] - at(0)) / SECOND, (row["until_us"] - at(0)) / SECOND, row["cause"]) for row in found]
+
+
+def spans_of_targets(spark: SparkSession, *logs: NodeLog) -> list[dict[str, Any]]:
+    """Return the spans of each target of a report on these logs."""
+    tables = tables_of(spark, logs)
+    survey = take_survey(tables)
+    scope = decide_scope(survey, requested=None, settle_us=SECOND)
+    spans = absences_of_targets(link_absences(tables.events), spark=spark, survey=survey, scope=scope)
+    return rows_of(spans, "target", "after_us")
+
+
+def test_a_link_is_away_from_the_last_heartbeat_to_the_next_time_that_it_is_live(spark: SparkSession) -> None:
+    """From when the heartbeat that came back was sent; a stall is one, what comes back in it ends nothing."""
+    edge = NodeLog("edge")
+    edge.ready(at(10), "up", "#")
+    edge.event("heartbeat", at(15), link="up", lag_us=SECOND)
+    edge.event("state", at(30), link="up", state="stalled")
+    edge.event("heartbeat", at(40), link="up", lag_us=SECOND)
+    edge.event("state", at(40), link="up", state="verifying")
+    edge.event("state", at(41), link="up", state="live")
+    edge.event("heartbeat", at(50), link="up", lag_us=0)
+    edge.event("heartbeat", at(55), link="other", lag_us=0)
+    edge.event("tear_down", at(60), link="up")
+    edge.event("state", at(60), link="up", state="tearing_down")
+    edge.link_epoch += 1
+    edge.ready(at(70), "up", "#")
+    assert seen(spark, edge) == [(14, 41, "resumed"), (50, 70, "new_epoch")]
+
+
+def test_a_node_that_was_killed_was_down_since_its_last_heartbeat(spark: SparkSession) -> None:
+    """Its log does not say when it died. A link that is not live again has no end."""
+    edge = NodeLog("edge")
+    edge.ready(at(10), "up", "#")
+    edge.event("heartbeat", at(15), link="up", lag_us=0)
+    edge.restart(at(100))
+    edge.ready(at(110), "up", "#")
+    edge.event("heartbeat", at(111), link="up")
+    edge.event("state", at(120), link="up", state="down")
+    assert seen(spark, edge) == [(15, 110, "restart"), (111, (NEVER_US - at(0)) / SECOND, "away")]
+
+
+def test_without_heartbeats_a_link_notices_late_but_not_later_than_by_keep_alive(spark: SparkSession) -> None:
+    """Nor was it cut off before it was live."""
+    edge = NodeLog("edge")
+    edge.ready(at(10), "up", "#")
+    edge.event("state", at(200), link="up", state="down")
+    edge.ready(at(210), "up", "#")
+    edge.event("state", at(220), link="up", state="down")
+    edge.ready(at(230), "up", "#")
+    assert seen(spark, edge) == [(200 - UNHEARD_US / SECOND, 210, "resumed"), (210, 230, "resumed")]
+
+
+def test_an_audit_that_found_a_difference_covers_the_time_since_the_one_before(spark: SparkSession) -> None:
+    """Or since the link was live; one that found nothing covers nothing, and one that shows a loss does."""
+    edge = NodeLog("edge")
+    edge.ready(at(10), "up", "#")
+    audit(edge, at(20), changed=1)
+    audit(edge, at(30))
+    audit(edge, at(40), loss=True)
+    assert seen(spark, edge) == [(10, 20, "audit"), (30, 40, "audit")]
+
+
+def test_each_update_has_the_cause_of_the_span_that_covers_it(spark: SparkSession) -> None:
+    """After the begin and up to the end of it; the link's own absence goes before an audit, and that before others'."""
+    spans = [
+        (0, 5, 22, "upstream"),
+        (0, 10, 20, "audit"),
+        (0, 12, 14, "resumed"),
+        (0, 14, 19, "new_epoch"),
+        (0, 15, 16, "resumed"),
+        (1, 0, 99, "away"),
+    ]
+    lost = [(target, at_us) for target in (0, 1) for at_us in (5, 10, 11, 12, 13, 14, 15, 16, 17, 20, 21, 23)]
+    found = with_cause(
+        small_frame(spark, lost, schema="target int, origin_us bigint"),
+        absences=small_frame(spark, spans, schema="target int, after_us bigint, until_us bigint, cause string"),
+    )
+    assert found.columns == ["target", "origin_us", "cause"]
+    causes = {row["origin_us"]: row["cause"] for row in rows_of(found.where("target = 0"))}
+    assert causes == {
+        **dict.fromkeys((5, 23), "live"),
+        **dict.fromkeys((10, 21), "upstream"),
+        **dict.fromkeys((11, 12, 20), "audit"),
+        **dict.fromkeys((13, 14), "resumed"),
+        **dict.fromkeys((15, 16, 17), "new_epoch"),
+    }
+    assert {row["cause"] for row in rows_of(found.where("target = 1"))} == {"away"}
+    assert found.count() == len(lost)
+
+
+def test_spans_of_a_node_are_told_by_the_clock_that_stamped(spark: SparkSession) -> None:
+    """A node whose clock is an hour ahead was away at the same time as the others; each of its selectors was."""
+    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
+    link = {"name": "up", "primary": ["mqtt://hub:1883"], "selectors": [selector("a/#"), selector("b/#")]}
+    hub.start(at(0))
+    edge.start(at(3600), link)
+    edge.ready(at(3601), "up", "a/#", "b/#")
+    edge.apply(hub.publish(at(5), 1, "a/1", "x"), link="up", selector="a/#", delay_us=3600 * SECOND)
+    edge.event("heartbeat", at(3610), link="up", lag_us=0)
+    edge.event("state", at(3611), link="up", state="down")
+    edge.ready(at(3620), "up", "a/#", "b/#")
+    found = spans_of_targets(spark, hub, edge)
+    assert [(row["target"], row["after_us"], row["until_us"]) for row in found] == [
+        (0, at(10), at(20)),
+        (1, at(10), at(20)),
+    ]
+
+
+def test_what_a_node_above_missed_is_explained_by_its_log(spark: SparkSession) -> None:
+    """All the way up: the link of the last node of a chain was live while that of the first was away."""
+    hub, logs = NodeLog("hub", "primary"), [NodeLog(name) for name in ("first", "second", "third")]
+    hub.start(at(0))
+    for log, above in zip(logs, ("hub", "first", "second"), strict=True):
+        log.start(at(0), {"name": "up", "primary": ["mqtt://x"], "selectors": [selector("#")]})
+        log.event("state", at(0.1), link="up", state="connecting", detail=json.dumps({"primary_node": above}))
+        log.ready(at(1), "up", "#")
+    row = hub.publish(at(5), 1, "a", "x")
+    for log in logs:
+        log.apply(row, link="up", selector="#", delay_us=0)
+    logs[0].event("heartbeat", at(10), link="up", lag_us=0)
+    logs[0].event("state", at(11), link="up", state="down")
+    logs[0].ready(at(20), "up", "#")
+    spans = spans_of_targets(spark, hub, *logs)
+    assert [(span["target"], span["after_us"], span["until_us"], span["cause"]) for span in spans] == [
+        (0, at(10), at(20), "resumed"),
+        (1, at(10), at(20), "upstream"),
+        (2, at(10), at(20), "upstream"),
+    ]

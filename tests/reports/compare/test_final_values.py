@@ -1,0 +1,158 @@
+"""Final values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.reports.compare import final_values as state
+from fanout.reports.identify.planning import decide_scope
+from fanout.reports.read import rows
+from fanout.reports.read.reading import take_survey
+from tests.reports.frames import assert_unique, rows_of, tables_of
+from tests.reports.logs import NodeLog, at, digest_of, selector
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+LINK = {"name": "up", "primary": ["mqtt://hub"], "selectors": [selector("#", "no/#")]}
+
+
+def verdicts_of(
+    spark: SparkSession, logs: list[NodeLog], *, requested: str | None = None, settle_us: int = 0
+) -> dict[tuple[str, str], str]:
+    """Return the verdict by (node, topic)."""
+    tables = tables_of(spark, logs)
+    survey = take_survey(tables)
+    scope = decide_scope(survey, requested=requested, settle_us=settle_us)
+    floors = state.floors_frame(spark, survey=survey, scope=scope)
+    assert_unique(floors, "node", "link")
+    standing = state.standing_rows(tables.updates, floors=floors)
+    reference = state.reference_state(rows.source_rows(standing, spark=spark, scope=scope), scope=scope)
+    assert_unique(reference, "group", "topic")
+    held = state.final_state(
+        rows.target_rows(standing, spark=spark, scope=scope, targets=scope.targets), by=("target",)
+    )
+    assert_unique(held, "target", "topic")
+    verdicts = state.compare_states(reference, held=held, survey=survey, scope=scope, spark=spark)
+    nodes = {target.id: target.node for target in scope.targets}
+    found = {(nodes[row["target"]], row["topic"]): row["verdict"] for row in rows_of(verdicts)}
+    counted = rows_of(state.count_states(verdicts))
+    assert sum(row[verdict] for row in counted for verdict in state.VERDICTS) == len(found)
+    return found
+
+
+def test_verdicts_on_topics(spark: SparkSession) -> None:
+    """Each way in which a topic can differ has its verdict; removed, excluded and torn-down values are none."""
+    hub = NodeLog("hub", "primary")
+    edge, torn, late = NodeLog("edge"), NodeLog("torn"), NodeLog("late")
+    for node in (edge, torn, late):
+        node.start(at(0), LINK)
+        node.ready(at(1), "up", "#")
+    published = {
+        topic: hub.publish(at(2 + number), number + 1, topic, "x")
+        for number, topic in enumerate(["same", "other", "lost", "gone", "back", "no/thing", "not/retained"])
+    }
+    removed = hub.publish(at(20), 8, "gone", "")
+    again = hub.publish(at(21), 9, "back", "y")
+    message = hub.publish(at(22), 10, "not/retained", "z", retain=False, change=4)
+    hub.event("heartbeat", at(30))
+    for topic in ("same", "other", "gone", "back", "not/retained"):
+        for node in (edge, torn, late):
+            node.apply(published[topic], link="up", selector="#")
+    edge.updates[1]["digest"] = digest_of("other", "corrupted")
+    for node in (edge, torn):
+        node.apply(again, link="up", selector="#")
+        node.apply(message, link="up", selector="#")
+    edge.apply(published["no/thing"], link="up", selector="#", topic="edge/only")
+    torn.event("tear_down", at(25), link="up")
+    torn.apply(published["same"], link="up", selector="#", phase=1, change=1)
+    late.apply(removed, link="up", selector="#")
+    late.restart(at(26))
+    late.start(at(26), LINK)
+    late.apply(again, link="up", selector="#", phase=1, change=1)
+    found = verdicts_of(spark, [hub, edge, torn, late], settle_us=0)
+    assert {topic: v for (node, topic), v in found.items() if node == "edge"} == {
+        "same": "equal",
+        "other": "different",
+        "lost": "absent",
+        "gone": "extra",
+        "back": "equal",
+        "not/retained": "equal",
+        "edge/only": "extra",
+    }
+    here = {"same": "equal", "other": "absent", "lost": "absent", "back": "absent", "not/retained": "absent"}
+    assert {topic: v for (node, topic), v in found.items() if node == "torn"} == here
+    here |= {"same": "absent", "back": "equal"}
+    assert {topic: v for (node, topic), v in found.items() if node == "late"} == here
+
+
+def test_recent_changes_on_either_side_are_pending(spark: SparkSession) -> None:
+    """A topic that is not equal and changed within the settle horizon, here or there, is not judged."""
+    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
+    edge.start(at(0), LINK)
+    edge.ready(at(1), "up", "#")
+    for number, topic in enumerate(["old", "young", "moved"]):
+        edge.apply(hub.publish(at(2), number + 1, topic, "x"), link="up", selector="#")
+    hub.publish(at(10), 4, "old", "y")
+    hub.publish(at(26), 5, "young", "y")
+    moved = hub.publish(at(9), 6, "moved", "z")
+    edge.apply(moved | {"origin": None, "sequence": None}, link="up", selector="#", delay_us=19_000_000, digest=1)
+    hub.event("heartbeat", at(30))
+    found = verdicts_of(spark, [hub, edge], settle_us=5_000_000)
+    assert {topic: verdict for (_, topic), verdict in found.items()} == {
+        "old": "different",
+        "young": "pending",
+        "moved": "pending",
+    }
+
+
+def test_what_was_not_logged_since_a_gap_is_unknown(spark: SparkSession) -> None:
+    """After a gap only a later row, or the reference's very last update before it, proves what a node holds."""
+    hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
+    edge.start(at(0), LINK)
+    edge.ready(at(1), "up", "#")
+    first = {t: hub.publish(at(2 + n), n + 1, t, "x") for n, t in enumerate(["kept", "after", "toggled", "changed"])}
+    for row in first.values():
+        edge.apply(row, link="up", selector="#")
+    hub.publish(at(10), 5, "toggled", "y")
+    toggled = hub.publish(at(11), 6, "toggled", "x")
+    assert toggled["digest"] == first["toggled"]["digest"]
+    hub.publish(at(12), 7, "changed", "y")
+    hub.publish(at(13), 8, "never seen", "y")
+    edge.log_pos += 3
+    edge.gap(at(14), link="up", rows=3, last_log_pos=edge.log_pos, first_us=at(10), last_us=at(14))
+    edge.apply(hub.publish(at(15), 9, "after", "y"), link="up", selector="#")
+    hub.event("heartbeat", at(30))
+    found = verdicts_of(spark, [hub, edge])
+    assert {topic: verdict for (_, topic), verdict in found.items()} == {
+        "kept": "equal",
+        "after": "equal",
+        "toggled": "unknown",
+        "changed": "unknown",
+        "never seen": "unknown",
+    }
+
+
+def test_a_union_holds_the_newest_value_of_any_node(spark: SparkSession) -> None:
+    """Without a primary and a tap the value stamped last is the reference, also within one microsecond."""
+    hub, one, two = NodeLog("hub", "primary"), NodeLog("one"), NodeLog("two")
+    for node in (one, two):
+        node.start(at(0), LINK)
+        node.ready(at(1), "up", "#")
+    first = hub.publish(at(2), 1, "t", "x")
+    second = hub.publish(at(2), 2, "t", "y")
+    removed = hub.publish(at(3), 3, "u", "")
+    one.apply(first, link="up", selector="#")
+    two.apply(second, link="up", selector="#")
+    one.apply(hub.publish(at(2.5), 4, "u", "x"), link="up", selector="#")
+    two.apply(removed, link="up", selector="#")
+    one.event("heartbeat", at(4))
+    assert verdicts_of(spark, [one, two]) == {
+        ("one", "t"): "different",
+        ("two", "t"): "equal",
+        ("one", "u"): "extra",
+    }

@@ -1,0 +1,152 @@
+"""Tests of the listening sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import stat
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from fanout.config import Address, ListenerConfig
+from fanout.errors import ListenError
+from fanout.server.accept.listeners import Listeners
+from fanout.server.client.server import Server
+from tests.server.node_in_memory import NodeInMemory
+from tests.support.waiting import wait_until
+
+ANY = ListenerConfig(address=Address("mqtt", "127.0.0.1", 0))
+
+
+async def test_addresses_have_the_real_ports() -> None:
+    """Port 0 becomes the port that the system chose, on every address."""
+    listeners = Listeners()
+    await listeners.open([ANY, ANY], NodeInMemory().server)
+    addresses = listeners.addresses
+    assert len(set(addresses)) == 2
+    assert all(address.startswith("mqtt://127.0.0.1:") for address in addresses)
+    listeners.close()
+    assert listeners.addresses == []
+
+
+async def test_address_in_use_opens_none(tmp_path: Path) -> None:
+    """When one address cannot be bound, the error names it and the others are closed again."""
+    listeners = Listeners()
+    path = tmp_path / "mqtt.sock"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        other = ListenerConfig(address=Address("mqtt", "127.0.0.1", port))
+        unix = ListenerConfig(address=Address("unix", str(path), 0))
+        with pytest.raises(ListenError, match=f"cannot listen on mqtt://127.0.0.1:{port}: .*in use"):
+            await listeners.open([ANY, unix, other], NodeInMemory().server)
+    assert listeners.addresses == []
+    assert not path.exists()
+
+
+async def test_unix_socket_comes_and_goes_with_the_listener(tmp_path: Path) -> None:
+    """The socket is there for owner and group while it is listened on, also where a killed process left one."""
+    path = tmp_path / "mqtt.sock"
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(str(path))
+    listeners = Listeners()
+    unix = ListenerConfig(address=Address("unix", str(path), 0))
+    await listeners.open([unix], NodeInMemory().server)
+    assert listeners.addresses == [f"unix://{path}"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    second = Listeners()
+    with pytest.raises(ListenError) as caught:
+        await second.open([unix], NodeInMemory().server)
+    assert caught.value.message == f"cannot listen on unix://{path}: address already in use"
+    assert "choose another path in server.listen or [[server.listener]]" in caught.value.hint
+    assert path.exists()
+    listeners.close()
+    assert not path.exists()
+
+
+async def test_a_file_that_is_no_socket_is_not_touched(tmp_path: Path) -> None:
+    """Only sockets are replaced."""
+    path = tmp_path / "precious"
+    path.write_text("data")
+    with pytest.raises(ListenError, match="file exists") as caught:
+        await Listeners().open([ListenerConfig(address=Address("unix", str(path), 0))], NodeInMemory().server)
+    assert caught.value.hint.startswith("Remove what is there, or choose another path in server.listen")
+    assert path.read_text() == "data"
+
+
+@pytest.mark.parametrize(
+    ("address", "problem", "hint"),
+    [
+        (
+            Address("mqtt", "192.0.2.1", 1883),  # for documentation, hence nobody's
+            "cannot assign requested address",
+            "This machine does not have that address: use one of its own, or 0.0.0.0, in ",
+        ),
+        (Address("ws", "no-such-host.invalid", 80), "", "Check the host name in "),
+        (
+            Address("unix", "/nonexistent/mqtt.sock", 0),
+            "no such file or directory",
+            "Make the directory for this user, or choose another path in ",
+        ),
+    ],
+)
+async def test_an_address_that_cannot_be_is_told_with_what_would_do(address: Address, problem: str, hint: str) -> None:
+    """Each cause has its own remedy."""
+    with pytest.raises(ListenError) as caught:
+        await Listeners().open([ListenerConfig(address=address)], NodeInMemory().server)
+    assert caught.value.message.startswith(f"cannot listen on {address}: {problem}")
+    assert caught.value.hint == f"{hint}server.listen or [[server.listener]]"
+
+
+async def test_a_socket_of_another_process_is_not_removed(tmp_path: Path) -> None:
+    """Who closes removes only what it made itself."""
+    path = tmp_path / "mqtt.sock"
+    listeners = Listeners()
+    await listeners.open([ListenerConfig(address=Address("unix", str(path), 0))], NodeInMemory().server)
+    path.rename(tmp_path / "moved.sock")
+    path.write_text("another's")
+    listeners.close()
+    await asyncio.sleep(0)
+    assert path.read_text() == "another's"
+
+
+async def test_what_one_binds_several_serve(tmp_path: Path) -> None:
+    """A client is served by whoever accepts first; who has bound has the addresses, and removes the path in the end."""
+    path = tmp_path / "mqtt.sock"
+    listen = (ANY.address, Address("unix", str(path), 0))
+    binding = Listeners()
+    bound = await binding.bind(NodeInMemory(listen=listen).server.config.listeners)
+    assert [address.partition(":")[0] for address in binding.addresses] == ["mqtt", "unix"]
+    port = int(binding.addresses[0].rpartition(":")[2])
+    for _ in range(2):
+        server = NodeInMemory(listen=listen).server
+        await server.start([[one.dup() for one in each] for each in bound])
+        assert server.addresses == binding.addresses
+        connections = [await asyncio.open_connection("127.0.0.1", port), await asyncio.open_unix_connection(path)]
+        await wait_until(partial(have_come, server, 2))
+        await server.stop(deadline_s=0.1)
+        for _, writer in connections:
+            writer.transport.abort()
+        assert path.exists()
+    binding.close()
+    assert not path.exists()
+
+
+def have_come(server: Server, count: int) -> bool:
+    """Return whether so many connections have come to a server."""
+    return server.counters.connections_opened == count
+
+
+async def test_binding_opens_all_or_none() -> None:
+    """The error is that of opening."""
+    listeners = Listeners()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        other = ListenerConfig(address=Address("mqtt", "127.0.0.1", taken.getsockname()[1]))
+        with pytest.raises(ListenError, match="in use"):
+            await listeners.bind([ANY, other])
+    assert listeners.addresses == []

@@ -1,0 +1,265 @@
+"""Tests of batches and of the bounded queue."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fanout.server.messages import queue as message_queue
+from fanout.server.messages.encoding import Message, SharedMessage, WireVariant, message_bytes
+from fanout.server.messages.queue import Batch, MessageQueue
+from tests.server.node_in_memory import update
+
+WIRE = WireVariant(4)
+
+
+def messages(*numbers: int, qos: int = 0, expires_ns: int = 0) -> list[Message]:
+    """Make messages whose payloads are numbers of one length."""
+    return [(update(b"t", b"%04d" % number, expires_ns=expires_ns), qos, False, ()) for number in numbers]
+
+
+def batch(*numbers: int, qos: int = 0, expires_ns: int = 0) -> Batch:
+    """Make a batch of such messages."""
+    return Batch(messages(*numbers, qos=qos, expires_ns=expires_ns), wire=WIRE, expiring=expires_ns > 0)
+
+
+def drain(queue: MessageQueue, piece: int = 1) -> list[int]:
+    """Take everything from a queue, `piece` messages at a time, and return the numbers."""
+    found: list[int] = []
+    while queue:
+        one, start = queue.head()
+        count = min(piece, len(one.messages) - start)
+        found += [int(message[0][1]) for message in one.messages[start : start + count]]
+        queue.advance(count)
+    return found
+
+
+def test_queue_gives_messages_in_order() -> None:
+    """Messages come out in the order of appending, however they are taken, and the figures follow."""
+    for piece in (1, 2, 10):
+        queue = MessageQueue(messages_max=100, bytes_max=10_000, overflow="drop_oldest")
+        size = message_bytes(messages(1)[0])
+        assert queue.append(batch(1, 2, 3)) == []
+        assert queue.append(batch(4)) == []
+        assert queue.append(batch(7, 5, 6), start=1) == []
+        assert (queue.messages, queue.bytes, queue.appended_total) == (6, 6 * size, 6)
+        assert drain(queue, piece) == [1, 2, 3, 4, 5, 6]
+        assert (queue.messages, queue.bytes, queue.appended_total) == (0, 0, 6)
+
+
+def test_queue_starts_where_a_batch_starts() -> None:
+    """The first batch of an empty queue may start in its middle; a batch without a rest changes nothing."""
+    queue = MessageQueue(messages_max=100, bytes_max=10_000, overflow="drop_oldest")
+    assert queue.append(batch(1, 2), start=2) == []
+    assert not queue
+    queue.append(batch(1, 2, 3), start=2)
+    assert drain(queue) == [3]
+
+
+def test_full_queue_drops_the_oldest_messages() -> None:
+    """Beyond the bound of messages the oldest go and are handed back, across batches."""
+    queue = MessageQueue(messages_max=4, bytes_max=10_000, overflow="drop_oldest")
+    queue.append(batch(1, 2, 3))
+    dropped = queue.append(batch(4, 5, 6, 7))
+    assert [int(message[0][1]) for message in dropped] == [1, 2, 3]
+    dropped = queue.append(batch(8))
+    assert [int(message[0][1]) for message in dropped] == [4]
+    assert drain(queue) == [5, 6, 7, 8]
+
+
+def test_batch_larger_than_the_queue_keeps_its_end() -> None:
+    """Of a batch that alone is over the bound, the newest messages stay."""
+    queue = MessageQueue(messages_max=2, bytes_max=10_000, overflow="drop_oldest")
+    assert len(queue.append(batch(1, 2, 3, 4, 5))) == 3
+    assert drain(queue) == [4, 5]
+
+
+def test_queue_is_bounded_in_bytes() -> None:
+    """Beyond the bound of bytes the oldest go; a message that alone is over it goes itself."""
+    size = message_bytes(messages(1)[0])
+    queue = MessageQueue(messages_max=100, bytes_max=2 * size, overflow="drop_oldest")
+    assert len(queue.append(batch(1, 2, 3))) == 1
+    assert queue.bytes == 2 * size
+    assert drain(queue) == [2, 3]
+    tiny = MessageQueue(messages_max=100, bytes_max=size - 1, overflow="drop_oldest")
+    assert len(tiny.append(batch(1))) == 1
+    assert not tiny
+
+
+def test_queue_full_in_bytes_drops_the_fewest_messages() -> None:
+    """Whatever their sizes, over the ends of batches: as many go as must, and none more."""
+    chance = random.Random(1)
+    queue = MessageQueue(messages_max=1000, bytes_max=1000, overflow="disconnect")
+    model: list[int] = []
+    for _ in range(200):
+        sizes = [chance.randrange(1, 300) for _ in range(chance.randrange(1, 9))]
+        queued = Batch([(update(b"t", b"x" * size), 0, False, ()) for size in sizes], wire=WIRE)
+        model += map(message_bytes, queued.messages)
+        gone = 0
+        while sum(model) > 1000:
+            model.pop(0)
+            gone += 1
+        assert len(queue.append(queued)) == gone
+        assert (queue.messages, queue.bytes) == (len(model), sum(model))
+        if queue and chance.random() < 0.3:
+            queue.advance(1)
+            model.pop(0)
+
+
+def test_queues_that_share_batches_weigh_a_message_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a message counts is found out once or twice for all queues, not by each of a thousand."""
+    weighed = 0
+
+    def weigh(message: Message) -> int:
+        nonlocal weighed
+        weighed += 1
+        return message_bytes(message)
+
+    monkeypatch.setattr(message_queue, "message_bytes", weigh)
+    size = message_bytes(messages(1000)[0])
+    queues = [MessageQueue(messages_max=1000, bytes_max=25 * size, overflow="disconnect") for _ in range(50)]
+    for number in range(20):
+        shared = batch(*range(1000 + 10 * number, 1010 + 10 * number))
+        for queue in queues:
+            queue.append(shared)
+    assert all(drain(queue, piece=5) == list(range(1175, 1200)) for queue in queues)
+    assert weighed <= 2 * 200
+
+
+def test_durable_part_of_a_batch_has_no_qos_0() -> None:
+    """A session without a connection keeps what has QoS 1 or 2; all such sessions share one batch."""
+    mixed = Batch(messages(1) + messages(2, qos=1) + messages(3, qos=2), wire=WIRE)
+    durable = mixed.durable()
+    assert [int(message[0][1]) for message in durable.messages] == [2, 3]
+    assert mixed.durable() is durable
+
+
+def test_batch_is_encoded_once_for_its_wire_variant() -> None:
+    """A batch that was not encoded is encoded for the first who needs it, and for all."""
+    one = batch(1, 2)
+    frames = one.shared_frames(WIRE, now_ns=0)
+    assert frames is not None
+    assert one.data == b"".join(frame for frame in frames if isinstance(frame, bytes))
+    assert one.shared_frames(WIRE, now_ns=0) is frames
+    mixed = Batch(messages(1) + messages(2, qos=1), wire=WIRE)
+    assert mixed.shared_frames(WIRE, now_ns=0) is not None
+    assert mixed.data is None
+
+
+def test_batch_is_not_shared_with_other_receivers_or_when_it_ages() -> None:
+    """Another wire variant, a Message Expiry Interval or a Maximum Packet Size need an own encoding."""
+    assert batch(1).shared_frames(WireVariant(5), now_ns=0) is None
+    assert batch(1, expires_ns=5).shared_frames(WIRE, now_ns=0) is None
+    limited = WireVariant(4, packet_bytes_max=10)
+    assert Batch(messages(1), wire=limited).shared_frames(limited, now_ns=0) is None
+
+
+def one(number: int, *, topic: bytes = b"t", qos: int = 0, retain: bool = True) -> Message:
+    """Make a message."""
+    return (update(topic, b"%d" % number, retain=retain), qos, False, ())
+
+
+def test_slow_session_gets_the_newest_retained_values_of_a_batch() -> None:
+    """Of retained values at QoS 0 the newest of each topic is left; removals are values too."""
+    removal: Message = (update(b"u", b""), 0, False, ())
+    whole = Batch([one(1), one(2, topic=b"u"), one(3), removal], wire=WIRE)
+    newest, count, rest = whole.conflated()
+    assert (newest, count, rest) == ({b"t": one(3), b"u": removal}, 4, None)
+    assert list(newest) == [b"t", b"u"]
+    assert whole.conflated() is whole.conflated()
+
+
+def test_slow_session_gets_everything_else_message_by_message() -> None:
+    """What is not retained, has QoS 1 or came through a shared subscription stays, as does a value before it."""
+    shared = SharedMessage(one(7, topic=b"s"))
+    whole = Batch(
+        [
+            one(0),
+            one(1),
+            one(2, retain=False),
+            one(3, topic=b"u", qos=1),
+            one(4, topic=b"u"),
+            shared,
+            one(5, topic=b"v"),
+        ],
+        wire=WIRE,
+    )
+    newest, count, rest = whole.conflated()
+    assert rest is not None
+    assert rest.messages == [one(1), one(2, retain=False), one(3, topic=b"u", qos=1), shared]
+    assert (newest, count) == ({b"u": one(4, topic=b"u"), b"v": one(5, topic=b"v")}, 3)
+
+
+def test_slow_session_shares_a_batch_of_which_nothing_is_conflated() -> None:
+    """Such a batch is queued itself, so that its frames are used by all."""
+    whole = Batch([one(1, retain=False), one(2, retain=False)], wire=WIRE)
+    assert whole.conflated() == ({}, 0, whole)
+
+
+def overflowing(*, messages_max: int = 3, bytes_max: int = 10_000) -> MessageQueue:
+    """Make a queue that drops nothing at QoS 1 and 2."""
+    return MessageQueue(messages_max=messages_max, bytes_max=bytes_max, overflow="disconnect")
+
+
+def test_messages_at_qos_1_and_2_are_not_dropped() -> None:
+    """With more of them than may wait the queue has overflowed, and has them all."""
+    queue = overflowing()
+    assert (queue.append(batch(1, 2, 3, qos=1)), queue.overflowed) == ([], False)
+    assert (queue.append(batch(4, qos=2)), queue.overflowed) == ([], True)
+    assert drain(queue) == [1, 2, 3, 4]
+
+
+def test_queue_overflows_in_bytes() -> None:
+    """So it does with more bytes than may wait."""
+    queue = overflowing(messages_max=100, bytes_max=2 * message_bytes(messages(1)[0]))
+    assert (queue.append(batch(1, 2, qos=1)), queue.overflowed) == ([], False)
+    assert (queue.append(batch(3, qos=1)), queue.overflowed) == ([], True)
+
+
+def test_oldest_messages_at_qos_0_make_room() -> None:
+    """Those in front go for newer ones of any QoS, as far as needed."""
+    queue = overflowing()
+    queue.append(Batch(messages(1, 2) + messages(3, qos=1), wire=WIRE))
+    dropped = queue.append(batch(4, qos=1))
+    assert [int(message[0][1]) for message in dropped] == [1]
+    dropped = queue.append(batch(5))
+    assert [int(message[0][1]) for message in dropped] == [2]
+    assert not queue.overflowed
+    assert drain(queue) == [3, 4, 5]
+
+
+def test_newest_messages_at_qos_0_go_behind_those_that_must_stay() -> None:
+    """When the oldest may not go, a message at QoS 0 goes itself; one at QoS 1 beside it is kept."""
+    size = message_bytes(messages(1)[0])
+    for first in (0, 1):
+        queue = overflowing()
+        queue.append(batch(1, 2, qos=1), start=first)
+        whole = Batch(messages(9) + messages(3) + messages(4, qos=1) + messages(5, 6), wire=WIRE)
+        dropped = queue.append(whole, start=1)
+        assert [int(message[0][1]) for message in dropped] == [3, 5, 6]
+        assert not queue.overflowed
+        assert (queue.messages, queue.bytes) == (3 - first, (3 - first) * size)
+        assert queue.appended_total == queue.messages
+        assert drain(queue) == [1, 2, 4][first:]
+
+
+def test_batch_that_alone_is_too_much_keeps_what_must_stay() -> None:
+    """In an empty queue too: what of it has QoS 0 goes, and with the rest it overflows or not."""
+    queue = overflowing(messages_max=1)
+    dropped = queue.append(Batch(messages(1, qos=1) + messages(2), wire=WIRE))
+    assert ([int(message[0][1]) for message in dropped], queue.overflowed) == ([2], False)
+    assert drain(queue) == [1]
+    dropped = queue.append(Batch(messages(3) + messages(4, 5, qos=1), wire=WIRE))
+    assert ([int(message[0][1]) for message in dropped], queue.overflowed) == ([3], True)
+    assert drain(queue) == [4, 5]
+
+
+def test_message_at_qos_0_for_a_queue_full_of_others_goes_itself() -> None:
+    """Nothing of it is left, and what waited is untouched."""
+    queue = overflowing()
+    queue.append(batch(1, 2, 3, qos=1))
+    dropped = queue.append(batch(4, 5))
+    assert ([int(message[0][1]) for message in dropped], queue.overflowed) == ([4, 5], False)
+    assert queue.appended_total == 3
+    assert drain(queue) == [1, 2, 3]

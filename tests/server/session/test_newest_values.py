@@ -1,0 +1,221 @@
+"""Tests of the newest values that wait for one slow session."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+
+from fanout.server.base.counters import Counters
+from fanout.server.messages.encoding import Message
+from fanout.server.session import newest_values as module
+from fanout.server.session.newest_values import DEFERRED_FROM, UNMERGED_MAX, NewestValues
+from tests.server.node_in_memory import update
+
+
+def message(topic: bytes, payload: bytes, *, identifiers: tuple[int, ...] = (), properties: bytes = b"") -> Message:
+    """Make a message."""
+    return (update(topic, payload, properties=properties), 0, False, identifiers)
+
+
+def put(conflation: NewestValues, *messages: Message) -> None:
+    """Put messages of different topics."""
+    conflation.put({one[0][0]: one for one in messages}, count=len(messages))
+
+
+def take(conflation: NewestValues, *, newest: bool = True, messages_max: int = 1, bytes_max: int = 1000) -> list[bytes]:
+    """Take what is sealed, one message unless said otherwise, and return the payloads."""
+    taken = conflation.take(newest=newest, messages_max=messages_max, bytes_max=bytes_max)
+    return [one[0][1] for one in taken]
+
+
+def drain(conflation: NewestValues, *, newest: bool = True) -> list[bytes]:
+    """Take what is sealed, and return the payloads."""
+    found: list[bytes] = []
+    while conflation.sealed:
+        found += take(conflation, newest=newest)
+    return found
+
+
+def test_newest_message_keeps_the_place_of_the_first() -> None:
+    """A topic has its turn by its first change, with its newest value; what it replaced is counted."""
+    counters = Counters()
+    conflation = NewestValues(counters=counters)
+    put(conflation, message(b"a", b"a1"), message(b"b", b"b1"))
+    put(conflation, message(b"a", b"a2"))
+    assert len(conflation) == 2
+    conflation.seal(0)
+    assert drain(conflation) == [b"a2", b"b1"]
+    assert not conflation
+    assert counters.conflated == 1
+
+
+def test_what_changes_while_it_is_taken_goes_as_newest() -> None:
+    """A topic that changes again before its turn is taken once, with the newest value."""
+    counters = Counters()
+    conflation = NewestValues(counters=counters)
+    put(conflation, message(b"a", b"a1"), message(b"b", b"b1"))
+    conflation.seal(0)
+    put(conflation, message(b"b", b"b2"), message(b"c", b"c1"))
+    assert drain(conflation) == [b"a1", b"b2"]
+    conflation.seal(0)
+    assert drain(conflation) == [b"c1"]
+    assert counters.conflated == 1
+
+
+def test_older_value_is_taken_where_something_is_queued_between() -> None:
+    """When messages stand between an older and a newer value, each of them keeps its place."""
+    conflation = NewestValues(counters=Counters())
+    put(conflation, message(b"a", b"a1"))
+    conflation.seal(0)
+    put(conflation, message(b"a", b"a2"))
+    assert drain(conflation, newest=False) == [b"a1"]
+    conflation.seal(0)
+    assert drain(conflation) == [b"a2"]
+
+
+def test_sealing_again_merges() -> None:
+    """What is sealed later follows what is sealed already, one value a topic."""
+    counters = Counters()
+    conflation = NewestValues(counters=counters)
+    put(conflation, message(b"a", b"a1"), message(b"b", b"b1"), message(b"c", b"c1"))
+    conflation.seal(0)
+    assert take(conflation) == [b"a1"]
+    put(conflation, message(b"a", b"a2"), message(b"c", b"c2"))
+    conflation.seal(0)
+    assert conflation.sealed == len(conflation) == 3
+    assert drain(conflation) == [b"b1", b"a2", b"c2"]
+    assert counters.conflated == 1
+
+
+def test_each_part_has_its_turn_in_the_queue() -> None:
+    """What is sealed waits for what was queued before, and not for what was queued between two parts."""
+    conflation = NewestValues(counters=Counters())
+    put(conflation, message(b"a", b"a1"), message(b"b", b"b1"))
+    conflation.seal(3)
+    put(conflation, message(b"b", b"b2"))
+    conflation.seal(5)
+    assert conflation.turn == 3
+    assert take(conflation) == [b"a1"]
+    assert conflation.turn == 5
+    assert drain(conflation) == [b"b2"]
+
+
+def test_what_is_taken_at_once_is_bounded() -> None:
+    """By messages, by the bytes of payloads and properties, and by the part: what was queued between comes between."""
+    counters = Counters()
+    conflation = NewestValues(counters=counters)
+    put(conflation, *(message(b"%d" % number, b"%04d" % number, properties=b"pppp") for number in range(8)))
+    conflation.seal(3)
+    put(conflation, message(b"8", b"0008"))
+    conflation.seal(5)
+    put(conflation, message(b"1", b"new1"), message(b"9", b"new9"))
+    assert take(conflation, messages_max=3) == [b"0000", b"new1", b"0002"]
+    assert counters.conflated == 1
+    assert take(conflation, messages_max=9, bytes_max=9) == [b"0003", b"0004"]
+    assert (conflation.sealed, conflation.turn) == (4, 3)
+    assert take(conflation, messages_max=9) == [b"0005", b"0006", b"0007"]
+    assert (conflation.sealed, conflation.turn) == (1, 5)
+    assert take(conflation, messages_max=9) == [b"0008"]
+    assert (conflation.sealed, len(conflation)) == (0, 1)
+
+
+def test_taking_out_gives_what_is_open() -> None:
+    """Only what is open is taken out; what is sealed stands before the queue anyway."""
+    conflation = NewestValues(counters=Counters())
+    assert conflation.take_out([message(b"a", b"x")]) == []
+    put(conflation, message(b"a", b"a1"))
+    conflation.seal(0)
+    put(conflation, message(b"b", b"b1"), message(b"c", b"c1"))
+    assert conflation.take_out([message(b"a", b"x"), message(b"b", b"x")]) == [message(b"b", b"b1")]
+    assert len(conflation) == 2
+
+
+def test_retained_value_takes_the_place_of_the_same_value() -> None:
+    """A value that was just sent as retained does not follow, unless it tells of more Subscription Identifiers."""
+    counters = Counters()
+    conflation = NewestValues(counters=counters)
+    put(conflation, message(b"a", b"a1", identifiers=(1,)), message(b"b", b"b1", identifiers=(1, 2)))
+    for topic in (b"a", b"b", b"c"):
+        conflation.supersede(message(topic, b"", identifiers=(1,)))
+    conflation.seal(0)
+    assert drain(conflation) == [b"b1"]
+    assert counters.conflated == 1
+
+
+def test_clearing_tells_how_many_waited() -> None:
+    """What is forgotten is counted by the caller."""
+    conflation = NewestValues(counters=Counters())
+    put(conflation, message(b"a", b"a1"))
+    conflation.seal(0)
+    put(conflation, message(b"b", b"b1"))
+    assert conflation.take_remains() == []
+    assert conflation.clear() == 2
+    assert not conflation
+    assert sorted(topic for each in conflation.take_remains() for topic in each) == [b"a", b"b"]
+    assert conflation.take_remains() == []
+
+
+def do(conflation: NewestValues, step: int, batch: dict[bytes, Message], one: Message, position: int) -> object:
+    """Take a step and return what comes of it."""
+    if step < 5:
+        conflation.put(batch, count=len(batch))
+    elif step == 5:
+        conflation.seal(position)
+    elif step == 6:
+        return conflation.take_out([one])
+    elif step == 7:
+        conflation.supersede(one)
+    elif step == 8:
+        return conflation.follows(one[0][0])
+    elif conflation.sealed:
+        return conflation.turn, take(conflation, newest=position % 2 == 0, messages_max=1 + position % 3)
+    return None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_merging_later_changes_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is put, sealed, taken, taken out and superseded: it is as if everything were merged at once."""
+    chance = random.Random(seed)
+    counters = Counters(), Counters()
+    eager, lazy = (NewestValues(counters=each) for each in counters)
+    monkeypatch.setattr(module, "_limit", lambda _: chance.randrange(5, 40))
+    lazy._limit = 10
+    position = 0
+    for _ in range(400):
+        topics = [b"%d" % chance.randrange(60) for _ in range(chance.randrange(1, 8))]
+        one = message(chance.choice(topics), b"%d" % position)
+        batch = {topic: message(topic, b"%d" % position) for topic in topics}
+        position += 1
+        step = chance.randrange(10)
+        monkeypatch.setattr(module, "DEFERRED_FROM", sys.maxsize)
+        result = do(eager, step, batch, one, position)
+        monkeypatch.setattr(module, "DEFERRED_FROM", 3)
+        assert do(lazy, step, batch, one, position) == result
+        assert lazy.topics <= len(eager) <= len(lazy)
+    eager.seal(position)
+    lazy.seal(position)
+    assert drain(lazy) == drain(eager)
+    assert not lazy
+    assert counters[0].conflated == counters[1].conflated > 0
+
+
+def test_clients_that_are_slow_together_do_not_grow_together() -> None:
+    """As a replica is torn down, few of the clients that do not keep up need larger tables in the same turn."""
+    counters = Counters()
+    clients = [NewestValues(counters=counters) for _ in range(60)]
+    piece, count = 100, 50_000
+    grown: list[int] = []
+    for start in range(0, count, piece):
+        newest = {b"%d" % number: message(b"%d" % number, b"") for number in range(start, start + piece)}
+        before = [sys.getsizeof(client._open) for client in clients]
+        for client in clients:
+            client.put(newest, count=piece)
+        if start > DEFERRED_FROM:
+            grown.append(sum(sys.getsizeof(client._open) > size for client, size in zip(clients, before, strict=True)))
+        assert all(start + piece - client.topics <= UNMERGED_MAX for client in clients)
+    assert sum(grown) >= 2 * len(clients)  # all did, more than once
+    assert max(grown) <= len(clients) // 3
+    assert [client.clear() for client in clients] == [count] * len(clients)
+    assert counters.conflated == 0

@@ -1,0 +1,186 @@
+"""Tests of the receiver's side of a session."""
+
+from __future__ import annotations
+
+from fanout.mqtt.decoder import AckRun, Decoder, PublishRow
+from fanout.mqtt.packets import PacketType
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.server.session.receiver import SessionReceiver
+
+OK, NO = ReasonCode.SUCCESS, ReasonCode.NOT_AUTHORIZED
+
+
+class Later:
+    """A verdict that comes when it is set."""
+
+    def __init__(self) -> None:
+        self.code: ReasonCode | None = None
+
+    def done(self) -> bool:
+        """Return whether it has come."""
+        return self.code is not None
+
+    def result(self) -> ReasonCode:
+        """Return it."""
+        assert self.code is not None
+        return self.code
+
+
+def row(packet_id: int, qos: int = 1, *, dup: bool = False) -> PublishRow:
+    """Make a row."""
+    return (b"t", b"p", qos << 1 | dup << 3, packet_id, b"", None, 0)
+
+
+def accept(receiver: SessionReceiver, *rows: PublishRow, receive_maximum: int = 100) -> list[PublishRow]:
+    """Accept rows that hold no fault."""
+    fresh, fault = receiver.accept(list(rows), qos_max=2, receive_maximum=receive_maximum)
+    assert fault is None
+    return fresh
+
+
+def acks(data: bytes, version: int = 5) -> list[tuple[PacketType, int, int]]:
+    """Decode acknowledgements: type, Packet Identifier, Reason Code."""
+    found: list[tuple[PacketType, int, int]] = []
+    for item in Decoder(version=version, packet_bytes_max=1 << 20, role="client").feed(data):
+        assert isinstance(item, AckRun)
+        codes = item.reason_codes or [0] * len(item.packet_ids)
+        found += [(item.type, packet_id, code) for packet_id, code in zip(item.packet_ids, codes, strict=True)]
+    return found
+
+
+def test_answers_come_in_the_order_of_the_messages() -> None:
+    """PUBACK for QoS 1, PUBREC for QoS 2, nothing for QoS 0, in order [MQTT-4.6.0-2], each with its code."""
+    receiver = SessionReceiver(version=5)
+    rows = [row(0, 0), row(1), row(2, 2), row(3, 2), row(4), row(5), row(6, 2)]
+    assert accept(receiver, *rows) == rows
+    assert receiver.note_verdicts(rows, [NO, OK, OK, NO, NO, OK, OK]) == []
+    assert acks(receiver.take_acks()[0]) == [
+        (PacketType.PUBACK, 1, 0),
+        (PacketType.PUBREC, 2, 0),
+        (PacketType.PUBREC, 3, NO),
+        (PacketType.PUBACK, 4, NO),
+        (PacketType.PUBACK, 5, 0),
+        (PacketType.PUBREC, 6, 0),
+    ]
+    assert receiver.unanswered == 0
+
+
+def test_late_verdict_holds_back_later_answers() -> None:
+    """Nothing overtakes a message whose verdict has not come; one at QoS 0 is waited for by nobody."""
+    receiver = SessionReceiver(version=5)
+    late, unheard = Later(), Later()
+    rows = [row(1), row(2), row(0, 0), row(3)]
+    accept(receiver, *rows)
+    assert receiver.note_verdicts(rows, [OK, late, unheard, OK]) == [late]
+    assert acks(receiver.take_acks()[0]) == [(PacketType.PUBACK, 1, 0)]
+    assert receiver.unanswered == 2
+    assert receiver.take_acks() == (b"", False)
+    late.code = NO
+    assert acks(receiver.take_acks()[0]) == [(PacketType.PUBACK, 2, NO), (PacketType.PUBACK, 3, 0)]
+
+
+def test_qos_2_message_is_taken_once() -> None:
+    """Until PUBREL the same Packet Identifier is answered again and not applied again [MQTT-4.3.3-10]."""
+    receiver = SessionReceiver(version=5)
+    accept(receiver, row(7, 2))
+    receiver.note_verdicts([row(7, 2)], [OK])
+    receiver.take_acks()
+    assert accept(receiver, row(7, 2, dup=True)) == []
+    assert acks(receiver.take_acks()[0]) == [(PacketType.PUBREC, 7, 0)]
+    assert acks(receiver.release([7])) == [(PacketType.PUBCOMP, 7, 0)]
+    assert accept(receiver, row(7, 2)) == [row(7, 2)]
+
+
+def test_qos_2_duplicate_of_an_unanswered_message_is_answered_once() -> None:
+    """A duplicate that comes before the verdict waits for the same answer."""
+    receiver = SessionReceiver(version=5)
+    late = Later()
+    accept(receiver, row(7, 2))
+    receiver.note_verdicts([row(7, 2)], [late])
+    assert accept(receiver, row(7, 2, dup=True)) == []
+    late.code = OK
+    assert acks(receiver.take_acks()[0]) == [(PacketType.PUBREC, 7, 0)]
+
+
+def test_refused_qos_2_message_may_be_sent_again() -> None:
+    """A failing PUBREC ends the exchange: the Packet Identifier is free [MQTT-4.3.3-9]."""
+    receiver = SessionReceiver(version=5)
+    accept(receiver, row(7, 2))
+    receiver.note_verdicts([row(7, 2)], [NO])
+    receiver.take_acks()
+    assert accept(receiver, row(7, 2)) == [row(7, 2)]
+
+
+def test_unknown_pubrel_is_told_in_mqtt_5() -> None:
+    """An unknown Packet Identifier is answered with 0x92; in MQTT 3.1.1, which has no code, with PUBCOMP."""
+    receiver = SessionReceiver(version=5)
+    accept(receiver, row(2, 2), row(3, 2))
+    assert acks(receiver.release([1, 2, 9, 3])) == [
+        (PacketType.PUBCOMP, 1, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND),
+        (PacketType.PUBCOMP, 2, 0),
+        (PacketType.PUBCOMP, 9, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND),
+        (PacketType.PUBCOMP, 3, 0),
+    ]
+    assert acks(SessionReceiver(version=4).release([1, 2]), 4) == [
+        (PacketType.PUBCOMP, 1, 0),
+        (PacketType.PUBCOMP, 2, 0),
+    ]
+
+
+def test_receive_maximum_is_enforced_in_mqtt_5() -> None:
+    """A PUBLISH beyond the Receive Maximum is a fault; those before it count [MQTT-3.3.4-9]."""
+    receiver = SessionReceiver(version=5)
+    rows = [row(1), row(2), row(3)]
+    fresh, fault = receiver.accept(rows, qos_max=2, receive_maximum=2)
+    assert fresh == rows
+    assert fault is not None
+    assert fault.reason_code is ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
+    assert SessionReceiver(version=4).accept(rows, qos_max=2, receive_maximum=2) == (rows, None)
+
+
+def test_qos_above_the_maximum_is_a_fault() -> None:
+    """A PUBLISH above the Maximum QoS ends the connection with 0x9B [MQTT-3.2.2-11]."""
+    fresh, fault = SessionReceiver(version=5).accept([row(1), row(2, 2), row(3)], qos_max=1, receive_maximum=9)
+    assert fresh == [row(1)]
+    assert fault is not None
+    assert fault.reason_code is ReasonCode.QOS_NOT_SUPPORTED
+
+
+def test_refusal_cannot_be_said_in_mqtt_311() -> None:
+    """The answers before it are given; then the connection must be closed."""
+    receiver = SessionReceiver(version=4)
+    rows = [row(1), row(2)]
+    accept(receiver, *rows)
+    receiver.note_verdicts(rows, [OK, NO])
+    data, must_close = receiver.take_acks()
+    assert acks(data, 4) == [(PacketType.PUBACK, 1, 0)]
+    assert must_close
+
+
+def test_new_connection_begins_with_an_empty_count() -> None:
+    """What was open at QoS 1 is forgotten, since it is sent again; QoS 2 goes on where it was."""
+    receiver = SessionReceiver(version=5)
+    late, refused = Later(), Later()
+    rows = [row(1), row(2, 2), row(3, 2), row(4, 2)]
+    accept(receiver, *rows)
+    receiver.note_verdicts(rows, [Later(), late, refused, OK])
+    refused.code = NO
+    receiver.new_connection(5)
+    assert receiver.unanswered == 1
+    assert accept(receiver, row(1, dup=True), row(2, 2, dup=True), row(3, 2, dup=True), row(4, 2, dup=True)) == [
+        row(1, dup=True),
+        row(3, 2, dup=True),
+    ]
+    late.code = OK
+    assert acks(receiver.take_acks()[0]) == [(PacketType.PUBREC, 2, 0), (PacketType.PUBREC, 4, 0)]
+
+
+def test_retained_messages_are_refused_where_they_are_not_available() -> None:
+    """[MQTT-3.2.2-14]: what came before is taken, and the fault is Retain not supported (0x9A)."""
+    receiver = SessionReceiver(version=5)
+    rows = [row(1, 1), (b"t", b"x", 0b0001, 0, b"", None, 0)]
+    fresh, fault = receiver.accept(rows, qos_max=2, receive_maximum=9, retain_available=False)
+    assert fresh == rows[:1]
+    assert fault is not None
+    assert fault.reason_code is ReasonCode.RETAIN_NOT_SUPPORTED
+    assert SessionReceiver(version=5).accept(rows, qos_max=2, receive_maximum=9) == (rows, None)

@@ -1,0 +1,167 @@
+"""Tests of the sessions of all clients, and of SUBSCRIBE and UNSUBSCRIBE."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanout.config import ServerConfig
+from fanout.mqtt.packets import Subscribe, Subscription, Unsubscribe
+from fanout.mqtt.properties import Properties
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.store import Replica
+from fanout.replica.update import Phase
+from fanout.server.base.counters import Counters, DropReason
+from fanout.server.messages.encoding import WireVariant
+from fanout.server.messages.queue import Batch
+from fanout.server.session.registry import SessionRegistry
+from fanout.server.session.session import Session
+from tests.server.core_pieces import Peer, options
+from tests.server.node_in_memory import update
+
+V4, V5 = WireVariant(4), WireVariant(5)
+
+
+def make_registry(*, sessions_max: int = 10, **settings: object) -> SessionRegistry:
+    """Make a registry over a store with two retained values."""
+    replica = Replica()
+    replica.apply([update(b"a/1", b"one"), update(b"a/2", b"two")], phase=Phase.LIVE)
+    config = ServerConfig(sessions_max=sessions_max, **settings)  # type: ignore[arg-type]  # tests know the keys
+    return SessionRegistry(config=config, store=replica, counters=Counters())
+
+
+@pytest.fixture
+def registry() -> SessionRegistry:
+    """Give a registry with the default settings."""
+    return make_registry()
+
+
+def subscribe(
+    registry: SessionRegistry, session: Session, *subscriptions: Subscription, identifier: int = 0, bridge: bool = False
+) -> list[int]:
+    """Subscribe and return the Reason Codes."""
+    properties = Properties(subscription_identifier=(identifier,) if identifier else ())
+    suback = registry.subscribe(session, Subscribe(5, subscriptions, properties), bridge=bridge)
+    assert suback.packet_id == 5
+    return list(suback.reason_codes)
+
+
+def test_sessions_are_found_until_they_end(registry: SessionRegistry) -> None:
+    """A session exists from its creation to its end, with all its subscriptions."""
+    session = registry.create("c", wire=V5)
+    assert registry.get("c") is session
+    assert (list(registry), len(registry)) == ([session], 1)
+    subscribe(registry, session, Subscription(b"a/#"), Subscription(b"$share/g/b"))
+    session.enqueue(Batch([(update(b"b", b"x", qos=1), 1, False, ())], wire=V5))
+    registry.end(session)
+    assert registry.get("c") is None
+    assert registry._counters.dropped[DropReason.SESSION_ENDED] == 1
+    assert registry.index.routes(b"a/1") == registry.index.routes(b"b") == ((), ())
+
+
+def test_number_of_sessions_is_bounded() -> None:
+    """At the limit there is no room for another."""
+    registry = make_registry(sessions_max=1)
+    assert not registry.full
+    registry.create("c", wire=V5)
+    assert registry.full
+
+
+def test_subscribe_grants_up_to_the_maximum_qos() -> None:
+    """Each filter gets its own Reason Code, in order; the QoS granted may be lower [MQTT-3.9.3-1]."""
+    registry = make_registry(qos_max=1)
+    session = registry.create("c", wire=V5)
+    codes = subscribe(registry, session, *(Subscription(b"f%d" % qos, qos) for qos in (0, 1, 2)), identifier=4)
+    assert codes == [0, 1, 1]
+    assert session.subscriptions[b"f2"] == options(1, identifier=4)
+
+
+def test_retain_handling_decides_on_retained_messages(registry: SessionRegistry) -> None:
+    """0 sends them always, 1 only with a new subscription, 2 never [MQTT-3.3.1-9] to [MQTT-3.3.1-11]."""
+    peer = Peer(registry.create("c", wire=V5))
+    found: list[int] = []
+    for handling in (2, 1, 0):
+        subscribe(registry, peer.session, Subscription(b"a/+", retain_handling=handling))
+        peer.take()
+        found.append(peer.read().count(b"a/"))
+    subscribe(registry, peer.session, Subscription(b"a/1", retain_handling=1))
+    peer.take()
+    assert found == [0, 0, 2]
+    assert peer.read().count(b"a/") == 1
+
+
+def test_filter_twice_in_one_subscribe_counts_once(registry: SessionRegistry) -> None:
+    """The later options count, and retained messages come once."""
+    peer = Peer(registry.create("c", wire=V5))
+    assert subscribe(registry, peer.session, Subscription(b"a/1", 0), Subscription(b"a/1", 2)) == [0, 2]
+    peer.take()
+    assert peer.read().count(b"a/1") == 1
+    assert peer.session.subscriptions == {b"a/1": options(2)}
+
+
+def test_shared_subscription_gets_no_retained_messages(registry: SessionRegistry) -> None:
+    """Retained messages are not sent for a shared subscription (MQTT 5, section 4.8.2)."""
+    session = registry.create("c", wire=V5)
+    assert subscribe(registry, session, Subscription(b"$share/g/a/#", 1)) == [1]
+    assert not session.sender.pending
+    assert session.shared[b"g", b"a/#"].take_turn() == (session, options(1))
+
+
+def test_shared_subscriptions_are_refused_with_several_workers() -> None:
+    """Their members would be in different processes; other filters are granted."""
+    registry = make_registry(workers=2, subscriptions_max=1)
+    session = registry.create("c", wire=V5)
+    codes = subscribe(registry, session, Subscription(b"$share/g/a"), Subscription(b"a", 1))
+    assert codes == [ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, 1]
+    assert not session.shared
+
+
+def test_ill_formed_shared_subscription_is_refused(registry: SessionRegistry) -> None:
+    """Its Reason Code says so, and the other filters count."""
+    session = registry.create("c", wire=V4)
+    codes = subscribe(registry, session, Subscription(b"$share//x"), Subscription(b"b"))
+    assert codes == [ReasonCode.TOPIC_FILTER_INVALID, 0]
+    unsuback = registry.unsubscribe(session, Unsubscribe(1, (b"$share//x",)))
+    assert unsuback.reason_codes == (ReasonCode.TOPIC_FILTER_INVALID,)
+
+
+def test_subscriptions_are_bounded() -> None:
+    """Beyond the limit a new filter is refused with 0x97; an old one may still be changed."""
+    registry = make_registry(subscriptions_max=2)
+    session = registry.create("c", wire=V5)
+    one, two, three = (Subscription(b"%d" % number) for number in (1, 2, 3))
+    shared = Subscription(b"$share/g/1")
+    assert subscribe(registry, session, one, shared, two) == [0, 0, ReasonCode.QUOTA_EXCEEDED]
+    assert subscribe(registry, session, Subscription(b"1", 1), shared, three) == [1, 0, ReasonCode.QUOTA_EXCEEDED]
+    registry.unsubscribe(session, Unsubscribe(1, (b"$share/g/1",)))
+    assert subscribe(registry, session, three) == [0]
+
+
+def test_levels_of_a_filter_are_bounded() -> None:
+    """A filter with more levels than the limit is refused with 0x97: each level costs memory."""
+    registry = make_registry(filter_levels_max=3)
+    session = registry.create("c", wire=V5)
+    allowed = [Subscription(b"a/b/c"), Subscription(b"+/+/#"), Subscription(b"$share/g/a/b/c")]
+    refused = [Subscription(b"a/b/c/d"), Subscription(b"///"), Subscription(b"+/+/+/#"), Subscription(b"$share/g/////")]
+    assert subscribe(registry, session, *allowed, *refused) == [0, 0, 0, *[ReasonCode.QUOTA_EXCEEDED] * 4]
+    assert len(session.subscriptions) == 2
+
+
+def test_bridge_gets_retain_as_published_and_nothing_of_its_own(registry: SessionRegistry) -> None:
+    """A bridge over MQTT 3.1.1 cannot ask for these options; it gets them, but for No Local on shared ones."""
+    session = registry.create("c", wire=V4)
+    subscribe(registry, session, Subscription(b"a"), Subscription(b"$share/g/a"), bridge=True)
+    assert session.subscriptions[b"a"] == options(no_local=True, retain_as_published=True)
+    assert session.shared[b"g", b"a"].take_turn() == (session, options(retain_as_published=True))
+
+
+def test_unsubscribe_says_what_existed(registry: SessionRegistry) -> None:
+    """0x00 for a subscription that is ended, 0x11 for one that was not there, in order [MQTT-3.11.3-2]."""
+    peer = Peer(registry.create("c", wire=V5))
+    subscribe(registry, peer.session, Subscription(b"a/#"), Subscription(b"$share/g/b"), Subscription(b"c"))
+    packet = Unsubscribe(9, (b"a/#", b"x", b"a/#", b"$share/g/b", b"$share/g/b"))
+    unsuback = registry.unsubscribe(peer.session, packet)
+    assert unsuback.packet_id == 9
+    assert unsuback.reason_codes == (0x00, 0x11, 0x11, 0x00, 0x11)
+    assert set(peer.session.subscriptions) == {b"c"}
+    peer.take()
+    assert peer.read() == b""

@@ -1,0 +1,85 @@
+"""Tests of the walk through retained messages."""
+
+from __future__ import annotations
+
+from fanout.server.messages.encoding import WireVariant
+from tests.server.core_pieces import Values, options
+from tests.server.node_in_memory import update
+
+VALUES = [
+    update(b"t/1", b"one", qos=2),
+    update(b"t/2", b"two", qos=0),
+    update(b"t/3", b"three", qos=1),
+]
+
+
+def values() -> Values:
+    """Return a store of the values."""
+    return Values({value[0]: value for value in VALUES})
+
+
+def test_messages_have_retain_and_the_lower_qos() -> None:
+    """Retained messages carry RETAIN 1 [MQTT-3.3.1-8], the lower QoS, and the subscription's identifier."""
+    delivery = values().delivery(b"t/#", options(1, identifier=6))
+    delivery.take(1)
+    expected = [(value, min(value[2], 1), True, (6,)) for value in VALUES]
+    assert [delivery.message(value) for value in VALUES] == expected
+    batch = delivery.batch(VALUES, wire=WireVariant(5))
+    assert batch is not None
+    assert batch.messages == expected
+
+
+def test_values_come_in_the_pieces_of_the_store() -> None:
+    """Each piece is read when its turn comes, until there are none left."""
+    store = values()
+    store.piece = 2
+    delivery = store.delivery(b"t/#", options())
+    assert delivery.take(1) == VALUES[:2]
+    newer = store.values[b"t/3"] = update(b"t/3", b"newer")
+    assert delivery.take(1) == [newer]
+    assert delivery.take(1) is None
+
+
+def test_values_put_back_are_looked_up_again() -> None:
+    """What could not be sent comes again with the values of that time, or not at all, as many as asked for."""
+    store = values()
+    delivery = store.delivery(b"t/#", options())
+    assert delivery.take(1) == VALUES
+    delivery.put_back(VALUES)
+    newer = store.values[b"t/1"] = update(b"t/1", b"newer")
+    del store.values[b"t/2"]
+    assert delivery.take(1) == [newer]
+    delivery.put_back([newer])
+    newest = store.values[b"t/1"] = update(b"t/1", b"newest")
+    assert delivery.take(1) == [newest]
+    assert delivery.take(1) == [VALUES[2]]
+    assert delivery.take(1) is None
+
+
+def test_values_put_back_may_all_be_gone() -> None:
+    """When none of them is left the walk goes on."""
+    store = values()
+    store.piece = 2
+    delivery = store.delivery(b"t/#", options())
+    assert delivery.take(1) == VALUES[:2]
+    delivery.put_back(VALUES[:2])
+    del store.values[b"t/1"], store.values[b"t/2"]
+    assert delivery.take(1) == [VALUES[2]]
+
+
+def test_only_whole_pieces_are_shared() -> None:
+    """A part of a piece, and a single value, are for one session alone."""
+    store = values()
+    delivery = store.delivery(b"t/#", options())
+    taken = delivery.take(1)
+    assert taken is not None
+    assert delivery.batch(taken, wire=WireVariant(5)) is not None
+    delivery.put_back(taken[1:])
+    taken = delivery.take(2)
+    assert taken == VALUES[1:]
+    assert delivery.batch(taken, wire=WireVariant(5)) is None
+    store.piece = 1
+    single = store.delivery(b"t/#", options())
+    taken = single.take(1)
+    assert taken == VALUES[:1]
+    assert single.batch(taken, wire=WireVariant(5)) is None

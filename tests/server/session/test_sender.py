@@ -1,0 +1,696 @@
+"""Tests of what a session sends to its client: what is written when, and what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fanout.mqtt.decoder import AckRun
+from fanout.mqtt.packets import PacketType
+from fanout.mqtt.reason_codes import ReasonCode
+from fanout.replica.update import Update
+from fanout.server.base.counters import Counters, DropReason
+from fanout.server.messages.encoding import Message, WireVariant
+from fanout.server.messages.queue import Batch
+from fanout.server.routing.subscribers import SubscriptionOptions
+from fanout.server.session.sender import PINGRESP
+from fanout.server.session.session import Session
+from tests.server.core_pieces import Peer, Values, make_session, options
+from tests.server.node_in_memory import update
+
+V5 = WireVariant(5)
+
+
+def message(payload: bytes, *, qos: int = 0, topic: bytes = b"t", expires_ns: int = 0, retain: bool = True) -> Message:
+    """Make a message."""
+    return (update(topic, payload, qos=qos, expires_ns=expires_ns, retain=retain), qos, False, ())
+
+
+def batch(*messages: Message, wire: WireVariant = V5) -> Batch:
+    """Make a batch as dispatch makes it, encoded."""
+    made = Batch(list(messages), wire=wire, expiring=any(one[0][6] for one in messages))
+    made.shared_frames(wire, now_ns=0)
+    return made
+
+
+def deliver(
+    session_peer: Peer,
+    *values: Update,
+    topic_filter: bytes = b"#",
+    granted: SubscriptionOptions | None = None,
+) -> None:
+    """Give a session retained messages."""
+    store = Values({value[0]: value for value in values})
+    store.piece = 1
+    session_peer.session.add_retained(store.delivery(topic_filter, granted or options(2)))
+
+
+def publish(payload: bytes, qos: int = 0, packet_id: int = 0, *, flags: int = 0, topic: bytes = b"t") -> bytes:
+    """Encode a PUBLISH without properties for MQTT 5."""
+    body = len(topic).to_bytes(2, "big") + topic + (packet_id.to_bytes(2, "big") if qos else b"") + b"\0" + payload
+    return bytes((0x30 | qos << 1 | flags, len(body))) + body
+
+
+def ack(kind: PacketType, *packet_ids: int, codes: list[int] | None = None) -> AckRun:
+    """Make a run of acknowledgements."""
+    return AckRun(kind, list(packet_ids), codes)
+
+
+def test_batch_at_qos_0_is_written_from_shared_frames() -> None:
+    """Queued batches come out whole, and each is counted."""
+    counters = Counters()
+    peer = Peer(make_session(counters=counters))
+    peer.session.pause()
+    peer.session.enqueue(batch(message(b"1", retain=False), message(b"2", retain=False)))
+    peer.session.enqueue(batch(message(b"3", retain=False)))
+    peer.session.resume()
+    peer.take()
+    assert peer.read() == publish(b"1") + publish(b"2") + publish(b"3")
+    assert counters.deliveries == 3
+
+
+def test_pieces_are_limited_in_messages() -> None:
+    """One piece has about as many messages as asked for, and order is kept across pieces."""
+    peer = Peer(make_session())
+    values = [update(b"r/%d" % number, b"r") for number in range(5)]
+    deliver(peer, *values)
+    peer.session.enqueue(batch(*(message(b"%d" % number, qos=1) for number in range(5))))
+    peer.take_piece(messages_max=3)
+    assert peer.read().count(b"r/") == 3
+    peer.take_piece(messages_max=2)
+    assert peer.read().count(b"r/") == 2
+    peer.take(messages_max=2)
+    assert peer.read() == b"".join(publish(b"%d" % number, 1, number + 1) for number in range(5))
+
+
+def test_pieces_are_limited_in_bytes() -> None:
+    """One piece has about as many bytes as asked for, wherever its messages come from."""
+    peer = Peer(make_session(), window=4)
+    large = b"x" * 1000
+    for _ in range(2):
+        peer.session.send(batch(message(large, qos=1), message(large, qos=1)), now_ns=0)
+    peer.session.disconnect()
+    peer.connect()
+    deliver(peer, *(update(b"r/%d" % number, large) for number in range(4)))
+    for _ in range(4):
+        peer.session.enqueue(batch(message(large)))
+    sizes: list[int] = []
+    while peer.session.sender.pending:
+        peer.take_piece(bytes_max=1500)
+        sizes.append(peer.read().count(large))
+    assert sum(sizes) == 12
+    assert max(sizes) == 2
+
+
+def test_window_holds_back_what_needs_an_acknowledgement() -> None:
+    """Beyond the window messages wait, later ones at QoS 0 too; acknowledgements let them go in order."""
+    peer = Peer(make_session(), window=2)
+    session = peer.session
+    one = batch(message(b"1", qos=1), message(b"2", qos=2), message(b"3", qos=1), message(b"4"))
+    assert session.send(one, now_ns=0) == publish(b"1", 1, 1) + publish(b"2", 2, 2)
+    assert session.sender.blocked
+    assert session.write is None
+    session.enqueue(batch(message(b"5")))
+    peer.take()
+    assert peer.read() == b""
+    assert session.acknowledge(ack(PacketType.PUBACK, 1)) == b""
+    peer.take()
+    assert peer.read() == publish(b"3", 1, 3) + publish(b"4") + publish(b"5")
+    assert session.write is not None
+
+
+def test_qos_2_is_released_and_completed() -> None:
+    """PUBREC is answered with PUBREL, an unknown one in MQTT 5 with 0x92; PUBCOMP frees the window."""
+    peer = Peer(make_session(), window=1)
+    session = peer.session
+    session.send(batch(message(b"1", qos=2)), now_ns=0)
+    assert session.acknowledge(ack(PacketType.PUBREC, 1, 9)) == b"\x62\x02\x00\x01" + b"\x62\x03\x00\x09\x92"
+    assert len(session.sender.outbound) == 1
+    assert session.acknowledge(ack(PacketType.PUBCOMP, 1)) == b""
+    assert len(session.sender.outbound) == 0
+    assert session.acknowledge(ack(PacketType.PUBREL, 5)) == b"\x70\x03\x00\x05\x92"
+
+
+def test_unknown_pubrec_of_mqtt_311_is_not_answered() -> None:
+    """MQTT 3.1.1 has no Reason Code for it."""
+    peer = Peer(make_session(wire=WireVariant(4)))
+    assert peer.session.acknowledge(ack(PacketType.PUBREC, 9)) == b""
+
+
+def test_absent_session_keeps_qos_1_and_2() -> None:
+    """Without a connection QoS 0 is not queued; the rest comes with the next connection."""
+    session = make_session()
+    assert session.enqueue(batch(message(b"0"), message(b"1", qos=1))) == 1
+    assert session.enqueue(batch(message(b"0"))) == 0
+    peer = Peer(session)
+    peer.take()
+    assert peer.read() == publish(b"1", 1, 1)
+
+
+def test_unacknowledged_messages_are_sent_again_in_order() -> None:
+    """A resumed session begins with PUBRELs, then PUBLISHs with DUP in the old order [MQTT-4.4.0-1]."""
+    peer = Peer(make_session())
+    session = peer.session
+    session.send(batch(*(message(b"%d" % n, qos=q) for n, q in ((1, 1), (2, 2), (3, 2), (4, 1)))), now_ns=0)
+    session.acknowledge(ack(PacketType.PUBREC, 2))
+    session.disconnect()
+    session.enqueue(batch(message(b"5", qos=1)))
+    peer.connect()
+    assert peer.read() == b"\x62\x02\x00\x02"
+    peer.take(messages_max=1)
+    assert peer.read() == b"".join(
+        (
+            publish(b"1", 1, 1, flags=8),
+            publish(b"3", 2, 3, flags=8),
+            publish(b"4", 1, 4, flags=8),
+            publish(b"5", 1, 5),
+        )
+    )
+
+
+def test_resumption_honours_a_smaller_receive_maximum() -> None:
+    """Only as many are sent again as the new Receive Maximum allows; acknowledged ones make room."""
+    peer = Peer(make_session(), window=3)
+    session = peer.session
+    session.send(batch(*(message(b"%d" % number, qos=1) for number in (1, 2, 3))), now_ns=0)
+    session.disconnect()
+    session.enqueue(batch(message(b"4", qos=1)))
+    peer.window = 1
+    peer.connect()
+    peer.take()
+    assert peer.read() == publish(b"1", 1, 1, flags=8)
+    assert session.sender.blocked
+    session.acknowledge(ack(PacketType.PUBACK, 1, 3))  # 3 was acknowledged before it was sent again
+    peer.take()
+    assert peer.read() == publish(b"2", 1, 2, flags=8)
+    session.acknowledge(ack(PacketType.PUBACK, 2))
+    peer.take()
+    assert peer.read() == publish(b"4", 1, 4)
+
+
+def test_live_messages_follow_retained_ones() -> None:
+    """While retained messages are on their way live ones wait, and follow in order."""
+    peer = Peer(make_session())
+    deliver(peer, update(b"a", b"old"), update(b"b", b"old"))
+    assert peer.session.write is None
+    peer.session.enqueue(batch(message(b"new", topic=b"c")))
+    peer.take()
+    expected = publish(b"old", flags=1, topic=b"a") + publish(b"old", flags=1, topic=b"b")
+    assert peer.read() == expected + publish(b"new", topic=b"c")
+    assert peer.session.write is not None
+
+
+def test_value_set_meanwhile_is_seen_once() -> None:
+    """The retained copy of a topic with a newer retained message in the queue is left out, whatever its place."""
+    for passed in (0, 1):
+        peer = Peer(make_session())
+        new = message(b"new", topic=b"b")
+        deliver(peer, update(b"a", b"old"), new[0])
+        if passed:
+            peer.take_piece(messages_max=1)
+        peer.session.enqueue(batch(new))
+        peer.take()
+        assert peer.read() == publish(b"old", flags=1, topic=b"a") + publish(b"new", topic=b"b")
+
+
+def test_message_that_is_not_retained_does_not_replace_the_retained_value() -> None:
+    """A live message without RETAIN leaves the retained value to be delivered first."""
+    peer = Peer(make_session())
+    deliver(peer, update(b"a", b"value"))
+    peer.session.enqueue(batch((update(b"a", b"event", retain=False), 0, False, ())))
+    peer.take()
+    assert peer.read() == publish(b"value", flags=1, topic=b"a") + publish(b"event", topic=b"a")
+
+
+def test_value_whose_message_was_dropped_comes_as_retained() -> None:
+    """When the queue gives up the newer message, the retained value is not left out."""
+    counters = Counters()
+    peer = Peer(make_session(queue_messages_max=1, counters=counters))
+    new = message(b"new", topic=b"b")
+    deliver(peer, update(b"a", b"old"), new[0])
+    peer.session.enqueue(batch(new))
+    peer.session.enqueue(batch(message(b"last", topic=b"c")))
+    peer.take()
+    assert peer.read() == b"".join(
+        (
+            publish(b"old", flags=1, topic=b"a"),
+            publish(b"new", flags=1, topic=b"b"),
+            publish(b"last", topic=b"c"),
+        )
+    )
+    assert counters.dropped[DropReason.QUEUE_FULL] == 1
+
+
+def test_newest_of_two_messages_keeps_the_value_out() -> None:
+    """Dropping an older message for a topic does not bring the retained copy back when a newer one waits."""
+    peer = Peer(make_session(queue_messages_max=1))
+    newest = message(b"2", topic=b"a")
+    deliver(peer, newest[0])
+    peer.session.enqueue(batch(message(b"1", topic=b"a")))
+    peer.session.enqueue(batch(newest))
+    peer.take()
+    assert peer.read() == publish(b"2", topic=b"a")
+
+
+def test_ping_waits_for_retained_messages_and_what_replaced_them() -> None:
+    """PINGRESP comes behind the retained messages of the SUBSCRIBE before it, and the live ones that waited."""
+    peer = Peer(make_session())
+    session = peer.session
+    assert session.sender.ping()
+    new = message(b"new", topic=b"b")
+    deliver(peer, update(b"a", b"old"), new[0])
+    assert not session.sender.ping()
+    assert not session.sender.ping()
+    session.enqueue(batch(new))
+    peer.take(messages_max=1)
+    assert peer.read() == publish(b"old", flags=1, topic=b"a") + publish(b"new", topic=b"b") + PINGRESP * 2
+    assert session.sender.ping()
+
+
+def test_ping_does_not_wait_for_a_later_subscribe() -> None:
+    """Retained messages of a SUBSCRIBE behind the PINGREQ do not hold it, but for what is ahead of them."""
+    peer = Peer(make_session())
+    deliver(peer, update(b"a", b"1"), topic_filter=b"a")
+    assert not peer.session.sender.ping()
+    deliver(peer, update(b"b", b"2"), topic_filter=b"b")
+    peer.take_piece(messages_max=1)
+    peer.take(messages_max=1)
+    data = peer.read()
+    assert data.startswith(publish(b"1", flags=1, topic=b"a"))
+    assert data.count(PINGRESP) == 1
+
+
+def test_ping_does_not_wait_for_acknowledgements() -> None:
+    """A session that waits for its client answers PINGREQ at once [MQTT-3.3.4-10]."""
+    peer = Peer(make_session(), window=1)
+    session = peer.session
+    deliver(peer, update(b"a", b"1", qos=1), update(b"b", b"2", qos=1))
+    assert not session.sender.ping()
+    peer.take()
+    assert peer.read() == publish(b"1", 1, 1, flags=1, topic=b"a") + PINGRESP
+    assert session.sender.ping()
+    session.acknowledge(ack(PacketType.PUBACK, 1))
+    peer.take()
+    assert peer.read() == publish(b"2", 1, 2, flags=1, topic=b"b")
+
+
+def test_ping_of_a_link_is_never_early() -> None:
+    """A session with stamps, which is a fanout link, gets PINGRESP in its turn: it is evidence there."""
+    peer = Peer(make_session(wire=WireVariant(5, stamped=True)), window=1)
+    session = peer.session
+    deliver(peer, update(b"a", b"1", qos=1), update(b"b", b"2", qos=1))
+    peer.take()
+    assert not session.sender.ping()
+    assert peer.read() == publish(b"1", 1, 1, flags=1, topic=b"a")
+    session.acknowledge(ack(PacketType.PUBACK, 1))
+    peer.take()
+    assert peer.read() == publish(b"2", 1, 2, flags=1, topic=b"b") + PINGRESP
+
+
+def test_ping_behind_an_acknowledgement_waits_again() -> None:
+    """As soon as the client has acknowledged, or subscribed anew, a PINGREQ takes its turn."""
+    peer = Peer(make_session(), window=1)
+    session = peer.session
+    deliver(peer, update(b"a", b"1", qos=1), update(b"b", b"2", qos=1))
+    peer.take()
+    deliver(peer, update(b"c", b"3"), topic_filter=b"c")
+    assert not session.sender.ping()
+    peer.take()
+    assert session.sender.ping()
+    session.acknowledge(ack(PacketType.PUBACK, 1))
+    assert not session.sender.ping()
+
+
+def test_ping_behind_queued_messages_does_not_wait_for_acknowledgements() -> None:
+    """The same holds when the retained messages are through and a live one waits for the client."""
+    peer = Peer(make_session(), window=1)
+    deliver(peer, update(b"a", b"1"))
+    assert not peer.session.sender.ping()
+    peer.session.enqueue(batch(message(b"2", qos=1), message(b"3", qos=1)))
+    peer.take()
+    assert peer.read() == publish(b"1", flags=1, topic=b"a") + publish(b"2", 1, 1) + PINGRESP
+
+
+def test_ping_waits_for_what_replaced_retained_messages() -> None:
+    """A PINGREQ that comes when retained messages are through waits for the live ones that took a place."""
+    peer = Peer(make_session())
+    new = message(b"new", topic=b"b")
+    deliver(peer, update(b"a", b"old"), new[0])
+    peer.session.enqueue(batch(new))
+    peer.session.enqueue(batch(message(b"later", topic=b"c", qos=1)))
+    peer.take_piece(messages_max=1)
+    peer.take_piece(messages_max=1)
+    assert not peer.session.sender.ping()
+    peer.take()
+    expected = publish(b"old", flags=1, topic=b"a") + publish(b"new", topic=b"b")
+    assert peer.read() == expected + publish(b"later", 1, 1, topic=b"c") + PINGRESP
+    assert peer.session.sender.ping()
+
+
+def test_retained_messages_of_an_ended_subscription_stop() -> None:
+    """UNSUBSCRIBE stops them; a PINGREQ that waited for them is answered in its turn."""
+    peer = Peer(make_session(), window=1)
+    session = peer.session
+    deliver(peer, update(b"a/1", b"1", qos=1), update(b"a/2", b"2", qos=1), topic_filter=b"a")
+    session.cancel_retained(b"other")
+    peer.take()
+    assert session.sender.blocked
+    peer.read()
+    session.cancel_retained(b"a")
+    session.acknowledge(ack(PacketType.PUBACK, 1))
+    deliver(peer, update(b"b", b"3"), topic_filter=b"b")
+    assert not session.sender.ping()
+    deliver(peer, update(b"c", b"4"), topic_filter=b"c")
+    session.cancel_retained(b"b")
+    peer.take()
+    assert peer.read() == publish(b"4", flags=1, topic=b"c") + PINGRESP
+    deliver(peer, update(b"b", b"3"), topic_filter=b"b")
+    session.sender.ping()
+    session.cancel_retained(b"b")
+    peer.take()
+    assert peer.read() == PINGRESP
+
+
+def test_cancelling_one_of_several_keeps_the_others() -> None:
+    """A delivery without a waiting PINGREQ goes without a trace."""
+    peer = Peer(make_session())
+    deliver(peer, update(b"a", b"1"), topic_filter=b"a")
+    deliver(peer, update(b"b", b"2"), topic_filter=b"b")
+    peer.session.cancel_retained(b"a")
+    peer.take()
+    assert peer.read() == publish(b"2", flags=1, topic=b"b")
+
+
+def test_subscribing_again_starts_retained_messages_again() -> None:
+    """What was left of them is replaced, and a PINGREQ that waited waits for the new ones."""
+    peer = Peer(make_session())
+    session = peer.session
+    deliver(peer, update(b"a", b"1"), update(b"b", b"2"))
+    peer.take_piece(messages_max=1)
+    assert not session.sender.ping()
+    deliver(peer, update(b"a", b"1"), update(b"b", b"2"))
+    peer.take()
+    first, second = publish(b"1", flags=1, topic=b"a"), publish(b"2", flags=1, topic=b"b")
+    assert peer.read() == first + first + second + PINGRESP
+
+
+def test_undelivered_retained_messages_come_after_a_reconnect() -> None:
+    """A resumed session gets the rest as retained, behind what was queued; an old PINGREQ is forgotten."""
+    peer = Peer(make_session())
+    deliver(peer, update(b"a", b"1"), update(b"b", b"2"))
+    peer.take_piece(messages_max=1)
+    peer.session.sender.ping()
+    peer.session.disconnect()
+    peer.session.enqueue(batch(message(b"3", topic=b"c", qos=1)))
+    peer.read()
+    peer.connect()
+    peer.take()
+    assert peer.read() == publish(b"3", 1, 1, topic=b"c") + publish(b"2", flags=1, topic=b"b")
+
+
+def test_expired_message_is_dropped_from_the_queue() -> None:
+    """A message that expired while it waited is dropped and counted [MQTT-3.3.2-5]; others tell what is left."""
+    counters = Counters()
+    peer = Peer(make_session(counters=counters))
+    peer.session.pause()
+    second_ns = 1_000_000_000
+    one = batch(*(message(b"%d" % n, expires_ns=at * second_ns, retain=False) for n, at in ((1, 1), (2, 9))))
+    peer.session.enqueue(one)
+    peer.session.resume()
+    peer.take(now_ns=4 * second_ns)
+    assert peer.read() == b"\x30\x0a\x00\x01t\x05\x02\x00\x00\x00\x052"
+    assert counters.dropped[DropReason.EXPIRED] == 1
+
+
+def test_packet_over_the_maximum_size_is_not_sent() -> None:
+    """A PUBLISH over the client's Maximum Packet Size is dropped and counted [MQTT-3.1.2-25]."""
+    counters = Counters()
+    wire = WireVariant(5, packet_bytes_max=20)
+    peer = Peer(make_session(wire=wire, counters=counters))
+    deliver(peer, update(b"a", b"x" * 100, qos=1), update(b"b", b"y"))
+    peer.take()
+    assert peer.read() == publish(b"y", flags=1, topic=b"b")
+    assert counters.dropped[DropReason.PACKET_TOO_LARGE] == 1
+    assert len(peer.session.sender.outbound) == 0
+
+
+def test_message_too_large_for_the_new_connection_is_completed() -> None:
+    """What was in flight and is over the new Maximum Packet Size counts as completed [MQTT-3.1.2-25]."""
+    counters = Counters()
+    peer = Peer(make_session(counters=counters))
+    session = peer.session
+    one = batch(message(b"x" * 100, qos=1), message(b"x" * 100, qos=2), message(b"y", qos=1))
+    session.send(one, now_ns=0)
+    session.disconnect()
+    session.wire = WireVariant(5, packet_bytes_max=20)
+    peer.connect()
+    peer.take()
+    assert peer.read() == publish(b"y", 1, 3, flags=8)
+    assert counters.dropped[DropReason.PACKET_TOO_LARGE] == 2
+    assert len(session.sender.outbound) == 1
+
+
+def test_queued_batch_is_encoded_anew_for_another_version() -> None:
+    """A session resumed over MQTT 3.1.1 gets what was queued for MQTT 5 in its own form."""
+    session = make_session()
+    session.enqueue(batch(message(b"1", qos=1)))
+    session.wire = WireVariant(4)
+    session.enqueue(batch(message(b"2", qos=1), message(b"3", qos=1)))
+    peer = Peer(session, window=2)
+    peer.take()
+    assert peer.read() == b"\x32\x06\x00\x01t\x00\x011" + b"\x32\x06\x00\x01t\x00\x022"
+    session.acknowledge(ack(PacketType.PUBACK, 1, 2))
+    peer.take()
+    assert peer.read() == b"\x32\x06\x00\x01t\x00\x033"
+
+
+def test_unsent_messages_are_those_that_wait_or_are_in_flight() -> None:
+    """What an end of the session would lose is what was not completed and what was not sent."""
+    peer = Peer(make_session(), window=1)
+    peer.session.send(batch(message(b"1", qos=1), message(b"2", qos=1), message(b"3", qos=1)), now_ns=0)
+    assert peer.session.sender.unsent == 3
+
+
+def test_refused_message_frees_the_window() -> None:
+    """A failing PUBACK or PUBREC completes a message as well."""
+    peer = Peer(make_session(), window=1)
+    session = peer.session
+    session.send(batch(message(b"1", qos=2), message(b"2", qos=1)), now_ns=0)
+    assert session.acknowledge(ack(PacketType.PUBREC, 1, codes=[ReasonCode.QUOTA_EXCEEDED])) == b""
+    peer.take()
+    assert peer.read() == publish(b"2", 1, 2)
+
+
+def test_slow_reader_gets_the_newest_value_of_each_topic() -> None:
+    """While its socket is full values pile up as one for each topic, removals too, and follow what was queued."""
+    counters = Counters()
+    peer = Peer(make_session(counters=counters))
+    peer.session.pause()
+    assert (
+        peer.session.enqueue(batch(message(b"1", topic=b"a"), message(b"2", topic=b"b"), message(b"e", retain=False)))
+        == 3
+    )
+    flags: Message = (update(b"a", b"3"), 0, True, (7,))
+    peer.session.enqueue(batch(flags, message(b"", topic=b"b")))
+    assert len(peer.session.sender.conflation) == 2
+    peer.session.resume()
+    peer.take()
+    expected = b"\x31\x07\x00\x01a\x02\x0b\x073"  # with its own flag and Subscription Identifier
+    assert peer.read() == publish(b"e") + expected + publish(b"", topic=b"b")
+    assert peer.session.write is not None
+    assert (counters.conflated, counters.deliveries) == (2, 3)
+
+
+def test_order_of_one_topic_is_kept_where_not_all_is_conflated() -> None:
+    """A value stays before a message for its topic that is delivered as it is."""
+    peer = Peer(make_session())
+    peer.session.pause()
+    peer.session.enqueue(batch(message(b"1"), message(b"other", topic=b"o")))
+    peer.session.enqueue(batch(message(b"2", retain=False), message(b"3", qos=1)))
+    peer.session.enqueue(batch(message(b"4")))
+    peer.session.resume()
+    peer.take()
+    expected = publish(b"1") + publish(b"2") + publish(b"3", 1, 1)
+    assert peer.read() == expected + publish(b"other", topic=b"o") + publish(b"4")
+
+
+def test_values_are_conflated_until_the_last_has_gone() -> None:
+    """While newest values wait, a newer one takes its topic's place there, not a place in the queue before it."""
+    peer = Peer(make_session())
+    peer.session.pause()
+    peer.session.enqueue(batch(message(b"1", topic=b"a"), message(b"1", topic=b"b")))
+    peer.session.resume()
+    peer.take_piece(messages_max=1)
+    peer.session.enqueue(batch(message(b"2", topic=b"a"), message(b"2", topic=b"b")))
+    peer.take()
+    assert peer.read() == b"".join(publish(n, topic=t) for n, t in ((b"1", b"a"), (b"2", b"b"), (b"2", b"a")))
+
+
+def test_message_behind_values_that_are_being_sent_stays_behind_them() -> None:
+    """What is queued while newest values are on their way is sent after those, and before newer ones."""
+    peer = Peer(make_session())
+    peer.session.pause()
+    peer.session.enqueue(batch(message(b"0", topic=b"o"), message(b"1")))
+    peer.session.resume()
+    peer.take_piece(messages_max=1)
+    peer.session.enqueue(batch(message(b"2", retain=False), message(b"3")))
+    peer.take()
+    assert peer.read() == publish(b"0", topic=b"o") + publish(b"1") + publish(b"2") + publish(b"3")
+
+
+def test_what_waited_at_a_subscribe_goes_before_its_retained_messages() -> None:
+    """Neither a queued message nor a conflated one, older than the retained value, comes behind it."""
+    peer = Peer(make_session())
+    peer.session.pause()
+    peer.session.enqueue(batch(message(b"1", qos=1, topic=b"a"), message(b"1", topic=b"b")))
+    deliver(peer, update(b"a", b"2"), update(b"b", b"2"), update(b"c", b"2"))
+    peer.session.enqueue(batch(message(b"3", topic=b"d")))
+    peer.session.resume()
+    peer.take(messages_max=1)
+    expected = publish(b"1", 1, 1, topic=b"a") + publish(b"1", topic=b"b")
+    expected += b"".join(publish(b"2", flags=1, topic=topic) for topic in (b"a", b"b", b"c"))
+    assert peer.read() == expected + publish(b"3", topic=b"d")
+
+
+def test_value_that_is_sent_as_retained_does_not_wait_too() -> None:
+    """A slow reader that is given retained messages gets a value set meanwhile once."""
+    peer = Peer(make_session())
+    new = message(b"2", topic=b"b")
+    deliver(peer, update(b"a", b"1"), new[0])
+    peer.session.pause()
+    peer.session.enqueue(batch(new))
+    peer.session.resume()
+    peer.take()
+    assert peer.read() == publish(b"1", flags=1, topic=b"a") + publish(b"2", flags=1, topic=b"b")
+
+
+def test_newest_values_do_not_outlive_the_connection() -> None:
+    """A value that waited at QoS 0 is dropped with the connection, and counted: a newer one may be missed."""
+    counters = Counters()
+    peer = Peer(make_session(counters=counters))
+    peer.session.pause()
+    peer.session.enqueue(batch(message(b"1", topic=b"a"), message(b"1", topic=b"b"), message(b"2", qos=1)))
+    peer.session.disconnect()
+    peer.connect()
+    peer.take()
+    assert peer.read() == publish(b"2", 1, 1)
+    assert counters.dropped[DropReason.DISCONNECTED] == 2
+
+
+def deliver_piece(store: Values, *peers: Peer, granted: SubscriptionOptions | None = None) -> None:
+    """Give sessions all values of a store, in pieces of the store's size."""
+    for peer in peers:
+        peer.session.add_retained(store.delivery(b"#", granted or options()))
+
+
+def test_joiners_share_the_bytes_of_a_piece() -> None:
+    """Sessions that are given the same values get the very same bytes, which are encoded once."""
+    peers = [Peer(make_session()) for _ in range(3)]
+    values = [update(b"t/%d" % number, b"v") for number in range(5)]
+    deliver_piece(Values({value[0]: value for value in values}), *peers)
+    for peer in peers:
+        peer.take_piece()
+    first, *others = (peer.written.pop() for peer in peers)
+    assert first == b"".join(publish(b"v", flags=1, topic=value[0]) for value in values)
+    assert all(other == first for other in others)
+
+
+def test_joiner_with_live_messages_waiting_gets_the_rest_of_a_piece() -> None:
+    """What a live message for a topic takes the place of is left out of a shared piece."""
+    peers = [Peer(make_session()) for _ in range(3)]
+    store = Values({topic: update(topic, b"old") for topic in (b"a", b"b", b"c")})
+    deliver_piece(store, *peers)
+    store.values[b"b"] = update(b"b", b"new")
+    live = batch((store.values[b"b"], 0, False, ()))
+    peers[1].session.enqueue(live)
+    peers[2].session.pause()
+    peers[2].session.enqueue(live)
+    for peer in peers:
+        peer.take()
+    old = [publish(b"old", flags=1, topic=topic) for topic in (b"a", b"c")]
+    retained, new = publish(b"new", flags=1, topic=b"b"), publish(b"new", topic=b"b")
+    assert [peer.read() for peer in peers] == [
+        old[0] + retained + old[1],
+        old[0] + old[1] + new,
+        old[0] + retained + old[1],
+    ]
+
+
+def test_pieces_at_qos_1_have_their_own_identifiers_and_windows() -> None:
+    """A shared piece at QoS 1 stops where a window is full, and goes on with the values of that time."""
+    counters = Counters()
+    narrow, wide = Peer(make_session(counters=counters), window=2), Peer(make_session(counters=counters))
+    store = Values({topic: update(topic, b"1", qos=1) for topic in (b"a", b"b", b"c", b"d")})
+    deliver_piece(store, narrow, wide, granted=options(1))
+    for peer in (narrow, wide):
+        peer.take()
+    assert narrow.session.sender.blocked
+    assert narrow.read() == publish(b"1", 1, 1, flags=1, topic=b"a") + publish(b"1", 1, 2, flags=1, topic=b"b")
+    assert wide.read().count(b"\x33") == 4
+    store.values[b"c"] = update(b"c", b"2")
+    narrow.session.acknowledge(ack(PacketType.PUBACK, 1, 2))
+    narrow.take()
+    assert narrow.read() == publish(b"2", flags=1, topic=b"c") + publish(b"1", 1, 3, flags=1, topic=b"d")
+    assert counters.deliveries == 8
+
+
+def test_values_that_cannot_be_shared_come_within_the_limits() -> None:
+    """A piece of large or expiring values is divided, and what has expired meanwhile is left out [MQTT-3.3.2-5]."""
+    peer = Peer(make_session())
+    properties = (b"\x26\x00\x01n\xc3\x50" + b"x" * 50_000) * 2
+    large = {b"%d" % number: update(b"%d" % number, b"", properties=properties) for number in range(2)}
+    large |= {b"%d" % number: update(b"%d" % number, b"x" * 100_000) for number in range(2, 4)}
+    deliver_piece(Values(large | {b"e": update(b"e", b"expired", expires_ns=5)}), peer)
+    sizes: list[int] = []
+    while peer.session.sender.pending:
+        peer.take_piece(bytes_max=150_000, now_ns=5)
+        sizes.append(peer.read().count(b"x" * 50_000) // 2)
+    assert sizes == [2, 2, 0]
+
+
+def test_search_that_finds_nothing_comes_in_pieces() -> None:
+    """A long search gives others their turn, though it gives this session nothing."""
+    peer = Peer(make_session())
+    store = Values({})
+    searched = []
+
+    def match(topic_filter: bytes) -> Iterator[list[Update]]:
+        for number in range(100):
+            searched.append(number)
+            yield []
+
+    store.match = match  # type: ignore[method-assign]  # a search such as a large store has
+    deliver_piece(store, peer)
+    peer.take_piece(messages_max=256)
+    assert 1 <= len(searched) < 10
+    peer.take(messages_max=256)
+    assert (len(searched), peer.read()) == (100, b"")
+
+
+def test_session_that_overflowed_takes_nothing_more() -> None:
+    """It enters itself where the shell finds it, and what still comes counts as lost with its end."""
+    counters = Counters()
+    overflowed: dict[Session, None] = {}
+    session = make_session(counters=counters, queue_messages_max=2, overflowed=overflowed)
+    for number in range(3):
+        assert not overflowed
+        session.enqueue(batch(message(b"%d" % number, qos=1)))
+    assert list(overflowed) == [session]
+    session.enqueue(batch(message(b"4", qos=1), message(b"5", qos=2)))
+    assert session.sender.queue.messages == 3
+    assert counters.dropped[DropReason.SESSION_ENDED] == 2
+
+
+def test_retained_messages_wait_for_what_the_window_holds_back() -> None:
+    """A SUBSCRIBE behind messages that wait for acknowledgements is served in its turn."""
+    peer = Peer(make_session(), window=1)
+    session = peer.session
+    session.send(batch(*(message(b"%d" % number, qos=1, topic=b"a") for number in range(3))), now_ns=0)
+    deliver(peer, update(b"a", b"2"))
+    for number in (1, 2):
+        peer.take()
+        assert peer.read() == b""
+        session.acknowledge(ack(PacketType.PUBACK, number))
+        peer.take_piece(messages_max=1)
+        assert peer.read() == publish(b"%d" % number, 1, number + 1, topic=b"a")
+    peer.take()
+    assert peer.read() == publish(b"2", flags=1, topic=b"a")

@@ -1,0 +1,44 @@
+"""Updates and stores for tests of what is on disk."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanout.replica.update import Update, content_digest
+from fanout.storage.file import KeptFile
+
+__all__ = ["FailingDisk", "contents", "opened", "value"]
+
+
+def value(topic: bytes, payload: bytes = b"1", *, received_ns: int = 1, expires_ns: int = 0) -> Update:
+    """Return a retained update."""
+    return (topic, payload, 1, True, b"", received_ns, expires_ns, content_digest(topic, payload), None)
+
+
+def opened(path: Path) -> KeptFile:
+    """Return the file at `path`, open."""
+    return KeptFile(path, sync="interval")
+
+
+def contents(file: KeptFile, store: str) -> dict[bytes, bytes]:
+    """Return topics and payloads of a store."""
+    return {update[0]: update[1] for piece in file.read(store) for update in piece}
+
+
+class FailingDisk:
+    """Lets each commit of a `KeptFile` fail while it is `broken`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, broken: bool) -> None:
+        self.broken = broken
+        commit = KeptFile.commit
+
+        def commit_or_fail(file: KeptFile, writes: Any, sessions: Any, *, force: bool) -> None:
+            if self.broken:
+                raise sqlite3.OperationalError("database or disk is full")
+            commit(file, writes, sessions, force=force)
+
+        monkeypatch.setattr(KeptFile, "commit", commit_or_fail)
