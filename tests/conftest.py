@@ -1,4 +1,4 @@
-"""Fixtures for all tests."""
+"""Fixtures for all tests, markers by directory, and which process runs what. CONTRIBUTING.md explains the use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,22 @@ from hypothesis import settings
 
 from tests.support.mosquitto import Mosquitto, find_mosquitto
 
-REPORTS = "tests/reports/"
+KINDS = {
+    **dict.fromkeys(("acceptance", "bench", "cli", "probe"), "acceptance"),
+    **dict.fromkeys(("api", "conformance", "fuzz", "link", "node", "server", "spec", "workers"), "machine"),
+}
+"""The marker of a directory of tests; `unit` where none is named. What needs more has `broker` or `spark` instead."""
+
+FIRST = ("acceptance", "bench", "probe", "cli", "workers", "node")
+"""Directories with the longest tests, which several processes begin with, apart from those with Spark."""
+
+SECOND_SESSION = {"test_compaction.py", "test_joins.py", "test_sections.py", "test_unstamped.py", "test_watching.py"}
+"""Modules of `tests/reports` that share the second of two Spark sessions: about half of the time of all."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Offer to run what is long by nature."""
+    parser.addoption("--long", action="store_true", help="also run what is marked long: before a release")
 
 
 def pytest_configure() -> None:
@@ -27,19 +42,40 @@ def pytest_configure() -> None:
         signal.signal(number, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the reports in a run of several processes.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test with its kind, leave out the long ones, and begin with the longest in several processes.
 
-    They are the longest part, and one process has all of them, hence one JVM; the others keep the order of the
-    directories, in which the short ones are last.
+    The modules with Spark come first. The others keep the order of the directories, in which the short ones are last.
     """
+    for item in items:
+        item.add_marker(_kind_of(item))
+    if not config.getoption("--long"):
+        left_out = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: _part_of(item.nodeid) != REPORTS)
+        items.sort(key=lambda item: _turn_of(item.nodeid))
+
+
+def _kind_of(item: pytest.Item) -> str:
+    directory = Path(item.nodeid.partition("::")[0]).parts[1]
+    kind = KINDS.get(directory, "unit")
+    used = {mark.name for mark in item.iter_markers()} | set(getattr(item, "fixturenames", ()))
+    if "spark" in used:
+        return "spark"
+    return "broker" if "mosquitto" in used and kind != "acceptance" else kind
+
+
+def _turn_of(nodeid: str) -> int:
+    if (group := _part_of(nodeid)).startswith("spark"):
+        return int(group[-1]) - 2
+    directory = Path(nodeid.partition("::")[0]).parts[1]
+    return FIRST.index(directory) if directory in FIRST else len(FIRST)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Give each module to one process, as `--dist loadfile` does, but all reports to the same one."""
+    """Give each module to one process, as `--dist loadfile` does, but those with Spark to two, each with one JVM."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -52,7 +88,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def _part_of(nodeid: str) -> str:
-    return REPORTS if nodeid.startswith(REPORTS) else nodeid.partition("::")[0]
+    module = nodeid.partition("::")[0]
+    if not module.startswith("tests/reports/"):
+        return module
+    return f"spark {int(Path(module).name in SECOND_SESSION)}"
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def read_back_equals(node: LiveNode, count: int) -> bool:
     return read_back(node).values == dict(sensor_values(count, generation=1))
 
 
-@pytest.mark.parametrize("count", [5_000, pytest.param(200_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [5_000, pytest.param(200_000, marks=pytest.mark.long)])
 def test_mirror_of_a_default_broker_that_restarts(mosquitto: Mosquitto, nodes: Nodes, count: int) -> None:
     """Done when: 64-byte topics of a default Mosquitto: ready only with all, values equal, evidence named; a restart.
 

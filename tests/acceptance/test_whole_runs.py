@@ -16,10 +16,10 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = [pytest.mark.slow, pytest.mark.mosquitto, pytest.mark.timeout(600)]
 
 
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str | Path, deadline_s: float = 580) -> subprocess.CompletedProcess[str]:
     """Run Python in the project's directory."""
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=deadline_s, check=False)
 
 
 @pytest.mark.spark
@@ -53,3 +53,17 @@ def test_fan_out_is_faster_than_a_bridge(tmp_path: Path) -> None:
     }
     assert set(ratios) == {1, 100}
     assert ratios[100] >= 5, answer.stdout
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.timeout(7200)
+def test_every_number_of_a_hundred_million_rows_is_right(tmp_path: Path) -> None:
+    """The bench compares each number with the truth that it injected."""
+    document = tmp_path / "bench.json"
+    options = ("--rows", "100000000", "--reports", "completeness,lag", "--runs", "1", "--scratch", tmp_path)
+    answer = run("-m", "bench", "reports", *options, "--json", document, deadline_s=7000)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    asked = [ask for one in json.loads(document.read_text())["results"] for ask in one["asked"]]
+    wrong = [ask["reached"] for ask in asked if ask["what"] == "numbers that are not the injected truth"]
+    assert wrong == [0, 0], answer.stdout

@@ -164,12 +164,16 @@ async def test_no_local_and_wills_hold_across_workers(node: LiveNode) -> None:
 
 
 async def test_a_long_connect_goes_to_its_worker_too(node: LiveNode) -> None:
-    """One that does not fit beside a descriptor, and one that comes in pieces."""
+    """One that does not fit beside a descriptor, and one that comes in pieces.
+
+    Each has a topic of its own: what one worker delivered may come later to another, and so to who subscribes there.
+    """
     for name in ids_of(0, count=2, stem="long") + ids_of(1, count=2, stem="long"):
+        topic = b"l/" + name.encode()
         async with await RawClient.connect(node.port, name, will=Will(b"w", b"x" * 60_000)) as client:
             assert client.connack.reason_code == ReasonCode.SUCCESS
-            await client.subscribe(b"l/#", qos=1)
-            client.publish(b"l/1", name.encode() * 10_000)
+            await client.subscribe(topic, qos=1)
+            client.publish(topic, name.encode() * 10_000)
             assert await take(client, 1) == [name.encode() * 10_000]
 
 

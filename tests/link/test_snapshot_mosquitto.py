@@ -66,7 +66,7 @@ async def test_every_retained_value_arrives_with_evidence(mosquitto: Mosquitto) 
         assert status.epoch == complete["epoch"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("event_loop_name", ["asyncio", "uvloop"])
 def test_200_000_retained_values_arrive(mosquitto: Mosquitto, event_loop_name: str) -> None:
     """The full size, on both event loops; on a busy machine it may take more than one attempt."""

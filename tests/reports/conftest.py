@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.reports.spark import session_settings, spark_session
+from fanout.reports.spark import SMALL_RUN_SETTINGS, session_settings, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,11 +29,12 @@ def spark() -> Iterator[SparkSession]:
         "spark.sql.debug.maxToStringFields": "1000",
     }
     with pytest.MonkeyPatch.context() as environment:
-        # The simple compiler and collector halve the CPU time of such short runs.
-        environment.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        environment.setenv("SPARK_SUBMIT_OPTS", SMALL_RUN_SETTINGS["spark.driver.extraJavaOptions"])
         # A driver that is plain Python reads this, not the setting `spark.pyspark.python`.
         environment.setenv("PYSPARK_PYTHON", "/nonexistent")
         with spark_session(master="local[2]", settings=settings) as session:
+            for name in ("callSite.short", "callSite.long"):  # else Spark walks the stack for each step of each query
+                session.sparkContext.setLocalProperty(name, "test")
             yield session
 
 

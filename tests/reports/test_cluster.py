@@ -18,6 +18,7 @@ import pytest
 import fanout
 from fanout.reports import run_completeness, run_section
 from fanout.reports.java import find_java
+from fanout.reports.spark import SMALL_RUN_SETTINGS
 from tests.reports.conftest import INTERPRETED
 from tests.reports.logs import write
 from tests.reports.random_logs import random_hub, random_secondary
@@ -26,15 +27,14 @@ from tests.support.waiting import wait_until_blocking
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
 
 SETTLE_S = 2.5
 
 DRIVER_DEADLINE_S = 900
 """Ends a driver that hangs; the longer one took 400 seconds on two cores with a load of 15."""
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""The simple compiler and collector halve the CPU time of such short runs."""
+QUICK_JAVA = SMALL_RUN_SETTINGS["spark.driver.extraJavaOptions"]
 
 SETTINGS = {
     **INTERPRETED,

@@ -86,6 +86,15 @@ def test_the_session_is_in_utc_and_quiet(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+def test_the_session_notes_and_searches_nothing_for_each_column(spark: SparkSession) -> None:
+    """Neither the line of a step, for errors that are worded here, nor a class that is asked for all the time."""
+    from pyspark.errors.utils import is_debugging_enabled
+
+    assert is_debugging_enabled() is False
+    assert {"functions", "PythonUtils", "PythonSQLUtils"} <= vars(spark.sparkContext._jvm).keys()
+
+
+@pytest.mark.spark
 def test_a_jvm_that_ends_in_a_call_is_not_told_beside_the_error(spark: SparkSession) -> None:
     """Py4J tells the root logger of it with a traceback, and raises; other records go on."""
     with spark_session():
@@ -133,7 +142,7 @@ def test_tasks_that_run_are_counted(spark: SparkSession) -> None:
 
     def work() -> None:
         while not done.is_set():
-            spark.range(0, 20_000_000, 1, 6).selectExpr("sum(id % 7)").collect()
+            spark.range(0, 2_000_000, 1, 6).selectExpr("sum(id % 7)").collect()
 
     thread = threading.Thread(target=work)
     thread.start()
