@@ -356,7 +356,7 @@ class Pair:
 
     def is_in(self, state: LinkState) -> bool:
         """Say whether the session is in a state."""
-        return self.session.life.state is state
+        return self.session.lifecycle.state is state
 
     def connect(self, *, pump: bool = True) -> None:
         """Begin a Network Connection, and let both talk until they have nothing to say."""
@@ -429,13 +429,13 @@ class Pair:
 
     def go_live(self) -> None:
         """Connect and become live; what happened on the way is forgotten."""
-        self.go_live_keeping_events()
+        self.go_live_with_events()
         self.events.clear()
 
-    def go_live_keeping_events(self) -> None:
+    def go_live_with_events(self) -> None:
         """Connect and become live."""
         self.connect()
-        assert self.is_in(LinkState.LIVE), (self.session.life.state, self.events)
+        assert self.is_in(LinkState.LIVE), (self.session.lifecycle.state, self.events)
 
     def of(self, kind: type[T]) -> list[T]:
         """Return the events of one kind."""

@@ -1,9 +1,4 @@
-"""Which stages a session goes through, and what each of them is given (core).
-
-Owns the making of stages: a rehearsal unless its outcome is known, the wait for what is pending, a pass over the
-retained sets. It must not know what the packets tell a stage, nor what follows from its outcome
-(`fanout.link.session.lifecycle`).
-"""
+"""Factory of the stages of a session, with the collaborators and the settings of each."""
 
 from __future__ import annotations
 
@@ -23,11 +18,11 @@ __all__ = ["StageFactory"]
 
 
 class StageFactory:
-    """Makes the stages of one link; the session begins them.
+    """Factory of one link; the session begins the stages.
 
     Attributes:
-        stamp_before: Stamp of the newest control message that had come back when the newest pass was made; None without
-            stamps.
+        stamp_before: Stamp of the newest control message that had come back when the newest pass was made; None
+            without stamps.
     """
 
     def __init__(
@@ -45,12 +40,12 @@ class StageFactory:
 
         Args:
             config: The link's configuration.
-            replica: The link's replica, whose passes a sync begins.
-            converter: Told by a sync which QoS the updates of a selector have meanwhile.
-            sender: Where requests go.
-            control: For the markers.
-            primary: What is known of the primary.
-            count: How many retained messages it says it has.
+            replica: The link's replica.
+            converter: Converter of rows, told by a pass which QoS the updates of a selector have.
+            sender: Sender of packets.
+            control: The control channel.
+            primary: The primary, as far as it is known.
+            count: Comparison with the primary's count of retained messages.
         """
         self.stamp_before: Stamp | None = None
         self._config = config
@@ -62,13 +57,13 @@ class StageFactory:
         self._count = count
 
     @property
-    def is_rehearsed(self) -> bool:
-        """Whether this epoch's rehearsal has come to its end, and need not be made again."""
+    def is_checked(self) -> bool:
+        """Whether the capability check of this epoch is complete."""
         primary = self._primary
         return self._control.permitted is not None and (primary.fence is not None or primary.node is not None)
 
     def capability_check(self) -> CapabilityCheck:
-        """Return the questions to the primary at the beginning of an epoch."""
+        """Return the capability check for the beginning of an epoch."""
         return CapabilityCheck(
             sender=self._sender,
             control=self._control,
@@ -79,21 +74,21 @@ class StageFactory:
         )
 
     def pending(self) -> PendingStage:
-        """Return the wait for what is pending in a resumed session."""
+        """Return the stage that waits for the pending messages of a resumed session."""
         return PendingStage(sender=self._sender, control=self._control, quiet_s=self._config.snapshot_quiet_s)
 
-    def sync(self, *, compare: bool, paced: bool, now: float) -> RetainedPass:
-        """Return a pass over the retained sets; a fence of the link's own is made anew for one that compares.
+    def retained_pass(self, *, compare: bool, paced: bool, now: float) -> RetainedPass:
+        """Return a pass over the retained sets; for a comparison the link's own fence is published again.
 
         Args:
-            compare: Whether it is a comparison with what is held, not a snapshot.
-            paced: Whether to rest between two sets: an audit.
+            compare: Whether it compares with the replica, instead of taking a snapshot.
+            paced: Whether to rest between two sets, for an audit.
             now: Monotonic seconds.
         """
         own, fence = self._primary.fence == self._control.fence_topic, own_fence(self._control)
         if compare and own and self._config.version == 5 and self._sender.free and self._sender.takes(fence):
-            # The session may be older than the life of its fence. The message comes back without RETAIN, so it is no
-            # fence itself: the subscription to it, made with that of a selector, is without Retain As Published.
+            # The fence may have expired since. The message comes back without RETAIN, so it is no fence itself: the
+            # subscription to it, made with that of a selector, is without Retain As Published.
             self._sender.publish(fence, now=now)
         self.stamp_before = self._control.stamp
         return RetainedPass(

@@ -7,7 +7,7 @@ import pytest
 from fanout.errors import LinkLost
 from fanout.link.model.evidence import Order
 from fanout.link.protocol.control_channel import ControlChannel
-from fanout.link.protocol.sender import Limits, PacketSender
+from fanout.link.protocol.sender import PacketSender, PrimaryLimits
 from fanout.link.snapshot.capability_check import CONTROL_PATIENCE_S, SERVER_FENCE, TRIALS, CapabilityCheck
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.packets import PacketType, Suback
@@ -17,7 +17,7 @@ OWN_FENCE = b"fanout/control/edge-1/plant/fence"
 
 
 class Case:
-    """A rehearsal that has begun at time 0."""
+    """A capability check that has begun at time 0."""
 
     def __init__(self, *, wants_fence: bool = True) -> None:
         """Begin."""
@@ -86,7 +86,7 @@ def test_without_the_primarys_fence_an_own_one_is_tried() -> None:
 def test_a_fence_that_could_be_asked_for_late_is_waited_for_anew() -> None:
     """The time for the fence in front of it is over; nothing is due while the new one may still come."""
     case = Case()
-    case.sender.accept(Limits(receive_maximum=1))
+    case.sender.accept(PrimaryLimits(receive_maximum=1))
     case.come_back()
     case.pong()
     case.sender.take()
@@ -204,7 +204,7 @@ def test_a_message_that_vanished_is_given_a_second() -> None:
     assert case.is_done()
 
 
-def test_a_late_pingresp_keeps_the_rehearsal_waiting() -> None:
+def test_a_late_pingresp_keeps_the_capability_check_waiting() -> None:
     """The message has vanished, but PINGRESP is not there yet."""
     case = Case()
     case.capability_check.receive_puback(0.5)
@@ -224,7 +224,7 @@ def test_a_primary_that_does_not_answer_is_left() -> None:
 def test_without_room_in_flight_no_own_fence_is_tried() -> None:
     """A Receive Maximum that is used up is respected."""
     case = Case()
-    case.sender.accept(Limits(receive_maximum=1))
+    case.sender.accept(PrimaryLimits(receive_maximum=1))
     case.come_back()
     case.pong()
     case.capability_check.tick(2.0)

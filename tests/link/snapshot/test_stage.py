@@ -37,7 +37,7 @@ def test_a_stage_ignores_what_it_does_not_wait_for() -> None:
     stage.receive_retained(b"", b"", 0)
     stage.tick(0)
     assert stage.deadline == float("inf")
-    assert not stage.copies_over
+    assert not stage.copies_complete
 
 
 def test_a_pending_stage_that_has_not_begun_waits_for_nothing() -> None:

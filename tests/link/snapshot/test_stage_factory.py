@@ -8,7 +8,7 @@ from fanout.link.ingest.convert import Converter
 from fanout.link.model.evidence import Order
 from fanout.link.protocol.control_channel import ControlChannel
 from fanout.link.protocol.peer import RemotePeer
-from fanout.link.protocol.sender import Limits, Message, PacketSender
+from fanout.link.protocol.sender import OutgoingMessage, PacketSender, PrimaryLimits
 from fanout.link.snapshot.capability_check import SERVER_FENCE
 from fanout.link.snapshot.stage_factory import StageFactory
 from fanout.link.snapshot.sys_count import SysCount
@@ -21,13 +21,13 @@ STAMP = Stamp("root", 1, 2, 3)
 
 
 class Parts:
-    """A course and what it is made with."""
+    """A stage factory and its collaborators."""
 
     def __init__(self, *, version: int = 5) -> None:
         """Prepare for a link whose primary has granted one message in flight."""
         config = make_config(version=version)
         self.sender = PacketSender(config, node_id="edge-1")
-        self.sender.accept(Limits(receive_maximum=1))
+        self.sender.accept(PrimaryLimits(receive_maximum=1))
         self.control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
         self.primary = RemotePeer(config, node_id="edge-1", sender=self.sender)
         replica, prefix = Replica(selectors=config.selectors), self.control.prefix
@@ -43,7 +43,7 @@ class Parts:
 
 
 @pytest.mark.parametrize(
-    ("permitted", "fence", "node", "rehearsed"),
+    ("permitted", "fence", "node", "checked"),
     [
         (None, None, None, False),
         (None, b"fence", None, False),
@@ -52,14 +52,14 @@ class Parts:
         (True, None, "root", True),
     ],
 )
-def test_a_rehearsal_is_made_once_an_epoch(
-    permitted: bool | None, fence: bytes | None, node: str | None, rehearsed: bool
+def test_the_capability_check_is_made_once_an_epoch(
+    permitted: bool | None, fence: bytes | None, node: str | None, checked: bool
 ) -> None:
     """It is over when it is known whether messages come back, and what ends a retained set."""
     parts = Parts()
     parts.control.permitted = permitted
     parts.primary.fence, parts.primary.node = fence, node
-    assert parts.stage_factory.is_rehearsed is rehearsed
+    assert parts.stage_factory.is_checked is checked
 
 
 @pytest.mark.parametrize(("node", "asks"), [(None, True), ("root", False)])
@@ -72,14 +72,14 @@ def test_a_fanout_node_needs_no_fence(node: str | None, asks: bool) -> None:
 
 
 def test_a_comparison_makes_a_fence_of_the_links_own_anew() -> None:
-    """A snapshot has just made it in its rehearsal."""
+    """A snapshot has just made it in its capability check."""
     parts = Parts()
     parts.primary.learn(parts.control.fence_topic, Order.LIKELY, "why")
-    parts.stage_factory.sync(compare=False, paced=False, now=1.0)
+    parts.stage_factory.retained_pass(compare=False, paced=False, now=1.0)
     assert not parts.sender.has_output
-    sync = parts.stage_factory.sync(compare=True, paced=True, now=1.0)
+    retained_pass = parts.stage_factory.retained_pass(compare=True, paced=True, now=1.0)
     assert parts.control.fence_topic in parts.sender.take()
-    assert (sync.order, sync.why) == (Order.LIKELY, "why")
+    assert (retained_pass.order, retained_pass.why) == (Order.LIKELY, "why")
 
 
 @pytest.mark.parametrize(("version", "fence", "full"), [(5, b"other", False), (4, None, False), (5, None, True)])
@@ -88,19 +88,19 @@ def test_a_fence_stays_as_it_is(version: int, fence: bytes | None, full: bool) -
     parts = Parts(version=version)
     parts.primary.fence = fence or parts.control.fence_topic
     if full:
-        parts.sender.publish(Message(b"t", b""), now=1.0)
+        parts.sender.publish(OutgoingMessage(b"t", b""), now=1.0)
         parts.sender.take()
-    parts.stage_factory.sync(compare=True, paced=False, now=1.0)
+    parts.stage_factory.retained_pass(compare=True, paced=False, now=1.0)
     assert not parts.sender.has_output
 
 
 def test_what_came_back_before_a_pass_is_remembered() -> None:
     """By its stamp, later than which an update happened during the pass."""
     parts = Parts()
-    parts.stage_factory.sync(compare=True, paced=False, now=1.0)
+    parts.stage_factory.retained_pass(compare=True, paced=False, now=1.0)
     assert parts.stage_factory.stamp_before is None
     parts.control.receive(parts.control.send(1.0), now=1.0, stamp=STAMP)
-    parts.stage_factory.sync(compare=True, paced=False, now=1.0)
+    parts.stage_factory.retained_pass(compare=True, paced=False, now=1.0)
     assert parts.stage_factory.stamp_before == STAMP
 
 
@@ -115,9 +115,9 @@ def test_an_own_fence_is_not_made_anew_where_retained_messages_are_not_taken() -
     """The primary may have another configuration than when the fence was made; it would close the connection."""
     parts = Parts()
     parts.primary.fence = parts.control.fence_topic
-    parts.sender.accept(Limits(retain_available=False))
-    parts.stage_factory.sync(compare=True, paced=False, now=1.0)
+    parts.sender.accept(PrimaryLimits(retain_available=False))
+    parts.stage_factory.retained_pass(compare=True, paced=False, now=1.0)
     assert not parts.sender.has_output
-    parts.sender.accept(Limits())
-    parts.stage_factory.sync(compare=True, paced=False, now=1.0)
+    parts.sender.accept(PrimaryLimits())
+    parts.stage_factory.retained_pass(compare=True, paced=False, now=1.0)
     assert parts.sender.has_output
