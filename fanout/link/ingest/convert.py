@@ -5,7 +5,7 @@ Finds the selector, local name, digest, expiry, stamp and acknowledgement of eac
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xxhash import xxh3_64_intdigest
@@ -47,15 +47,18 @@ class Converter:
     Attributes:
         split_stamp: Splits the stamp off properties: that of a primary that promised stamps, or of trusted publishers;
             None for neither.
-        retain_all: Whether every row counts as retained (MQTT 3.1.1 with `retain_policy = "keep"`).
         fixed_qos: QoS of the updates of each selector, or None for that of the PUBLISH. Fixed while the subscription
             has QoS 0 although the selector asks for more.
-        own_qos_pending: Packet Identifier of a SUBSCRIBE, by a pass that was given up, whose SUBACK ends the fixed QoS
-            of a selector; to the index of that selector.
     """
 
     def __init__(
-        self, selectors: Sequence[Selector], *, replica: Replica, control_prefix: bytes, inbound: Inbound
+        self,
+        selectors: Sequence[Selector],
+        *,
+        replica: Replica,
+        control_prefix: bytes,
+        inbound: Inbound,
+        retain_all: bool = False,
     ) -> None:
         """Prepare for one link.
 
@@ -64,12 +67,14 @@ class Converter:
             replica: The link's replica, read only: known topics need no matching, and their names are shared.
             control_prefix: Prefix of control topics; nothing below it is replicated.
             inbound: The session's QoS 2 state.
+            retain_all: Whether every row counts as retained (MQTT 3.1.1 with `retain_policy = "keep"`).
         """
         self.split_stamp: StampReader | None = None
-        self.retain_all = False
+        self._retain_all = retain_all
         self.fixed_qos: list[int | None] = [selector.qos for selector in selectors]
-        self.own_qos_pending: dict[int, int] = {}
-        self.inbound = inbound
+        self._own_qos_pending: dict[int, int] = {}
+        """Packet Identifier of a SUBSCRIBE whose SUBACK ends the fixed QoS of a selector, to the index of that."""
+        self._inbound = inbound
         self._selectors = tuple(selectors)
         self._prefixes = tuple(selector.prefix.encode() for selector in selectors)
         self._distinct_prefixes = tuple(dict.fromkeys(self._prefixes))
@@ -89,9 +94,24 @@ class Converter:
         index = self._find_selector(topic)
         return None if index < 0 else self._replica.view.get(self._prefixes[index] + topic)
 
+    def fix_qos(self, index: int, qos: int | None) -> None:
+        """Give updates of a selector this QoS, or with None that of their PUBLISH."""
+        self.fixed_qos[index] = qos
+
+    def await_own_qos(self, pending: Mapping[int, int]) -> None:
+        """End the fixed QoS of selectors when SUBACK comes: Packet Identifier of each SUBSCRIBE, to a selector's index.
+
+        It replaces what was awaited before.
+        """
+        self._own_qos_pending = dict(pending)
+
+    def begin_session(self, inbound: Inbound) -> None:
+        """Use the QoS 2 state of a new session."""
+        self._inbound = inbound
+
     def receive_suback(self, packet_id: int) -> None:
-        """Take a SUBACK, which may be one of `own_qos_pending`."""
-        index = self.own_qos_pending.pop(packet_id, None)
+        """Take a SUBACK, which may end the fixed QoS of a selector."""
+        index = self._own_qos_pending.pop(packet_id, None)
         if index is not None:
             self.fixed_qos[index] = None
 
@@ -116,7 +136,7 @@ class Converter:
         match = self._selectors[0].match
         control_prefix = self._control_prefix
         fixed_qos = self.fixed_qos[0]
-        retain_all = self.retain_all
+        retain_all = self._retain_all
         digest = xxh3_64_intdigest
         for row in rows:
             topic, payload, flags, packet_id, properties, expiry_s, _ = row
@@ -155,7 +175,7 @@ class Converter:
         prefixes = self._distinct_prefixes
         of_selector = self._prefixes
         fixed_qos = self.fixed_qos
-        retain_all = self.retain_all
+        retain_all = self._retain_all
         split_stamp = self.split_stamp
         for row in rows:
             topic, payload, flags, packet_id, properties, expiry_s, user_at = row
@@ -200,7 +220,7 @@ class Converter:
             converted.to_puback.append(packet_id)
             return True
         converted.to_pubrec.append(packet_id)
-        return self.inbound.accept(packet_id, 2, bool(flags & 8))
+        return self._inbound.accept(packet_id, 2, bool(flags & 8))
 
     def _find_selector(self, topic: bytes) -> int:
         """Return the position of the selector of a topic at the primary; -1 when it is outside all."""

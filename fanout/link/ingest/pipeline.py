@@ -52,9 +52,12 @@ class IngestPipeline:
         self.newest_stamp: Stamp | None = None
         self._inbound = Inbound()
         self.converter = Converter(
-            config.selectors, replica=replica, control_prefix=control_prefix, inbound=self._inbound
+            config.selectors,
+            replica=replica,
+            control_prefix=control_prefix,
+            inbound=self._inbound,
+            retain_all=config.version == 4 and config.retain_policy == "keep",
         )
-        self.converter.retain_all = config.version == 4 and config.retain_policy == "keep"
         self.content = (
             ContentFilter(config.selectors, replica=replica, copies_come=config.version == 4)
             if any(selector.is_choosy for selector in config.selectors)
@@ -86,12 +89,13 @@ class IngestPipeline:
         """Take over `unreleased` of an earlier process, whose subscriptions had their own QoS."""
         self._inbound.restore(unreleased)
         self.redelivery.restore()
-        self.converter.fixed_qos = [None] * len(self.converter.fixed_qos)
+        for index in range(len(self.converter.fixed_qos)):
+            self.converter.fix_qos(index, None)
 
     def begin_session(self) -> None:
         """Forget the messages of the former session."""
         self._inbound = Inbound()
-        self.converter.inbound = self._inbound
+        self.converter.begin_session(self._inbound)
         self.redelivery.begin_session()
 
     def begin_connection(self, *, stamped: bool, resumed: bool = False, counts_up: bool = False) -> None:
@@ -106,7 +110,7 @@ class IngestPipeline:
         self.redelivery.begin_connection(resumed=resumed, counts_up=counts_up)
         # Mosquitto 2.0.11 exceeds it in a resumed session; to refuse that would end every further connection, too.
         self._open_max = None if resumed else self._receive_maximum
-        self.converter.own_qos_pending.clear()
+        self.converter.await_own_qos({})
         self.primary_stamps = stamped
         self._replica.counts_down |= stamped  # only fanout nodes stamp
         if stamped:

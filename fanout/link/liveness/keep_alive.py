@@ -55,8 +55,7 @@ class KeepAlive:
         self._last_received += pause_s
         if self._connack_by is not None:
             self._connack_by += pause_s
-        if self._sender.ping_sent_s is not None:
-            self._sender.ping_sent_s += pause_s
+        self._sender.postpone(pause_s)
 
     def deadline(self, *, staged: bool) -> float:
         """Return when to call `tick`; infinity for never.

@@ -67,6 +67,10 @@ class ControlChannel:
         self._returned: tuple[float, float] | None = None
         """When the newest message that came back was sent, and when it came back; monotonic seconds."""
 
+    def restore(self, *, permitted: bool | None) -> None:
+        """Take over `permitted` of an earlier process."""
+        self.permitted = permitted
+
     def begin_epoch(self) -> None:
         """Forget the findings of the former epoch."""
         self.permitted = None

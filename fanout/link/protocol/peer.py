@@ -57,12 +57,18 @@ class RemotePeer:
 
     def begin_epoch(self) -> None:
         """Forget the findings of the former epoch."""
-        self.learn(None, Order.NONE, "")
-        self.is_mosquitto = False
+        self.learn(None, Order.NONE, "", is_mosquitto=False)
 
-    def learn(self, fence: bytes | None, order: Order, why_unordered: str) -> None:
-        """Note the findings of an epoch; see the class."""
+    def learn(self, fence: bytes | None, order: Order, why_unordered: str, *, is_mosquitto: bool) -> None:
+        """Note the findings of a capability check; see the class."""
         self.fence, self.order, self.why_unordered = fence, order, why_unordered
+        self.is_mosquitto = is_mosquitto
+
+    def note_order(self, order: Order, why_unordered: str) -> None:
+        """Note the order that a pass has shown; if it is another one, only a known order keeps the fence."""
+        if order is not self.order:
+            fence = self.fence if order is Order.KNOWN else None
+            self.learn(fence, order, why_unordered, is_mosquitto=self.is_mosquitto)
 
     def begin_connection(self, node: str | None, *, now: float) -> ReadinessNotice:
         """Note the primary that accepted a Network Connection, and subscribe to its readiness notice.

@@ -54,6 +54,10 @@ class RemoteSession:
         self.exists = self._config.version == 5 and self.expiry_s > 0
         self._stale_filters.clear()
 
+    def lose(self) -> None:
+        """Note that no session at the primary matches the replica."""
+        self.exists = False
+
     def grant(self, expiry_s: int) -> None:
         """Note the Session Expiry Interval that the primary granted."""
         self.expiry_s = min(expiry_s, self._config.session_expiry_s)

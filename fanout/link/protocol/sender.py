@@ -280,6 +280,15 @@ class PacketSender:
         self.ping_sent_s = now
         self._send(encode(Pingreq(), version=self.version), now)
 
+    def receive_pingresp(self) -> None:
+        """Note that no PINGREQ is under way any more."""
+        self.ping_sent_s = None
+
+    def postpone(self, pause_s: float) -> None:
+        """Count a pause in which nothing was read out of the time that PINGRESP takes."""
+        if self.ping_sent_s is not None:
+            self.ping_sent_s += pause_s
+
     @property
     def free(self) -> int:
         """How many messages the primary's Receive Maximum allows to be published now."""

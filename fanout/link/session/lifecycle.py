@@ -204,7 +204,7 @@ class SessionLifecycle:
         """Note that a Network Connection begins."""
         self._trigger(Trigger.OPEN)
         self.connected = True
-        self.audits.copies_late = False
+        self.audits.end_late_copies()
 
     def accept(self, *, session_present: bool) -> None:
         """Resume the session that the primary has, or begin a new one."""
@@ -281,7 +281,8 @@ class SessionLifecycle:
             return
         assert isinstance(self.stage, RetainedPass)
         self.stage.give_up(self.now)
-        self.audits.copies_late = self._sender.ping_sent_s is not None
+        if self._sender.ping_sent_s is not None:
+            self.audits.expect_late_copies()
         self._end_audit(str(error), loss=not self.stage.only_trickled)
 
     def end_refused(self, error: PrimaryRefused) -> None:
@@ -319,8 +320,7 @@ class SessionLifecycle:
         stage = self.stage
         if isinstance(stage, CapabilityCheck) and stage.done:
             self._primary.system_topics.note_answer()
-            self._primary.learn(stage.fence, stage.order, stage.why)
-            self._primary.is_mosquitto = stage.is_mosquitto
+            self._primary.learn(stage.fence, stage.order, stage.why, is_mosquitto=stage.is_mosquitto)
             if stage.is_mosquitto:
                 self._pipeline.lift_receive_maximum()
             if self._control.refusal:
@@ -441,12 +441,7 @@ class SessionLifecycle:
         elif audit.judge(losses, topics=self._replica.count(index), proves_absence=self._primary.order is Order.KNOWN):
             yield from self._sweep_unseen(audit)
         self._replica.drop_pass()
-        if retained_pass.order is not self._primary.order:
-            self._primary.learn(
-                self._primary.fence if retained_pass.order is Order.KNOWN else None,
-                retained_pass.order,
-                retained_pass.why,
-            )
+        self._primary.note_order(retained_pass.order, retained_pass.why)
         if all(self.evidence):
             self.stale_policy.end()
         retained_pass.begin_next(self.now)
@@ -455,7 +450,7 @@ class SessionLifecycle:
 
     def _finish(self, retained_pass: RetainedPass) -> None:
         self.stage = None
-        self._primary.order = retained_pass.order
+        self._primary.note_order(retained_pass.order, retained_pass.why)
         if self.auditing:
             self._end_audit()
             return
@@ -524,7 +519,7 @@ class SessionLifecycle:
         """Give the session up; the replica is torn down, or still served, as the policy says."""
         if self._keep_stale(reason):
             self.stage = None
-            self.remote_session.exists = False
+            self.remote_session.lose()
         else:
             self._tear_down(trigger, reason)
 
@@ -540,6 +535,6 @@ class SessionLifecycle:
 
     def _tear_down(self, trigger: Trigger, reason: str) -> None:
         self.stage = None
-        self.remote_session.exists = False
+        self.remote_session.lose()
         self._trigger(trigger, reason)
         self.emit(TearDown(reason))

@@ -133,14 +133,13 @@ class LinkSession:
             now_ns: Unix time in nanoseconds.
             now: Monotonic seconds.
         """
-        kept = resumption.session
-        self.lifecycle.restore(epoch=kept.epoch, evidence=kept.evidence)
+        stored = resumption.session
+        self.lifecycle.restore(epoch=stored.epoch, evidence=stored.evidence)
         self.lifecycle.remote_session.restore(resumption, now_ns=now_ns, now=now)
-        self.primary.learn(kept.fence, kept.order, kept.why_unordered)
-        self.primary.is_mosquitto = kept.is_mosquitto
-        self.control.permitted = kept.control_permitted
-        self.pipeline.restore(kept.unreleased)
-        self._sender.restore(kept.unfinished)
+        self.primary.learn(stored.fence, stored.order, stored.why_unordered, is_mosquitto=stored.is_mosquitto)
+        self.control.restore(permitted=stored.control_permitted)
+        self.pipeline.restore(stored.unreleased)
+        self._sender.restore(stored.unfinished)
 
     def stored_session(self) -> StoredSession | None:
         """Return the state that a later process needs to resume the session; None without a resumable session."""

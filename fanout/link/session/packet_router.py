@@ -317,8 +317,8 @@ class PacketRouter:
 
     def _on_pingresp(self) -> None:
         lifecycle = self._lifecycle
-        self._sender.ping_sent_s = None
-        lifecycle.audits.copies_late = False
+        self._sender.receive_pingresp()
+        lifecycle.audits.end_late_copies()
         if lifecycle.stage is not None:
             lifecycle.stage.receive_pingresp(lifecycle.now)
         elif lifecycle.state is LinkState.LIVE:

@@ -73,7 +73,7 @@ class LiveAudits:
     Attributes:
         current: Audit under way; None for none.
         due_s: When the next audit is due, monotonic seconds; infinity for never.
-        copies_late: Whether copies for an audit that was given up may still come: until the PINGRESP behind them.
+        copies_late: Whether copies for an audit that was given up may still come.
     """
 
     def __init__(self, config: LinkConfig, *, seed: int) -> None:
@@ -100,6 +100,14 @@ class LiveAudits:
         There is a pause of at least `RETRY_S` behind the former one, because requests may come all the time.
         """
         self.due_s = min(self.due_s, max(due_s, self._rests_until_s))
+
+    def expect_late_copies(self) -> None:
+        """Note that copies for an audit that was given up may come until the PINGRESP under way."""
+        self.copies_late = True
+
+    def end_late_copies(self) -> None:
+        """Note that no copies of an audit that was given up can come any more."""
+        self.copies_late = False
 
     def begin(self, *, confirmed: bool, now: float) -> None:
         """Begin an audit; see `AuditReport` for `confirmed`."""

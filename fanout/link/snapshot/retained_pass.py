@@ -205,7 +205,7 @@ class RetainedPass(Stage):
         """Leave the set under way without evidence, and request the own QoS of its subscription."""
         if self.index < len(self._selectors):
             self.request_own_qos(now)
-        self._converter.own_qos_pending = dict(self._own_qos_pending)
+        self._converter.await_own_qos(self._own_qos_pending)
 
     def advance(self, now: float) -> Step | None:
         """Return the next step; None when there is none.
@@ -379,7 +379,7 @@ class RetainedPass(Stage):
             index = self._own_qos_pending.pop(packet.packet_id)
             self._check(index, packet)
             self._note_granted(index, packet)
-            self._converter.fixed_qos[index] = None
+            self._converter.fix_qos(index, None)
 
     def receive_rows(self, rows: Sequence[PublishRow]) -> None:
         """Count the copies of the first pass, and add retained messages at QoS 0 to the sum for the manifest."""
@@ -501,8 +501,8 @@ class RetainedPass(Stage):
         live_only = self._is_live_only
         silent = self.order is Order.NONE and not live_only
         fence = None if silent else self._fence
-        self._converter.fixed_qos[self.index] = None if live_only else selector.qos
-        self._converter.own_qos_pending.clear()
+        self._converter.fix_qos(self.index, None if live_only else selector.qos)
+        self._converter.await_own_qos({})
         if self._compare or self._repeats or self._replica.count(self.index):
             self._replica.begin_pass(self.index)
         packet_id = self._sender.subscribe(

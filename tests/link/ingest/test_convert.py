@@ -21,10 +21,13 @@ PREFIXED = (Selector("plant/#", exclude=("plant/debug/#",), prefix="site/"),)
 SEVERAL = (Selector("plant/+/a"), Selector("plant/#", exclude=("plant/+/a", "plant/debug/#"), prefix="site/", qos=2))
 
 
-def converter(selectors: tuple[Selector, ...] = PLAIN) -> tuple[Converter, Replica]:
+def converter(selectors: tuple[Selector, ...] = PLAIN, *, retain_all: bool = False) -> tuple[Converter, Replica]:
     """Return a converter and its replica."""
     replica = Replica(selectors=selectors)
-    return Converter(selectors, replica=replica, control_prefix=b"fanout/control/", inbound=Inbound()), replica
+    one = Converter(
+        selectors, replica=replica, control_prefix=b"fanout/control/", inbound=Inbound(), retain_all=retain_all
+    )
+    return one, replica
 
 
 def row(
@@ -71,10 +74,10 @@ def test_qos_and_retain_come_from_the_flags(
 ) -> None:
     """With the subscription at its own QoS the PUBLISH decides; with the fixed QoS of a snapshot it does not."""
     one, _ = converter(selectors)
-    one.fixed_qos = [None]
+    one.fix_qos(0, None)
     (update,) = one.convert([row(b"plant/1", flags=flags, packet_id=9)], now_ns=NOW).updates
     assert (update[2], update[3]) == (qos, retain)
-    one.fixed_qos = [2]
+    one.fix_qos(0, 2)
     (update,) = one.convert([row(b"plant/1", flags=flags & 9, packet_id=0)], now_ns=NOW).updates
     assert update[2] == 2
 
@@ -161,6 +164,8 @@ def test_acknowledgements_are_in_order_and_qos_2_is_applied_once() -> None:
     """Every QoS 1 and 2 row is acknowledged, in order; a repeated QoS 2 row is not applied again."""
     for selectors in (PLAIN, PREFIXED):
         one, _ = converter(selectors)
+        inbound = Inbound()
+        one.begin_session(inbound)
         rows = [
             row(b"plant/1", flags=3, packet_id=7),
             row(b"plant/2", flags=5, packet_id=8),
@@ -172,14 +177,13 @@ def test_acknowledgements_are_in_order_and_qos_2_is_applied_once() -> None:
         assert converted.to_puback == [7, 6]
         assert converted.to_pubrec == [8, 8]
         assert len(converted.updates) == 4
-        assert one.inbound.open_count == 1
+        assert inbound.open_count == 1
 
 
 def test_every_row_may_be_taken_for_retained() -> None:
     """MQTT 3.1.1 without the flag: the configuration says that updates are retained."""
     for selectors in (PLAIN, PREFIXED):
-        one, _ = converter(selectors)
-        one.retain_all = True
+        one, _ = converter(selectors, retain_all=True)
         (update,) = one.convert([row(b"plant/1", flags=0)], now_ns=NOW).updates
         assert update[3] is True
 

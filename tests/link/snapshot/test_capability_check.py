@@ -40,7 +40,7 @@ class Case:
 
     def pong(self) -> None:
         """Bring PINGRESP."""
-        self.sender.ping_sent_s = None
+        self.sender.receive_pingresp()
         self.capability_check.receive_pingresp(0.1)
 
 

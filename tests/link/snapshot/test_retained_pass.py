@@ -38,7 +38,7 @@ class Case:
         """Prepare a pass without a marker, unless it is permitted."""
         self.sender = PacketSender(make_config(version=version), node_id="edge-1")
         self.control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
-        self.control.permitted = permitted
+        self.control.restore(permitted=permitted)
         self.replica = Replica(selectors=selectors)
         self.converter = Converter(
             selectors, replica=self.replica, control_prefix=b"fanout/control/", inbound=Inbound()
@@ -72,7 +72,7 @@ class Case:
         packet_id = next(item.packet_id for item in self.read()[::-1] if isinstance(item, Subscribe))
         self.retained_pass.receive_suback(Suback(packet_id, (0, 0)), 1.0)
         self.retained_pass.receive_retained(FENCE, b"mosquitto", 1.0)
-        self.sender.ping_sent_s = None
+        self.sender.receive_pingresp()
         self.retained_pass.receive_pingresp(1.0)
         assert self.retained_pass.advance(1.0) is Step.BARRIER
         assert self.retained_pass.advance(1.0) is Step.PROVED
@@ -195,7 +195,7 @@ def test_a_ping_under_way_delays_the_beginning() -> None:
     assert case.read() == []
     started_s = case.retained_pass.started_s
     assert started_s is None
-    case.sender.ping_sent_s = None
+    case.sender.receive_pingresp()
     case.retained_pass.receive_pingresp(3.0)
     assert case.retained_pass.started_s == 3.0
     assert len(case.read()) == 2

@@ -16,7 +16,7 @@ def pending(*, permitted: bool = True) -> tuple[PendingStage, PacketSender, Cont
     """Return a stage that has begun at time 0, with a quiet time of 5 s."""
     sender = PacketSender(make_config(), node_id="edge-1")
     control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
-    control.permitted = permitted
+    control.restore(permitted=permitted)
     stage = PendingStage(sender=sender, control=control, quiet_s=5.0)
     assert not stage.done
     stage.begin(0.0)

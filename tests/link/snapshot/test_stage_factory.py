@@ -57,7 +57,7 @@ def test_the_capability_check_is_made_once_an_epoch(
 ) -> None:
     """It is over when it is known whether messages come back, and what ends a retained set."""
     parts = Parts()
-    parts.control.permitted = permitted
+    parts.control.restore(permitted=permitted)
     parts.primary.fence, parts.primary.node = fence, node
     assert parts.stage_factory.is_checked is checked
 
@@ -74,7 +74,7 @@ def test_a_fanout_node_needs_no_fence(node: str | None, asks: bool) -> None:
 def test_a_comparison_makes_a_fence_of_the_links_own_anew() -> None:
     """A snapshot has just made it in its capability check."""
     parts = Parts()
-    parts.primary.learn(parts.control.fence_topic, Order.LIKELY, "why")
+    parts.primary.learn(parts.control.fence_topic, Order.LIKELY, "why", is_mosquitto=False)
     parts.stage_factory.retained_pass(compare=False, paced=False, now=1.0)
     assert not parts.sender.has_output
     retained_pass = parts.stage_factory.retained_pass(compare=True, paced=True, now=1.0)
