@@ -295,15 +295,15 @@ class Reporter:
                 self._logger.info("primary answers again", attempts=self._unanswered)
             self._unanswered = 0
         told = detail
-        if state in (LinkState.SNAPSHOT, LinkState.RESUMING) and session.primary.node is not None:
-            told = json.dumps({"primary_node": session.primary.node})  # reports pair the logs of both by it
+        if state in (LinkState.SNAPSHOT, LinkState.RESUMING) and session.peer.node is not None:
+            told = json.dumps({"primary_node": session.peer.node})  # reports pair the logs of both by it
         self._record_event("state", state=state.value, detail=told)
         self._logger.info(
             "link state", state=state.value, detail=detail, epoch=session.lifecycle.epoch, topics=len(self._replica)
         )
 
     def _complete(self, index: int, evidence: Evidence) -> None:
-        selector, primary = self._config.selectors[index], self._session.primary
+        selector, peer = self._config.selectors[index], self._session.peer
         topics = self._replica.count(index)
         self._sink.event(
             self._config.name,
@@ -312,7 +312,7 @@ class Reporter:
             selector=selector.filter,
             topics=topics,
             digest=self._replica.digest(index),
-            detail=primary.why_unordered if primary.fence is None else f"fence {primary.fence.decode()}",
+            detail=peer.why_unordered if peer.fence is None else f"fence {peer.fence.decode()}",
             epoch=self._session.lifecycle.epoch,
         )
         log = self._logger.info if evidence.is_at_least(Evidence.BARRIER) else self._logger.warning
@@ -321,7 +321,7 @@ class Reporter:
             selector=selector.filter,
             evidence=evidence.value,
             topics=topics,
-            detail=primary.why_unordered,
+            detail=peer.why_unordered,
         )
 
     def _end_audit(self, report: AuditReport) -> None:
@@ -355,7 +355,7 @@ class Reporter:
         for selector, evidence in zip(self._config.selectors, session.lifecycle.evidence, strict=True):
             if evidence is None or evidence.is_at_least(wanted) or selector.live_only:
                 continue  # live_only has no retained set to prove
-            why = session.primary.why_unordered
+            why = session.peer.why_unordered
             if wanted is Evidence.COUNT:
                 why = session.count.why if self._list_check is None else self._list_check.why
                 why = why or "the primary's figure is awaited"

@@ -102,8 +102,8 @@ def test_the_strongest_evidence_that_is_sound_is_taken(one: FakePrimary, evidenc
     assert pair.of(SelectorComplete) == [SelectorComplete(0, evidence)]
     assert pair.values() == VALUES
     ordered = evidence.is_at_least(Evidence.BARRIER)
-    assert (pair.session.primary.order is Order.KNOWN) == ordered
-    assert bool(pair.session.primary.why_unordered) is not ordered
+    assert (pair.session.peer.order is Order.KNOWN) == ordered
+    assert bool(pair.session.peer.why_unordered) is not ordered
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
 
 
@@ -212,8 +212,8 @@ def test_sets_that_overtake_show_it_although_the_fence_did_not() -> None:
     assert pair.session.lifecycle.evidence == [None]
     pair.wait(11)
     assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
-    assert "behind the answers" in pair.session.primary.why_unordered
-    assert pair.session.primary.fence is None
+    assert "behind the answers" in pair.session.peer.why_unordered
+    assert pair.session.peer.fence is None
     assert pair.values() == VALUES
 
 
@@ -271,7 +271,7 @@ def test_a_fence_that_comes_late_by_wildcard_shows_that_answers_overtake() -> No
     pair.wait(20)
     assert pair.is_in(S.LIVE)
     assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
-    assert "overtake" in pair.session.primary.why_unordered
+    assert "overtake" in pair.session.peer.why_unordered
 
 
 # --- primaries that close at $SYS ---
@@ -307,7 +307,7 @@ def test_a_primary_that_closes_now_and_then_is_still_asked() -> None:
         assert pair.is_in(S.LIVE) is not closes
         pair.lose()
     pair.connect()
-    assert pair.session.primary.fence == SERVER_FENCE
+    assert pair.session.peer.fence == SERVER_FENCE
 
 
 # --- two-pass ---

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from fanout.config import LinkConfig
 from fanout.errors import FanoutError, LinkLost, PrimaryRefused, ProtocolError, SnapshotUnproved
-from fanout.link.ingest.pipeline import IngestPipeline
 from fanout.link.model.events import (
     Applied,
     AuditEnded,
@@ -34,21 +32,17 @@ from fanout.link.model.events import (
 )
 from fanout.link.model.evidence import Evidence, Order
 from fanout.link.model.states import LinkState, Trigger, next_state
-from fanout.link.protocol.control_channel import ControlChannel
 from fanout.link.protocol.forwarding import UNAVAILABLE
-from fanout.link.protocol.peer import RemotePeer
 from fanout.link.protocol.remote_session import RemoteSession
-from fanout.link.protocol.sender import OutgoingMessage, PacketSender
+from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.session.stale_policy import StalePolicy
 from fanout.link.snapshot.audit import Audit, LiveAudits
-from fanout.link.snapshot.capability_check import CapabilityCheck, refuse_control
+from fanout.link.snapshot.capability_check import CapabilityCheck, is_checked, refuse_control
+from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.diff import find_losses, find_vanished
 from fanout.link.snapshot.retained_pass import RetainedPass, Step
 from fanout.link.snapshot.stage import PendingStage, Stage
-from fanout.link.snapshot.stage_factory import StageFactory
-from fanout.link.snapshot.sys_count import SysCount
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.replica.store import Replica
 from fanout.replica.update import Changes
 
 __all__ = ["SessionLifecycle"]
@@ -80,32 +74,15 @@ class SessionLifecycle:
         now_ns: Unix time in nanoseconds.
     """
 
-    def __init__(
-        self,
-        config: LinkConfig,
-        *,
-        replica: Replica,
-        pipeline: IngestPipeline,
-        sender: PacketSender,
-        control: ControlChannel,
-        primary: RemotePeer,
-        count: SysCount,
-        seed: int,
-        piece_topics: Callable[[], int],
-    ) -> None:
+    def __init__(self, context: LinkContext, *, seed: int, piece_topics: Callable[[], int]) -> None:
         """Begin without a session.
 
         Args:
-            config: The link's configuration.
-            replica: The link's replica.
-            pipeline: Path of the primary's messages into the replica.
-            sender: Where requests go.
-            control: The control channel.
-            primary: The primary, as far as it is known.
-            count: Comparison with the primary's count of retained messages.
+            context: Collaborators of the link.
             seed: A number that differs between processes, for the time of audits.
             piece_topics: Returns how many topics to remove before other work gets its turn.
         """
+        config = context.config
         self.state = LinkState.DOWN
         self.epoch = 0
         self.epochs_total = 0
@@ -115,26 +92,18 @@ class SessionLifecycle:
         self.connected = False
         self.stage: Stage | None = None
         self.stale_policy = StalePolicy(config)
-        self.remote_session = RemoteSession(config, sender=sender)
+        self.remote_session = RemoteSession(config, sender=context.sender)
         self.audits = LiveAudits(config, seed=seed)
         self.now = 0.0
         self.now_ns = 0
+        self._context = context
         self._config = config
-        self._replica = replica
-        self._pipeline = pipeline
-        self._sender = sender
-        self._control = control
-        self._primary = primary
-        self._count = count
-        self._stage_factory = StageFactory(
-            config,
-            replica=replica,
-            converter=pipeline.converter,
-            sender=sender,
-            control=control,
-            primary=primary,
-            count=count,
-        )
+        self._replica = context.replica
+        self._pipeline = context.pipeline
+        self._sender = context.sender
+        self._control = context.control
+        self._peer = context.peer
+        self._count = context.count
         self._piece_topics = piece_topics
         self._proved: tuple[RetainedPass, Iterator[None]] | None = None
         """The pass whose set is proved, and the steps that follow from that; None for none."""
@@ -217,12 +186,12 @@ class SessionLifecycle:
                 self._trigger(Trigger.SESSION_RESUMED)
                 if self._left_below_qos:
                     self.emit(ResumedAtQos0(self._left_below_qos))
-                self._begin_stage(self._stage_factory.pending())
+                self._begin_stage(PendingStage(self._context))
             else:
                 # Copies and the fence that the former connection requested may come first; Mosquitto keeps them.
                 self._trigger(Trigger.SESSION_UNFINISHED)
                 self.evidence = [None] * len(self.evidence)
-                self._begin_stage(self._stage_factory.pending())
+                self._begin_stage(PendingStage(self._context))
         elif len(self._replica) and not self._keep_stale(_SESSION_GONE):
             self._tear_down(Trigger.SESSION_LOST, _SESSION_GONE)
         else:
@@ -242,8 +211,8 @@ class SessionLifecycle:
         """Note that the Network Connection is gone."""
         if isinstance(self.stage, CapabilityCheck):
             if self.stage.answered:
-                self._primary.system_topics.note_answer()
-            elif self.connected and self._primary.system_topics.note_closed():
+                self._peer.system_topics.note_answer()
+            elif self.connected and self._peer.system_topics.note_closed():
                 self.emit(SystemTopicsShunned())
         self.connected = False
         if isinstance(self.stage, RetainedPass):
@@ -319,8 +288,8 @@ class SessionLifecycle:
         """Act on a stage that the newest packet, or the time, has completed."""
         stage = self.stage
         if isinstance(stage, CapabilityCheck) and stage.done:
-            self._primary.system_topics.note_answer()
-            self._primary.learn(stage.fence, stage.order, stage.why, is_mosquitto=stage.is_mosquitto)
+            self._peer.system_topics.note_answer()
+            self._peer.learn(stage.fence, stage.order, stage.why, is_mosquitto=stage.is_mosquitto)
             if stage.is_mosquitto:
                 self._pipeline.lift_receive_maximum()
             if self._control.refusal:
@@ -396,7 +365,7 @@ class SessionLifecycle:
         self.epochs_total += 1
         self.evidence = [None] * len(self.evidence)
         self._control.begin_epoch()
-        self._primary.begin_epoch()
+        self._peer.begin_epoch()
         self._count.begin_epoch()
         self._pipeline.begin_session()
         self.give_up(self._sender.begin_session())
@@ -405,13 +374,13 @@ class SessionLifecycle:
         self.remote_session.begin()
 
     def _begin_snapshot(self) -> None:
-        if self._stage_factory.is_checked:
+        if is_checked(self._context):
             self._begin_pass(compare=False)  # a session that was resumed before its snapshot was complete
         else:
-            self._begin_stage(self._stage_factory.capability_check())
+            self._begin_stage(CapabilityCheck(self._context))
 
     def _begin_pass(self, *, compare: bool) -> None:
-        self._begin_stage(self._stage_factory.retained_pass(compare=compare, paced=self.auditing, now=self.now))
+        self._begin_stage(RetainedPass(self._context, compare=compare, paced=self.auditing))
 
     def _begin_stage(self, stage: Stage) -> None:
         self.stage = stage
@@ -429,7 +398,7 @@ class SessionLifecycle:
         self._replica.close_pass()
         retained_pass.request_own_qos(self.now)
         if audit is not None or self.state is LinkState.VERIFYING:
-            losses = yield from find_losses(self._replica, before=self._stage_factory.stamp_before, now_ns=self.now_ns)
+            losses = yield from find_losses(self._replica, before=retained_pass.stamp_before, now_ns=self.now_ns)
             if audit is None and losses:
                 self._end_session(Trigger.LOSS, str(losses), LinkLost(str(losses)))
                 return
@@ -438,10 +407,10 @@ class SessionLifecycle:
             self.evidence[index] = evidence
             if self.state is not LinkState.VERIFYING:
                 self.emit(SelectorComplete(index, evidence))
-        elif audit.judge(losses, topics=self._replica.count(index), proves_absence=self._primary.order is Order.KNOWN):
+        elif audit.judge(losses, topics=self._replica.count(index), proves_absence=self._peer.order is Order.KNOWN):
             yield from self._sweep_unseen(audit)
         self._replica.drop_pass()
-        self._primary.note_order(retained_pass.order, retained_pass.why)
+        self._peer.note_order(retained_pass.order, retained_pass.why)
         if all(self.evidence):
             self.stale_policy.end()
         retained_pass.begin_next(self.now)
@@ -450,7 +419,7 @@ class SessionLifecycle:
 
     def _finish(self, retained_pass: RetainedPass) -> None:
         self.stage = None
-        self._primary.note_order(retained_pass.order, retained_pass.why)
+        self._peer.note_order(retained_pass.order, retained_pass.why)
         if self.auditing:
             self._end_audit()
             return
@@ -468,7 +437,7 @@ class SessionLifecycle:
             self.snapshot_seconds = self.now - retained_pass.started_s
             self._snapshot_topics = retained_pass.topics_total
             self._trigger(Trigger.COMPLETED)
-        if self._primary.is_mosquitto:
+        if self._peer.is_mosquitto:
             self._count.begin(self.now)
 
     def _end_audit(self, failure: str = "", *, loss: bool = False) -> None:

@@ -11,22 +11,19 @@ from collections.abc import Callable
 from fanout.chain.stamp import StampCount
 from fanout.config import LinkConfig
 from fanout.errors import FanoutError, SnapshotUnproved
-from fanout.link.ingest.pipeline import IngestPipeline
 from fanout.link.liveness.heartbeat import Heartbeat
 from fanout.link.liveness.item_lag import ItemLag
 from fanout.link.liveness.keep_alive import KeepAlive
 from fanout.link.model.events import Event
 from fanout.link.model.resumption import Resumption, StoredSession
 from fanout.link.model.states import LinkState
-from fanout.link.protocol.control_channel import ControlChannel
 from fanout.link.protocol.forwarding import UNAVAILABLE, Forwarding
-from fanout.link.protocol.peer import RemotePeer
-from fanout.link.protocol.sender import OutgoingMessage, PacketSender
+from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.session.lifecycle import SessionLifecycle
 from fanout.link.session.packet_router import PacketRouter
 from fanout.link.session.teardown import TOPICS_MAX
+from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.retained_pass import RetainedPass
-from fanout.link.snapshot.sys_count import SysCount
 from fanout.mqtt.decoder import Decoder
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
@@ -49,7 +46,7 @@ class LinkSession:
         packet_router: Router of packets, and counters of messages.
         control: The control channel, for the lag.
         count: Comparison with the primary's count of retained messages.
-        primary: The server at the other end.
+        peer: The primary at the other end.
         pipeline: Path of its messages into the replica.
     """
 
@@ -73,30 +70,15 @@ class LinkSession:
             stamps: The node's stamp counter, used with `stamp_updates`; None stamps nothing.
             piece_topics: Returns how many topics to remove before other work gets its turn.
         """
-        self.control = ControlChannel(
-            config.control_topic,
-            node_id=node_id,
-            link=config.name,
-            nonce=nonce,
-            heartbeat_s=config.heartbeat_s,
-        )
+        context = LinkContext.make(config, node_id=node_id, replica=replica, nonce=nonce, stamps=stamps)
         self._config = config
         self._replica = replica
-        self.pipeline = IngestPipeline(config, replica=replica, control_prefix=self.control.prefix, stamps=stamps)
-        self._sender = PacketSender(config, node_id=node_id)
-        self.count = SysCount(config.selectors, control_prefix=self.control.prefix, sender=self._sender)
-        self.primary = RemotePeer(config, node_id=node_id, sender=self._sender)
-        self.lifecycle = SessionLifecycle(
-            config,
-            replica=replica,
-            pipeline=self.pipeline,
-            sender=self._sender,
-            control=self.control,
-            primary=self.primary,
-            count=self.count,
-            seed=nonce,
-            piece_topics=piece_topics,
-        )
+        self._sender = context.sender
+        self.control = context.control
+        self.count = context.count
+        self.peer = context.peer
+        self.pipeline = context.pipeline
+        self.lifecycle = SessionLifecycle(context, seed=nonce, piece_topics=piece_topics)
         self._forwards = any(selector.writes == "forward" for selector in config.selectors)
         self._forwarding = Forwarding(self._sender)
         self._keep_alive = KeepAlive(config, sender=self._sender, probe_filter=self.control.probe_filter)
@@ -104,15 +86,9 @@ class LinkSession:
         self.item_lag = ItemLag(self.control)
         """Lag in items: the updates that the primary stamped and that have not come."""
         self.packet_router = PacketRouter(
-            config,
-            replica=replica,
+            context,
             lifecycle=self.lifecycle,
-            pipeline=self.pipeline,
-            sender=self._sender,
             forwarding=self._forwarding,
-            control=self.control,
-            primary=self.primary,
-            count=self.count,
             keep_alive=self._keep_alive,
             item_lag=self.item_lag,
         )
@@ -136,7 +112,7 @@ class LinkSession:
         stored = resumption.session
         self.lifecycle.restore(epoch=stored.epoch, evidence=stored.evidence)
         self.lifecycle.remote_session.restore(resumption, now_ns=now_ns, now=now)
-        self.primary.learn(stored.fence, stored.order, stored.why_unordered, is_mosquitto=stored.is_mosquitto)
+        self.peer.learn(stored.fence, stored.order, stored.why_unordered, is_mosquitto=stored.is_mosquitto)
         self.control.restore(permitted=stored.control_permitted)
         self.pipeline.restore(stored.unreleased)
         self._sender.restore(stored.unfinished)
@@ -149,15 +125,15 @@ class LinkSession:
         return StoredSession(
             epoch=lifecycle.epoch,
             evidence=tuple(lifecycle.evidence),
-            fence=self.primary.fence,
-            order=self.primary.order,
-            why_unordered=self.primary.why_unordered,
+            fence=self.peer.fence,
+            order=self.peer.order,
+            why_unordered=self.peer.why_unordered,
             control_permitted=self.control.permitted,
             session_expiry_s=lifecycle.remote_session.expiry_s,
             unreleased=self.pipeline.unreleased,
             unfinished=self._sender.unfinished if self._forwards else frozenset(),
             stale_filters=lifecycle.remote_session.stale_filters,
-            is_mosquitto=self.primary.is_mosquitto,
+            is_mosquitto=self.peer.is_mosquitto,
         )
 
     # --- what the shell calls ---
@@ -167,7 +143,7 @@ class LinkSession:
         lifecycle = self.lifecycle
         lifecycle.at(now_ns, now)
         self._clock_s = now_ns / 1e9 - now
-        self.primary.system_topics.use(address)
+        self.peer.system_topics.use(address)
         self._decoder = Decoder(
             version=self._config.version,
             packet_bytes_max=self._config.packet_bytes_max,
@@ -329,7 +305,7 @@ class LinkSession:
             if not end_session and self.lifecycle.remote_session.exists:
                 self.leave(now=now)
                 return
-            if self.primary.fence == self.control.fence_topic and self._sender.free:
+            if self.peer.fence == self.control.fence_topic and self._sender.free:
                 self._sender.publish(OutgoingMessage(self.control.fence_topic, b"", retain=True), now=now)
             self._sender.disconnect(ReasonCode.SUCCESS, end_session=True, now=now)
 

@@ -13,10 +13,8 @@ from operator import itemgetter
 from fanout.chain.manifest import MANIFEST_TOPIC
 from fanout.chain.readiness_notice import READINESS_TOPIC
 from fanout.chain.stamp import has_copies, is_copy
-from fanout.config import LinkConfig
 from fanout.errors import LinkLost, PrimaryRefused, ProtocolError
 from fanout.link.ingest.classify import split_phases
-from fanout.link.ingest.pipeline import IngestPipeline
 from fanout.link.liveness.item_lag import ItemLag
 from fanout.link.liveness.keep_alive import KeepAlive
 from fanout.link.model.events import (
@@ -29,19 +27,16 @@ from fanout.link.model.events import (
     StandingTold,
 )
 from fanout.link.model.states import LinkState
-from fanout.link.protocol.control_channel import ControlChannel
 from fanout.link.protocol.forwarding import Forwarding, puback_reason_code
 from fanout.link.protocol.handshake import disconnected, read_connack, reason_text
-from fanout.link.protocol.peer import RemotePeer
-from fanout.link.protocol.sender import PacketSender
 from fanout.link.session.lifecycle import SessionLifecycle
 from fanout.link.snapshot.capability_check import SERVER_FENCE
+from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.retained_pass import RetainedPass
-from fanout.link.snapshot.sys_count import CountState, SysCount
+from fanout.link.snapshot.sys_count import CountState
 from fanout.mqtt.decoder import AckRun, Item, PublishRow, PublishRun
 from fanout.mqtt.packets import Connack, Disconnect, PacketType, Pingresp, Suback, Unsuback
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.replica.store import Replica
 from fanout.replica.update import Phase
 
 __all__ = ["PacketRouter"]
@@ -61,34 +56,23 @@ class PacketRouter:
 
     def __init__(
         self,
-        config: LinkConfig,
+        context: LinkContext,
         *,
-        replica: Replica,
         lifecycle: SessionLifecycle,
-        pipeline: IngestPipeline,
-        sender: PacketSender,
         forwarding: Forwarding,
-        control: ControlChannel,
-        primary: RemotePeer,
-        count: SysCount,
         keep_alive: KeepAlive,
         item_lag: ItemLag,
     ) -> None:
         """Prepare for one link.
 
         Args:
-            config: The link's configuration.
-            replica: The link's replica, read only.
+            context: Collaborators of the link.
             lifecycle: The lifecycle of the session, told what the packets mean for it.
-            pipeline: Pipeline of the rows of PUBLISH packets.
-            sender: Sender of packets, told of acknowledgements and answers.
             forwarding: Queue of forwarded messages, which sends more at each acknowledgement.
-            control: Channel of the link's own messages.
-            primary: The primary, as far as it is known.
-            count: Comparison with the primary's count of retained messages.
             keep_alive: Keep Alive of the connection.
             item_lag: Lag in items.
         """
+        config = context.config
         self.connections_total = 0
         self.received_total = 0
         self.outside_total = 0
@@ -96,14 +80,14 @@ class PacketRouter:
         self._config = config
         # MQTT 3.1.1 leaves every selector at QoS 0.
         self._takes_qos_0 = config.version == 4 or any(selector.qos == 0 for selector in config.selectors)
-        self._replica = replica
+        self._replica = context.replica
+        self._pipeline = context.pipeline
+        self._sender = context.sender
+        self._control = context.control
+        self._peer = context.peer
+        self._count = context.count
         self._lifecycle = lifecycle
-        self._pipeline = pipeline
-        self._sender = sender
         self._forwarding = forwarding
-        self._control = control
-        self._primary = primary
-        self._count = count
         self._keep_alive = keep_alive
         self._item_lag = item_lag
 
@@ -148,9 +132,9 @@ class PacketRouter:
         self._pipeline.begin_connection(
             stamped=handshake.stamped,
             resumed=handshake.session_present,
-            counts_up=self._primary.is_mosquitto,
+            counts_up=self._peer.is_mosquitto,
         )
-        lifecycle.emit(StandingTold(self._primary.begin_connection(handshake.primary_node, now=lifecycle.now)))
+        lifecycle.emit(StandingTold(self._peer.begin_connection(handshake.primary_node, now=lifecycle.now)))
         lifecycle.accept(session_present=handshake.session_present)
 
     def _on_publish(self, rows: list[PublishRow]) -> None:
@@ -163,7 +147,7 @@ class PacketRouter:
             ours = [row for row in rows if row[0] == READINESS_TOPIC]
             self.outside_total += len(rows) - len(ours)
             rows = ours
-        ordered_topics = self._primary.ordered_topics | self._count.ordered_topics
+        ordered_topics = self._peer.ordered_topics | self._count.ordered_topics
         # Rarely true. Measured (2 shared cores): 25 ns a row; 200 to 350 with a loop.
         if ordered_topics and not ordered_topics.isdisjoint(map(_TOPIC, rows)):
             # A message about the data must be handled at its place among it.
@@ -223,7 +207,7 @@ class PacketRouter:
         From that request on the subscription has QoS 0, and Mosquitto does not queue messages at QoS 0.
         """
         stage = self._lifecycle.stage
-        if not (self._primary.is_mosquitto and isinstance(stage, RetainedPass) and stage.is_at_qos_0):
+        if not (self._peer.is_mosquitto and isinstance(stage, RetainedPass) and stage.is_at_qos_0):
             return ((False, rows),)
         return ((queued, list(part)) for queued, part in groupby(rows, lambda row: row[2] & 6 > 0))
 
@@ -242,9 +226,9 @@ class PacketRouter:
                 lifecycle.stage.receive_retained(topic, payload, lifecycle.now)
         elif topic == self._control.fence_topic:
             pass  # the copy of a fence that was published again
-        elif topic == READINESS_TOPIC and self._primary.hears_readiness:
-            lifecycle.emit(StandingTold(self._primary.receive_readiness(payload)))
-        elif topic == MANIFEST_TOPIC and self._primary.node is not None:
+        elif topic == READINESS_TOPIC and self._peer.hears_readiness:
+            lifecycle.emit(StandingTold(self._peer.receive_readiness(payload)))
+        elif topic == MANIFEST_TOPIC and self._peer.node is not None:
             if lifecycle.stage is not None:
                 lifecycle.stage.receive_manifest(payload, lifecycle.now)
         elif system:
@@ -300,7 +284,7 @@ class PacketRouter:
     def _on_suback(self, packet: Suback) -> None:
         if not self._sender.answered(packet.packet_id):
             return
-        self._primary.receive_suback(packet)
+        self._peer.receive_suback(packet)
         self._pipeline.converter.receive_suback(packet.packet_id)
         if self._lifecycle.stage is not None:
             try:

@@ -20,17 +20,15 @@ time, it is requested once more by a filter with a wildcard.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fanout.errors import LinkLost, SnapshotUnproved
 from fanout.link.model.evidence import Order
 from fanout.link.protocol.control_channel import PAYLOAD_BYTES_MAX, ControlChannel
 from fanout.link.protocol.sender import OutgoingMessage, PacketSender
+from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.stage import Stage
 from fanout.mqtt.packets import Suback
-from fanout.selection import Selector
 
-__all__ = ["RETAINED_COUNT", "SERVER_FENCE", "CapabilityCheck", "own_fence", "refuse_control"]
+__all__ = ["RETAINED_COUNT", "SERVER_FENCE", "CapabilityCheck", "is_checked", "own_fence", "refuse_control"]
 
 SERVER_FENCE = b"$SYS/broker/version"
 """A topic whose retained value Mosquitto sets once, when it starts."""
@@ -60,6 +58,12 @@ def own_fence(control: ControlChannel) -> OutgoingMessage:
     return OutgoingMessage(control.fence_topic, b"fence", retain=True, expiry_s=_OWN_FENCE_EXPIRY_S)
 
 
+def is_checked(context: LinkContext) -> bool:
+    """Say whether the capability check of this epoch is complete."""
+    peer = context.peer
+    return context.control.permitted is not None and (peer.fence is not None or peer.node is not None)
+
+
 def refuse_control(control: ControlChannel, sender: PacketSender) -> bool:
     """Return whether the primary's limits exclude messages to the control topic, and note it in the channel."""
     if sender.takes(OutgoingMessage(control.topic, bytes(PAYLOAD_BYTES_MAX))):
@@ -80,42 +84,30 @@ class CapabilityCheck(Stage):
         is_mosquitto: Whether the primary calls itself Mosquitto.
     """
 
-    def __init__(
-        self,
-        *,
-        sender: PacketSender,
-        control: ControlChannel,
-        wants_fence: bool,
-        asks_system: bool = True,
-        timeout_s: float,
-        selectors: Sequence[Selector] = (),
-    ) -> None:
+    def __init__(self, context: LinkContext) -> None:
         """Prepare; `begin` sends the requests.
 
         Args:
-            sender: Sender of packets.
-            control: The control channel, told whether messages come back.
-            wants_fence: Whether the primary needs a fence.
-            asks_system: Whether to subscribe below `$SYS/`.
-            timeout_s: Seconds in which the primary must answer.
-            selectors: The link's selectors.
+            context: Collaborators of the link.
         """
+        config, peer = context.config, context.peer
+        wants_fence = peer.node is None
         self.done = False
         self.answered = False
         self.fence: bytes | None = None
         self.order = Order.NONE if wants_fence else Order.KNOWN
         self.why = ""
         self.is_mosquitto = False
-        self._sender = sender
-        self._control = control
-        self._asks_system = wants_fence and asks_system
-        self._timeout_s = timeout_s
+        self._sender = context.sender
+        self._control = context.control
+        self._asks_system = wants_fence and peer.system_topics.asked
+        self._timeout_s = config.connect_timeout_s
         self._own_fence_tried = False
         self._trials = 0
         """Number of fences that came before the PINGRESP that was requested behind them."""
         self._late_fence_by = _NEVER
         """Deadline of a fence that did not come before PINGRESP."""
-        self._wild = next((one.filter for one in selectors if one.has_wildcard and not one.live_only), None)
+        self._wild = next((one.filter for one in config.selectors if one.has_wildcard and not one.live_only), None)
         """A selector whose retained messages must come for a filter with wildcards; None without any."""
         self._wildcard: bytes | None = None
         """Topic Filter with a wildcard by which the fence was requested; None before."""

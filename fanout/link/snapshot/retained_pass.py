@@ -17,16 +17,15 @@ Why QoS 0: a primary with default settings silently drops messages that exceed i
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from fanout.chain.manifest import ASK_FOR_MANIFEST, ManifestSum, decode_manifest
 from fanout.errors import LinkLost, SnapshotUnproved
-from fanout.link.ingest.convert import Converter
 from fanout.link.model.evidence import Evidence, Order
-from fanout.link.protocol.control_channel import ControlChannel
 from fanout.link.protocol.handshake import refused_subscription
-from fanout.link.protocol.sender import OutgoingMessage, PacketSender
-from fanout.link.snapshot.capability_check import RETAINED_COUNT
+from fanout.link.protocol.sender import OutgoingMessage
+from fanout.link.snapshot.capability_check import RETAINED_COUNT, own_fence
+from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.hints import ALTERED_HINT, CHURN_HINT, LIMIT_HINT, TOO_LARGE_HINT, shortfall_hint
 from fanout.link.snapshot.narrowing import SAMPLE_TOPICS, is_likely_limit, narrower_filters
 from fanout.link.snapshot.set_proof import SetProof
@@ -35,8 +34,6 @@ from fanout.link.snapshot.two_pass import PASSES_MAX, PassComparison, PassVerdic
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Suback
 from fanout.mqtt.topics import matches
-from fanout.replica.store import Replica
-from fanout.selection import Selector
 
 __all__ = ["RetainedPass", "Step"]
 
@@ -73,62 +70,38 @@ class RetainedPass(Stage):
         evidence: Evidence for the set under way; None before `Step.PROVED`.
         order: Whether the primary answers in order, as far as these passes have shown.
         why: Why that is not known, in words; empty when it is.
+        stamp_before: Stamp of the newest control message that had come back before the pass; None without stamps.
         started_s: When the first SUBSCRIBE was sent, monotonic seconds; None before.
         lowered: Positions of selectors whose own QoS was not granted, each with the QoS granted.
     """
 
-    def __init__(
-        self,
-        *,
-        selectors: Sequence[Selector],
-        replica: Replica,
-        converter: Converter,
-        sender: PacketSender,
-        control: ControlChannel,
-        fence: bytes | None,
-        order: Order,
-        why: str,
-        quiet_s: float,
-        asks_manifest: bool,
-        is_mosquitto: bool,
-        compare: bool,
-        paced: bool,
-        retained_count: Callable[[], int | None],
-    ) -> None:
+    def __init__(self, context: LinkContext, *, compare: bool, paced: bool) -> None:
         """Prepare; `begin` starts.
 
         Args:
-            selectors: The link's selectors.
-            replica: The link's replica.
-            converter: Converter of rows, told which QoS the updates of a selector have.
-            sender: Sender of packets.
-            control: The control channel, for the markers.
-            fence: Topic of the fence; None when the primary has none.
-            order: See the class.
-            why: See the class.
-            quiet_s: Seconds without a byte after which a set counts as truncated.
-            asks_manifest: Whether the primary is a fanout node, which can send a manifest.
-            is_mosquitto: Whether it is a Mosquitto, for the advice to an operator.
-            retained_count: Returns the primary's count of all its retained messages; None for unknown.
+            context: Collaborators of the link.
             compare: Whether the pass is a verification or an audit, which compares even an empty replica.
             paced: Whether to rest between two sets, for an audit.
         """
+        config, peer = context.config, context.peer
         self.index = 0
         self.topics_total = 0
         self.started_s: float | None = None
         self.lowered: dict[int, int] = {}
         self.evidence: Evidence | None = None
-        self.order = order
-        self.why = why
-        self._selectors = tuple(selectors)
-        self._replica = replica
-        self._converter = converter
-        self._sender = sender
-        self._control = control
-        self._fence = fence
-        self._quiet_s = quiet_s
-        self._asks_manifest = asks_manifest
-        self._hint = shortfall_hint(is_node=asks_manifest, is_mosquitto=is_mosquitto)
+        self.order = peer.order
+        self.why = peer.why_unordered
+        self.stamp_before = context.control.stamp
+        self._selectors = config.selectors
+        self._replica = context.replica
+        self._converter = context.pipeline.converter
+        self._sender = context.sender
+        self._control = context.control
+        self._count = context.count
+        self._fence = peer.fence
+        self._quiet_s = config.snapshot_quiet_s
+        self._asks_manifest = peer.node is not None and config.version == 5
+        self._hint = shortfall_hint(is_node=self._asks_manifest, is_mosquitto=peer.is_mosquitto)
         """Advice to an operator about a set that is not complete."""
         self._manifest_sum: ManifestSum | None = None
         """Sum over the messages since the manifest began; None outside a manifest."""
@@ -137,7 +110,6 @@ class RetainedPass(Stage):
         self._set_started_s = 0.0
         self._next_at_s = _NEVER
         """When the next set is requested, after a rest."""
-        self._retained_count = retained_count
         self._proof: SetProof | None = None
         self._comparison = PassComparison()
         self._asked_unseen: tuple[int, Evidence] | None = None
@@ -157,11 +129,24 @@ class RetainedPass(Stage):
 
     def begin(self, now: float) -> None:
         """Start with the first selector; while a PINGREQ is under way, wait for its PINGRESP."""
+        if self._begin_by_s == _NEVER:
+            self._renew_own_fence(now)
         if self._sender.ping_sent_s is not None:
             self._begin_by_s = now + self._quiet_s
         elif self._proof is None:
             self.started_s = now
             self._subscribe(now)
+
+    def _renew_own_fence(self, now: float) -> None:
+        """Publish the link's own fence again for a comparison, because it may have expired since the snapshot.
+
+        The message comes back without RETAIN, so it is no fence itself: the subscription to it, made with that of a
+        selector, is without Retain As Published.
+        """
+        sender, fence = self._sender, own_fence(self._control)
+        is_own = self._fence == self._control.fence_topic
+        if self._compare and is_own and sender.version == 5 and sender.free and sender.takes(fence):
+            sender.publish(fence, now=now)
 
     def begin_next(self, now: float) -> None:
         """Continue behind a proved set: request the own QoS of its subscription, and the set of the next selector."""
@@ -491,7 +476,7 @@ class RetainedPass(Stage):
         if proof.refuted:
             return f"the retained set of {topic_filter} is not whole: {proof.refuted}"
         got = f"the retained set of {topic_filter} ended after {self.topics_now} topics without {proof.missing}"
-        count = self._retained_count()
+        count = self._count.total
         if count is None or count <= self.topics_now:  # the count is some seconds old, from before there were so many
             return got
         return f"{got}: got {self.topics_now} of {count} retained messages that the primary says it has in all"

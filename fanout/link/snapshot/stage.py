@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fanout.errors import LinkLost
-from fanout.link.protocol.control_channel import ControlChannel
-from fanout.link.protocol.sender import OutgoingMessage, PacketSender
+from fanout.link.protocol.sender import OutgoingMessage
+from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.set_proof import SetProof
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Suback
@@ -81,17 +81,15 @@ class PendingStage(Stage):
     not come, which only a comparison of the retained sets shows.
     """
 
-    def __init__(self, *, sender: PacketSender, control: ControlChannel, quiet_s: float) -> None:
-        """Prepare.
+    def __init__(self, context: LinkContext) -> None:
+        """Prepare; `begin` sends the requests.
 
         Args:
-            sender: Sender of packets.
-            control: The control channel, for the marker.
-            quiet_s: Seconds without a byte after which the primary counts as silent.
+            context: Collaborators of the link.
         """
-        self._sender = sender
-        self._control = control
-        self._quiet_s = quiet_s
+        self._sender = context.sender
+        self._control = context.control
+        self._quiet_s = context.config.snapshot_quiet_s
         self._proof: SetProof | None = None
         self._gave_up_marker = False
         self._messages = 0

@@ -150,7 +150,7 @@ def test_a_snapshot_becomes_live_with_evidence() -> None:
     assert pair.states() == [S.CONNECTING, S.SNAPSHOT, S.PROVING, S.LIVE]
     assert pair.of(SelectorComplete) == [SelectorComplete(0, Evidence.MARKER)]
     assert pair.session.lifecycle.evidence == [Evidence.MARKER]
-    assert pair.session.primary.fence == b"$SYS/broker/version"
+    assert pair.session.peer.fence == b"$SYS/broker/version"
     assert pair.session.lifecycle.snapshot_topics == 50
     assert pair.session.lifecycle.snapshot_seconds is not None
     assert pair.session.lifecycle.epoch == pair.now_ns // 1000
@@ -352,7 +352,7 @@ def test_without_system_topics_an_own_retained_message_is_the_fence() -> None:
     pair = Pair(primary=filled(system_topics=False))
     pair.go_live()
     own = b"fanout/control/edge-1/plant/fence"
-    assert pair.session.primary.fence == own
+    assert pair.session.peer.fence == own
     assert pair.primary.retained[own] == b"fence"
     assert own not in pair.values()
     pair.session.close(end_session=True, now=pair.now)
@@ -369,7 +369,7 @@ def test_without_any_fence_the_set_is_taken_twice() -> None:
     assert pair.is_in(S.PROVING)
     pair.wait(5)
     assert pair.is_in(S.LIVE)
-    assert pair.session.primary.fence is None
+    assert pair.session.peer.fence is None
     assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
 
 
@@ -378,8 +378,8 @@ def test_a_fanout_primary_needs_no_fence() -> None:
     pair = Pair(primary=filled(connack=Connack(False, 0, STAMPING)))
     pair.connect()
     assert pair.is_in(S.LIVE)
-    assert pair.session.primary.fence is None
-    assert pair.session.primary.node == "root"
+    assert pair.session.peer.fence is None
+    assert pair.session.peer.node == "root"
     assert all(each.subscriptions[0].topic_filter != SERVER_FENCE for each in pair.primary.subscribes)
 
 

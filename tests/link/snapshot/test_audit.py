@@ -470,7 +470,7 @@ def test_a_fence_of_our_own_is_made_anew() -> None:
     """
     pair = live(system_topics=False)
     fence = pair.session.control.fence_topic
-    assert pair.session.primary.fence == fence
+    assert pair.session.peer.fence == fence
     del pair.primary.retained[fence]
     ask(pair)
     assert report(pair) == AuditReport(False, checked=10)

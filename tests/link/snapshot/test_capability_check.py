@@ -6,12 +6,12 @@ import pytest
 
 from fanout.errors import LinkLost
 from fanout.link.model.evidence import Order
-from fanout.link.protocol.control_channel import ControlChannel
-from fanout.link.protocol.sender import PacketSender, PrimaryLimits
-from fanout.link.snapshot.capability_check import CONTROL_PATIENCE_S, SERVER_FENCE, TRIALS, CapabilityCheck
+from fanout.link.protocol.sender import PrimaryLimits
+from fanout.link.snapshot.capability_check import CONTROL_PATIENCE_S, SERVER_FENCE, TRIALS, CapabilityCheck, is_checked
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.packets import PacketType, Suback
-from tests.link.fake_primary import make_config
+from fanout.selection import Selector
+from tests.link.fake_primary import make_config, make_context
 
 OWN_FENCE = b"fanout/control/edge-1/plant/fence"
 
@@ -21,11 +21,11 @@ class Case:
 
     def __init__(self, *, wants_fence: bool = True) -> None:
         """Begin."""
-        self.sender = PacketSender(make_config(), node_id="edge-1")
-        self.control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
-        self.capability_check = CapabilityCheck(
-            sender=self.sender, control=self.control, wants_fence=wants_fence, timeout_s=10.0
-        )
+        context = make_context(make_config(Selector("plant/1")))
+        context.peer.node = None if wants_fence else "root"
+        self.sender = context.sender
+        self.control = context.control
+        self.capability_check = CapabilityCheck(context)
         self.capability_check.begin(0.0)
         self.first = self.sender.take()
 
@@ -230,3 +230,23 @@ def test_without_room_in_flight_no_own_fence_is_tried() -> None:
     case.capability_check.tick(2.0)
     assert case.is_done()
     assert case.capability_check.fence is None
+
+
+@pytest.mark.parametrize(
+    ("permitted", "fence", "node", "checked"),
+    [
+        (None, None, None, False),
+        (None, b"fence", None, False),
+        (True, None, None, False),
+        (False, b"fence", None, True),
+        (True, None, "root", True),
+    ],
+)
+def test_the_check_is_made_once_an_epoch(
+    permitted: bool | None, fence: bytes | None, node: str | None, checked: bool
+) -> None:
+    """It is complete when it is known whether messages come back, and what ends a retained set."""
+    context = make_context()
+    context.control.restore(permitted=permitted)
+    context.peer.fence, context.peer.node = fence, node
+    assert is_checked(context) is checked

@@ -118,7 +118,7 @@ def test_what_is_not_replicated_counts_for_a_limit(selector: Selector) -> None:
     pair.go_live()
     assert len(pair.values()) < 100
     assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
-    assert "exactly 100" in pair.session.primary.why_unordered
+    assert "exactly 100" in pair.session.peer.why_unordered
 
 
 def test_other_counts_are_proved() -> None:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import pytest
 
 from fanout.errors import LinkLost, PrimaryRefused, SnapshotUnproved
-from fanout.link.ingest.convert import Converter
 from fanout.link.model.evidence import Evidence, Order
-from fanout.link.protocol.control_channel import ControlChannel
-from fanout.link.protocol.sender import OutgoingMessage, PacketSender, PrimaryLimits
+from fanout.link.protocol.sender import OutgoingMessage, PrimaryLimits
 from fanout.link.snapshot.retained_pass import RetainedPass, Step
-from fanout.mqtt.decoder import Decoder, Item
-from fanout.mqtt.delivery import Inbound
+from fanout.mqtt.decoder import Decoder, Item, PublishRun
 from fanout.mqtt.packets import Pingreq, Suback, Subscribe, Unsubscribe
-from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update, content_digest
 from fanout.selection import Selector
-from tests.link.fake_primary import make_config
+from tests.link.fake_primary import make_config, make_context
 from tests.replica.passes import end_pass
 
 FENCE = b"$SYS/broker/version"
+OWN_FENCE = b"fanout/control/edge-1/plant/fence"
 TWO = (Selector("plant/#"), Selector("office/#", qos=2))
 
 
@@ -34,31 +31,19 @@ class Case:
         permitted: bool = False,
         compare: bool = False,
         paced: bool = False,
+        fence: bytes = FENCE,
+        order: Order = Order.KNOWN,
     ) -> None:
         """Prepare a pass without a marker, unless it is permitted."""
-        self.sender = PacketSender(make_config(version=version), node_id="edge-1")
-        self.control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
-        self.control.restore(permitted=permitted)
-        self.replica = Replica(selectors=selectors)
-        self.converter = Converter(
-            selectors, replica=self.replica, control_prefix=b"fanout/control/", inbound=Inbound()
-        )
-        self.retained_pass = RetainedPass(
-            selectors=selectors,
-            replica=self.replica,
-            converter=self.converter,
-            sender=self.sender,
-            control=self.control,
-            fence=FENCE,
-            order=Order.KNOWN,
-            why="",
-            quiet_s=5.0,
-            asks_manifest=False,
-            is_mosquitto=True,
-            compare=compare,
-            paced=paced,
-            retained_count=lambda: None,
-        )
+        context = make_context(make_config(*selectors, version=version))
+        context.control.restore(permitted=permitted)
+        context.peer.learn(fence, order, "", is_mosquitto=True)
+        self.context = context
+        self.sender = context.sender
+        self.control = context.control
+        self.replica = context.replica
+        self.converter = context.pipeline.converter
+        self.retained_pass = RetainedPass(context, compare=compare, paced=paced)
         self._decoder = Decoder(version=None, packet_bytes_max=1 << 20, role="server")
         self.sender.connect(clean_start=True, password=None, now=0.0)
         self.read()
@@ -317,3 +302,32 @@ def test_copies_are_over_when_every_topic_came_and_the_barrier_too() -> None:
     assert not case.retained_pass.copies_complete
     case.prove()
     assert case.retained_pass.copies_complete
+
+
+@pytest.mark.parametrize(
+    ("compare", "version", "fence", "limits", "renewed"),
+    [
+        (True, 5, OWN_FENCE, PrimaryLimits(), True),
+        (False, 5, OWN_FENCE, PrimaryLimits(), False),
+        (True, 5, FENCE, PrimaryLimits(), False),
+        (True, 4, OWN_FENCE, PrimaryLimits(), False),
+        (True, 5, OWN_FENCE, PrimaryLimits(receive_maximum=1), False),
+        (True, 5, OWN_FENCE, PrimaryLimits(retain_available=False), False),
+    ],
+)
+def test_a_comparison_publishes_the_links_own_fence_again(
+    compare: bool, version: int, fence: bytes, limits: PrimaryLimits, renewed: bool
+) -> None:
+    """A snapshot has one that is new, MQTT 3.1.1 one that does not expire; and the primary must take it."""
+    case = Case(version=version, compare=compare, fence=fence, order=Order.LIKELY)
+    case.sender.accept(limits)
+    if limits.receive_maximum == 1:
+        case.sender.publish(OutgoingMessage(b"t", b"1"), now=0.0)
+    case.sender.ping(0.0)
+    case.read()
+    case.retained_pass.begin(0.0)
+    published = [row[0] for item in case.read() if isinstance(item, PublishRun) for row in item.rows]
+    assert published == ([OWN_FENCE] if renewed else [])
+    case.sender.receive_pingresp()
+    case.retained_pass.receive_pingresp(1.0)
+    assert not any(isinstance(item, PublishRun) for item in case.read()), "once is enough"
