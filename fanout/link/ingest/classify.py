@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Protocol
 
+from fanout.link.ingest.rows import COPY_MASK, DUP, FLAGS, QOS, RETAIN
 from fanout.link.model.states import LinkState
 from fanout.mqtt.decoder import PublishRow
 from fanout.replica.update import Phase
@@ -47,7 +48,7 @@ def split_phases(
     """
     if auditing:
         # Copies come at QoS 0; the replica tells which of these rows they are.
-        for qos, part in groupby(rows, lambda row: row[2] & 6):
+        for qos, part in groupby(rows, lambda row: row[FLAGS] & QOS):
             yield Phase.LIVE if qos else None, list(part)
     elif state in (LinkState.LIVE, LinkState.STALLED):
         if not copies_late:
@@ -60,11 +61,11 @@ def split_phases(
         # are copies that the former connection requested; Mosquitto keeps them in the session. And a primary that began
         # with an older store may have queued messages that came since in another session; likewise this process may not
         # know which messages an earlier one took.
-        for again, part in groupby(rows, lambda row: not continues(row) or row[2] & 8 > 0 or _may_be_copy(row)):
+        for again, part in groupby(rows, lambda row: not continues(row) or row[FLAGS] & DUP > 0 or _may_be_copy(row)):
             yield Phase.AUDIT if again else Phase.LIVE, list(part)
     elif state is LinkState.VERIFYING:
         # Copies come at QoS 0; rows at a higher QoS, or behind the last copy, are live.
-        for qos, part in groupby(rows, lambda row: row[2] & 6):
+        for qos, part in groupby(rows, lambda row: row[FLAGS] & QOS):
             live = qos or (stage is not None and stage.copies_complete)
             yield Phase.LIVE if live else Phase.AUDIT, list(part)
     else:
@@ -73,4 +74,4 @@ def split_phases(
 
 def _may_be_copy(row: PublishRow) -> bool:
     """Say whether a row looks like a retained copy: QoS 0 and RETAIN. A live update may look so, too."""
-    return row[2] & 7 == 1
+    return row[FLAGS] & COPY_MASK == RETAIN

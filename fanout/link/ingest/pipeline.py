@@ -14,6 +14,7 @@ from fanout.errors import ProtocolError
 from fanout.link.ingest.content_filter import ContentFilter
 from fanout.link.ingest.convert import ConvertedRows, Converter
 from fanout.link.ingest.redelivery import RedeliveryFilter
+from fanout.link.ingest.rows import FLAGS, PACKET_ID, PROPERTIES, QOS, QOS_1, QOS_2, USER_AT
 from fanout.link.model.events import Applied
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
@@ -173,8 +174,8 @@ class IngestPipeline:
         """
         if self._open_max is None or len(rows) + self._inbound.open_count <= self._open_max:
             return
-        at_qos_1 = sum(1 for row in rows if row[2] & 6 == 2)
-        at_qos_2 = self._inbound.unreleased.union(row[3] for row in rows if row[2] & 6 == 4)
+        at_qos_1 = sum(1 for row in rows if row[FLAGS] & QOS == QOS_1)
+        at_qos_2 = self._inbound.unreleased.union(row[PACKET_ID] for row in rows if row[FLAGS] & QOS == QOS_2)
         open_count = at_qos_1 + len(at_qos_2)
         if open_count > self._open_max:
             raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"{open_count} messages at a time")
@@ -185,7 +186,7 @@ class IngestPipeline:
 
     def stamp_of(self, row: PublishRow) -> Stamp | None:
         """Return the primary's stamp on a row outside the selectors; None when it has none."""
-        return split_trailer(row[4], row[6])[1] if self.primary_stamps else None
+        return split_trailer(row[PROPERTIES], row[USER_AT])[1] if self.primary_stamps else None
 
     def _apply(self, updates: list[Update], *, phase: Phase, of_pass: bool = True) -> Changes:
         """Apply updates that the content filter admits, stamped if the primary does not stamp."""

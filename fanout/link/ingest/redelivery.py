@@ -23,6 +23,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from fanout.link.ingest.convert import ConvertedRows
+from fanout.link.ingest.rows import DUP, FLAGS, PACKET_ID, PAYLOAD, QOS, QOS_1, RETAIN, TOPIC
 from fanout.mqtt.decoder import PublishRow
 from fanout.replica.update import Update, content_digest
 
@@ -107,7 +108,7 @@ class RedeliveryFilter:
         """Note rows that are taken, the result of their conversion, and the Unix time in nanoseconds."""
         if not (converted.to_puback or converted.to_pubrec):
             return
-        last = next(row[3] for row in reversed(rows) if row[2] & 6)
+        last = next(row[PACKET_ID] for row in reversed(rows) if row[FLAGS] & QOS)
         count = len(converted.to_puback) + len(converted.to_pubrec)
         step = (last - self._last_packet_id) % _PACKET_ID_MAX
         self._last_position += step
@@ -119,7 +120,7 @@ class RedeliveryFilter:
         if len(converted.to_puback) == len(converted.updates) == len(rows):  # as nearly always
             digests = list(map(_digest, converted.updates))
         else:
-            digests = [content_digest(row[0], row[1]) for row in rows if row[2] & 6 == 2]
+            digests = [content_digest(row[TOPIC], row[PAYLOAD]) for row in rows if row[FLAGS] & QOS == QOS_1]
         self._taken.append((converted.to_puback, digests))
         self._taken_count += len(digests)
         while self._taken_count > _TAKEN_MAX and len(self._taken) > 1:
@@ -138,24 +139,24 @@ class RedeliveryFilter:
 
         To be called with each row in order. A primary that does not count identifiers up is believed.
         """
-        if self._counts_up and row[2] & 6 and self._left_at and self._continues:
-            if row[3] == self._expected_behind % _PACKET_ID_MAX + 1:
-                self._expected_behind = row[3]
-            elif not row[2] & 8:
+        if self._counts_up and row[FLAGS] & QOS and self._left_at and self._continues:
+            if row[PACKET_ID] == self._expected_behind % _PACKET_ID_MAX + 1:
+                self._expected_behind = row[PACKET_ID]
+            elif not row[FLAGS] & DUP:
                 self._continues = False
         return self._continues
 
     def _knows(self, row: PublishRow) -> bool:
         topic, payload, flags, packet_id, *_ = row
-        if flags & 6 != 2:
+        if flags & QOS != QOS_1:
             return False
         behind = self._counts_up and self._behind(packet_id) < _PACKET_ID_MAX // 2
-        return bool(flags & 8 or behind) and self._known.get(packet_id) == content_digest(topic, payload)
+        return bool(flags & DUP or behind) and self._known.get(packet_id) == content_digest(topic, payload)
 
     def _is_outdated(self, row: PublishRow) -> bool:
         """Say whether a missing retained message comes again while the replica has a newer value of its topic."""
         topic, _, flags, packet_id, *_ = row
-        if not (flags & 8 and flags & 1 and self._gaps and self._counts_up):
+        if not (flags & DUP and flags & RETAIN and self._gaps and self._counts_up):
             return False
         behind = self._behind(packet_id)
         if behind >= _PACKET_ID_MAX // 2:  # it did not precede the last one
@@ -176,7 +177,8 @@ class RedeliveryFilter:
             self._last_position -= _PACKET_ID_MAX
             return
         behind, since_ns = self._last_position, now_ns
-        if rows[0][2] & 6 and (last - rows[0][3]) % _PACKET_ID_MAX == count - 1:  # all of these are behind it
+        first = rows[0]
+        if first[FLAGS] & QOS and (last - first[PACKET_ID]) % _PACKET_ID_MAX == count - 1:  # all of these are behind it
             behind, since_ns = self._last_position - (count - 1), now_ns - 1
         if not self._gaps or self._gaps[-1][0] < behind:
             self._gaps.append((behind, since_ns))

@@ -15,6 +15,7 @@ from fanout.chain.readiness_notice import READINESS_TOPIC
 from fanout.chain.stamp import has_copies, is_copy
 from fanout.errors import LinkLost, PrimaryRefused, ProtocolError
 from fanout.link.ingest.classify import split_phases
+from fanout.link.ingest.rows import FLAGS, QOS, RETAIN, TOPIC
 from fanout.link.liveness.item_lag import ItemLag
 from fanout.link.liveness.keep_alive import KeepAlive
 from fanout.link.model.events import (
@@ -144,14 +145,14 @@ class PacketRouter:
             lifecycle.stage.receive_messages(len(rows))
         if lifecycle.state is LinkState.TEARING_DOWN:
             # A new session has no subscriptions to the selectors yet: other messages are not for this link.
-            ours = [row for row in rows if row[0] == READINESS_TOPIC]
+            ours = [row for row in rows if row[TOPIC] == READINESS_TOPIC]
             self.outside_total += len(rows) - len(ours)
             rows = ours
         ordered_topics = self._peer.ordered_topics | self._count.ordered_topics
         # Rarely true. Measured (2 shared cores): 25 ns a row; 200 to 350 with a loop.
         if ordered_topics and not ordered_topics.isdisjoint(map(_TOPIC, rows)):
             # A message about the data must be handled at its place among it.
-            for _, part in groupby(rows, lambda row: row[0] in ordered_topics):
+            for _, part in groupby(rows, lambda row: row[TOPIC] in ordered_topics):
                 self._take_rows(list(part))
         else:
             self._take_rows(rows)
@@ -209,19 +210,19 @@ class PacketRouter:
         stage = self._lifecycle.stage
         if not (self._peer.is_mosquitto and isinstance(stage, RetainedPass) and stage.is_at_qos_0):
             return ((False, rows),)
-        return ((queued, list(part)) for queued, part in groupby(rows, lambda row: row[2] & 6 > 0))
+        return ((queued, list(part)) for queued, part in groupby(rows, lambda row: row[FLAGS] & QOS > 0))
 
     def _on_other(self, row: PublishRow) -> None:
         """Take a message outside the selectors: an own message, the fence, or an unknown one."""
         lifecycle = self._lifecycle
         topic, payload, flags, *_ = row
-        system = self._count.receive(topic, payload, retain=bool(flags & 1), held=self._replica.count(0))
+        system = self._count.receive(topic, payload, retain=bool(flags & RETAIN), held=self._replica.count(0))
         if topic == self._control.topic:
             round_trip_ns = self._control.receive(payload, now=lifecycle.now, stamp=self._pipeline.stamp_of(row))
             if round_trip_ns is not None:
                 lifecycle.emit(HeartbeatReturned(round_trip_ns))
                 self._on_control_returned(payload, qos=flags >> 1 & 3)
-        elif flags & 1 and topic in (SERVER_FENCE, self._control.fence_topic):
+        elif flags & RETAIN and topic in (SERVER_FENCE, self._control.fence_topic):
             if lifecycle.stage is not None:
                 lifecycle.stage.receive_retained(topic, payload, lifecycle.now)
         elif topic == self._control.fence_topic:
