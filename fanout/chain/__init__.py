@@ -1,1 +1,1 @@
-"""What fanout nodes tell each other beside the messages: stamps, manifests and readiness. Core: no I/O."""
+"""Protocol between fanout nodes beside the messages: stamps, manifests and readiness notices."""

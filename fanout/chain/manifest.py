@@ -1,13 +1,13 @@
-"""What a fanout node tells of the retained messages that answer a SUBSCRIBE: how many they are, and their digest.
+"""Manifest of the retained messages that answer a SUBSCRIBE between fanout nodes: their count and their digest.
 
-Owns the User Property that asks, the two messages around the retained ones, and the sum; `fanout.server` sends,
-`fanout.link` compares. A link asks with the User Property in SUBSCRIBE, and the same one in SUBACK promises. Count and
-digest cannot stand there: the values are looked up while they are sent, so that nothing has to be searched or held for
-a slow reader, and they may change until then. So they follow: a message in front of the first retained one and one
-behind the last, both to this session alone, and in between nothing else that looks like a retained message.
+A link requests it with a User Property in SUBSCRIBE, and the same one in SUBACK promises it. `fanout.server` sends it,
+`fanout.link` compares it with the messages that came. Count and digest cannot stand in SUBACK: the values are looked up
+while they are sent, so that nothing has to be searched or held for a slow reader, and they may change until then. So
+they follow in two messages to this session alone: one before the first retained message, and one behind the last. In
+between comes nothing else that looks like a retained message.
 
-What belongs to the set and could not be sent, for instance because it is too large for the client, is in the sum, so
-that it is missed. A value for which a newer live message waits is not: that message is sent behind the set.
+Messages of the set that could not be sent, for instance because they are too large for the client, are in the sum, so
+that they are missed. A value for which a newer live message waits is not: that message is sent behind the set.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from fanout.replica.update import content_digest
 __all__ = ["ASK_FOR_MANIFEST", "MANIFEST_TOPIC", "Manifest", "ManifestSum", "decode_manifest"]
 
 ASK_FOR_MANIFEST = ("fanout-manifest", "1")
-"""User Property of SUBSCRIBE by which a link asks for a manifest, and of SUBACK by which a server promises one."""
+"""User Property of SUBSCRIBE that requests a manifest, and of SUBACK that promises one."""
 
 MANIFEST_TOPIC = b"$SYS/fanout/manifest"
-"""Topic of the messages."""
+"""Topic of a manifest."""
 
 _DIGEST_MASK = 2**64 - 1
 _DOCUMENT_BYTES_MAX = 6 * 65_535 + 256
-"""Size of the largest message: JSON has up to six characters for one of the Topic Filter."""
+"""Size of the largest manifest: JSON needs up to six characters for one of the Topic Filter."""
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What one of the messages says."""
+    """Content of one of the two messages."""
 
     topic_filter: str
-    """The Topic Filter whose retained messages it is about."""
+    """Topic Filter of the SUBSCRIBE."""
     count: int | None
-    """How many they are; None in front of them."""
+    """Number of retained messages; None in the message before them."""
     digest: int = 0
-    """The sum of their content digests modulo 2**64."""
+    """Sum of their content digests modulo 2**64."""
 
     def encode(self) -> bytes:
         """Return the payload."""
@@ -51,7 +51,7 @@ class Manifest:
 
 
 def decode_manifest(payload: bytes) -> Manifest | None:
-    """Return what a message says; None when it is not one."""
+    """Decode a manifest; None when it is invalid."""
     try:
         document = read_document(payload, bytes_max=_DOCUMENT_BYTES_MAX)
         topic_filter, count, digest = document["filter"], document["count"], document["digest"]
@@ -65,11 +65,11 @@ def decode_manifest(payload: bytes) -> Manifest | None:
 
 
 class ManifestSum:
-    """The sum over retained messages, at either end.
+    """Sum over retained messages, at either end.
 
     Attributes:
-        count: How many.
-        digest: The sum of their content digests modulo 2**64.
+        count: Number of messages.
+        digest: Sum of their content digests modulo 2**64.
     """
 
     __slots__ = ("count", "digest")
@@ -79,6 +79,6 @@ class ManifestSum:
         self.digest = 0
 
     def add(self, topic: bytes, payload: bytes) -> None:
-        """Add one; the topic is that at the server, on both sides."""
+        """Add a message, with its topic at the server."""
         self.count += 1
         self.digest = (self.digest + content_digest(topic, payload)) & _DIGEST_MASK

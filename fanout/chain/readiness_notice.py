@@ -1,9 +1,8 @@
-"""What a fanout node tells the nodes below it: whether it holds everything itself, and which nodes are above it.
+"""Readiness notice of a fanout node to the nodes below it: whether its replica is complete, and its paths from the top.
 
-Owns the topic and its document, and nothing else; `fanout.node` publishes it, `fanout.link` waits for it. It is a
-retained message like any other and comes in order with the data: "not ready" in front of the removals that it is
-about, "ready" behind the last value that was missing. So a replica that is complete by its own evidence is complete
-as seen from the top once its primary's newest document says so.
+`fanout.node` publishes it, `fanout.link` subscribes to it. It is a retained message and comes in order with the data:
+"not ready" before the removals that it announces, "ready" behind the last value that was missing. So a replica with
+evidence of its own is complete as seen from the top once the newest notice of its primary says "ready".
 """
 
 from __future__ import annotations
@@ -28,49 +27,49 @@ __all__ = [
 ]
 
 READINESS_TOPIC = b"$SYS/fanout/standing"
-"""Where a node keeps its document."""
+"""Topic of the notice."""
 
 PATHS_MAX = 64
-"""Paths that a document tells of; further ones, of a node with more links than that, are left out."""
+"""Largest number of paths in a notice; further ones are left out."""
 
 PATH_NODES_MAX = 64
-"""Nodes of a path that a document tells of: those nearest to the node itself."""
+"""Largest number of nodes on a path: those nearest to the node itself."""
 
 DOCUMENT_BYTES_MAX = 64 * 1024
-"""Size of the largest document; a longer one is none."""
+"""Size of the largest notice; a longer one is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadinessNotice:
-    """How a node stands to those above it."""
+    """Readiness of a node, and the nodes above it."""
 
     reason: str
-    """Why it does not hold everything; empty when it does."""
+    """Why its replica is not complete; empty when it is."""
     paths: tuple[tuple[str, ...], ...]
-    """Node identifiers from the top to this node itself, a path for each of its links; the top is a fanout node beside
-    a foreign primary, or a `fanout primary`."""
+    """Node identifiers from the top to this node, one path for each of its links. The top is a fanout node beside a
+    foreign primary, or a `fanout primary`."""
 
     @property
     def hops(self) -> int:
-        """How many nodes are on the longest path."""
+        """Number of nodes on the longest path."""
         return max(map(len, self.paths), default=0)
 
 
 UNTOLD = ReadinessNotice("it has not said yet whether it is ready", ())
-"""Of a fanout node whose document is awaited."""
+"""Notice of a fanout node whose first notice is awaited."""
 NO_NODE = ReadinessNotice("", ())
-"""Of a primary that is no fanout node: there is nothing to wait for."""
+"""Notice of a primary that is no fanout node: there is nothing to wait for."""
 
 
 def join(node_id: str, paths_above: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """Return the paths that end with a node, from those that end with its primaries; one with itself when none does."""
+    """Return the paths of a node from those of its primaries; a single path with the node itself without any."""
     paths = dict.fromkeys((*path, node_id)[-PATH_NODES_MAX:] for path in paths_above)
     return tuple(paths)[:PATHS_MAX] or ((node_id,),)
 
 
-def encode_readiness_notice(standing: ReadinessNotice) -> bytes:
-    """Return the document; of so many and so long paths that it would be too large, the first ones are told."""
-    reason, paths = clean_text(standing.reason), standing.paths
+def encode_readiness_notice(notice: ReadinessNotice) -> bytes:
+    """Encode a notice; if it would be too large, later paths are left out."""
+    reason, paths = clean_text(notice.reason), notice.paths
     while True:
         document = json.dumps({"ready": not reason, "reason": reason, "paths": paths}).encode()
         if len(document) <= DOCUMENT_BYTES_MAX:
@@ -79,9 +78,9 @@ def encode_readiness_notice(standing: ReadinessNotice) -> bytes:
 
 
 def decode_readiness_notice(payload: bytes) -> ReadinessNotice | None:
-    """Return what a document says, as far as it is for people cleaned; None when it is not one.
+    """Decode a notice, with its text cleaned; None when it is invalid.
 
-    No node writes paths that are none: lists of names that nodes may have.
+    A path must be a list of valid node names.
     """
     try:
         document = read_document(payload, bytes_max=DOCUMENT_BYTES_MAX)

@@ -1,15 +1,14 @@
-"""How an update gets its identity, and how that travels: one MQTT 5 User Property, the last of a PUBLISH.
+"""Stamp of an update, its identity, and its encoding: one MQTT 5 User Property, the last of a PUBLISH.
 
-Owns the encoding, the reading, and the node's count; who stamps, and who asks for stamps, is the node's business
-(`docs/architecture.md`, "Update identity"). The value is text, so that any MQTT tool shows it:
+See `docs/architecture.md`, "Update identity". The value is text, so that any MQTT tool shows it:
 `primary:epoch:sequence:origin_us`, where `primary` is a name as `fanout.config` allows for nodes.
 
 Between two nodes the property is a trailer: the sender puts it behind all properties of the message, and the receiver
-takes exactly one off. `;copy` behind the stamp, or in place of one, marks a value that the nodes below have already,
-and whose expiry alone changed: clients that have it are not told, but a node below must be, or it removes the value too
-early, or serves it too long. A message without a stamp gets an empty trailer when its own properties could end with one
-that looks like a trailer. So nothing that a publisher sends is ever taken for the trailer
-(`docs/decisions/0013-trailer-between-nodes.md`).
+removes exactly one. `;copy` behind the stamp, or in place of one, marks a value that the nodes below have already, and
+of which only the expiry changed. Clients that have the value do not get it again. A node below must get it, or it would
+remove the value too early, or serve it too long. A message without a stamp gets an empty trailer when its own
+properties could end with bytes that look like a trailer. So nothing that a publisher sends is ever taken for the
+trailer (`docs/decisions/0013-trailer-between-nodes.md`).
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ ASK_FOR_STAMPS = ("fanout-stamps", "1")
 """User Property of CONNECT by which a link asks for stamps, and of CONNACK by which a server promises them."""
 
 NODE_PROPERTY = "fanout-node"
-"""Name of the User Property by which both ends of a link tell their node identifier."""
+"""Name of the User Property with the node identifier, in CONNECT and CONNACK of a link."""
 
 COUNT_PROPERTY = "fanout-count"
-"""Name of the User Property of CONNACK by which a `fanout primary` tells a link how far it has counted."""
+"""Name of the User Property of CONNACK with the stamp count of a `fanout primary`."""
 
 StampReader: TypeAlias = Callable[[bytes, int], tuple[bytes, Stamp | None]]
-"""Takes a stamp off the properties of a PUBLISH: `split_trailer` or `split_publisher_stamp`."""
+"""Splits the stamp off the properties of a PUBLISH: `split_trailer` or `split_publisher_stamp`."""
 
 _HEAD = b"\x26" + struct.pack(">H", len(STAMP_PROPERTY)) + STAMP_PROPERTY.encode()  # 0x26: User Property
 _PROPERTIES = itemgetter(4)
@@ -62,26 +61,26 @@ _EMPTY = _HEAD + b"\0\0"
 _COPY = b";copy"
 _NAME = r"([A-Za-z0-9][A-Za-z0-9_.-]{0,63})"
 _STAMP = _NAME.encode() + rb":([0-9]{1,18}):([0-9]{1,18}):([0-9]{1,18})"
-"""The name is one that a node could have, since it becomes part of file names. Numbers stay below 10**18, so that they
-fit 64 signed bits; microseconds reach that in the year 33658."""
+"""The name must be valid for a node, because it becomes part of file names. Numbers stay below 10**18, so that they fit
+64 signed bits; microseconds reach that in the year 33658."""
 # Behind the name of the property stands the length of the value, which the decoder has checked.
 _PUBLISHER_STAMP = re.compile(re.escape(_HEAD) + b"(?s:..)" + _STAMP)
 _TRAILER = re.compile(re.escape(_HEAD) + b"(?s:..)(?:" + _STAMP + b")?(" + _COPY + b")?")
 
 _ORIGIN_US_END = 253_402_300_800_000_000
-"""The year 10000, from which on a time is none to what reads the log."""
+"""The year 10000; readers of the log take no time from then on."""
 
 
 _COUNT = re.compile(_NAME + r":([0-9]{1,18}):([0-9]{1,18})")
 
 
 class Count(NamedTuple):
-    """How far a node has counted what it stamped."""
+    """Stamp count of a node at one moment."""
 
     primary: str
-    """The node that stamps."""
+    """Identifier of the node that stamps."""
     epoch: int
-    """The epoch of its stamps."""
+    """Epoch of its stamps."""
     sequence: int
     """Sequence of its newest stamp; 0 before the first."""
 
@@ -90,13 +89,13 @@ class Count(NamedTuple):
 
 
 def decode_count(text: str | None) -> Count | None:
-    """Return what the User Property says; None when it is missing or is none."""
+    """Decode the User Property; None when it is missing or invalid."""
     match = _COUNT.fullmatch(text or "")
     return None if match is None else Count(match[1], int(match[2]), int(match[3]))
 
 
 class StampCount:
-    """The one count of a node's stamps, for all that stamps in it.
+    """Stamp counter of a node, shared by all parts of it that stamp.
 
     Attributes:
         sequence: Sequence of the newest stamp; 0 before the first.
@@ -115,17 +114,17 @@ class StampCount:
 
     @property
     def now(self) -> Count:
-        """How far it has counted."""
+        """The present count."""
         return Count(self.node, self.epoch, self.sequence)
 
     def complete(self, updates: Sequence[Update], *, live: bool) -> list[Update]:
-        """Return updates of a primary that does not stamp with this node's stamps, in order.
+        """Return updates of a primary that does not stamp, with stamps of this node, in order.
 
-        A stamp that the publisher gave stays, unless it claims to be this node's. Only live updates get a stamp: what
-        an update a retained copy is of is not known.
+        A stamp of the publisher stays, unless it claims to be of this node. Only live updates get a stamp, because it
+        is unknown which update a retained copy is of.
 
         Args:
-            updates: One batch; all were received at the same time.
+            updates: Updates of one run, all received at the same time.
             live: Whether they are live updates.
         """
         # Measured (2 shared cores, Python 3.11): 0.4 us an update.
@@ -149,7 +148,7 @@ class StampCount:
 
 
 class _CopyStamp(Stamp):
-    """The stamp of an update that is sent as a copy; without a `primary` that has none."""
+    """Stamp of an update that is sent as a copy; with an empty `primary` the update has none."""
 
     __slots__ = ()
 
@@ -160,19 +159,19 @@ def as_copy(update: Update) -> Update:
 
 
 def encode_stamp(stamp: Stamp) -> bytes:
-    """Return `stamp` as one encoded User Property (MQTT 5, section 3.3.2.3.7), to be put behind all others."""
+    """Return `stamp` as one encoded User Property (MQTT 5, section 3.3.2.3.7), for a place behind all others."""
     return with_trailer(b"", stamp)
 
 
 def with_trailer(properties: bytes, stamp: Stamp | None) -> bytes:
-    """Return the properties of a message as a node gets them that asked for stamps.
+    """Return the properties of a message for a node that asked for stamps.
 
     Args:
         properties: Encoded properties of the message, without their length.
         stamp: The stamp of the update; None when it has none.
     """
     if stamp is None:
-        # These bytes may stand inside another property, where an empty trailer is not needed, and does no harm.
+        # These bytes may stand inside another property; the empty trailer is then superfluous but harmless.
         return properties + _EMPTY if properties.find(_HEAD) >= 0 else properties  # half the time of `in`
     primary, epoch, sequence, origin_us = stamp
     value = f"{primary}:{epoch}:{sequence}:{origin_us}".encode()
@@ -182,11 +181,11 @@ def with_trailer(properties: bytes, stamp: Stamp | None) -> bytes:
 
 
 def split_trailer(properties: bytes, user_at: int) -> tuple[bytes, Stamp | None]:
-    """Take the trailer off the properties of a PUBLISH of a node that promised stamps.
+    """Split the trailer off the properties of a PUBLISH of a node that promised stamps.
 
     Args:
-        properties: As the codec hands them over.
-        user_at: As the codec says where the User Property begins that ends them.
+        properties: Properties from the decoder.
+        user_at: Offset, from the decoder, of the User Property that ends them.
 
     Returns:
         The properties of the message, and its stamp; the same properties and None when they have no trailer.
@@ -204,9 +203,9 @@ def split_trailer(properties: bytes, user_at: int) -> tuple[bytes, Stamp | None]
 
 
 def split_publisher_stamp(properties: bytes, user_at: int) -> tuple[bytes, Stamp | None]:
-    """Take the stamp that the publisher gave off the properties of a PUBLISH; as `split_trailer`.
+    """Split the stamp of a publisher off the properties of a PUBLISH, as `split_trailer` does.
 
-    A well-formed stamp alone is one: what else nodes tell each other is none of a publisher's business.
+    Only a well-formed stamp counts; a publisher cannot use the other forms of a trailer.
     """
     if _PUBLISHER_STAMP.fullmatch(properties, user_at) is None:
         return properties, None
@@ -214,7 +213,7 @@ def split_publisher_stamp(properties: bytes, user_at: int) -> tuple[bytes, Stamp
 
 
 def has_copies(rows: Sequence[PublishRow]) -> bool:
-    """Say whether some PUBLISH packets of a node that promised stamps may be copies; true for all that have one."""
+    """Say whether some PUBLISH packets of a node that promised stamps may be copies; never false when one is."""
     return _COPY in b"".join(map(_PROPERTIES, rows))
 
 

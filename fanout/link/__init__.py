@@ -1,6 +1,5 @@
-"""The link: a node's client connection to one primary, its session, and the proof that its replica is whole.
+"""Client connection of a node to one primary: its session, its replica, and the proof that the replica is complete.
 
-`session` decides (core, with `states`, `converter`, `control` and `proof`); `connection` and `link` own the
-socket, the task and the time. Users need `Link` from `fanout.link.link` and the types of
-`fanout.link.model.status`.
+`session` decides and does no I/O; `transport`, `driver` and `link` own the socket, the timer and the task. Users need
+`Link` from `fanout.link.link` and the types of `fanout.link.model.status`.
 """

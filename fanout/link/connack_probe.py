@@ -1,7 +1,6 @@
-"""What an address of a primary answers, asked on a connection of its own.
+"""Probe of a primary's address: one CONNECT on a connection of its own, to see what CONNACK says.
 
-Owns that connection: CONNECT under another Client Identifier and without a session, CONNACK, DISCONNECT. The link's own
-connection and session are not touched.
+It uses another Client Identifier and no session, so the link's own connection and session are not affected.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _READ_AHEAD_BYTES_MAX = 64 * 1024
 
 
 async def ask(address: Address, config: LinkConfig, *, node_id: str) -> Handshake | None:
-    """Return what a primary at `address` tells a client that it accepts; None when it accepts none.
+    """Return the content of CONNACK from a primary at `address`; None when it does not accept the connection.
 
     Args:
-        address: Where to ask.
+        address: Address to probe.
         config: The link's configuration.
         node_id: This node.
     """

@@ -1,8 +1,8 @@
-"""What drives a link's session machine: bytes and time go in, what it sends goes out, its batches are delivered.
+"""Driver of a link's session machine: feeds it bytes and time, writes its output, and delivers its batches.
 
-Owns the order record, acknowledge, dispatch; the way of bytes to the Network Connection of the moment, behind the disk
-where values outlive the process; and the timer. It must not know when a Network Connection begins or ends, nor what
-events other than batches mean (`fanout.link.link`).
+It keeps the order record, acknowledge, dispatch. Output goes to the Network Connection, through the commit gate where
+values survive the process. It also owns the timer. `fanout.link.link` opens and closes Network Connections and
+handles all other events.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NEVER = float("inf")
 
 
 class Driver:
-    """The drive of one link's session, over all its Network Connections."""
+    """Driver of one link's session, over all its Network Connections."""
 
     def __init__(
         self,
@@ -40,18 +40,18 @@ class Driver:
         on_full: Callable[[], None],
         on_crash: Callable[[Exception], None],
     ) -> None:
-        """Prepare; there is no Network Connection, and no timer runs.
+        """Begin without a Network Connection and without a timer.
 
         Args:
             link: The link's name.
-            session: The machine.
+            session: The session machine.
             replica: Its replica, read only.
-            sink: Where batches go.
-            commit_gate: Where they outlive the process; None for nowhere.
-            clock: The time.
-            on_event: Told of every event that is no batch, in its place among them.
-            on_full: Told whenever a limit of the replica has kept values out.
-            on_crash: Told of a bug, here or in the sink, when something was to be done that nobody awaits.
+            sink: Receiver of batches.
+            commit_gate: Gate to the store; None when values do not survive the process.
+            clock: Clock of the node.
+            on_event: Called for each event that is no batch, in order.
+            on_full: Called when a limit of the replica has kept values out.
+            on_crash: Called for a bug, here or in the sink, that no caller would see.
         """
         self._link = link
         self._session = session
@@ -66,41 +66,41 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
         self._refused_told = 0
-        """Of the replica's `refused_total`: how much was told."""
+        """The replica's `refused_total` at the last call of `on_full`."""
         self._planned_expiry_ns: int | None = None
-        """The replica's next expiry when the timer was last planned."""
+        """The replica's next expiry when the timer was last set."""
 
     def attach(self, connection: LinkConnection) -> None:
-        """Write to a Network Connection from now on."""
+        """Write to `connection` from now on."""
         self._connection = connection
         if self._commit_gate is not None:
             self._commit_gate.connected(connection.write)
 
     def detach(self) -> None:
-        """Write nothing any more: the Network Connection is gone."""
+        """Stop writing: the Network Connection is gone."""
         self._connection = None
         if self._commit_gate is not None:
             self._commit_gate.disconnected()
 
     def stop(self) -> None:
-        """End the timer."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
     def receive(self, data: bytes) -> None:
-        """Give the session what was read."""
+        """Feed the session with a read."""
         clock = self._clock
         try:
             events = self._session.receive(data, now_ns=clock.now_ns(), now=clock.monotonic())
             self.act(events)
-            if not self._plan_stands(events):
+            if not self._timer_still_holds(events):
                 self.write_and_plan()
         except Exception as error:
             self._on_crash(error)
 
     def act(self, events: Sequence[Event]) -> None:
-        """Do what the session's events say, one after another."""
-        self._keep(events)
+        """Act on events of the session, one after another."""
+        self._store_changes(events)
         for event in events:
             if type(event) is Applied:
                 changes = event.changes
@@ -117,19 +117,19 @@ class Driver:
             self._on_full()
 
     def write_and_plan(self) -> None:
-        """Write what the session wants to send, and set the timer for what it waits for."""
+        """Write the output of the session, and set the timer to its deadline."""
         session = self._session
         output = session.take_output() if self._connection is not None else b""
         if output:
-            self._keep(())
+            self._store_changes(())
             self._write(output)
         if self._connection is not None:
-            self._connection.read_ahead = session.life.state in _READ_AHEAD_STATES or session.life.auditing
+            self._connection.read_ahead = session.lifecycle.state in _READ_AHEAD_STATES or session.lifecycle.auditing
         now = self._clock.monotonic()
         self._planned_expiry_ns = self._replica.next_expiry_ns
         deadline = session.deadline(now_ns=self._clock.now_ns(), now=now)
         if deadline < self._timer_at:
-            # A timer that is too early does no harm, so it is moved only when it is too late.
+            # A timer that fires early does no harm, so it is moved only when it would be late.
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = deadline
@@ -145,12 +145,12 @@ class Driver:
         except Exception as error:
             self._on_crash(error)
 
-    def _plan_stands(self, events: list[Event]) -> bool:
-        """Return whether a read changed values only, as nearly all do: nothing is then due any sooner than before."""
+    def _timer_still_holds(self, events: list[Event]) -> bool:
+        """Return whether a read changed values only, as nearly all do, so that no deadline is earlier than before."""
         return (
             self._timer is not None
             and not self._session.has_output
-            and not self._session.life.is_sweeping
+            and not self._session.lifecycle.is_sweeping
             and len(events) == 1
             and type(events[0]) is Applied
             and self._replica.next_expiry_ns == self._planned_expiry_ns
@@ -168,6 +168,6 @@ class Driver:
         elif self._connection is not None:
             self._connection.write(data)
 
-    def _keep(self, events: Sequence[Event]) -> None:
+    def _store_changes(self, events: Sequence[Event]) -> None:
         if self._commit_gate is not None:
-            self._commit_gate.keep(events, self._session.kept(), now_ns=self._clock.now_ns())
+            self._commit_gate.store(events, self._session.stored_session(), now_ns=self._clock.now_ns())

@@ -1,8 +1,8 @@
-"""The list of retained messages that EMQX gives over HTTP: `GET /api/v5/mqtt/retainer/messages`.
+"""List of retained topics that EMQX gives over HTTP: `GET /api/v5/mqtt/retainer/messages`.
 
-Owns the questions and what the answers mean. It must not know replicas, nor what follows from the list. With a `topic`
-EMQX lists what a Topic Filter matches, page by page, without payloads and without a count (its `meta.count` is that of
-all messages, its own `$SYS` ones among them); so the topics are listed. Another server that answers alike will do.
+With a `topic` EMQX lists the messages that match a Topic Filter, page by page, without payloads and without a count
+(its `meta.count` counts all messages, its own `$SYS` ones among them); so the topics are listed. Another server with
+the same interface works, too.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from fanout.peer_text import clean_text, read_document
 __all__ = ["EmqxList"]
 
 PAGE_TOPICS = 10_000
-"""Topics asked for at a time, the most that EMQX gives."""
+"""Topics per page, the most that EMQX gives."""
 PAGES_MAX = 200
-"""Pages read at most; a longer list is not compared."""
+"""Largest number of pages; a longer list is not compared."""
 TOPICS_BYTES_MAX = 512 * 1024 * 1024
-"""Bytes of all topics at most; a longer list is not compared."""
+"""Largest size of all topics; a longer list is not compared."""
 _PAGE_BYTES_MAX = 32 * 1024 * 1024
 
 
@@ -32,12 +32,12 @@ class EmqxList:
     """The list at one address."""
 
     def __init__(self, url: str, *, key_file: Path | None, timeout_s: float) -> None:
-        """Prepare; nothing is asked.
+        """Prepare; nothing is requested.
 
         Args:
             url: Address of the list.
             key_file: File with `key:secret` (EMQX: API Key and Secret Key), sent as Basic; None sends none.
-            timeout_s: How long a page may take.
+            timeout_s: Seconds that a page may take.
         """
         self._url = url
         self._key_file = key_file
@@ -47,10 +47,10 @@ class EmqxList:
         """Return the topics that have a retained message.
 
         Args:
-            topic_filter: Which topics.
+            topic_filter: Topic Filter that they match.
 
         Raises:
-            FanoutError: The list cannot be had, or is too long.
+            FanoutError: The list is not available, or too long.
         """
         topics: set[bytes] = set()
         left = TOPICS_BYTES_MAX
@@ -84,7 +84,7 @@ class EmqxList:
 
 
 async def _page(client: httpx.AsyncClient, url: str, query: dict[str, str | int]) -> Any:
-    # What is compressed may be a thousand times as large as what came.
+    # A compressed answer could expand a thousandfold.
     headers = {"Accept-Encoding": "identity"}
     async with client.stream("GET", url, params=query, headers=headers) as response:
         if response.status_code != httpx.codes.OK:

@@ -1,8 +1,7 @@
-"""The link: runs a session machine over real connections, with real time, for as long as the node lives.
+"""The link to one primary: it runs a session machine over real connections, with real time, while the node runs.
 
-Owns the task, the choice of address, the retries, tear-downs, and who waits for the primary's answers. It makes no
-decision about MQTT: that is `fanout.link.session.machine`, which `fanout.link.driver` drives; `fanout.link.reporter`
-tells of it.
+Owns the task, the choice of address, retries, tear-downs, and the futures of callers that wait for the primary.
+`fanout.link.driver` drives the machine of `fanout.link.session.machine`; `fanout.link.reporter` reports its status.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from structlog.typing import FilteringBoundLogger
 from fanout.chain.stamp import StampCount
 from fanout.config import Address, LinkConfig, read_password
 from fanout.errors import AuditRefused, FanoutError, LinkLost
-from fanout.link import connack_probe as probe
+from fanout.link import connack_probe
 from fanout.link.driver import Driver
 from fanout.link.durability.commit_gate import CommitGate, ValueStore
 from fanout.link.list_check import ListCheck
@@ -27,7 +26,7 @@ from fanout.link.model.states import LinkState
 from fanout.link.model.status import Clock, LinkSink, LinkStatus
 from fanout.link.protocol.forwarding import UNAVAILABLE
 from fanout.link.protocol.handshake import unanswered_hint
-from fanout.link.protocol.sender import Message
+from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.reporter import Reporter
 from fanout.link.session.machine import LinkSession
 from fanout.link.session.teardown import piece_topics
@@ -43,11 +42,11 @@ __all__ = ["Link"]
 
 _NEVER = float("inf")
 _WATCHES_END_S = 5.0
-"""How long what went on beside a connection may take to end behind it: it must not keep the link from the next one."""
+"""Seconds in which the tasks beside a connection must end, so that they do not delay the next connection."""
 
 
 class Link:
-    """A node's link to one primary; `run` keeps it going."""
+    """Link of a node to one primary; `run` connects it and keeps it connected."""
 
     def __init__(
         self,
@@ -61,17 +60,17 @@ class Link:
         store: ValueStore | None = None,
         stamps: StampCount | None = None,
     ) -> None:
-        """Make a link that is down.
+        """Begin in the state `DOWN`.
 
         Args:
             config: Its configuration.
             node_id: This node.
-            replica: Its replica, made with its selectors; nobody else changes it.
-            sink: Where batches and events go.
-            clock: The time.
-            logger: Where it tells what happens; its name is added to every line.
-            store: Where its values outlive the process; None for nowhere.
-            stamps: The node's count, used with `stamp_updates`; None stamps nothing.
+            replica: Its replica, made with its selectors; only the link changes it.
+            sink: Receiver of batches and events.
+            clock: Clock of the node.
+            logger: Logger; the name of the link is added to every line.
+            store: Store in which values survive the process; None for none.
+            stamps: The node's stamp counter, used with `stamp_updates`; None stamps nothing.
         """
         self.config = config
         self._replica = replica
@@ -88,10 +87,10 @@ class Link:
             piece_topics=lambda: piece_topics(sink.client_count()),
         )
         self.missing = MissingTopics(config.control_topic, node_id=node_id)
-        """What it has to announce as missing; who knows what is missing uses it (`fanout.node.missing_topics`)."""
+        """Missing topics to announce at the primary; `fanout.node.missing_topics` fills it."""
         self._became_live = asyncio.Event()
-        """Set when the state is entered, for who waits for it."""
-        self._comparison = (
+        """Set when the link enters `LIVE`."""
+        self._list_check = (
             None
             if config.count_url is None
             else ListCheck(config, session=self._session, replica=replica, logger=self._logger)
@@ -100,7 +99,7 @@ class Link:
             config,
             session=self._session,
             replica=replica,
-            comparison=self._comparison,
+            list_check=self._list_check,
             sink=sink,
             clock=clock,
             logger=self._logger,
@@ -109,23 +108,23 @@ class Link:
         self._node_id = node_id
         self._addresses = AddressChoice(len(config.primaries), min_s=config.retry_min_s, max_s=config.retry_max_s)
         self._preferred: int | None = None
-        """Position of a better address that has just answered: to be used in place of the one in use."""
+        """Position of a preferred address that has just answered and is to be used next; None for none."""
         self._connection: LinkConnection | None = None
         self._tls: LinkTls | None = None
-        """Of the newest connection; None without."""
+        """TLS of the newest connection; None without TLS."""
         self._attempt: asyncio.Timeout | None = None
-        """What ends an attempt to connect; None while none is made."""
+        """Timeout of the attempt to connect under way; None for none."""
         self._free = asyncio.Event()
-        """Set unless the link is held."""
+        """Set unless the link is held by backpressure."""
         self._free.set()
         self._attention = asyncio.Event()
-        """Set when the task has something to do: a failure, a tear-down, a connection or a hold that is over."""
+        """Set when the task has something to do: a failure, a tear-down, the end of a connection or of backpressure."""
         self._failure: FanoutError | None = None
         self._tear_down_reason: str | None = None
         self._crash: BaseException | None = None
         self._was_live = False
-        self._verdicts: dict[int, asyncio.Future[ReasonCode]] = {}
-        """Token of a forwarded message to who waits for the primary's answer."""
+        self._forward_answers: dict[int, asyncio.Future[ReasonCode]] = {}
+        """Token of a forwarded message to the future for the primary's answer."""
         self._driver = Driver(
             config.name,
             session=self._session,
@@ -145,7 +144,7 @@ class Link:
     async def run(self) -> None:
         """Connect, replicate and connect again, until cancelled.
 
-        Then the session at the primary is ended, unless its values outlive the process.
+        At the end the session at the primary is ended, unless its values survive the process.
         """
         try:
             while True:
@@ -164,29 +163,29 @@ class Link:
                     self._addresses.lose(now)
                 else:
                     self._addresses.fail(now)
-                await self._rest(self._addresses.try_at_s)
+                await self._wait_retry(self._addresses.try_at_s)
         finally:
             self._driver.stop()
-            for verdict in self._verdicts.values():
-                if not verdict.done():
-                    verdict.set_result(UNAVAILABLE)
-            self._verdicts.clear()
+            for answer in self._forward_answers.values():
+                if not answer.done():
+                    answer.set_result(UNAVAILABLE)
+            self._forward_answers.clear()
             self._answer_audit(AuditReport(False, failure="the node is stopping"))
 
     def forward(self, row: PublishRow, *, prefix: bytes) -> ReasonCode | asyncio.Future[ReasonCode]:
-        """Publish a local client's message at the primary; it comes back as an update like any other.
+        """Publish a local client's message at the primary, from where it comes back as an update.
 
         Args:
-            row: The PUBLISH, with a local Topic Name; sent at its QoS, at least 1.
-            prefix: The selector's prefix, which the topic at the primary does not have.
+            row: The PUBLISH, with a local Topic Name; it is sent at its QoS, at least 1.
+            prefix: Prefix of the selector, which is removed from the topic.
 
         Returns:
-            The primary's Reason Code, one that PUBACK may carry. At once when the message is not sent:
+            The primary's Reason Code, one that PUBACK may carry. It comes at once when the message is not sent:
             `fanout.link.protocol.forwarding.UNAVAILABLE` unless the link is live, Quota exceeded when too many wait.
-            When the session ends before the primary answers it is UNAVAILABLE, and the message may have arrived or not.
+            It is UNAVAILABLE when the session ends before the primary answers; the message may have arrived or not.
         """
         topic, payload, flags, _, properties, expiry_s, _ = row
-        message = Message(
+        message = OutgoingMessage(
             topic.removeprefix(prefix),
             payload,
             qos=max(1, flags >> 1 & 3),
@@ -197,37 +196,37 @@ class Link:
         return self._publish(message)
 
     def announce_missing(self, payload: bytes) -> ReasonCode | asyncio.Future[ReasonCode]:
-        """Publish an announcement of `missing` at the primary, and return its Reason Code as `forward` does."""
-        return self._publish(Message(self.missing.topic, payload))
+        """Publish an announcement of `missing` at the primary; return as `forward` does."""
+        return self._publish(OutgoingMessage(self.missing.topic, payload))
 
-    def _publish(self, message: Message) -> ReasonCode | asyncio.Future[ReasonCode]:
+    def _publish(self, message: OutgoingMessage) -> ReasonCode | asyncio.Future[ReasonCode]:
         token = self._session.forward(message, now_ns=self._clock.now_ns(), now=self._clock.monotonic())
         if isinstance(token, ReasonCode):
             return token
         self._driver.write_and_plan()
-        verdict = self._verdicts[token] = asyncio.get_running_loop().create_future()
-        return verdict
+        answer = self._forward_answers[token] = asyncio.get_running_loop().create_future()
+        return answer
 
     def hold(self, held: bool) -> None:
-        """Read nothing from the primary while held, and remove nothing: who takes the batches has too many of them."""
+        """Apply backpressure: stop reading and removing while a consumer is full."""
         self._session.hold(held, now=self._clock.monotonic())
         if held:
             self._free.clear()
         else:
             self._free.set()
-            self._attention.set()  # what was not done meanwhile may be due, without a connection too
+            self._attention.set()  # work put off meanwhile may be due, also without a connection
         if self._connection is not None:
             self._connection.hold(held)
             if not held:
                 self._driver.write_and_plan()
 
     async def wait_forwarded(self) -> None:
-        """Wait until the primary has answered what was forwarded, or nobody can any more."""
-        if self._verdicts:
-            await asyncio.wait(self._verdicts.values())
+        """Wait until every forwarded message is answered, or its session has ended."""
+        if self._forward_answers:
+            await asyncio.wait(self._forward_answers.values())
 
     async def audit(self, *, confirmed: bool = False) -> AuditReport:
-        """Compare the replica with the primary now, repair it, and return what was found.
+        """Compare the replica with the primary now, repair it, and return the report.
 
         Cancelling does not stop the audit.
 
@@ -235,7 +234,7 @@ class Link:
             confirmed: Whether any number of topics may be removed.
 
         Raises:
-            AuditRefused: None can begin now.
+            AuditRefused: No audit can begin now.
         """
         clock = self._clock
         begun = self._session.audit(confirmed=confirmed, now_ns=clock.now_ns(), now=clock.monotonic())
@@ -249,20 +248,20 @@ class Link:
 
     @property
     def _address(self) -> Address:
-        """The primary's address in use, or to be tried next."""
+        """Address of the primary in use, or to be tried next."""
         return self.config.primaries[self._addresses.current]
 
     def status(self) -> LinkStatus:
-        """Return how the link is at the moment."""
+        """Return the present status."""
         return self._reporter.status(primary=self._address, missing=self.missing)
 
     # --- one connection ---
 
     async def _serve(self) -> None:
-        """Use one Network Connection from its beginning to its end; return to use another address that answers.
+        """Use one Network Connection until it ends; return when a preferred address is to be used instead.
 
         Raises:
-            FanoutError: Why it ended.
+            FanoutError: The connection ended.
         """
         clock, session = self._clock, self._session
         stopping = False
@@ -271,11 +270,11 @@ class Link:
         watches: list[asyncio.Task[None]] = []
         if self._addresses.current:
             watches.append(asyncio.create_task(self._watch_preferred(), name=f"link-{self.config.name}-preferred"))
-        if self._comparison is not None:
-            watching = self._watch_list(self._comparison)
+        if self._list_check is not None:
+            watching = self._watch_list(self._list_check)
             watches.append(asyncio.create_task(watching, name=f"link-{self.config.name}-list"))
         if self.config.heartbeat_s and self.config.version == 5:
-            watches.append(asyncio.create_task(self._watch_backlog(), name=f"link-{self.config.name}-backlog"))
+            watches.append(asyncio.create_task(self._watch_item_lag(), name=f"link-{self.config.name}-backlog"))
         for watch in watches:
             watch.add_done_callback(self._watch_ended)
         connection = LinkConnection(
@@ -314,17 +313,17 @@ class Link:
             self._connection = None
             self._driver.detach()
             self._driver.act(session.lost(now_ns=clock.now_ns(), now=clock.monotonic()))
-            # Of a node that stops nobody reads any more, and what is on disk without a session is not taken up again.
+            # Skipped when the node stops: it has no clients left, and values without a session are not restored.
             if self._tear_down_reason is not None and not stopping:
                 await self._tear_down(None)
             if watches:
                 await asyncio.wait(watches, timeout=_WATCHES_END_S)
 
     async def _connect(self, connection: LinkConnection) -> None:
-        """Connect to the address in use, unless the attempt fails meanwhile: stale values have no time to wait for it.
+        """Connect to the address in use; return early when the session fails meanwhile (the grace period is over).
 
         Raises:
-            PrimaryUnreachable: Nothing accepted the connection in time, or what answers is no such primary.
+            PrimaryUnreachable: Nothing accepted the connection in time, or the server is no such primary.
         """
         try:
             async with asyncio.timeout(None) as self._attempt:
@@ -353,14 +352,16 @@ class Link:
         """Return the error for a connection that is gone.
 
         Args:
-            error: What the system or OpenSSL said; None when the primary closed it.
+            error: Error of the system or of OpenSSL; None when the primary closed the connection.
         """
         if isinstance(error, FanoutError):
             return error
-        if isinstance(error, ssl.SSLError) and self._tls is not None:  # an alert, behind the handshake with TLS 1.3
+        if (
+            isinstance(error, ssl.SSLError) and self._tls is not None
+        ):  # with TLS 1.3 an alert may come behind the handshake
             return self._tls.failure(error, self._address)
         hint = "When this repeats, the primary's log says why; perhaps another client has the same client_id"
-        if self._session.life.state is LinkState.CONNECTING:
+        if self._session.lifecycle.state is LinkState.CONNECTING:
             hint = unanswered_hint(self.config, address=self._address)
         return LinkLost(f"the connection was lost: {error or 'the primary closed it'}", hint=hint)
 
@@ -368,41 +369,41 @@ class Link:
         return self._failure is not None
 
     async def _watch_preferred(self) -> None:
-        """Ask the addresses in front of the one in use, on connections of their own, until one answers."""
+        """Probe the addresses preferred to the one in use until one answers."""
         better = self.config.primaries[: self._addresses.current]
         while True:
             await asyncio.sleep(self.config.retry_max_s)
-            if self._reporter.state is not LinkState.LIVE or self._session.life.auditing:
+            if self._reporter.state is not LinkState.LIVE or self._session.lifecycle.auditing:
                 continue
             for index, address in enumerate(better):
                 allowed = self._addresses.may_return(index, self._clock.monotonic())
-                if allowed and await probe.ask(address, self.config, node_id=self._node_id):
+                if allowed and await connack_probe.ask(address, self.config, node_id=self._node_id):
                     self._preferred = index
                     self._attention.set()
                     return
 
-    async def _watch_backlog(self) -> None:
-        """Ask the primary how far it has counted, on a connection of its own, while heartbeats are late."""
+    async def _watch_item_lag(self) -> None:
+        """Request the primary's stamp count, on a connection of its own, while heartbeats are late."""
         while True:
             await asyncio.sleep(self.config.heartbeat_s)
-            if self._session.backlog.is_wanted(self._clock.monotonic()):
-                answer = await probe.ask(self._address, self.config, node_id=self._node_id)
+            if self._session.item_lag.is_wanted(self._clock.monotonic()):
+                answer = await connack_probe.ask(self._address, self.config, node_id=self._node_id)
                 if answer is not None and answer.count is not None:
-                    self._session.backlog.tell(answer.count)
+                    self._session.item_lag.note_count(answer.count)
 
-    async def _watch_list(self, comparison: ListCheck) -> None:
-        """Compare what is held with the primary's list of retained messages, each time the link has become live."""
+    async def _watch_list(self, list_check: ListCheck) -> None:
+        """Compare the replica with the primary's list of retained messages, each time the link has become live."""
         while True:
             await self._became_live.wait()
             self._became_live.clear()
             backoff = Backoff(min_s=self.config.retry_min_s, max_s=self.config.retry_max_s)
-            while self._reporter.state is LinkState.LIVE and not await self._agrees(comparison):  # noqa: ASYNC110
+            while self._reporter.state is LinkState.LIVE and not await self._agrees(list_check):  # noqa: ASYNC110
                 await asyncio.sleep(backoff.next_delay_s())  # there is no event for it
 
-    async def _agrees(self, comparison: ListCheck) -> bool:
-        """Note what agrees with the primary's list, and return whether everything does."""
+    async def _agrees(self, list_check: ListCheck) -> bool:
+        """Confirm the selectors that agree with the primary's list; return whether all do."""
         agrees = True
-        async for index, agreed in comparison.compare():
+        async for index, agreed in list_check.compare():
             if agreed:
                 self._driver.act(self._session.confirm_count(index))
             agrees &= agreed
@@ -412,8 +413,8 @@ class Link:
         if not watch.cancelled() and (error := watch.exception()) is not None:
             self._on_crash(error)
 
-    async def _rest(self, until: float) -> None:
-        """Wait before the next attempt; what is due meanwhile is done."""
+    async def _wait_retry(self, until: float) -> None:
+        """Wait before the next attempt, and do work that becomes due."""
         self._driver.write_and_plan()
         while self._clock.monotonic() < until:
             await self._wait_attention(until)
@@ -425,7 +426,7 @@ class Link:
         """Wait until there is something to do, or until a time.
 
         Raises:
-            BaseException: What a callback raised.
+            BaseException: A callback raised it.
         """
         try:
             async with asyncio.timeout(None if until == _NEVER else until - self._clock.monotonic()):
@@ -437,7 +438,7 @@ class Link:
             raise self._crash
 
     async def _tear_down(self, connection: LinkConnection | None) -> None:
-        """Remove the replica in pieces, telling local clients, while other tasks have their turn; none while held."""
+        """Remove the replica in pieces, and dispatch the removals; other tasks get turns, and it pauses while held."""
         clock = self._clock
         reason, self._tear_down_reason = self._tear_down_reason or "", None
         topics = len(self._replica)
@@ -455,14 +456,14 @@ class Link:
         self._driver.act(self._session.torn_down(now_ns=clock.now_ns(), now=clock.monotonic()))
         self._driver.write_and_plan()
 
-    # --- what happens on the event loop ---
+    # --- callbacks on the event loop ---
 
     def _on_event(self, event: Event) -> None:
         match event:
             case Forwarded(token, reason_code):
-                verdict = self._verdicts.pop(token, None)
-                if verdict is not None and not verdict.done():
-                    verdict.set_result(reason_code)
+                answer = self._forward_answers.pop(token, None)
+                if answer is not None and not answer.done():
+                    answer.set_result(reason_code)
             case TearDown(reason):
                 self._tear_down_reason = reason
                 self._attention.set()
@@ -478,7 +479,7 @@ class Link:
                 elif isinstance(event, StateEntered) and event.state is LinkState.LIVE:
                     self._was_live = True
                     self._became_live.set()
-                    if self._preferred is not None:  # it answered while the link was stalled or verifying
+                    if self._preferred is not None:  # that address answered while the link was not live
                         self._attention.set()
 
     def _answer_audit(self, report: AuditReport) -> None:
@@ -488,6 +489,6 @@ class Link:
                 waiter.set_result(report)
 
     def _on_crash(self, error: BaseException) -> None:
-        """Let `run` end with a bug."""
+        """Let `run` raise an error that is a bug."""
         self._crash = error
         self._attention.set()

@@ -1,8 +1,4 @@
-"""Whether a link holds what its primary lists as retained (`fanout.link.emqx_list`).
-
-Owns the comparison, selector by selector, and why it does not agree. It must not know when it is made, nor what follows
-from it (`fanout.link.link`).
-"""
+"""Comparison of a link's replica with the primary's list of retained topics (`fanout.link.emqx_list`)."""
 
 from __future__ import annotations
 
@@ -26,22 +22,22 @@ _SLICE_TOPICS: Final = 2_000
 
 
 class ListCheck:
-    """The comparison of one link with the list at its `count_url`.
+    """Comparison of one link with the list at its `count_url`.
 
     Attributes:
-        why: Why the newest selector that was compared does not agree, in words; empty while that is not known.
+        why: Why the selector compared last differs, in words; empty while that is unknown.
     """
 
     def __init__(
         self, config: LinkConfig, *, session: LinkSession, replica: Replica, logger: FilteringBoundLogger
     ) -> None:
-        """Prepare; nothing is asked.
+        """Prepare; nothing is requested.
 
         Args:
             config: The link's configuration; it must have `count_url`.
             session: The link's session, read only.
             replica: The link's replica, read only.
-            logger: Where it is told that the list cannot be had.
+            logger: Logger for a list that is not available.
         """
         from fanout.link.emqx_list import EmqxList  # without its HTTP client a node starts 0.1 s sooner
 
@@ -54,14 +50,14 @@ class ListCheck:
         self._logger = logger
 
     async def compare(self) -> AsyncIterator[tuple[int, bool]]:
-        """Compare each selector that is proved, and not by a count already; tell for each whether it agrees.
+        """Compare each selector that is proved, and not by a count already; yield its index and whether it agrees.
 
-        It agreed at the moment it is told; a set that moves meanwhile takes another time. The first list that cannot be
-        had ends it.
+        It agrees at the moment of the yield. A set that changes during the comparison does not agree this time. The
+        first list that is not available ends the comparison.
         """
         session = self._session
         for index, selector in enumerate(self._config.selectors):
-            evidence, epoch = session.life.evidence[index], session.life.epoch
+            evidence, epoch = session.lifecycle.evidence[index], session.lifecycle.epoch
             if selector.is_choosy or evidence is None or evidence.is_at_least(Evidence.COUNT):
                 continue
             try:
@@ -72,15 +68,15 @@ class ListCheck:
                 self.why = error.message
                 yield index, False
                 return
-            agrees = await self._agrees(selector, topics, index=index) and session.life.epoch == epoch
+            agrees = await self._agrees(selector, topics, index=index) and session.lifecycle.epoch == epoch
             yield index, agrees
 
     async def _agrees(self, selector: Selector, topics: set[bytes], *, index: int) -> bool:
-        """Compare what is listed, some thousand topics with each turn of the event loop, and note why it differs.
+        """Compare a list with the replica, some thousand topics per turn of the event loop, and note why it differs.
 
         Args:
-            selector: Which selector.
-            topics: What its filter brings at the primary; empty afterwards.
+            selector: The selector.
+            topics: Listed topics for its filter; empty afterwards.
             index: Position of the selector.
         """
         replica, values = self._replica, self._replica.view
@@ -88,7 +84,7 @@ class ListCheck:
         listed = missing = 0
         while True:
             for _ in range(min(_SLICE_TOPICS, len(topics))):
-                topic = topics.pop()  # nothing is left to be freed at once
+                topic = topics.pop()  # freed bit by bit, not all at once
                 if selector.matches(topic) and not topic.startswith(control):
                     listed += 1
                     missing += prefix + topic not in values

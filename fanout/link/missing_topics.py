@@ -1,7 +1,7 @@
-"""Which Topic Filters wait to be announced at a link's primary as missing, which were announced, and how often (core).
+"""Announcements of missing topics at a link's primary: Topic Filters that wait for one, and rate limits.
 
-Owns the topic, the document, the filters that wait, and the limits: a filter once in a while, and only so many filters
-a second. It must not know who subscribed, whether a topic is there, nor how a message is published.
+A filter is announced once in a while only, and so many filters a second. `fanout.node.missing_topics` finds the
+filters and publishes the announcements.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ __all__ = [
 ]
 
 REPEAT_S = 60.0
-"""A filter is announced again only after so many seconds."""
+"""Seconds after which a filter may be announced again."""
 BURST_MAX = 10
-"""Announcements at a time."""
+"""Largest burst of announcements."""
 PER_SECOND = 10
-"""Announcements each second after that."""
+"""Announcements per second after a burst."""
 FILTERS_MAX = 1_000
-"""Filters remembered as announced, more than can be announced in `REPEAT_S`; the oldest is forgotten first."""
+"""Number of announced filters remembered, more than can be announced in `REPEAT_S`; the oldest is forgotten first."""
 PENDING_MAX = 100_000
-"""Filters that may wait; further ones are dropped."""
+"""Number of filters that may wait; further ones are dropped."""
 PENDING_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes that they may have together, with the names of the nodes that told of them."""
+"""Bytes of all waiting filters with the names of the nodes on their paths; further ones are dropped."""
 HOPS_MAX = 64
-"""Nodes that an announcement may have come through."""
+"""Largest number of nodes on the path of an announcement."""
 ANNOUNCEMENT_BYTES_MAX = 256 * 1024
-"""Bytes of the largest announcement of another node that is read."""
+"""Size of the largest announcement of another node that is read."""
 
 _TIME_US_END = 253_402_300_800_000_000
 """The year 10000."""
@@ -52,30 +52,30 @@ _TIME_US_END = 253_402_300_800_000_000
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What is known of a filter that waits."""
+    """A filter that waits: since when, and through which nodes it came."""
 
     since_us: int
-    """Since when somebody waits for its topics, Unix time in microseconds."""
+    """When a client began to wait for its topics, Unix time in microseconds."""
     path: tuple[str, ...] = ()
-    """The nodes that have announced it so far, first the one whose client waits; empty for a client of this node."""
+    """Nodes that have announced it, the one with the client first; empty for a client of this node."""
 
 
 class MissingTopics:
-    """What one link has to announce, and has announced.
+    """Announcements of one link.
 
     Attributes:
-        topic: Where announcements go.
-        announced_total: Filters whose announcement the primary has accepted.
+        topic: Topic of announcements.
+        announced_total: Announcements that the primary has accepted.
         suppressed_total: Filters not announced because they had been a short time before.
-        dropped_total: Filters that are not announced: too many waited, the primary refused it, or what another node
-            told could not be used.
+        dropped_total: Filters dropped: too many waited, the primary refused the announcement, or the announcement of
+            another node was invalid.
     """
 
     def __init__(self, control_topic: str, *, node_id: str) -> None:
         """Begin with nothing announced.
 
         Args:
-            control_topic: The configured root of control topics.
+            control_topic: Configured root of control topics.
             node_id: This node.
         """
         self.topic = missing_topic(control_topic)
@@ -84,21 +84,21 @@ class MissingTopics:
         self.dropped_total = 0
         self._node_id = node_id
         self._pending: OrderedDict[bytes, Waiting] = OrderedDict()
-        """Local Topic Filter to what is known of it, oldest first."""
+        """Local Topic Filters that wait, oldest first."""
         self._pending_bytes = 0
         self._last: dict[str, float] = {}
-        """Filter at the primary to when it was announced, oldest first."""
+        """Filter at the primary to when it was announced, monotonic seconds, oldest first."""
         self._allowance = float(BURST_MAX)
         self._allowance_at = 0.0
 
     def __len__(self) -> int:
-        """Return how many filters wait."""
+        """Return the number of filters that wait."""
         return len(self._pending)
 
     def add(self, topic_filter: bytes, waiting: Waiting) -> None:
         """Let a local Topic Filter wait for its turn, unless it does already.
 
-        What another node tells takes the place of what a client here has asked: it does not end with the client.
+        The request of another node replaces that of a local client, because it does not end with that client.
         """
         known = self._pending.get(topic_filter)
         if known is not None:
@@ -113,7 +113,7 @@ class MissingTopics:
         self._pending_bytes += size
 
     def add_relayed(self, payload: bytes) -> None:
-        """Let a filter wait that a node below has announced here; what came through this node before is dropped."""
+        """Let a filter wait that a node below has announced; drop it if it came through this node before."""
         told = read_announcement(payload)
         if told is None or self._node_id in told[1].path:
             self.dropped_total += 1
@@ -121,31 +121,31 @@ class MissingTopics:
             self.add(*told)
 
     def take(self) -> tuple[bytes, Waiting] | None:
-        """Return the filter that has waited longest, which does not wait any more; None when none does."""
+        """Remove and return the filter that has waited longest; None when none waits."""
         if not self._pending:
             return None
         topic_filter = next(iter(self._pending))
         return topic_filter, self._remove(topic_filter)
 
     def wait_s(self, now: float) -> float:
-        """Return in how many seconds the next announcement is allowed; `now` is monotonic seconds."""
+        """Return the seconds until the next announcement is allowed; `now` is monotonic seconds."""
         self._allowance = min(BURST_MAX, self._allowance + PER_SECOND * max(0.0, now - self._allowance_at))
         self._allowance_at = now
         return max(0.0, 1 - self._allowance) / PER_SECOND
 
     def is_repeated(self, topic_filter: str, now: float) -> bool:
-        """Say, and count, whether a filter at the primary was announced a short time ago."""
+        """Return whether a filter at the primary was announced a short time ago, and count it if so."""
         last = self._last.get(topic_filter)
         repeated = last is not None and now < last + REPEAT_S
         self.suppressed_total += repeated
         return repeated
 
     def announcement(self, topic_filter: str, waiting: Waiting) -> bytes:
-        """Return the message for a filter at the primary that matches no topic, and count it for the limits.
+        """Return the announcement of a filter at the primary that matches no topic, and count it for the rate limit.
 
         Args:
             topic_filter: The filter.
-            waiting: What is known of it.
+            waiting: Since when and through which nodes it waits.
         """
         self._allowance -= 1
         path = [*waiting.path, self._node_id]
@@ -173,7 +173,7 @@ def missing_topic(control_topic: str) -> bytes:
 
 
 def read_announcement(payload: bytes) -> tuple[bytes, Waiting] | None:
-    """Return the filter of another node's announcement and what is known of it; None when it is not one."""
+    """Decode the announcement of another node; None when it is invalid."""
     try:
         document = read_document(payload, bytes_max=ANNOUNCEMENT_BYTES_MAX)
         topic_filter = document["filter"].encode()

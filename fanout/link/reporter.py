@@ -1,8 +1,6 @@
-"""How a link is, as it tells it: in the replication log, in log lines, and in its status.
+"""Status of a link, its events for the replication log, and its log lines.
 
-Owns what is shown (the state, why the link is not ready, what went wrong last, what audits found) and which of it is
-worth a line. It must not know connections or timers, nor decide anything (`fanout.link.link`,
-`fanout.link.session.lifecycle`).
+Remembers what these show: the state, the reasons against readiness, the newest error, the results of audits.
 """
 
 from __future__ import annotations
@@ -44,11 +42,11 @@ __all__ = ["Reporter"]
 
 
 class Reporter:
-    """The account that one link gives of itself.
+    """Reporter of one link.
 
     Attributes:
-        state: Where the link is. What is shown is what was acted on, in order: the session may be ahead by the rest of
-            a read.
+        state: State of the link as of the newest event that was acted on. The session may be ahead by the rest of a
+            read.
     """
 
     def __init__(
@@ -57,7 +55,7 @@ class Reporter:
         *,
         session: LinkSession,
         replica: Replica,
-        comparison: ListCheck | None,
+        list_check: ListCheck | None,
         sink: LinkSink,
         clock: Clock,
         logger: FilteringBoundLogger,
@@ -68,43 +66,43 @@ class Reporter:
             config: The link's configuration.
             session: Its session, read only.
             replica: Its replica, read only.
-            comparison: The comparison with the primary's list; None without one.
-            sink: Where events go.
-            clock: The time.
-            logger: Takes log lines.
+            list_check: Comparison with the primary's list; None without one.
+            sink: Receiver of events.
+            clock: Clock of the node.
+            logger: Logger.
         """
         self.state = LinkState.DOWN
         self._config = config
         self._session = session
         self._replica = replica
-        self._comparison = comparison
+        self._list_check = list_check
         self._sink = sink
         self._clock = clock
         self._logger = logger
         self._since_ns = clock.now_ns()
         self._notice = NO_NODE
         self._audits = AuditTotals()
-        self._doubt = ""
-        """Why updates may be missing; empty when nothing says so."""
+        self._possible_loss = ""
+        """Why updates may be missing; empty without a sign of it."""
         self._unanswered = 0
-        """Connections begun since the primary answered one; the first tells its states, the others are repeats."""
+        """Connections begun since the primary answered one; only the first reports its states."""
         self._last_error: FanoutError | None = None
         self._expiries_s: dict[str, int | None] = {}
-        """When the certificates of the newest connection with TLS expire: "client" and "primary", in Unix seconds."""
+        """Expiry of the certificates of the newest connection: "client" and "primary", in Unix seconds."""
         self._control_refusal = ""
-        """Why heartbeats do not come back, as it was logged; empty when they do."""
+        """Why heartbeats do not come back, as logged last; empty when they do."""
         self._refusals_told: set[tuple[int, str]] = set()
-        """Of the epoch: limits of which it was told that they keep values out."""
+        """Epochs and limits for which it was logged that the limit keeps values out."""
 
     def status(self, *, primary: Address, missing: MissingTopics) -> LinkStatus:
-        """Return how the link is at the moment.
+        """Return the present status.
 
         Args:
-            primary: The primary's address in use, or to be tried next.
-            missing: What was announced as missing there.
+            primary: Address of the primary in use, or to be tried next.
+            missing: Announcements of missing topics.
         """
         session, replica = self._session, self._replica
-        life, packet_router, content = session.life, session.packet_router, session.pipeline.content
+        lifecycle, packet_router, content = session.lifecycle, session.packet_router, session.pipeline.content
         now = self._clock.monotonic()
         short_by = replica.refused.limits(self._clock.now_ns())
         error = _shortage(short_by) if short_by and self.state is LinkState.LIVE else self._last_error
@@ -117,22 +115,22 @@ class Reporter:
                 complete=evidence is not None and not short_by,
                 unfit=dict(content.unfit[index]) if content is not None else {},
             )
-            for index, (selector, evidence) in enumerate(zip(self._config.selectors, life.evidence, strict=True))
+            for index, (selector, evidence) in enumerate(zip(self._config.selectors, lifecycle.evidence, strict=True))
         )
         return LinkStatus(
             name=self._config.name,
             primary=str(primary),
             state=self.state,
             since_ns=self._since_ns,
-            epoch=life.epoch,
-            epochs_total=life.epochs_total,
+            epoch=lifecycle.epoch,
+            epochs_total=lifecycle.epochs_total,
             topics=len(replica),
             selectors=selectors,
-            evidence=_weakest(life.evidence) if all(each.complete for each in selectors) else None,
+            evidence=_weakest(lifecycle.evidence) if all(each.complete for each in selectors) else None,
             last_error=None if error is None else error.message,
             last_error_hint=None if error is None else error.hint or None,
             lag_ns=session.control.lag_ns(now),
-            items_behind=session.backlog.items(now, newest=session.pipeline.newest_stamp),
+            items_behind=session.item_lag.items(now, newest=session.pipeline.newest_stamp),
             round_trip_ns=session.control.round_trip_ns(),
             heartbeat_age_s=session.control.age_s(now),
             heartbeat_refusal=session.control.refusal,
@@ -140,17 +138,17 @@ class Reporter:
             received_total=packet_router.received_total,
             outside_total=packet_router.outside_total,
             overtaken_total=session.pipeline.overtaken_total,
-            truncated_total=life.truncated_total,
+            truncated_total=lifecycle.truncated_total,
             refused_total=replica.refused_total,
             short_by=short_by,
             payload_bytes=replica.payload_bytes,
             reconnects_total=max(0, packet_router.connections_total - 1),
-            snapshot_seconds=life.snapshot_seconds,
-            snapshot_topics=life.snapshot_topics,
+            snapshot_seconds=lifecycle.snapshot_seconds,
+            snapshot_topics=lifecycle.snapshot_topics,
             withheld=self._withheld(),
             paths_above=self._notice.paths,
-            stale_reason=life.stale_policy.reason,
-            stale_left_s=life.stale_policy.left_s(now),
+            stale_reason=lifecycle.stale_policy.reason,
+            stale_left_s=lifecycle.stale_policy.left_s(now),
             audits=self._audits,
             missing_announced_total=missing.announced_total,
             missing_suppressed_total=missing.suppressed_total,
@@ -158,19 +156,19 @@ class Reporter:
             missing_pending=len(missing),
             client_certificate_expires_s=self._expiries_s.get("client"),
             primary_certificate_expires_s=self._expiries_s.get("primary"),
-            count_difference=(session.count.difference if self._comparison is None else self._comparison.why) or None,
+            count_difference=(session.count.difference if self._list_check is None else self._list_check.why) or None,
         )
 
     def begin_attempt(self) -> None:
-        """Note that a Network Connection is begun."""
+        """Note an attempt to connect."""
         self._unanswered += 1
 
     def note_certificates(self, *, client_expires_s: int | None, primary_expires_s: int | None) -> None:
         """Note the certificates of a connection, and warn of one that expires soon.
 
         Args:
-            client_expires_s: When the one that the link showed expires, in Unix seconds; None without one.
-            primary_expires_s: When the primary's does; None without TLS.
+            client_expires_s: Expiry of the link's client certificate, in Unix seconds; None without one.
+            primary_expires_s: Expiry of the primary's certificate; None without TLS.
         """
         self._expiries_s = {"client": client_expires_s, "primary": primary_expires_s}
         for whose, at_s in self._expiries_s.items():
@@ -184,7 +182,7 @@ class Reporter:
                 )
 
     def take(self, event: Event) -> None:
-        """Tell what has happened, where that is worth it."""
+        """Record and log an event where it is of use."""
         match event:
             case StateEntered(state, detail):
                 self._enter(state, detail)
@@ -192,16 +190,16 @@ class Reporter:
                 self._complete(index, evidence)
             case AuditEnded(report):
                 self._end_audit(report)
-            case StandingTold(standing):
-                self._take_standing(standing)
+            case StandingTold(notice):
+                self._take_notice(notice)
             case HeartbeatReturned(round_trip_ns):
-                self._tell("heartbeat", lag_us=round_trip_ns // 1000)
+                self._record_event("heartbeat", lag_us=round_trip_ns // 1000)
                 if self._control_refusal:
                     self._control_refusal = ""
                     self._logger.info("heartbeats come back")
             case HeartbeatsLost(count):
-                self._doubt = "updates may be missing until an audit has ended: the primary dropped heartbeats"
-                self._sink.standing_changed()
+                self._possible_loss = "updates may be missing until an audit has ended: the primary dropped heartbeats"
+                self._sink.readiness_changed()
                 self._logger.warning(
                     "primary dropped heartbeats, updates may be missing until an audit",
                     heartbeats=count,
@@ -242,12 +240,12 @@ class Reporter:
             case SystemTopicsShunned():
                 self._logger.warning("primary closes the connection at $SYS, not asked there any more")
             case WentStale(reason):
-                self._tell("state", state=STALE, detail=reason)
+                self._record_event("state", state=STALE, detail=reason)
                 self._logger.warning("session lost, serving stale values", reason=reason, grace_s=self._config.grace_s)
 
     def note_refusals(self) -> None:
-        """Tell, once in an epoch of each, that a limit of the replica keeps values out."""
-        epoch = self._session.life.epoch
+        """Log, once per epoch and limit, that a limit of the replica keeps values out."""
+        epoch = self._session.lifecycle.epoch
         for limit in self._replica.refused.limits(self._clock.now_ns()):
             if (epoch, limit) not in self._refusals_told:
                 self._refusals_told = {told for told in self._refusals_told if told[0] == epoch} | {(epoch, limit)}
@@ -259,22 +257,22 @@ class Reporter:
                 )
 
     def note_torn_down(self, reason: str, *, topics: int) -> None:
-        """Tell that the replica was removed.
+        """Record that the replica was removed.
 
         Args:
-            reason: Why.
-            topics: How many it had.
+            reason: Why it was removed.
+            topics: Number of topics that it had.
         """
-        epoch = self._session.life.epoch
+        epoch = self._session.lifecycle.epoch
         self._sink.event(self._config.name, "tear_down", detail=f"{reason}; {topics} topics were removed", epoch=epoch)
         self._logger.warning("replica torn down", reason=reason, topics=topics, epoch=epoch)
 
     def note_failure(self, error: FanoutError, *, primary: Address) -> None:
-        """Remember why a connection ended, and log it unless the attempt before ended with the same.
+        """Remember why a connection ended; log it unless the attempt before failed in the same way.
 
         Args:
-            error: Why.
-            primary: The address that was used.
+            error: Why it ended.
+            primary: Address that was used.
         """
         repeated = self._last_error is not None and self._last_error.message == error.message
         self._last_error = error
@@ -286,26 +284,26 @@ class Reporter:
         self._since_ns = self._clock.now_ns()
         session = self._session
         if state is LinkState.LIVE:
-            self._doubt = ""
+            self._possible_loss = ""
             if self._too_weak() is not None:
                 self._logger.warning("evidence is too weak to be ready", reason=self._too_weak())
         if state in (LinkState.CONNECTING, LinkState.DOWN):
             if self._unanswered > 1:
-                return  # a repeated attempt is no change of state
+                return  # a repeated attempt is not reported as a change of state
         else:
             if self._unanswered > 1:
                 self._logger.info("primary answers again", attempts=self._unanswered)
             self._unanswered = 0
         told = detail
-        if state in (LinkState.SNAPSHOT, LinkState.RESUMING) and session.primary.node is not None:
-            told = json.dumps({"primary_node": session.primary.node})  # reports pair the logs of both by it
-        self._tell("state", state=state.value, detail=told)
+        if state in (LinkState.SNAPSHOT, LinkState.RESUMING) and session.peer.node is not None:
+            told = json.dumps({"primary_node": session.peer.node})  # reports pair the logs of both by it
+        self._record_event("state", state=state.value, detail=told)
         self._logger.info(
-            "link state", state=state.value, detail=detail, epoch=session.life.epoch, topics=len(self._replica)
+            "link state", state=state.value, detail=detail, epoch=session.lifecycle.epoch, topics=len(self._replica)
         )
 
     def _complete(self, index: int, evidence: Evidence) -> None:
-        selector, primary = self._config.selectors[index], self._session.primary
+        selector, peer = self._config.selectors[index], self._session.peer
         topics = self._replica.count(index)
         self._sink.event(
             self._config.name,
@@ -314,8 +312,8 @@ class Reporter:
             selector=selector.filter,
             topics=topics,
             digest=self._replica.digest(index),
-            detail=primary.why_unordered if primary.fence is None else f"fence {primary.fence.decode()}",
-            epoch=self._session.life.epoch,
+            detail=peer.why_unordered if peer.fence is None else f"fence {peer.fence.decode()}",
+            epoch=self._session.lifecycle.epoch,
         )
         log = self._logger.info if evidence.is_at_least(Evidence.BARRIER) else self._logger.warning
         log(
@@ -323,43 +321,43 @@ class Reporter:
             selector=selector.filter,
             evidence=evidence.value,
             topics=topics,
-            detail=primary.why_unordered,
+            detail=peer.why_unordered,
         )
 
     def _end_audit(self, report: AuditReport) -> None:
         self._audits = self._audits.with_report(report, now_ns=self._clock.now_ns())
-        # While it ran, updates came at QoS 0, which a primary drops when it is cut short, as it does with copies.
+        # During an audit updates come at QoS 0, which a primary with a full queue drops just like copies.
         if report.loss:
-            self._doubt = f"updates may be missing since an audit failed: {report.failure}"
+            self._possible_loss = f"updates may be missing since an audit failed: {report.failure}"
         elif not report.failure:
-            self._doubt = ""
-        self._tell("audit", detail=json.dumps(asdict(report)))
+            self._possible_loss = ""
+        self._record_event("audit", detail=json.dumps(asdict(report)))
         log = self._logger.warning if report.failure or report.kept or report.changed else self._logger.info
         log("audit ended", **asdict(report))
-        self._sink.standing_changed()
+        self._sink.readiness_changed()
 
-    def _take_standing(self, standing: ReadinessNotice) -> None:
-        if standing is UNTOLD:  # until the document comes, the paths stay as they were: a cycle is still one
-            standing = replace(standing, paths=self._notice.paths)
-        changed, self._notice = standing != self._notice, standing
+    def _take_notice(self, notice: ReadinessNotice) -> None:
+        if notice is UNTOLD:  # until the notice comes the paths stay, so that a cycle is still recognised
+            notice = replace(notice, paths=self._notice.paths)
+        changed, self._notice = notice != self._notice, notice
         if changed:
-            self._sink.standing_changed()
-            self._logger.info("primary told how it stands", reason=standing.reason, hops=standing.hops)
+            self._sink.readiness_changed()
+            self._logger.info("primary told how it stands", reason=notice.reason, hops=notice.hops)
 
     def _withheld(self) -> str | None:
         if self._notice.reason:
             return f"its primary is not ready: {self._notice.reason}"
-        return self._doubt or self._too_weak()
+        return self._possible_loss or self._too_weak()
 
     def _too_weak(self) -> str | None:
-        """Return which selector's evidence is weaker than the configuration asks for."""
+        """Return why the evidence of a selector is weaker than configured; None when none is."""
         session, wanted = self._session, Evidence(self._config.min_evidence)
-        for selector, evidence in zip(self._config.selectors, session.life.evidence, strict=True):
+        for selector, evidence in zip(self._config.selectors, session.lifecycle.evidence, strict=True):
             if evidence is None or evidence.is_at_least(wanted) or selector.live_only:
-                continue  # with live_only there is no retained set to prove
-            why = session.primary.why_unordered
+                continue  # live_only has no retained set to prove
+            why = session.peer.why_unordered
             if wanted is Evidence.COUNT:
-                why = session.count.why if self._comparison is None else self._comparison.why
+                why = session.count.why if self._list_check is None else self._list_check.why
                 why = why or "the primary's figure is awaited"
             if not why and evidence is Evidence.BARRIER:
                 why = f"the primary does not let the link publish below {self._config.control_topic}"
@@ -367,7 +365,7 @@ class Reporter:
             return f"{text}: {why}" if why else text
         return None
 
-    def _tell(self, event: str, *, state: str = "", lag_us: int | None = None, detail: str = "") -> None:
+    def _record_event(self, event: str, *, state: str = "", lag_us: int | None = None, detail: str = "") -> None:
         self._sink.event(
             self._config.name,
             event,
@@ -376,12 +374,12 @@ class Reporter:
             digest=self._replica.digest(),
             lag_us=lag_us,
             detail=detail,
-            epoch=self._session.life.epoch,
+            epoch=self._session.lifecycle.epoch,
         )
 
 
 def _shortage(limits: tuple[str, ...]) -> FanoutError:
-    """Return what the status says of limits that keep values out."""
+    """Return the error for limits that keep values out."""
     keys = " and ".join(limits)
     return FanoutError(
         f"over {keys}: retained values are delivered but not held",

@@ -193,7 +193,7 @@ class Node:
         try:
             if self.kept is not None:
                 self.kept.start()
-            self.standing_changed()
+            self.readiness_changed()
             if self.server is not None:
                 await self.server.start()
             if self.agent is not None:
@@ -363,7 +363,7 @@ class Node:
     ) -> None:
         """Log an event of a link, and tell the nodes below how this one stands then."""
         if event == "state":
-            self.standing_changed()
+            self.readiness_changed()
         if self._log is not None:
             self._log.event(
                 event,
@@ -378,7 +378,7 @@ class Node:
                 detail=detail,
             )
 
-    def standing_changed(self) -> None:
+    def readiness_changed(self) -> None:
         """Tell the nodes below how this one stands, if that has changed."""
         for announcer in self._announcers.values():
             announcer.wake()
@@ -576,7 +576,7 @@ class Node:
                 long_lived.note(len(self.store))
                 if self.server is not None:  # removals are in no store while slow clients are yet to get them
                     long_waiting.note(self.server.conflated_topics_max)
-                self.standing_changed()  # a limit that keeps values out changes it without a word of the link
+                self.readiness_changed()  # a limit that keeps values out changes it without a word of the link
             if self._log is not None and self.clock.monotonic() >= alive_at:
                 alive_at = self.clock.monotonic() + _ALIVE_S
                 self._log.event("heartbeat", topics=len(self.store))

@@ -18,16 +18,16 @@ from fanout.chain.readiness_notice import (
 
 
 @pytest.mark.parametrize(
-    "standing",
+    "notice",
     [
         ReadinessNotice("", (("hub",),)),
         ReadinessNotice("link plant is down", (("hub", "a"), ("b", "a"))),
         ReadinessNotice("", ()),
     ],
 )
-def test_document_says_what_was_meant(standing: ReadinessNotice) -> None:
+def test_document_says_what_was_meant(notice: ReadinessNotice) -> None:
     """What is written is read again."""
-    assert decode_readiness_notice(encode_readiness_notice(standing)) == standing
+    assert decode_readiness_notice(encode_readiness_notice(notice)) == notice
 
 
 @pytest.mark.parametrize(
@@ -65,22 +65,22 @@ def test_anything_else_is_no_document(payload: bytes) -> None:
 )
 def test_a_reason_is_short_and_printable(reason: str, told: str) -> None:
     """What a node above wrote can go on into every answer, line and document."""
-    standing = decode_readiness_notice(b'{"ready": false, "reason": %b, "paths": []}' % reason.encode())
-    assert standing == ReadinessNotice(told, ())
-    assert decode_readiness_notice(encode_readiness_notice(standing)) == standing
+    notice = decode_readiness_notice(b'{"ready": false, "reason": %b, "paths": []}' % reason.encode())
+    assert notice == ReadinessNotice(told, ())
+    assert decode_readiness_notice(encode_readiness_notice(notice)) == notice
 
 
 def test_paths_are_bounded() -> None:
     """So many paths, and of each the nodes nearest to the one that tells; own documents keep to it, at any size."""
     many = [[f"n{number}"] for number in range(1000)]
-    standing = decode_readiness_notice(json.dumps({"ready": True, "reason": "", "paths": many}).encode())
-    assert standing is not None
-    assert len(standing.paths) == PATHS_MAX
+    notice = decode_readiness_notice(json.dumps({"ready": True, "reason": "", "paths": many}).encode())
+    assert notice is not None
+    assert len(notice.paths) == PATHS_MAX
     long = [[f"n{number}" for number in range(1000)]]
-    standing = decode_readiness_notice(json.dumps({"ready": True, "reason": "", "paths": long}).encode())
-    assert standing is not None
-    assert standing.paths == (tuple(long[0][-PATH_NODES_MAX:]),)
-    assert join("me", standing.paths) == ((*long[0][1 - PATH_NODES_MAX :], "me"),)
+    notice = decode_readiness_notice(json.dumps({"ready": True, "reason": "", "paths": long}).encode())
+    assert notice is not None
+    assert notice.paths == (tuple(long[0][-PATH_NODES_MAX:]),)
+    assert join("me", notice.paths) == ((*long[0][1 - PATH_NODES_MAX :], "me"),)
     largest = tuple(tuple(f"{path:0>32}{node:0>32}" for node in range(PATH_NODES_MAX)) for path in range(PATHS_MAX))
     document = encode_readiness_notice(ReadinessNotice("x" * 10_000, largest))
     told = decode_readiness_notice(document)
@@ -91,9 +91,9 @@ def test_paths_are_bounded() -> None:
 
 def test_only_true_is_ready() -> None:
     """A document that does not clearly say ready means not ready, also without a reason."""
-    standing = decode_readiness_notice(b'{"ready": 1, "reason": "", "paths": []}')
-    assert standing is not None
-    assert standing.reason
+    notice = decode_readiness_notice(b'{"ready": 1, "reason": "", "paths": []}')
+    assert notice is not None
+    assert notice.reason
 
 
 def test_paths_grow_by_the_node() -> None:

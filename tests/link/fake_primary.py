@@ -13,6 +13,7 @@ from fanout.link.model.events import Applied, Event, Failed, StateEntered, TearD
 from fanout.link.model.states import LinkState
 from fanout.link.session.machine import LinkSession
 from fanout.link.session.teardown import TOPICS_MAX
+from fanout.link.snapshot.context import LinkContext
 from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRun
 from fanout.mqtt.packets import (
     Ack,
@@ -37,7 +38,7 @@ from fanout.replica.store import Replica
 from fanout.selection import Selector
 from tests.oracle.streams import ClientStream
 
-__all__ = ["FakePrimary", "Pair", "make_config"]
+__all__ = ["FakePrimary", "Pair", "make_config", "make_context"]
 
 T = TypeVar("T")
 
@@ -55,6 +56,12 @@ def make_config(*selectors: Selector, **changes: Any) -> LinkConfig:
         session_expiry_s=300,
     )
     return replace(config, **changes)
+
+
+def make_context(config: LinkConfig | None = None) -> LinkContext:
+    """Return the collaborators of a link of node `edge-1` that is down."""
+    config = config or make_config()
+    return LinkContext.make(config, node_id="edge-1", replica=Replica(selectors=config.selectors), nonce=7)
 
 
 @dataclass
@@ -356,7 +363,7 @@ class Pair:
 
     def is_in(self, state: LinkState) -> bool:
         """Say whether the session is in a state."""
-        return self.session.life.state is state
+        return self.session.lifecycle.state is state
 
     def connect(self, *, pump: bool = True) -> None:
         """Begin a Network Connection, and let both talk until they have nothing to say."""
@@ -429,13 +436,13 @@ class Pair:
 
     def go_live(self) -> None:
         """Connect and become live; what happened on the way is forgotten."""
-        self.go_live_keeping_events()
+        self.go_live_with_events()
         self.events.clear()
 
-    def go_live_keeping_events(self) -> None:
+    def go_live_with_events(self) -> None:
         """Connect and become live."""
         self.connect()
-        assert self.is_in(LinkState.LIVE), (self.session.life.state, self.events)
+        assert self.is_in(LinkState.LIVE), (self.session.lifecycle.state, self.events)
 
     def of(self, kind: type[T]) -> list[T]:
         """Return the events of one kind."""

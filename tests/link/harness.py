@@ -87,9 +87,9 @@ class RecordingSink:
         """Remember an event."""
         self.events.append({"name": event, **fields})
 
-    def standing_changed(self) -> None:
-        """Remember that the standing may have changed."""
-        self.events.append({"name": "standing"})
+    def readiness_changed(self) -> None:
+        """Remember that readiness may have changed."""
+        self.events.append({"name": "readiness"})
 
     def dispatched(self) -> list[Update]:
         """Return every update dispatched, in order."""

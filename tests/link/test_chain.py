@@ -20,23 +20,23 @@ READY = ReadinessNotice("", (("hub", "root"),))
 WAITING = ReadinessNotice("link primary is down", (("root",),))
 
 
-def node(standing: ReadinessNotice | None = READY) -> FakePrimary:
+def node(notice: ReadinessNotice | None = READY) -> FakePrimary:
     """Return a fanout node with one topic."""
     primary = FakePrimary(retained={b"plant/1": b"x"}, connack=Connack(False, 0, STAMPING))
-    if standing is not None:
-        primary.retained[READINESS_TOPIC] = encode_readiness_notice(standing)
+    if notice is not None:
+        primary.retained[READINESS_TOPIC] = encode_readiness_notice(notice)
     return primary
 
 
 def told(pair: Pair) -> list[ReadinessNotice]:
     """Return what the session told, in order."""
-    return [event.standing for event in pair.of(StandingTold)]
+    return [event.notice for event in pair.of(StandingTold)]
 
 
-def test_standing_is_asked_and_followed() -> None:
+def test_readiness_is_requested_and_followed() -> None:
     """It is awaited from the connection on, and every later word of the primary counts."""
     pair = Pair(primary=node(WAITING))
-    pair.go_live_keeping_events()
+    pair.go_live_with_events()
     assert told(pair) == [UNTOLD, WAITING]
     pair.primary.publish(READINESS_TOPIC, encode_readiness_notice(READY))
     pair.pump()
@@ -45,7 +45,7 @@ def test_standing_is_asked_and_followed() -> None:
     assert pair.session.packet_router.outside_total == 0
 
 
-def test_standing_keeps_its_place_among_the_data() -> None:
+def test_readiness_keeps_its_place_among_the_data() -> None:
     """In one read: what came before the word is applied before it is told, what came behind, after."""
     pair = Pair(primary=node())
     pair.go_live()
@@ -65,7 +65,7 @@ def test_over_mqtt_3_1_1_it_is_asked_unknown() -> None:
     """A node cannot say there that it is one: the document alone tells, in front of the first set."""
     primary = FakePrimary(version=4, retained={b"plant/1": b"x", READINESS_TOPIC: encode_readiness_notice(WAITING)})
     pair = Pair(make_config(version=4), primary)
-    pair.go_live_keeping_events()
+    pair.go_live_with_events()
     assert told(pair) == [NO_NODE, WAITING]
     pair.primary.publish(READINESS_TOPIC, encode_readiness_notice(READY))
     pair.pump()
@@ -81,14 +81,14 @@ def test_over_mqtt_3_1_1_another_primary_is_not_waited_for(document: bytes | Non
     if document is not None:
         primary.retained[READINESS_TOPIC] = document
     pair = Pair(make_config(version=4), primary)
-    pair.go_live_keeping_events()
+    pair.go_live_with_events()
     assert set(told(pair)) == {NO_NODE}
 
 
 def test_over_mqtt_3_1_1_a_cycle_is_refused() -> None:
     """As over MQTT 5."""
-    standing = encode_readiness_notice(ReadinessNotice("", (("edge-1", "root"),)))
-    pair = Pair(make_config(version=4), FakePrimary(version=4, retained={READINESS_TOPIC: standing}))
+    notice = encode_readiness_notice(ReadinessNotice("", (("edge-1", "root"),)))
+    pair = Pair(make_config(version=4), FakePrimary(version=4, retained={READINESS_TOPIC: notice}))
     pair.connect()
     assert "the links form a cycle: edge-1 > root > edge-1" in pair.failure()
 
@@ -96,19 +96,19 @@ def test_over_mqtt_3_1_1_a_cycle_is_refused() -> None:
 def test_another_kind_of_primary_is_not_asked() -> None:
     """Only a primary that says it is a fanout node has such a document."""
     pair = Pair()
-    pair.go_live_keeping_events()
+    pair.go_live_with_events()
     assert told(pair) == [NO_NODE]
     assert all(each.subscriptions[0].topic_filter != READINESS_TOPIC for each in pair.primary.subscribes)
 
 
-@pytest.mark.parametrize("standing", [None, b"nonsense"])
-def test_a_node_that_says_nothing_is_awaited(standing: bytes | None) -> None:
+@pytest.mark.parametrize("notice", [None, b"nonsense"])
+def test_a_node_that_says_nothing_is_awaited(notice: bytes | None) -> None:
     """Without a document that can be read the primary counts as not ready."""
     primary = node(None)
-    if standing is not None:
-        primary.retained[READINESS_TOPIC] = standing
+    if notice is not None:
+        primary.retained[READINESS_TOPIC] = notice
     pair = Pair(primary=primary)
-    pair.go_live_keeping_events()
+    pair.go_live_with_events()
     assert told(pair)[-1] == UNTOLD
 
 
@@ -138,7 +138,7 @@ def test_a_cycle_is_refused(at_once: bool) -> None:
     assert cycle not in told(pair)
 
 
-def test_standing_is_heard_during_a_tear_down() -> None:
+def test_readiness_is_read_during_a_tear_down() -> None:
     """A primary that lost the session says how it stands before the replica is gone; and gets its PUBACK."""
     pair = Pair(primary=node())
     pair.go_live()

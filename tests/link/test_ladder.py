@@ -46,7 +46,7 @@ def unfenced(**knobs: Any) -> FakePrimary:
     return primary(system_topics=False, allow_control=False, **knobs)
 
 
-def settle(pair: Pair, seconds: float = 60.0) -> None:
+def request_own_qos(pair: Pair, seconds: float = 60.0) -> None:
     """Connect, and let time pass until the link is live, or was torn down, or the time is over."""
     pair.connect()
     end = pair.now + seconds
@@ -94,16 +94,16 @@ async def linked(
     ],
 )
 def test_the_strongest_evidence_that_is_sound_is_taken(one: FakePrimary, evidence: Evidence) -> None:
-    """By what the rehearsal and the sets show of the primary; and everything is there."""
+    """By what the capability check and the sets show of the primary; and everything is there."""
     pair = Pair(primary=one)
-    settle(pair)
+    request_own_qos(pair)
     assert pair.is_in(S.LIVE)
-    assert pair.session.life.evidence == [evidence]
+    assert pair.session.lifecycle.evidence == [evidence]
     assert pair.of(SelectorComplete) == [SelectorComplete(0, evidence)]
     assert pair.values() == VALUES
     ordered = evidence.is_at_least(Evidence.BARRIER)
-    assert (pair.session.primary.order is Order.KNOWN) == ordered
-    assert bool(pair.session.primary.why_unordered) is not ordered
+    assert (pair.session.peer.order is Order.KNOWN) == ordered
+    assert bool(pair.session.peer.why_unordered) is not ordered
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
 
 
@@ -209,11 +209,11 @@ def test_sets_that_overtake_show_it_although_the_fence_did_not() -> None:
     assert not pair.of(SelectorComplete)
     pair.feed(b"".join(copies))
     pair.pump()
-    assert pair.session.life.evidence == [None]
+    assert pair.session.lifecycle.evidence == [None]
     pair.wait(11)
-    assert pair.session.life.evidence == [Evidence.TWO_PASS]
-    assert "behind the answers" in pair.session.primary.why_unordered
-    assert pair.session.primary.fence is None
+    assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
+    assert "behind the answers" in pair.session.peer.why_unordered
+    assert pair.session.peer.fence is None
     assert pair.values() == VALUES
 
 
@@ -236,16 +236,16 @@ async def test_a_primary_without_retained_messages_for_wildcards_is_found_out(ve
 def test_without_wildcards_and_without_a_fence_nothing_is_ready_by_default() -> None:
     """Two passes agree that there is nothing: too weak."""
     pair = Pair(primary=unfenced(wildcards=False))
-    settle(pair)
-    assert pair.session.life.evidence == [Evidence.TWO_PASS]
+    request_own_qos(pair)
+    assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
 
 
 @pytest.mark.parametrize("selector", [Selector("plant/7"), Selector("plant/#", live_only=True)])
 def test_selectors_that_need_no_retained_messages_for_wildcards_are_served(selector: Selector) -> None:
     """One topic, or none that is retained."""
     pair = Pair(make_config(selector), primary=foreign(wildcards=False))
-    pair.go_live_keeping_events()
-    assert pair.session.life.evidence == [Evidence.MARKER]
+    pair.go_live_with_events()
+    assert pair.session.lifecycle.evidence == [Evidence.MARKER]
     assert pair.values() == ({} if selector.live_only else {b"plant/7": b"old"})
 
 
@@ -270,8 +270,8 @@ def test_a_fence_that_comes_late_by_wildcard_shows_that_answers_overtake() -> No
     pair.pump()
     pair.wait(20)
     assert pair.is_in(S.LIVE)
-    assert pair.session.life.evidence == [Evidence.TWO_PASS]
-    assert "overtake" in pair.session.primary.why_unordered
+    assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
+    assert "overtake" in pair.session.peer.why_unordered
 
 
 # --- primaries that close at $SYS ---
@@ -307,7 +307,7 @@ def test_a_primary_that_closes_now_and_then_is_still_asked() -> None:
         assert pair.is_in(S.LIVE) is not closes
         pair.lose()
     pair.connect()
-    assert pair.session.primary.fence == SERVER_FENCE
+    assert pair.session.peer.fence == SERVER_FENCE
 
 
 # --- two-pass ---
@@ -317,7 +317,7 @@ def test_two_pass_is_defeated_by_a_primary_that_drops_at_random() -> None:
     """No two passes agree: the link is not live, says so, and tries again."""
     one = unfenced(lose=lambda number, topic: zlib.crc32(topic, number) % 10 == 0)
     pair = Pair(primary=one)
-    settle(pair, 120)
+    request_own_qos(pair, 120)
     assert not pair.of(SelectorComplete)
     assert S.LIVE not in pair.states()
     assert f"was taken {PASSES_MAX} times and never twice the same" in pair.reason()
@@ -327,7 +327,7 @@ def test_two_pass_is_defeated_by_a_primary_that_drops_at_random() -> None:
 def test_two_pass_is_defeated_by_a_primary_that_begins_to_drop() -> None:
     """What the first pass brought is not swept because later ones are cut short alike: it is not live, and says so."""
     pair = Pair(primary=unfenced(lose=lambda number, topic: number > 1 and topic > b"plant/2"))
-    settle(pair, 120)
+    request_own_qos(pair, 120)
     assert not pair.of(SelectorComplete)
     assert f"was taken {PASSES_MAX} times" in pair.reason()
 
@@ -335,8 +335,8 @@ def test_two_pass_is_defeated_by_a_primary_that_begins_to_drop() -> None:
 def test_a_primary_that_goes_silent_behind_its_answers_takes_nothing_away() -> None:
     """Its fence came in time, its set once, then nothing: the weakest evidence, with what the first pass brought."""
     pair = Pair(primary=foreign(lose=lambda number, topic: number > 1 and topic.startswith(b"plant/")))
-    settle(pair, 120)
-    assert pair.session.life.evidence == [Evidence.QUIET]
+    request_own_qos(pair, 120)
+    assert pair.session.lifecycle.evidence == [Evidence.QUIET]
     assert pair.values() == VALUES
 
 
@@ -344,8 +344,8 @@ def test_two_pass_is_defeated_by_a_reader_that_falls_behind_once() -> None:
     """One pass that is cut short is not enough: there are two more, which agree."""
     one = unfenced(lose=lambda number, topic: number == 1 and topic > b"plant/2")
     pair = Pair(primary=one)
-    settle(pair)
-    assert pair.session.life.evidence == [Evidence.TWO_PASS]
+    request_own_qos(pair)
+    assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
     assert one.asked(b"plant/#") == 3
     assert pair.values() == VALUES
 
@@ -369,10 +369,10 @@ def test_a_topic_created_between_two_passes_needs_a_third() -> None:
     pair.primary.publish(b"plant/1", b"")
     pair.primary.publish(b"plant/2", b"live")
     pair.pump()
-    settle_at = pair.now
-    while not pair.is_in(S.LIVE) and pair.now < settle_at + 30:
+    own_qos_at = pair.now
+    while not pair.is_in(S.LIVE) and pair.now < own_qos_at + 30:
         pair.wait(0.5)
-    assert pair.session.life.evidence == [Evidence.TWO_PASS]
+    assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
     assert pair.primary.asked(b"plant/#") == 3
     assert pair.values() == pair.primary.retained
 
@@ -387,7 +387,7 @@ def test_live_traffic_does_not_keep_a_pass_from_ending() -> None:
         pair.pump()
         if pair.is_in(S.LIVE):
             break
-    assert pair.session.life.evidence == [Evidence.TWO_PASS]
+    assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
 
 
 def test_an_old_copy_behind_a_newer_update_is_put_right_soon() -> None:
@@ -402,7 +402,7 @@ def test_an_old_copy_behind_a_newer_update_is_put_right_soon() -> None:
         one.release(1000)
         pair.pump()
         pair.wait(1)
-    assert pair.session.life.evidence == [Evidence.TWO_PASS]
+    assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
     assert pair.values()[b"plant/7"] == b"old"
     for _ in range(30):
         one.release(1000)
@@ -446,7 +446,7 @@ def test_topics_that_are_created_all_the_time_do_not_keep_a_pass_for_ever() -> N
 def test_an_audit_ends_although_topics_are_created_all_the_time(gone: int, kept: int) -> None:
     """Everything held has come, or what did not is asked for by name: nothing is left to wait for."""
     pair = Pair(make_config(audit_interval_s=0.0), unfenced())
-    settle(pair)
+    request_own_qos(pair)
     pair.wait(60)
     pair.events.clear()
     for number in range(gone):
@@ -463,7 +463,7 @@ def test_an_audit_ends_although_topics_are_created_all_the_time(gone: int, kept:
 def test_an_audit_that_lacks_much_while_topics_are_created_is_given_up() -> None:
     """Nothing tells whether the rest is still to come: it fails with that reason, and the link goes on."""
     pair = Pair(make_config(audit_interval_s=0.0), unfenced())
-    settle(pair)
+    request_own_qos(pair)
     pair.wait(60)
     pair.events.clear()
     for number in range(17):
@@ -502,13 +502,13 @@ def test_what_a_lost_session_left_is_swept_with_quiet_too() -> None:
     """The first pass says what is there; that the second brought nothing takes nothing away."""
     one = unfenced(sends_again=False)
     pair = Pair(make_config(on_session_loss="serve_stale", grace_s=600.0, audit_interval_s=0.0), one)
-    settle(pair)
+    request_own_qos(pair)
     pair.lose()
     pair.primary = unfenced(sends_again=False)
     del pair.primary.retained[b"plant/0"]
     pair.connect()
     pair.wait(30)
-    assert pair.session.life.evidence == [Evidence.QUIET]
+    assert pair.session.lifecycle.evidence == [Evidence.QUIET]
     assert pair.values() == pair.primary.retained
 
 
@@ -544,7 +544,7 @@ def test_a_primary_that_does_not_even_answer_is_not_quiet() -> None:
 def test_audits_of_an_unordered_primary_remove_nothing_unasked() -> None:
     """What did not come before the silence may still be there."""
     pair = Pair(primary=foreign(asynchronous=True))
-    settle(pair)
+    request_own_qos(pair)
     pair.events.clear()
     del pair.primary.retained[b"plant/0"]
     pair.primary.retained[b"plant/1"] = b"new"
@@ -559,7 +559,7 @@ def test_audits_of_an_unordered_primary_remove_nothing_unasked() -> None:
 def test_an_audit_follows_a_verification_without_an_order_too() -> None:
     """An old copy may have come behind a newer update there as well."""
     pair = Pair(make_config(audit_interval_s=0.0), foreign(asynchronous=True))
-    settle(pair)
+    request_own_qos(pair)
     pair.wait(60)
     pair.lose()
     pair.connect()
@@ -573,7 +573,7 @@ def test_an_audit_follows_a_verification_without_an_order_too() -> None:
 def test_a_resumed_session_of_an_unordered_primary_is_verified_by_silence(lost: bool, state: LinkState) -> None:
     """One pass, compared with the replica; and what it lacks is asked for by name."""
     pair = Pair(primary=foreign(asynchronous=True))
-    settle(pair)
+    request_own_qos(pair)
     pair.lose()
     if lost:
         del pair.primary.retained[b"plant/0"]

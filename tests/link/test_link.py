@@ -57,7 +57,7 @@ async def test_nothing_beside_a_connection_keeps_the_link_from_the_next_one(monk
             with contextlib.suppress(asyncio.CancelledError):
                 await released.wait()
 
-    monkeypatch.setattr(Link, "_watch_backlog", never_ends)
+    monkeypatch.setattr(Link, "_watch_item_lag", never_ends)
     monkeypatch.setattr("fanout.link.link._WATCHES_END_S", 0.05)
     async with FakeServer(FakePrimary()) as server, running(config_for(server.port, heartbeat_s=1.0)) as link:
         await link.wait_state(LinkState.LIVE)

@@ -33,7 +33,7 @@ def test_the_manifest_is_the_evidence() -> None:
     """What is excluded, or of the control topic, was sent all the same and is part of it; each selector has its own."""
     config = make_config(Selector("plant/#", exclude=("plant/cold/#",)), Selector("fanout/#"), Selector("office/+"))
     pair = Pair(config, node())
-    pair.go_live_keeping_events()
+    pair.go_live_with_events()
     assert pair.of(SelectorComplete) == [SelectorComplete(index, Evidence.MANIFEST) for index in range(3)]
     assert pair.values() == VALUES | {b"office/1": b"not selected"}
     assert pair.session.packet_router.outside_total == 2, "what is excluded, and what is below the control topic"
@@ -53,7 +53,7 @@ def test_an_update_behind_the_set_is_no_part_of_it() -> None:
     (live,) = pair.primary.take_packets()
     pair.feed(b"".join([*rest[: suback + 1], live, *rest[suback + 1 :], live]))
     pair.pump()
-    assert pair.session.life.evidence == [Evidence.MANIFEST]
+    assert pair.session.lifecycle.evidence == [Evidence.MANIFEST]
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_a_node_that_does_not_promise_one_is_proved_as_before() -> None:
     primary.manifest = False
     pair = Pair(primary=primary)
     pair.go_live()
-    assert pair.session.life.evidence == [Evidence.MARKER]
+    assert pair.session.lifecycle.evidence == [Evidence.MARKER]
 
 
 def test_another_kind_of_primary_is_not_asked() -> None:
     """A User Property that nobody knows is left out; what looks like a manifest is nobody's."""
     pair = Pair(primary=FakePrimary(retained=dict(VALUES), manifest=True))
     pair.go_live()
-    assert pair.session.life.evidence == [Evidence.MARKER]
+    assert pair.session.lifecycle.evidence == [Evidence.MARKER]
     assert all(ASK_FOR_MANIFEST not in each.properties.user_property for each in pair.primary.subscribes)
     outside = pair.session.packet_router.outside_total
     pair.primary.deliver(b"$SYS/fanout/manifest", b"{}")
@@ -122,7 +122,7 @@ def test_a_resumed_session_and_an_audit_have_one_too() -> None:
     pair.go_live()
     pair.lose()
     pair.connect()
-    assert pair.session.life.evidence == [Evidence.MANIFEST]
+    assert pair.session.lifecycle.evidence == [Evidence.MANIFEST]
     del pair.primary.retained[b"plant/1"]
     begun = pair.session.audit(confirmed=False, now_ns=pair.now_ns, now=pair.now)
     assert not isinstance(begun, str)

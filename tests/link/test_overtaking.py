@@ -162,7 +162,7 @@ def test_other_selectors_keep_their_qos_and_their_order() -> None:
     pair.primary.publish(b"office/1", b"c")
     pair.pump()
     pair.wait(1)
-    assert not pair.session.life.auditing
+    assert not pair.session.lifecycle.auditing
     assert pair.dispatched() == [(b"office/1", b"b"), (b"office/1", b"c")]
     assert pair.session.pipeline.overtaken_total == 0
 

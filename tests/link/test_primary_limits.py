@@ -13,7 +13,7 @@ from fanout.link.connack_probe import ask
 from fanout.link.model.events import ControlRefused, Failed, Forwarded
 from fanout.link.model.states import LinkState
 from fanout.link.protocol.forwarding import UNAVAILABLE
-from fanout.link.protocol.sender import Limits, Message, PacketSender
+from fanout.link.protocol.sender import OutgoingMessage, PacketSender, PrimaryLimits
 from fanout.mqtt.packets import Connack, Subscribe
 from fanout.mqtt.properties import Properties
 from fanout.selection import Selector
@@ -87,7 +87,7 @@ def test_no_packet_is_larger_than_the_primary_takes(version_text: bytes, asynchr
 
 
 def test_a_selector_that_is_too_long_is_named_at_once() -> None:
-    """Nothing else is asked for: the operator reads of the selector, not of the rehearsal."""
+    """Nothing else is asked for: the operator reads of the selector, not of the capability check."""
     long = "plant/" + "x" * 200
     pair = Pair(make_config(Selector("plant/1"), Selector(long)), strict(maximum_packet_size=150))
     pair.connect()
@@ -101,7 +101,7 @@ def test_a_selector_that_is_too_long_is_named_at_once() -> None:
 def test_a_fence_that_does_not_fit_beside_its_filter_follows_it() -> None:
     """Two packets, in order, where one would be too large; the fence is asked for as it is in one."""
     sender = PacketSender(make_config(), node_id="edge-1")
-    sender.accept(Limits(packet_bytes_max=30))
+    sender.accept(PrimaryLimits(packet_bytes_max=30))
     packet_id = sender.subscribe(b"plant/#", qos=0, no_local=True, retain_handling=0, fence=b"f" * 8, now=1.0)
     (together,) = split(sender.take())
     assert len(together) <= 30
@@ -118,7 +118,7 @@ def test_a_fence_that_does_not_fit_beside_its_filter_follows_it() -> None:
 def test_what_is_too_large_leaves_nothing_behind() -> None:
     """Neither bytes nor a Packet Identifier."""
     sender = PacketSender(make_config(), node_id="edge-1")
-    sender.accept(Limits(packet_bytes_max=20))
+    sender.accept(PrimaryLimits(packet_bytes_max=20))
     with pytest.raises(PrimaryRefused, match="and SUBSCRIBE for plant/long/long has 23"):
         sender.subscribe(b"plant/long/long", qos=0, no_local=True, retain_handling=0, now=1.0)
     with pytest.raises(PrimaryRefused, match="UNSUBSCRIBE for plant/long/long has 22"):
@@ -140,7 +140,7 @@ def test_wildcards_that_the_primary_does_not_take_are_refused() -> None:
 
 @pytest.mark.parametrize("version_text", [b"mosquitto version 2.0.11", b"other 1.0"])
 def test_selectors_without_wildcards_do_without_them(version_text: bytes) -> None:
-    """Neither a rehearsal, a pass, an audit nor a resumption uses one."""
+    """Neither a capability check, a pass, an audit nor a resumption uses one."""
     config = make_config(Selector("plant/1"), Selector("plant/line/3"), audit_interval_s=20.0)
     pair = Pair(config, strict(version_text=version_text, wildcard_subscription_available=0))
     pair.go_live()
@@ -172,7 +172,11 @@ def test_a_resumed_session_keeps_to_the_limits_of_now() -> None:
     pair = Pair(make_config(Selector("plant/#", writes="forward")), strict())
     pair.go_live()
     pair.primary.truncate_after = 0
-    for message in (Message(b"plant/1", b"x" * 200), Message(b"plant/1", b"y", qos=2), Message(b"plant/1", b"z")):
+    for message in (
+        OutgoingMessage(b"plant/1", b"x" * 200),
+        OutgoingMessage(b"plant/1", b"y", qos=2),
+        OutgoingMessage(b"plant/1", b"z"),
+    ):
         pair.session.forward(message, now_ns=pair.now_ns, now=pair.now)
     pair.pump()
     pair.lose()

@@ -20,7 +20,7 @@ def pair_of(primary: FakePrimary | None = None, *, on: bool = True, publisher_st
         primary or FakePrimary(retained={b"plant/1": b"old"}),
         stamps=StampCount(node="edge-1", epoch=EPOCH),
     )
-    pair.go_live_keeping_events()
+    pair.go_live_with_events()
     return pair
 
 
@@ -55,7 +55,7 @@ def test_live_updates_during_an_audit_are_stamped_too() -> None:
     assert not isinstance(pair.session.audit(confirmed=False, now_ns=pair.now_ns, now=pair.now), str)
     pair.primary.publish(b"plant/2", b"live")
     pair.pump()
-    assert not pair.session.life.auditing
+    assert not pair.session.lifecycle.auditing
     assert pair.is_in(LinkState.LIVE)
     found = stamps(pair)
     live = [(payload, stamp and stamp.sequence) for phase, payload, stamp in found if phase is Phase.LIVE]

@@ -49,7 +49,7 @@ def sweeping_pair(make: Make, *selectors: Selector, left: int = 0, **changes: An
     pair.primary.retained = dict(list(VALUES.items())[:left])
     pair.events.clear()
     pair.connect()
-    assert pair.session.life.is_sweeping
+    assert pair.session.lifecycle.is_sweeping
     return pair
 
 
@@ -73,8 +73,8 @@ def test_a_stale_set_goes_in_pieces(make: Make) -> None:
     pair = sweeping_pair(make)
     assert pair.is_in(S.PROVING)
     assert pieces(pair) == [PIECE]
-    assert pair.session.life.evidence == [None]
-    assert pair.session.life.stale_policy.reason is not None
+    assert pair.session.lifecycle.evidence == [None]
+    assert pair.session.lifecycle.stale_policy.reason is not None
     assert pair.of(SelectorComplete) == []
     assert finish(pair) >= COUNT // PIECE - 1
     assert pair.is_in(S.LIVE)
@@ -83,8 +83,8 @@ def test_a_stale_set_goes_in_pieces(make: Make) -> None:
     assert max(pieces(pair)) == PIECE
     kinds = [type(event) for event in pair.events]
     assert kinds.index(SelectorComplete) > max(at for at, kind in enumerate(kinds) if kind is Applied)
-    assert pair.session.life.evidence == [Evidence.MARKER]
-    assert pair.session.life.stale_policy.reason is None
+    assert pair.session.lifecycle.evidence == [Evidence.MARKER]
+    assert pair.session.lifecycle.stale_policy.reason is None
 
 
 @pytest.mark.parametrize("qos", [0, 1])
@@ -98,7 +98,7 @@ def test_what_comes_between_two_pieces_stays(make: Make, qos: int) -> None:
     pair.primary.retained[b"plant/2997"] = b""
     pair.primary.publish(b"plant/2997", b"", qos=qos)
     pair.pump()
-    assert pair.session.life.is_sweeping
+    assert pair.session.lifecycle.is_sweeping
     finish(pair)
     assert pair.is_in(S.LIVE)
     assert pair.values() == pair.primary.retained
@@ -125,7 +125,7 @@ def test_the_next_selector_waits_for_the_last_piece(make: Make) -> None:
     assert pair.primary.asked(b"hall/#") == 2
     assert pair.is_in(S.LIVE)
     assert pair.values() == dict(list(VALUES.items())[:5])
-    assert pair.session.life.evidence == [Evidence.MARKER, Evidence.MARKER]
+    assert pair.session.lifecycle.evidence == [Evidence.MARKER, Evidence.MARKER]
 
 
 def test_a_connection_lost_between_two_pieces(make: Make) -> None:
@@ -134,7 +134,7 @@ def test_a_connection_lost_between_two_pieces(make: Make) -> None:
     pair.tick()
     held = len(pair.replica)
     pair.lose()
-    assert not pair.session.life.is_sweeping
+    assert not pair.session.lifecycle.is_sweeping
     assert pair.session.deadline(now_ns=pair.now_ns, now=pair.now) > pair.now
     pair.events.clear()
     pair.connect()
@@ -215,7 +215,7 @@ def test_very_many_lost_topics_are_found_in_steps(make: Make) -> None:
     pair.primary.retained.clear()
     pair.connect()
     assert pair.is_in(S.VERIFYING)
-    assert pair.session.life.is_sweeping
+    assert pair.session.lifecycle.is_sweeping
     assert finish(pair) >= COUNT // 512
     assert f"{COUNT} topics vanished and 0 changed" in pair.failure()
     assert pair.of(Failed)

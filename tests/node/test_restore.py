@@ -13,7 +13,7 @@ from fanout.config import LinkConfig
 from fanout.link.durability.session_codec import encode_session
 from fanout.link.link import Link
 from fanout.link.model.evidence import Evidence, Order
-from fanout.link.model.resumption import KeptSession, Resumption
+from fanout.link.model.resumption import Resumption, StoredSession
 from fanout.link.model.states import LinkState
 from fanout.link.session.teardown import TOPICS_MAX
 from fanout.node.restore import OWN_STORE, load_kept
@@ -40,7 +40,7 @@ def prefixed(topic: bytes) -> Update:
 
 def leave(path: Path, *, own: dict[bytes, Update | None] | None = None) -> None:
     """Leave a file with two values of each selector."""
-    session = KeptSession(
+    session = StoredSession(
         epoch=7,
         evidence=(Evidence.MARKER, Evidence.MARKER),
         fence=None,
@@ -87,7 +87,7 @@ def test_values_of_a_changed_selector_go(tmp_path: Path) -> None:
     leave(tmp_path / "r")
     replica, _, resumptions, lines = load(tmp_path / "r", make_config(Selector("plant/#")))
     assert set(replica.values) == {b"plant/0", b"plant/1"}
-    assert resumptions["plant"].session.surplus == {"office/#"}
+    assert resumptions["plant"].session.stale_filters == {"office/#"}
     assert lines[0]["dropped"] == 2
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fanout.link.model.events import Applied, Event, Failed, TearDown
 from fanout.link.model.states import LinkState
-from fanout.link.protocol.sender import Message
+from fanout.link.protocol.sender import OutgoingMessage
 from fanout.mqtt.packets import Connack
 from fanout.mqtt.properties import Properties
 from fanout.selection import Selector
@@ -79,7 +79,7 @@ def live_through(rng: random.Random) -> tuple[int, int]:
     pair = HostilePair(make_config(*selectors, version=version, audit_interval_s=20.0), primary)
     forwarded = delivered = 0
     for number in range(1, STEPS):
-        if not pair.session.life.connected:
+        if not pair.session.lifecycle.connected:
             if rng.random() < 0.2:
                 primary.has_session, primary.connack = False, limits(rng, version)
             pair.connect()
@@ -88,7 +88,7 @@ def live_through(rng: random.Random) -> tuple[int, int]:
         if kind < 0.3:
             sample = make_sample(rng, number, root=b"fz", publisher=b"up", version=version, qos_max=2)
             properties = block(encode_properties([one for one in sample.properties if one[0] != 2]))
-            message = Message(sample.topic, sample.payload, max(1, sample.qos), sample.retain, properties)
+            message = OutgoingMessage(sample.topic, sample.payload, max(1, sample.qos), sample.retain, properties)
             if not sample.is_refused:  # else the server would not have taken it
                 pair.session.forward(message, now_ns=pair.now_ns, now=pair.now)
                 forwarded += 1
@@ -97,16 +97,16 @@ def live_through(rng: random.Random) -> tuple[int, int]:
             properties = block(encode_properties(sample.properties)) if version == 5 else b""
             primary.publish(sample.topic, sample.payload, qos=sample.qos, retain=sample.retain, properties=properties)
             delivered += 1
-        elif kind < 0.75 and pair.session.life.connected:
+        elif kind < 0.75 and pair.session.lifecycle.connected:
             pair.feed(mutate(from_server(version), rng))
         elif kind < 0.85:
             pair.wait(rng.choice((0.1, 5.0, 30.0)))
-        elif kind < 0.9 and pair.session.life.connected:
+        elif kind < 0.9 and pair.session.lifecycle.connected:
             pair.lose()
-        if pair.session.life.connected:
+        if pair.session.lifecycle.connected:
             pair.pump()
         pair.settle()
-    assert isinstance(pair.session.life.state, LinkState)
+    assert isinstance(pair.session.lifecycle.state, LinkState)
     return forwarded, delivered
 
 
@@ -115,11 +115,11 @@ def test_links_write_mqtt_whatever_they_read(seed: int) -> None:
     """Forwarded messages with any properties, acknowledgements, requests and farewells, over every kind of fault."""
     rng = random.Random(seed)
     forwarded = delivered = 0
-    for life in range(LIVES):
+    for lifecycle in range(LIVES):
         try:
             counts = live_through(rng)
         except (Violation, AssertionError) as error:
-            raise AssertionError(f"seed {seed}, link {life}") from error
+            raise AssertionError(f"seed {seed}, link {lifecycle}") from error
         forwarded, delivered = forwarded + counts[0], delivered + counts[1]
     assert forwarded > 100
     assert delivered > 100

@@ -1,1 +1,1 @@
-"""The commit gate in front of acknowledgements, and how a session is stored with its values."""
+"""The commit gate in front of acknowledgements, and the stored form of a session."""

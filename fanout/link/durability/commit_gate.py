@@ -1,9 +1,8 @@
-"""What a link leaves on disk, and what it may not write to the primary before that is there.
+"""Gate between a link's output and its store on disk: acknowledgements wait until values are committed.
 
-Owns the order: what a read changed, and what the session has become by it, go to the store together; acknowledgements
-wait until they are committed, and everything else until what the session has become is. So a process that is killed has
-on disk whatever its primary holds for delivered, while heartbeats go on when only values wait for a slow disk. It must
-not know files, nor what the bytes mean.
+The changes of a read, and the session state after it, go to the store together. Acknowledgements wait until both are
+committed; other output waits only until the session state is. So after a kill the disk has everything that the
+primary counts as delivered, while heartbeats continue when only values wait for a slow disk.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from typing import Final, Protocol
 from fanout.config import LinkConfig
 from fanout.link.durability.session_codec import encode_session
 from fanout.link.model.events import Applied, Event, HeartbeatReturned, SessionSeen
-from fanout.link.model.resumption import KeptSession
+from fanout.link.model.resumption import StoredSession
 from fanout.replica.update import Changes
 
 __all__ = ["CommitGate", "ValueStore"]
 
 
 _SEEN: Final = (HeartbeatReturned, SessionSeen)
-"""What shows that the session is there, so that its expiry counts from now."""
+"""Events that show that the session exists, so that its expiry counts from now."""
 
 
 class ValueStore(Protocol):
-    """Where a link's values outlive the process; the node has it."""
+    """Store in which a link's values survive the process; the node provides it."""
 
     def put(
         self,
@@ -37,34 +36,34 @@ class ValueStore(Protocol):
         session: Callable[[], bytes] | None = None,
         done: Callable[[], None] | None = None,
     ) -> None:
-        """Take what batches changed, and what to leave beside them; call `done` when both are committed.
+        """Store the changes of batches and the session beside them; call `done` when both are committed.
 
-        Of what to leave only the newest of a transaction need be made: with thousands of QoS 2 messages under way it
-        takes longer than all else that a read does. It may be made in another thread.
+        `session` need be called for the newest of a transaction only, because it is slow with thousands of QoS 2
+        messages in flight. It may be called in another thread.
         """
 
 
 class CommitGate:
-    """The values of one link on their way to the disk, and its bytes that wait for them."""
+    """Commit gate of one link: values on their way to the disk, and output that waits for them."""
 
     def __init__(self, store: ValueStore, config: LinkConfig, *, node_id: str) -> None:
-        """Make one with nothing on its way.
+        """Begin with nothing on its way.
 
         Args:
-            store: Where values go.
+            store: Store for values.
             config: The link's configuration.
             node_id: This node.
         """
         self._store = store
         self._config = config
         self._node_id = node_id
-        self._session: KeptSession | None = None
+        self._session: StoredSession | None = None
         self._put = 0
-        self._session_put = 0
-        """How much had been handed over when the session last became what more than acknowledgements must wait for."""
+        self._gating_put = 0
+        """Number of puts when the session last changed such that all output must wait for it."""
         self._committed = 0
         self._waiting: deque[tuple[int, bytes]] = deque()
-        """What is to be written, in order, each with how much must be committed before."""
+        """Output that waits, in order, each with the number of puts that must be committed before."""
         self._write: Callable[[bytes], None] | None = None
 
     def connected(self, write: Callable[[bytes], None]) -> None:
@@ -72,48 +71,48 @@ class CommitGate:
         self._write = write
 
     def disconnected(self) -> None:
-        """Forget what waits for the Network Connection, which is gone."""
+        """Drop the output of a Network Connection that is gone."""
         self._write = None
         self._waiting.clear()
 
-    def keep(self, events: Sequence[Event], session: KeptSession | None, *, now_ns: int) -> None:
-        """Hand over what happened.
+    def store(self, events: Sequence[Event], session: StoredSession | None, *, now_ns: int) -> None:
+        """Store what the events of one read changed.
 
         Args:
-            events: What the session told, all of it: so no half of a read is ever committed.
-            session: What it has become by it; None when there is none that could be resumed.
+            events: All events of the read, so that no half of it is ever committed.
+            session: The session after the read; None when there is none that could be resumed.
             now_ns: Unix time in nanoseconds.
         """
         changes = [event.changes for event in events if type(event) is Applied and event.changes.updates]
         encode: Callable[[], bytes] | None = None
-        binds = False
+        gates_all_output = False
         seen = session is not None and any(type(event) in _SEEN for event in events)
         if seen or session != self._session:
-            binds = _binds(self._session, session)
+            gates_all_output = _gates_all_output(self._session, session)
             self._session = session
             encode = bytes
             if session is not None:
                 encode = self._encoder(session, seen_ns=now_ns)
         if changes or encode is not None:
             self._put += 1
-            if binds:
-                self._session_put = self._put
+            if gates_all_output:
+                self._gating_put = self._put
             self._store.put(self._config.name, changes, session=encode, done=self._done)
 
     def remove(self, changes: Changes) -> None:
-        """Hand over a piece of a tear-down."""
+        """Store a piece of a tear-down."""
         self._store.put(self._config.name, [changes])
 
     def acknowledge(self, data: bytes) -> None:
-        """Write acknowledgements once everything that was handed over is committed."""
+        """Write acknowledgements once everything before is committed."""
         self._write_behind(self._put, data)
 
     def write(self, data: bytes) -> None:
-        """Write anything else once what the session has become is committed."""
-        self._write_behind(self._session_put, data)
+        """Write other output once the session state is committed."""
+        self._write_behind(self._gating_put, data)
 
-    def _encoder(self, session: KeptSession, *, seen_ns: int) -> Callable[[], bytes]:
-        """Return what makes the bytes of a session; thousands of them may wait for a slow disk."""
+    def _encoder(self, session: StoredSession, *, seen_ns: int) -> Callable[[], bytes]:
+        """Return a function that encodes a session; thousands of these may wait for a slow disk."""
         unreleased = tuple(session.unreleased)  # of 16,384: 128 KiB and 0.1 ms, where the set has 512 to 1,024 KiB
         rest = replace(session, unreleased=frozenset())
 
@@ -125,7 +124,7 @@ class CommitGate:
 
     def _write_behind(self, put: int, data: bytes) -> None:
         if self._committed < put:
-            # Nothing overtakes what waits for the same, or for less.
+            # Output stays in order: it never waits for less than the output before it.
             self._waiting.append((max(put, self._waiting[-1][0]) if self._waiting else put, data))
         elif self._write is not None:
             self._write(data)
@@ -139,10 +138,10 @@ class CommitGate:
             self._write(b"".join(ready))
 
 
-def _binds(before: KeptSession | None, now: KeptSession | None) -> bool:
-    """Say whether nothing may be written before what the session has become is committed.
+def _gates_all_output(before: StoredSession | None, now: StoredSession | None) -> bool:
+    """Say whether all output must wait until the session state is committed.
 
-    A message at QoS 2 that was received binds only its PUBREC; one that was released, its PUBCOMP.
+    A QoS 2 message that was received delays only its PUBREC; one that was released delays its PUBCOMP, so all output.
     """
     if before is None or now is None:
         return before is not now

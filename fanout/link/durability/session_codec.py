@@ -1,8 +1,6 @@
-"""What a link leaves on disk beside its values, so that its next process resumes the session at the primary (core).
+"""Stored form of a session at the primary, so that a later process of the link resumes it.
 
-Owns how that is written, and what of it still holds under another configuration; the values themselves are those of
-`fanout.link.model.resumption`. It must not know about files, nor what a session does with it
-(`fanout.link.session.machine`).
+Also decides which part of a stored session is valid under another configuration.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Any
 
 from fanout.config import LinkConfig
 from fanout.link.model.evidence import Evidence, Order
-from fanout.link.model.resumption import KeptSession, Resumption
+from fanout.link.model.resumption import Resumption, StoredSession
 from fanout.selection import Selector
 
 __all__ = ["encode_session", "find_resumption"]
@@ -22,14 +20,14 @@ __all__ = ["encode_session", "find_resumption"]
 _FORMAT = 1
 
 
-def encode_session(session: KeptSession, config: LinkConfig, *, node_id: str, seen_ns: int) -> bytes:
+def encode_session(session: StoredSession, config: LinkConfig, *, node_id: str, seen_ns: int) -> bytes:
     """Return a session as bytes.
 
     Args:
         session: The session.
-        config: The configuration under which it lives.
+        config: The configuration of the link.
         node_id: This node.
-        seen_ns: Now, when the session is there.
+        seen_ns: Present time, at which the session is known to exist, in nanoseconds.
     """
     document = {
         "format": _FORMAT,
@@ -45,7 +43,7 @@ def encode_session(session: KeptSession, config: LinkConfig, *, node_id: str, se
         "session_expiry_s": session.session_expiry_s,
         "unreleased": sorted(session.unreleased),
         "unfinished": sorted(session.unfinished),
-        "surplus": sorted(session.surplus),
+        "surplus": sorted(session.stale_filters),
         "is_mosquitto": session.is_mosquitto,
         "seen_ns": seen_ns,
     }
@@ -53,11 +51,11 @@ def encode_session(session: KeptSession, config: LinkConfig, *, node_id: str, se
 
 
 def find_resumption(data: bytes | None, config: LinkConfig, *, node_id: str) -> Resumption | None:
-    """Return what of a kept session can be resumed; None for nothing, and then its values are good for nothing either.
+    """Return the part of a stored session that can be resumed; None for none, and then its values are of no use either.
 
     Args:
-        data: From `encode_session`; None or empty when there was no session.
-        config: The configuration of now.
+        data: Bytes from `encode_session`; None or empty when there was no session.
+        config: The present configuration.
         node_id: This node.
     """
     if not data or config.version != 5 or not config.session_expiry_s:
@@ -65,7 +63,7 @@ def find_resumption(data: bytes | None, config: LinkConfig, *, node_id: str) -> 
     try:
         document: dict[str, Any] = json.loads(data)
         return _find(document, config, node_id=node_id)
-    except (ValueError, KeyError, TypeError):  # another version wrote it, or nobody
+    except (ValueError, KeyError, TypeError):  # written by another version, or damaged
         return None
 
 
@@ -79,9 +77,9 @@ def _find(document: dict[str, Any], config: LinkConfig, *, node_id: str) -> Resu
     }
     found = {selector: json.dumps(_described(selector)) for selector in config.selectors}
     filters = {str(one["filter"]) for one in document["selectors"]} | set(document["surplus"])
-    # What the primary was asked before the snapshot depends on the selectors: with others it is asked again.
+    # The capability check depends on the selectors: with other ones it is made again.
     fence = document["fence"] if all(described in kept for described in found.values()) else None
-    session = KeptSession(
+    session = StoredSession(
         epoch=document["epoch"],
         evidence=tuple(_evidence(kept.get(found[selector])) for selector in config.selectors),
         fence=None if fence is None else fence.encode(),
@@ -91,15 +89,15 @@ def _find(document: dict[str, Any], config: LinkConfig, *, node_id: str) -> Resu
         session_expiry_s=document["session_expiry_s"],
         unreleased=frozenset(document["unreleased"]),
         unfinished=frozenset(document["unfinished"]),
-        surplus=frozenset(filters - {selector.filter for selector in config.selectors}),
-        is_mosquitto=document.get("is_mosquitto", False),  # earlier versions did not tell
+        stale_filters=frozenset(filters - {selector.filter for selector in config.selectors}),
+        is_mosquitto=document.get("is_mosquitto", False),  # absent in earlier versions
     )
     selectors = tuple(selector for selector in config.selectors if found[selector] in kept)
     return Resumption(session, selectors, document["seen_ns"])
 
 
 def _owner(config: LinkConfig, node_id: str) -> list[str]:
-    """Return what makes a session, and what is subscribed in it besides the selectors, this link's."""
+    """Return what identifies a session, and its subscriptions besides the selectors, as this link's."""
     return [config.client_id or f"fanout-{node_id}-{config.name}", config.control_topic, node_id, config.name]
 
 

@@ -1,1 +1,1 @@
-"""From PUBLISH rows to the replica, the hot path of a link: classify, convert, filter, apply."""
+"""The hot path of a link, from PUBLISH rows to the replica: classify, convert, filter, apply."""

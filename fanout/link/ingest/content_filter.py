@@ -1,11 +1,10 @@
-"""Which messages inside a selector are replicated: by kind of content, by RETAIN, by size (core).
+"""Filter of the messages inside a selector: by kind of content, by RETAIN, by size.
 
-Owns what the keys `content`, `retained_only`, `live_only` and `max_payload` of a selector mean, and the count of what
-does not fit, by reason. It works on the updates of a batch; a link none of whose selectors has such a key has none of
-it. It must not know sessions, nor why a batch came beyond its phase.
+Implements the keys `content`, `retained_only`, `live_only` and `max_payload` of a selector, and counts rejected
+messages by reason. A link without such keys has no filter.
 
-What a payload is: its Content Type decides where it is a media type; else the Payload Format Indicator may say text;
-else the payload is looked at: UTF-8 is text, everything else binary. Every JSON document is text too.
+The kind of a payload: its Content Type decides if it is a media type; else the Payload Format Indicator may say text;
+else valid UTF-8 is text, and everything else is binary. Every JSON document is text, too.
 """
 
 from __future__ import annotations
@@ -24,26 +23,26 @@ from fanout.selection import ContentKind, Selector
 __all__ = ["REASONS", "ContentFilter", "kinds_of"]
 
 REASONS: Final = ("content", "not_retained", "retained", "payload_too_large")
-"""Why a message does not fit."""
+"""Reasons to reject a message."""
 _JSON: Final = frozenset[ContentKind]({"json", "text"})
 _TEXT: Final = frozenset[ContentKind]({"text"})
 _BINARY: Final = frozenset[ContentKind]({"binary"})
 
 
 class ContentFilter:
-    """The filter of one link.
+    """Content filter of one link.
 
     Attributes:
-        unfit: For each selector how many messages did not fit, by reason; a reason without any is absent.
+        unfit: Number of rejected messages of each selector, by reason; a reason without any is absent.
     """
 
     def __init__(self, selectors: Sequence[Selector], *, replica: Replica, copies_come: bool) -> None:
-        """Make the filter.
+        """Begin without rejected messages.
 
         Args:
             selectors: The link's selectors.
-            replica: The link's replica, read only: what it holds and does not fit any more is removed.
-            copies_come: Whether the retained set of a selector with `live_only` is sent all the same (MQTT 3.1.1).
+            replica: The link's replica, read only: a rejected value replaces the one held by a removal.
+            copies_come: Whether the primary sends retained sets even for `live_only` (MQTT 3.1.1).
         """
         self.unfit: list[dict[str, int]] = [{} for _ in selectors]
         self._selectors = tuple(selectors)
@@ -51,16 +50,16 @@ class ContentFilter:
         self._copies_come = copies_come
 
     def admit(self, updates: list[Update], *, phase: Phase) -> list[Update]:
-        """Return what is replicated of a batch, in order.
+        """Return the updates to replicate, in order.
 
-        A retained value that does not fit takes away the value that the topic has: that one is not true any more.
+        A rejected retained value removes the value that its topic has, because that one is outdated.
 
         Args:
-            updates: The batch.
-            phase: Why it came. Only in `LIVE` a message with RETAIN is known not to be a copy of a retained value.
+            updates: Updates of one run.
+            phase: Why they came. Only in `LIVE` a message with RETAIN is certainly no copy of a retained value.
         """
         admitted: list[Update] = []
-        taken: set[bytes] = set()  # topics with a retained value in this batch, which the replica does not have yet
+        taken: set[bytes] = set()  # topics with a retained value among these updates, not in the replica yet
         for update in updates:
             index = self._index(update[0])
             selector = self._selectors[index]
@@ -84,7 +83,7 @@ class ContentFilter:
             return "not_retained"
         if selector.live_only and retain and copies:
             return "retained"
-        if not payload:  # nothing that could be of a kind, and with RETAIN a removal
+        if not payload:  # an empty payload has no kind; with RETAIN it is a removal
             return None
         if selector.max_payload and len(payload) > selector.max_payload:
             return "payload_too_large"
@@ -102,10 +101,10 @@ class ContentFilter:
 
 
 def kinds_of(payload: bytes, properties: bytes) -> frozenset[ContentKind]:
-    """Return what a payload is.
+    """Return the kinds of a payload.
 
     Args:
-        payload: Not empty.
+        payload: A payload that is not empty.
         properties: The encoded properties of its message, without their length.
     """
     if properties:

@@ -1,12 +1,11 @@
-"""From the rows of one PUBLISH run to the updates that a replica takes (core, the hot path of a link).
+"""Conversion of the rows of one PUBLISH run into updates for the replica (a hot path).
 
-Owns what belongs to a row on its way in: which selector it is for, its local name, its digest, its expiry,
-its stamp, and which acknowledgement it needs. It must not know about sessions, sockets, or why rows arrive.
+Finds the selector, local name, digest, expiry, stamp and acknowledgement of each row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xxhash import xxh3_64_intdigest
@@ -18,24 +17,24 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Stamp, Update
 from fanout.selection import Selector
 
-__all__ = ["Batch", "Converter"]
+__all__ = ["ConvertedRows", "Converter"]
 
 _NS = 1_000_000_000
-_PLACES_MAX = 65_536
-_PLACE_BYTES_MAX = 256
-"""So many topics without a retained value are remembered with their selector, if they are no longer than this."""
+_INDEX_CACHE_MAX = 65_536
+_INDEX_CACHE_TOPIC_BYTES_MAX = 256
+"""Bounds of the cache of selectors of topics without a retained value: entries, and bytes of a topic."""
 _QOS = tuple((flags >> 1) & 3 for flags in range(16))
 _RETAIN = tuple(bool(flags & 1) for flags in range(16))
 
 
 @dataclass(slots=True)
-class Batch:
-    """What became of some rows."""
+class ConvertedRows:
+    """Result of the conversion of some rows."""
 
     updates: list[Update] = field(default_factory=list)
-    """Those inside the selectors, in order."""
+    """Updates inside the selectors, in order."""
     others: list[PublishRow] = field(default_factory=list)
-    """Those outside, in order: of the control topic, or of nobody."""
+    """Rows outside the selectors, in order: own control messages, or unknown ones."""
     to_puback: list[int] = field(default_factory=list)
     """Packet Identifiers of all QoS 1 rows, in order [MQTT-4.6.0-2]."""
     to_pubrec: list[int] = field(default_factory=list)
@@ -43,46 +42,51 @@ class Batch:
 
 
 class Converter:
-    """Turns rows into updates for one link.
+    """Converter of one link.
 
     Attributes:
-        split_stamp: Takes stamps off properties, those of the primary that promised them, or those of publishers that
-            are believed; None for neither.
-        retain_all: Whether every row counts as retained (MQTT 3.1.1 with `retain_policy = "keep"`).
-        fixed_qos: For each selector the QoS its updates get, or None for the QoS of the PUBLISH. Fixed while
-            the subscription has QoS 0 although the selector asks for more.
-        settling: Packet Identifier of a SUBSCRIBE whose SUBACK ends that, to the selector's index: of a pass that was
-            given up.
+        split_stamp: Splits the stamp off properties: that of a primary that promised stamps, or of trusted publishers;
+            None for neither.
+        fixed_qos: QoS of the updates of each selector, or None for that of the PUBLISH. Fixed while the subscription
+            has QoS 0 although the selector asks for more.
     """
 
     def __init__(
-        self, selectors: Sequence[Selector], *, replica: Replica, control_prefix: bytes, inbound: Inbound
+        self,
+        selectors: Sequence[Selector],
+        *,
+        replica: Replica,
+        control_prefix: bytes,
+        inbound: Inbound,
+        retain_all: bool = False,
     ) -> None:
         """Prepare for one link.
 
         Args:
             selectors: The link's selectors; at least one.
             replica: The link's replica, read only: known topics need no matching, and their names are shared.
-            control_prefix: Where control topics begin; nothing below it is replicated.
+            control_prefix: Prefix of control topics; nothing below it is replicated.
             inbound: The session's QoS 2 state.
+            retain_all: Whether every row counts as retained (MQTT 3.1.1 with `retain_policy = "keep"`).
         """
         self.split_stamp: StampReader | None = None
-        self.retain_all = False
+        self._retain_all = retain_all
         self.fixed_qos: list[int | None] = [selector.qos for selector in selectors]
-        self.settling: dict[int, int] = {}
-        self.inbound = inbound
+        self._own_qos_pending: dict[int, int] = {}
+        """Packet Identifier of a SUBSCRIBE whose SUBACK ends the fixed QoS of a selector, to the index of that."""
+        self._inbound = inbound
         self._selectors = tuple(selectors)
         self._prefixes = tuple(selector.prefix.encode() for selector in selectors)
         self._distinct_prefixes = tuple(dict.fromkeys(self._prefixes))
         self._replica = replica
         self._control_prefix = control_prefix
         self._last_index = 0
-        # The selectors of topics without a retained value; those with one are found in the replica.
-        self._places: dict[bytes, int] = {}
+        # Index of the selector of topics without a retained value; the replica knows that of the others.
+        self._index_cache: dict[bytes, int] = {}
 
     @property
     def known_topics(self) -> Container[bytes]:
-        """Topics at the primary that are known to be valid, for the decoder; none when local names differ."""
+        """Topics at the primary known to be valid, for the decoder; none when local names differ."""
         return () if any(self._prefixes) else self._replica.values
 
     def held(self, topic: bytes) -> Update | None:
@@ -90,14 +94,29 @@ class Converter:
         index = self._find_selector(topic)
         return None if index < 0 else self._replica.view.get(self._prefixes[index] + topic)
 
+    def fix_qos(self, index: int, qos: int | None) -> None:
+        """Give updates of a selector this QoS, or with None that of their PUBLISH."""
+        self.fixed_qos[index] = qos
+
+    def await_own_qos(self, pending: Mapping[int, int]) -> None:
+        """End the fixed QoS of selectors when SUBACK comes: Packet Identifier of each SUBSCRIBE, to a selector's index.
+
+        It replaces what was awaited before.
+        """
+        self._own_qos_pending = dict(pending)
+
+    def begin_session(self, inbound: Inbound) -> None:
+        """Use the QoS 2 state of a new session."""
+        self._inbound = inbound
+
     def receive_suback(self, packet_id: int) -> None:
-        """Take a SUBACK, which may be for one of `settling`."""
-        index = self.settling.pop(packet_id, None)
+        """Take a SUBACK, which may end the fixed QoS of a selector."""
+        index = self._own_qos_pending.pop(packet_id, None)
         if index is not None:
             self.fixed_qos[index] = None
 
-    def convert(self, rows: Sequence[PublishRow], *, now_ns: int) -> Batch:
-        """Turn the rows of one run into updates.
+    def convert(self, rows: Sequence[PublishRow], *, now_ns: int) -> ConvertedRows:
+        """Convert the rows of one run.
 
         Args:
             rows: In the order of arrival.
@@ -107,31 +126,31 @@ class Converter:
             return self._convert_plain(rows, now_ns)
         return self._convert_any(rows, now_ns)
 
-    def _convert_plain(self, rows: Sequence[PublishRow], now_ns: int) -> Batch:
+    def _convert_plain(self, rows: Sequence[PublishRow], now_ns: int) -> ConvertedRows:
         # One selector, no prefix, no stamps. Measured (2 shared cores, Python 3.11): 0.6 us a row with a known topic,
         # 1.3 us with a new one.
-        batch = Batch()
-        append = batch.updates.append
+        converted = ConvertedRows()
+        append = converted.updates.append
         get = self._replica.values.get
-        places = self._places
+        index_cache = self._index_cache
         match = self._selectors[0].match
         control_prefix = self._control_prefix
         fixed_qos = self.fixed_qos[0]
-        retain_all = self.retain_all
+        retain_all = self._retain_all
         digest = xxh3_64_intdigest
         for row in rows:
             topic, payload, flags, packet_id, properties, expiry_s, _ = row
-            if flags & 6 and not self._note(batch, flags, packet_id):
+            if flags & 6 and not self._note(converted, flags, packet_id):
                 continue
             held = get(topic)
             if held is not None:
-                topic = held[0]  # the name is held once, not once by the dictionary and once by the value
-            elif topic not in places:
+                topic = held[0]  # share one bytes object between dictionary and value
+            elif topic not in index_cache:
                 if match(topic) is None or topic.startswith(control_prefix):
-                    batch.others.append(row)
+                    converted.others.append(row)
                     continue
                 if not flags & 1:
-                    self._remember(topic, 0)  # one with a retained value is found in the replica from now on
+                    self._remember(topic, 0)  # the replica knows topics with a retained value
             append(
                 (
                     topic,
@@ -145,22 +164,22 @@ class Converter:
                     None,
                 )
             )
-        return batch
+        return converted
 
-    def _convert_any(self, rows: Sequence[PublishRow], now_ns: int) -> Batch:
-        batch = Batch()
-        append = batch.updates.append
+    def _convert_any(self, rows: Sequence[PublishRow], now_ns: int) -> ConvertedRows:
+        converted = ConvertedRows()
+        append = converted.updates.append
         get = self._replica.values.get
         index_of = self._replica.selector_of.get
-        place_of = self._places.get
+        cached_index_of = self._index_cache.get
         prefixes = self._distinct_prefixes
         of_selector = self._prefixes
         fixed_qos = self.fixed_qos
-        retain_all = self.retain_all
+        retain_all = self._retain_all
         split_stamp = self.split_stamp
         for row in rows:
             topic, payload, flags, packet_id, properties, expiry_s, user_at = row
-            if flags & 6 and not self._note(batch, flags, packet_id):
+            if flags & 6 and not self._note(converted, flags, packet_id):
                 continue
             for prefix in prefixes:  # nearly always one
                 held = get(prefix + topic)
@@ -168,12 +187,12 @@ class Converter:
                     local = held[0]
                     index = index_of(local, 0)
                     if of_selector[index] == prefix:
-                        break  # otherwise it only looks like the local name of another topic
+                        break  # otherwise it is the local name of another topic
             else:
-                known = place_of(topic)
+                known = cached_index_of(topic)
                 index = self._find_selector(topic) if known is None else known
                 if index < 0:
-                    batch.others.append(row)
+                    converted.others.append(row)
                     continue
                 local = self._prefixes[index] + topic
             stamp: Stamp | None = None
@@ -193,15 +212,15 @@ class Converter:
                     stamp,
                 )
             )
-        return batch
+        return converted
 
-    def _note(self, batch: Batch, flags: int, packet_id: int) -> bool:
+    def _note(self, converted: ConvertedRows, flags: int, packet_id: int) -> bool:
         """Note the acknowledgement of a row at QoS 1 or 2, and say whether the row is to be applied."""
         if flags & 2:
-            batch.to_puback.append(packet_id)
+            converted.to_puback.append(packet_id)
             return True
-        batch.to_pubrec.append(packet_id)
-        return self.inbound.accept(packet_id, 2, bool(flags & 8))
+        converted.to_pubrec.append(packet_id)
+        return self._inbound.accept(packet_id, 2, bool(flags & 8))
 
     def _find_selector(self, topic: bytes) -> int:
         """Return the position of the selector of a topic at the primary; -1 when it is outside all."""
@@ -218,7 +237,7 @@ class Converter:
         return index
 
     def _remember(self, topic: bytes, index: int) -> None:
-        if len(topic) <= _PLACE_BYTES_MAX:
-            if len(self._places) >= _PLACES_MAX:
-                self._places.clear()
-            self._places[topic] = index
+        if len(topic) <= _INDEX_CACHE_TOPIC_BYTES_MAX:
+            if len(self._index_cache) >= _INDEX_CACHE_MAX:
+                self._index_cache.clear()
+            self._index_cache[topic] = index

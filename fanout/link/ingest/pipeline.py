@@ -1,8 +1,7 @@
-"""The way of a link's rows into its replica: converted, filtered, stamped, applied (core, the hot path of a link).
+"""Path of a link's rows into its replica (a hot path): convert, filter, stamp, apply.
 
-Owns the order of these steps, the QoS 2 state of the session, and the limit on messages without an acknowledgement. It
-must not know in which state the link is, nor what messages outside the selectors mean
-(`fanout.link.session.packet_router`).
+Owns the QoS 2 state of the session, and enforces Receive Maximum. Messages outside the selectors go back to
+`fanout.link.session.packet_router`.
 """
 
 from __future__ import annotations
@@ -13,8 +12,9 @@ from fanout.chain.stamp import StampCount, split_publisher_stamp, split_trailer
 from fanout.config import LinkConfig
 from fanout.errors import ProtocolError
 from fanout.link.ingest.content_filter import ContentFilter
-from fanout.link.ingest.convert import Batch, Converter
+from fanout.link.ingest.convert import ConvertedRows, Converter
 from fanout.link.ingest.redelivery import RedeliveryFilter
+from fanout.link.ingest.rows import FLAGS, PACKET_ID, PROPERTIES, QOS, QOS_1, QOS_2, USER_AT
 from fanout.link.model.events import Applied
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
@@ -27,14 +27,14 @@ __all__ = ["IngestPipeline", "encode_acknowledgement"]
 
 
 class IngestPipeline:
-    """Takes the rows of one link.
+    """Pipeline of one link.
 
     Attributes:
-        converter: Turns rows into updates; the pass over the retained sets tells it at which QoS they are subscribed.
-        content: What is not replicated of what the selectors cover; None when they take everything.
-        redelivery: What may come again in the resumed session.
-        primary_stamps: Whether the primary is a fanout node that promised stamps: the trailer of its messages is read.
-        newest_stamp: Stamp of the newest live update that came; None when it had none, and before the first.
+        converter: Converter of rows into updates.
+        content: Content filter; None when the selectors take everything.
+        redelivery: Filter of messages that come again in a resumed session.
+        primary_stamps: Whether the primary is a fanout node that promised stamps, so that trailers are read.
+        newest_stamp: Stamp of the newest live update; None when it had none, and before the first.
     """
 
     def __init__(
@@ -45,17 +45,20 @@ class IngestPipeline:
         Args:
             config: The link's configuration.
             replica: The link's replica, changed here.
-            control_prefix: Where control topics begin; nothing below it is replicated.
-            stamps: The node's count, used with `stamp_updates`; None stamps nothing.
+            control_prefix: Prefix of control topics; nothing below it is replicated.
+            stamps: The node's stamp counter, used with `stamp_updates`; None stamps nothing.
         """
         self._overtaken_total = 0
         self.primary_stamps = False
         self.newest_stamp: Stamp | None = None
         self._inbound = Inbound()
         self.converter = Converter(
-            config.selectors, replica=replica, control_prefix=control_prefix, inbound=self._inbound
+            config.selectors,
+            replica=replica,
+            control_prefix=control_prefix,
+            inbound=self._inbound,
+            retain_all=config.version == 4 and config.retain_policy == "keep",
         )
-        self.converter.retain_all = config.version == 4 and config.retain_policy == "keep"
         self.content = (
             ContentFilter(config.selectors, replica=replica, copies_come=config.version == 4)
             if any(selector.is_choosy for selector in config.selectors)
@@ -65,49 +68,50 @@ class IngestPipeline:
         self._stamps = stamps if config.stamp_updates else None
         self._publishers_stamp = config.publisher_stamps
         self._stamps_itself = False
-        """Whether live updates of the primary get this node's stamps."""
+        """Whether live updates of the primary get stamps of this node."""
         self.redelivery = RedeliveryFilter(
             may_be_resumed=config.version == 5 and config.session_expiry_s > 0, held=self.converter.held
         )
-        # Receive Maximum is of MQTT 5: MQTT 3.1.1 has no limit.
+        # MQTT 3.1.1 has no Receive Maximum.
         self._receive_maximum = config.receive_maximum if config.version == 5 else None
         self._open_max = self._receive_maximum
 
     @property
     def overtaken_total(self) -> int:
-        """Retained messages left out because something newer for their topic had come in front of them."""
+        """Retained messages dropped because a newer one for their topic had come before."""
         return self._overtaken_total + self.redelivery.outdated_total
 
     @property
     def unreleased(self) -> frozenset[int]:
-        """Packet Identifiers of QoS 2 messages that were applied, and not released by the primary."""
+        """Packet Identifiers of QoS 2 messages that were applied and are not released."""
         return self._inbound.unreleased
 
     def restore(self, unreleased: Iterable[int]) -> None:
-        """Take over what an earlier process had in `unreleased`, with subscriptions whose QoS was settled."""
+        """Take over `unreleased` of an earlier process, whose subscriptions had their own QoS."""
         self._inbound.restore(unreleased)
         self.redelivery.restore()
-        self.converter.fixed_qos = [None] * len(self.converter.fixed_qos)
+        for index in range(len(self.converter.fixed_qos)):
+            self.converter.fix_qos(index, None)
 
     def begin_session(self) -> None:
         """Forget the messages of the former session."""
         self._inbound = Inbound()
-        self.converter.inbound = self._inbound
+        self.converter.begin_session(self._inbound)
         self.redelivery.begin_session()
 
     def begin_connection(self, *, stamped: bool, resumed: bool = False, counts_up: bool = False) -> None:
         """Note that the primary accepted a Network Connection.
 
         Args:
-            stamped: Whether it puts a stamp on what it sends.
-            resumed: Whether the session goes on, so that it may send again what came on the former one.
+            stamped: Whether it stamps its messages.
+            resumed: Whether the session continues, so that messages of the former connection may come again.
             counts_up: Whether it is known to count Packet Identifiers up.
         """
         self._inbound.new_connection()
         self.redelivery.begin_connection(resumed=resumed, counts_up=counts_up)
-        # Mosquitto 2.0.11 sends more in a resumed session; to refuse that would end each connection in the same way.
+        # Mosquitto 2.0.11 exceeds it in a resumed session; to refuse that would end every further connection, too.
         self._open_max = None if resumed else self._receive_maximum
-        self.converter.settling.clear()
+        self.converter.await_own_qos({})
         self.primary_stamps = stamped
         self._replica.counts_down |= stamped  # only fanout nodes stamp
         if stamped:
@@ -117,75 +121,75 @@ class IngestPipeline:
         self._stamps_itself = self._stamps is not None and not stamped
 
     def lift_receive_maximum(self) -> None:
-        """Take any number of messages without an acknowledgement: this Network Connection is to a Mosquitto.
+        """Accept any number of unacknowledged messages on this Network Connection to a Mosquitto.
 
         Once messages wait, 2.0.11 sends as many as Receive Maximum with each PUBACK, whatever else is unacknowledged.
-        To refuse them would end the connection in a burst, and bring the same once more.
+        To refuse them would end the connection in each burst.
         """
         self._open_max = None
 
     def acknowledge(self, rows: Sequence[PublishRow], *, now_ns: int, epoch: int) -> Applied:
-        """Take rows that are known, which changes nothing."""
-        batch = self.converter.convert(rows, now_ns=now_ns)
-        return Applied(self._apply([], phase=Phase.AUDIT), encode_acknowledgement(batch), epoch)
+        """Acknowledge rows that were taken before, without applying them."""
+        converted = self.converter.convert(rows, now_ns=now_ns)
+        return Applied(self._apply([], phase=Phase.AUDIT), encode_acknowledgement(converted), epoch)
 
     def take(
         self, rows: Sequence[PublishRow], *, phase: Phase | None, now_ns: int, epoch: int, queued: bool = False
     ) -> tuple[list[Applied], list[PublishRow]]:
-        """Take the rows of one run, and return what they changed, in order, and those outside the selectors.
+        """Apply the rows of one run, and return the changes, in order, and the rows outside the selectors.
 
         Args:
             rows: In the order of arrival.
-            phase: Why they came; None when the replica must tell which are copies, and then none needs acknowledging.
+            phase: Why they came; None when the replica must tell which are copies; these need no acknowledgement.
             now_ns: Unix time in nanoseconds of the read that brought them.
-            epoch: The epoch they belong to.
-            queued: Whether they were sent before the request of the running pass, and may come behind its copies.
+            epoch: Epoch of the rows.
+            queued: Whether they were queued before the request of the running pass, and may come behind its copies.
 
         Raises:
-            ProtocolError: The primary has sent more than Receive Maximum allows.
+            ProtocolError: The rows exceed Receive Maximum.
         """
         self._check_open(rows)
-        batch = self.converter.convert(rows, now_ns=now_ns)
+        converted = self.converter.convert(rows, now_ns=now_ns)
         if phase is None:
-            parts = self._replica.split_pass(batch.updates)  # each is applied before the next one is told apart
-            return [Applied(self._apply(part, phase=each), b"", epoch) for each, part in parts], batch.others
-        self.redelivery.note(rows, batch, now_ns=now_ns)
-        updates = batch.updates
+            parts = self._replica.split_pass(converted.updates)  # each is applied before the next one is told apart
+            return [Applied(self._apply(part, phase=each), b"", epoch) for each, part in parts], converted.others
+        self.redelivery.note(rows, converted, now_ns=now_ns)
+        updates = converted.updates
         if queued:
             updates = [update for update in updates if not self._replica.overtakes(update)]
-            self._overtaken_total += len(batch.updates) - len(updates)
+            self._overtaken_total += len(converted.updates) - len(updates)
         if updates and phase is Phase.LIVE:
             self.newest_stamp = updates[-1][8]
         changes = self._apply(updates, phase=phase, of_pass=not queued)
-        acknowledgement = encode_acknowledgement(batch)
+        acknowledgement = encode_acknowledgement(converted)
         if changes.updates or acknowledgement:
-            return [Applied(changes, acknowledgement, epoch)], batch.others
-        return [], batch.others
+            return [Applied(changes, acknowledgement, epoch)], converted.others
+        return [], converted.others
 
     def _check_open(self, rows: Sequence[PublishRow]) -> None:
-        """Refuse rows beyond Receive Maximum before any of them counts as received: they are sent again.
+        """Refuse rows beyond Receive Maximum before any counts as received, because they are sent again.
 
         Raises:
-            ProtocolError: They are beyond it.
+            ProtocolError: They exceed it.
         """
         if self._open_max is None or len(rows) + self._inbound.open_count <= self._open_max:
             return
-        at_qos_1 = sum(1 for row in rows if row[2] & 6 == 2)
-        at_qos_2 = self._inbound.unreleased.union(row[3] for row in rows if row[2] & 6 == 4)
+        at_qos_1 = sum(1 for row in rows if row[FLAGS] & QOS == QOS_1)
+        at_qos_2 = self._inbound.unreleased.union(row[PACKET_ID] for row in rows if row[FLAGS] & QOS == QOS_2)
         open_count = at_qos_1 + len(at_qos_2)
         if open_count > self._open_max:
             raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"{open_count} messages at a time")
 
     def release(self, packet_id: int) -> bool:
-        """Note PUBREL, and return whether its message is known."""
+        """Note PUBREL, and return whether its Packet Identifier is known."""
         return self._inbound.release(packet_id)
 
     def stamp_of(self, row: PublishRow) -> Stamp | None:
         """Return the primary's stamp on a row outside the selectors; None when it has none."""
-        return split_trailer(row[4], row[6])[1] if self.primary_stamps else None
+        return split_trailer(row[PROPERTIES], row[USER_AT])[1] if self.primary_stamps else None
 
     def _apply(self, updates: list[Update], *, phase: Phase, of_pass: bool = True) -> Changes:
-        """Apply what the selectors accept, stamped if the primary does not stamp."""
+        """Apply updates that the content filter admits, stamped if the primary does not stamp."""
         if self.content is not None:
             updates = self.content.admit(updates, phase=phase)
         if self._stamps_itself:
@@ -194,8 +198,8 @@ class IngestPipeline:
         return self._replica.apply(updates, phase=phase, of_pass=of_pass)
 
 
-def encode_acknowledgement(batch: Batch) -> bytes:
-    """Return the PUBACKs and PUBRECs for a batch, in one piece; empty when it needs none."""
-    if not (batch.to_puback or batch.to_pubrec):
+def encode_acknowledgement(converted: ConvertedRows) -> bytes:
+    """Return the PUBACKs and PUBRECs for converted rows, in one piece; empty when they need none."""
+    if not (converted.to_puback or converted.to_pubrec):
         return b""
-    return encode_acks(PacketType.PUBACK, batch.to_puback) + encode_acks(PacketType.PUBREC, batch.to_pubrec)
+    return encode_acks(PacketType.PUBACK, converted.to_puback) + encode_acks(PacketType.PUBREC, converted.to_pubrec)

@@ -1,17 +1,17 @@
-"""What a session brought, as far as its primary may send it again in the resumed one (core).
+"""Filter of messages that a primary sends again in a resumed session.
 
-Owns three judgements on a row: whether it was taken before, whether something newer was, and whether the session that
-was resumed is the one that was left. It must not know what is done with the row.
+Judges three things of a row: whether it was taken before, whether something newer for its topic was, and whether the
+resumed session is the one that was left.
 
-DUP alone does not say that a message was taken, for what was sent before may have been lost with the connection. Its
-content does, together with the Packet Identifier: one that was used again since was acknowledged, and does not come
-again. Nor is a session always the one that was left: a Mosquitto that was killed begins with what it saved some time
-ago, maybe with an older session of this Client Identifier, and sends what that had in its queue. And a process that
-resumes the session of an earlier one does not know what that took; the values do.
+DUP alone does not show that a message was taken, because the first copy may have been lost with the connection. Its
+content together with the Packet Identifier does: an identifier that was used again since was acknowledged, and its
+message does not come again. The resumed session may also be another one: a Mosquitto that was killed begins with its
+saved state, maybe with an older session of this Client Identifier, and sends what that session had queued. And a
+process that resumes the session of an earlier one does not know which messages that one took; the values show it.
 
-What comes again may be old: a Mosquitto drops what it cannot write to a slow reader, at QoS 1 and 2 too, but keeps it
-in flight, and sends it when the session is resumed, maybe hours later. Its Packet Identifier was missing when the one
-behind it came; so a value that came with that, or later, is newer.
+A message that comes again may be old. Mosquitto drops messages that it cannot write to a slow reader, at QoS 1 and 2
+too, but keeps them in flight, and sends them when the session is resumed, maybe hours later. The Packet Identifier of
+such a message was missing when the next one came, so a value that came with that one, or later, is newer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
 
-from fanout.link.ingest.convert import Batch
+from fanout.link.ingest.convert import ConvertedRows
+from fanout.link.ingest.rows import DUP, FLAGS, PACKET_ID, PAYLOAD, QOS, QOS_1, RETAIN, TOPIC
 from fanout.mqtt.decoder import PublishRow
 from fanout.replica.update import Update, content_digest
 
@@ -30,25 +31,25 @@ __all__ = ["RedeliveryFilter"]
 
 _PACKET_ID_MAX = 65_535
 _TAKEN_MAX = 16_384
-"""So many of the newest messages at QoS 1 are remembered: as many as a fanout node has in flight."""
+"""Number of the newest QoS 1 messages that are remembered: as many as a fanout node has in flight."""
 _GAPS_MAX = 1_024
-"""So many of the newest gaps are remembered."""
+"""Number of the newest gaps that are remembered."""
 _digest = itemgetter(7)
-_place = itemgetter(0)
+_position = itemgetter(0)
 
 
 class RedeliveryFilter:
-    """The newest messages of one link's session.
+    """Redelivery filter of one link.
 
     Attributes:
-        outdated_total: Retained messages that came again although something newer for their topic had come.
+        outdated_total: Retained messages that came again after something newer for their topic.
     """
 
     def __init__(self, *, may_be_resumed: bool, held: Callable[[bytes], Update | None] = lambda topic: None) -> None:
-        """Begin with none.
+        """Begin without any message.
 
         Args:
-            may_be_resumed: Whether the session outlives its connection; otherwise nothing need be remembered.
+            may_be_resumed: Whether the session outlives its connection; otherwise nothing is remembered.
             held: Returns the value of a topic at the primary; None for none.
         """
         self.outdated_total = 0
@@ -60,21 +61,21 @@ class RedeliveryFilter:
         # Packet Identifiers and digests of the newest messages at QoS 1, by batch; the PUBACK of any may be lost.
         self._taken: deque[tuple[Sequence[int], list[int]]] = deque()
         self._taken_count = 0
-        self._known: dict[int, int] = {}  # what was taken on former connections of this session
+        self._known: dict[int, int] = {}  # taken on former connections of this session: Packet Identifier to digest
         self._last_packet_id = 0  # of the newest message at QoS 1 or 2; 0 for none in this session
-        self._left_at = 0  # what that was when the connection began
-        self._expected_behind = 0  # of the newest one that went on behind it
-        self._last_place = self._left_place = 0  # the same two, counted on beyond the range of Packet Identifiers
-        # For each gap: a place behind it, and Unix time in nanoseconds; what came later is newer than what is missing.
+        self._left_at = 0  # `_last_packet_id` when the connection began
+        self._expected_behind = 0  # of the newest one that followed it in sequence
+        self._last_position = self._left_position = 0  # these two, counted on beyond the range of Packet Identifiers
+        # For each gap: a position behind it, and Unix time in nanoseconds; later values are newer than the missing one.
         self._gaps: deque[tuple[int, int]] = deque(maxlen=_GAPS_MAX)
-        self._goes_on = True
+        self._continues = True
 
     def restore(self) -> None:
-        """Note that the session is that of an earlier process, of whose messages nothing is remembered."""
+        """Note that the session is that of an earlier process, whose messages are not remembered."""
         self._took_unknown = True
 
-    def settle(self) -> None:
-        """Note that all that was pending in a resumed session has come."""
+    def note_pending_applied(self) -> None:
+        """Note that all pending messages of a resumed session have come."""
         self._took_unknown = False
 
     def begin_session(self) -> None:
@@ -90,8 +91,8 @@ class RedeliveryFilter:
 
         Args:
             resumed: Whether it has the session of the former one.
-            counts_up: Whether the primary is known to count Packet Identifiers up: then one behind the last is no new
-                message, without DUP too. A killed primary may not know any more that it had sent it.
+            counts_up: Whether the primary is known to count Packet Identifiers up. Then one behind the last is no new
+                message, even without DUP: a primary that was killed may have forgotten that it sent it.
         """
         self._is_resumed = resumed
         self._counts_up = counts_up
@@ -100,27 +101,27 @@ class RedeliveryFilter:
             for packet_ids, digests in self._taken:
                 self._known.update(zip(packet_ids, digests, strict=True))
         self._left_at = self._expected_behind = self._last_packet_id
-        self._left_place = self._last_place
-        self._goes_on = not self._took_unknown
+        self._left_position = self._last_position
+        self._continues = not self._took_unknown
 
-    def note(self, rows: Sequence[PublishRow], batch: Batch, *, now_ns: int) -> None:
-        """Note rows that are being taken, what became of them, and the Unix time in nanoseconds."""
-        if not (batch.to_puback or batch.to_pubrec):
+    def note(self, rows: Sequence[PublishRow], converted: ConvertedRows, *, now_ns: int) -> None:
+        """Note rows that are taken, the result of their conversion, and the Unix time in nanoseconds."""
+        if not (converted.to_puback or converted.to_pubrec):
             return
-        last = next(row[3] for row in reversed(rows) if row[2] & 6)
-        count = len(batch.to_puback) + len(batch.to_pubrec)
+        last = next(row[PACKET_ID] for row in reversed(rows) if row[FLAGS] & QOS)
+        count = len(converted.to_puback) + len(converted.to_pubrec)
         step = (last - self._last_packet_id) % _PACKET_ID_MAX
-        self._last_place += step
+        self._last_position += step
         if step != count and self._last_packet_id:
             self._note_gap(rows, last, count=count, now_ns=now_ns)
         self._last_packet_id = last
-        if not (self._may_be_resumed and batch.to_puback):
+        if not (self._may_be_resumed and converted.to_puback):
             return
-        if len(batch.to_puback) == len(batch.updates) == len(rows):  # as nearly always
-            digests = list(map(_digest, batch.updates))
+        if len(converted.to_puback) == len(converted.updates) == len(rows):  # as nearly always
+            digests = list(map(_digest, converted.updates))
         else:
-            digests = [content_digest(row[0], row[1]) for row in rows if row[2] & 6 == 2]
-        self._taken.append((batch.to_puback, digests))
+            digests = [content_digest(row[TOPIC], row[PAYLOAD]) for row in rows if row[FLAGS] & QOS == QOS_1]
+        self._taken.append((converted.to_puback, digests))
         self._taken_count += len(digests)
         while self._taken_count > _TAKEN_MAX and len(self._taken) > 1:
             self._taken_count -= len(self._taken.popleft()[1])
@@ -133,50 +134,51 @@ class RedeliveryFilter:
             (known, list(part)) for known, part in groupby(rows, lambda row: self._knows(row) or self._is_outdated(row))
         )
 
-    def goes_on(self, row: PublishRow) -> bool:
-        """Say whether the session goes on where this process left it, as far as Packet Identifiers tell.
+    def continues(self, row: PublishRow) -> bool:
+        """Say whether the session continues where this process left it, as far as Packet Identifiers tell.
 
-        To be asked of each row in order; a primary that does not count them up is believed.
+        To be called with each row in order. A primary that does not count identifiers up is believed.
         """
-        if self._counts_up and row[2] & 6 and self._left_at and self._goes_on:
-            if row[3] == self._expected_behind % _PACKET_ID_MAX + 1:
-                self._expected_behind = row[3]
-            elif not row[2] & 8:
-                self._goes_on = False
-        return self._goes_on
+        if self._counts_up and row[FLAGS] & QOS and self._left_at and self._continues:
+            if row[PACKET_ID] == self._expected_behind % _PACKET_ID_MAX + 1:
+                self._expected_behind = row[PACKET_ID]
+            elif not row[FLAGS] & DUP:
+                self._continues = False
+        return self._continues
 
     def _knows(self, row: PublishRow) -> bool:
         topic, payload, flags, packet_id, *_ = row
-        if flags & 6 != 2:
+        if flags & QOS != QOS_1:
             return False
         behind = self._counts_up and self._behind(packet_id) < _PACKET_ID_MAX // 2
-        return bool(flags & 8 or behind) and self._known.get(packet_id) == content_digest(topic, payload)
+        return bool(flags & DUP or behind) and self._known.get(packet_id) == content_digest(topic, payload)
 
     def _is_outdated(self, row: PublishRow) -> bool:
-        """Say whether a retained message comes again that was missing, while what is held of its topic is newer."""
+        """Say whether a missing retained message comes again while the replica has a newer value of its topic."""
         topic, _, flags, packet_id, *_ = row
-        if not (flags & 8 and flags & 1 and self._gaps and self._counts_up):
+        if not (flags & DUP and flags & RETAIN and self._gaps and self._counts_up):
             return False
         behind = self._behind(packet_id)
-        if behind >= _PACKET_ID_MAX // 2:  # it is none of those in front of the last one
+        if behind >= _PACKET_ID_MAX // 2:  # it did not precede the last one
             return False
-        at = bisect_right(self._gaps, self._left_place - behind, key=_place)
+        at = bisect_right(self._gaps, self._left_position - behind, key=_position)
         held = self._held(topic) if at < len(self._gaps) else None
         outdated = held is not None and held[5] > self._gaps[at][1]
         self.outdated_total += outdated
         return outdated
 
     def _behind(self, packet_id: int) -> int:
-        """Return by how many a Packet Identifier is behind the last one of the former connection."""
+        """Return how far a Packet Identifier is behind the last one of the former connection."""
         return (self._left_at - packet_id) % _PACKET_ID_MAX
 
     def _note_gap(self, rows: Sequence[PublishRow], last: int, *, count: int, now_ns: int) -> None:
-        """Note that Packet Identifiers are missing, in front of rows or among them, unless older ones came again."""
+        """Note missing Packet Identifiers in front of rows or among them, unless older ones came again."""
         if (last - self._last_packet_id) % _PACKET_ID_MAX >= _PACKET_ID_MAX // 2:
-            self._last_place -= _PACKET_ID_MAX
+            self._last_position -= _PACKET_ID_MAX
             return
-        behind, since_ns = self._last_place, now_ns
-        if rows[0][2] & 6 and (last - rows[0][3]) % _PACKET_ID_MAX == count - 1:  # all of these are behind it
-            behind, since_ns = self._last_place - (count - 1), now_ns - 1
+        behind, since_ns = self._last_position, now_ns
+        first = rows[0]
+        if first[FLAGS] & QOS and (last - first[PACKET_ID]) % _PACKET_ID_MAX == count - 1:  # all of these are behind it
+            behind, since_ns = self._last_position - (count - 1), now_ns - 1
         if not self._gaps or self._gaps[-1][0] < behind:
             self._gaps.append((behind, since_ns))

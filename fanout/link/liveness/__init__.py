@@ -1,1 +1,1 @@
-"""Signs of life: heartbeats through the data path, the Keep Alive, lag in items. Core."""
+"""Liveness of a connection: heartbeats through the data path, the Keep Alive, lag in items."""

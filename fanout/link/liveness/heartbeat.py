@@ -1,14 +1,14 @@
-"""Sends the heartbeats of a live link, and says when it is stalled or lost by them (core).
+"""Heartbeats of a live link: sends them, and notices a stall or a lost connection.
 
-Owns what follows from the times of the control channel (`fanout.link.protocol.control_channel`). It must not know which
-state the link is in beyond stalled or not, nor what a stall leads to (`fanout.link.session.lifecycle`).
+The times come from `fanout.link.protocol.control_channel`; `fanout.link.session.lifecycle` decides what a stall leads
+to.
 """
 
 from __future__ import annotations
 
 from fanout.errors import LinkLost
 from fanout.link.protocol.control_channel import STALL_INTERVALS, ControlChannel
-from fanout.link.protocol.sender import Message, PacketSender
+from fanout.link.protocol.sender import OutgoingMessage, PacketSender
 
 __all__ = ["Heartbeat"]
 
@@ -22,21 +22,21 @@ class Heartbeat:
         """Prepare; nothing is sent.
 
         Args:
-            control: The control channel, which has the times.
-            sender: Where heartbeats go.
+            control: The control channel.
+            sender: Sender of packets.
         """
         self._control = control
         self._sender = sender
 
     def tick(self, now: float, *, live: bool) -> str:
-        """Send a heartbeat if one is due, and return why the link is stalled; empty when it is not, or was before.
+        """Send a heartbeat if one is due; return why the link stalls now, or an empty string.
 
         Args:
             now: Monotonic seconds.
-            live: Whether it is not stalled already.
+            live: Whether the link is live, not stalled already.
 
         Raises:
-            LinkLost: Heartbeats are away for too long.
+            LinkLost: Heartbeats have been missing for too long.
         """
         control = self._control
         if control.is_stalled(now, intervals=2 * STALL_INTERVALS):
@@ -45,10 +45,10 @@ class Heartbeat:
             return _STAYS_AWAY
         if not control.heartbeat_due(now):
             return ""
-        # Stopped, suspended, or starved: the primary may have dropped what was not read in time.
+        # Stopped, suspended, or starved: the primary may have dropped messages that were not read in time.
         stall = "the node itself did not run" if live and control.has_slept(now) else ""
         if self._sender.free:
-            self._sender.publish(Message(control.topic, control.send(now)), now=now)
+            self._sender.publish(OutgoingMessage(control.topic, control.send(now)), now=now)
         else:
             control.skip_heartbeat(now)
         return stall

@@ -1,9 +1,8 @@
-"""How many updates of the primary a link has not got yet, as far as the primary's count tells (core).
+"""Lag of a link in items: how many updates the primary has stamped that have not come.
 
-Owns the comparison of what the primary has counted with what has come. A stamp says how far the count was when its
-update, or the link's own heartbeat, passed the primary; but what is behind comes on the same way, in order, so nothing
-on that way can tell how much it is. That is asked for on a connection of its own (`fanout.link.connack_probe`), while
-heartbeats are late. It must not know how.
+A stamp tells the primary's count at the moment when its update, or the link's own heartbeat, passed the primary. All
+later updates come behind it on the same connection, so that connection cannot tell how many they are. While heartbeats
+are late, the count is therefore requested on a connection of its own (`fanout.link.connack_probe`).
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from fanout.chain.stamp import Count
 from fanout.link.protocol.control_channel import ControlChannel
 from fanout.replica.update import Stamp
 
-__all__ = ["Backlog"]
+__all__ = ["ItemLag"]
 
 
-class Backlog:
-    """The backlog of one link."""
+class ItemLag:
+    """Lag in items of one link."""
 
     def __init__(self, control: ControlChannel) -> None:
-        """Begin without a figure.
+        """Begin without a count.
 
         Args:
             control: The control channel, whose messages carry the primary's stamps.
@@ -28,17 +27,17 @@ class Backlog:
         self._told: Count | None = None
 
     def is_wanted(self, now: float) -> bool:
-        """Say whether the primary is to be asked for its count: it tells one, and heartbeats are late."""
+        """Say whether to request the primary's count: it gives one, and heartbeats are late."""
         return self._told is not None and self._control.stamp is not None and self._control.is_late(now)
 
-    def tell(self, count: Count | None) -> None:
-        """Note how far the primary has counted by now; None when it does not tell that."""
+    def note_count(self, count: Count | None) -> None:
+        """Note the primary's present count; None when it gives none."""
         self._told = count
 
     def items(self, now: float, *, newest: Stamp | None) -> int | None:
-        """Return how many updates the primary had stamped and this link had not got, when that was known last.
+        """Return how many updates the primary had stamped that had not come, as last known; None when unknown.
 
-        Of all the primary's topics, so of those that are selected at most; None when it is not known.
+        This counts all topics of the primary, so it is an upper bound for those that are selected.
 
         Args:
             now: Monotonic seconds.

@@ -1,7 +1,6 @@
-"""Whether the primary of a link still answers: CONNACK, the Keep Alive, and what is asked to find out (core).
+"""Keep Alive of a link: deadlines for CONNACK and PINGRESP, and the requests that test whether the primary answers.
 
-Owns the times of one Network Connection and what follows when an answer stays away. It must not know what the link does
-meanwhile: a stage, which uses PINGREQ for itself, is asked about in another way.
+While a stage uses PINGREQ for itself, UNSUBSCRIBE is the request.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from fanout.link.protocol.sender import PacketSender
 __all__ = ["PING_SHARE", "KeepAlive"]
 
 PING_SHARE = 0.75
-"""Share of the Keep Alive after which PINGREQ is sent, and after which its answer is missing."""
+"""Share of the Keep Alive after which PINGREQ is sent, and after which its answer is overdue."""
 _NEVER = float("inf")
 
 
@@ -22,18 +21,18 @@ class KeepAlive:
     """The Keep Alive of one link, over all its Network Connections. All times are monotonic seconds."""
 
     def __init__(self, config: LinkConfig, *, sender: PacketSender, probe_filter: bytes) -> None:
-        """Prepare; nothing is awaited.
+        """Begin without a Network Connection.
 
         Args:
             config: The link's configuration.
-            sender: Where requests go.
-            probe_filter: A Topic Filter that is never subscribed; UNSUBSCRIBE with it does nothing but be answered.
+            sender: Sender of packets.
+            probe_filter: A Topic Filter that is never subscribed; UNSUBSCRIBE for it has no effect but its answer.
         """
         self._unanswered_hint = unanswered_hint(config)
         self._sender = sender
         self._probe_filter = probe_filter
         self._connack_by: float | None = None
-        """Until when CONNACK may take; None once it came."""
+        """Deadline of CONNACK; None once it came."""
         self._keep_alive_s = 0
         self._last_received = 0.0
 
@@ -52,18 +51,17 @@ class KeepAlive:
         self._last_received = max(self._last_received, now)
 
     def postpone(self, pause_s: float) -> None:
-        """Give the primary so much more time for what is awaited: nobody listened meanwhile."""
+        """Move all deadlines by a pause in which nothing was read."""
         self._last_received += pause_s
         if self._connack_by is not None:
             self._connack_by += pause_s
-        if self._sender.ping_sent_s is not None:
-            self._sender.ping_sent_s += pause_s
+        self._sender.postpone(pause_s)
 
     def deadline(self, *, staged: bool) -> float:
         """Return when to call `tick`; infinity for never.
 
         Args:
-            staged: Whether a stage is under way, to which the answer to PINGREQ means something.
+            staged: Whether a stage is under way, which uses PINGREQ itself.
         """
         if self._connack_by is not None:
             return self._connack_by
@@ -76,14 +74,14 @@ class KeepAlive:
         return since + PING_SHARE * self._keep_alive_s
 
     def tick(self, now: float, *, staged: bool) -> None:
-        """Ask the primary for an answer if that is due.
+        """Send a request that the primary must answer, if one is due.
 
         Args:
-            now: The time.
+            now: The present time.
             staged: See `deadline`.
 
         Raises:
-            LinkLost: It did not answer in time.
+            LinkLost: The primary did not answer in time.
         """
         if now < self.deadline(staged=staged):
             return

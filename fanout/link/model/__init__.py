@@ -1,1 +1,1 @@
-"""Values that several parts of a link share: states, events, status, evidence. No behaviour."""
+"""Values that several parts of a link share: states, events, status, evidence."""

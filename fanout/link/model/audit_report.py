@@ -1,4 +1,4 @@
-"""What an audit of a live link found and did, as status, log and HTTP interface tell it (core)."""
+"""Result of an audit of a live link, as the status, the log and the HTTP interface show it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ __all__ = ["AuditReport"]
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What an audit found and did."""
+    """Result of one audit."""
 
     confirmed: bool
-    """Whether somebody asked for it who accepts any number of removals."""
+    """Whether an operator asked for it and accepts any number of removals."""
     checked: int = 0
     """Topics compared."""
     changed: int = 0
-    """Topics that had another value at the primary, or were missing here, without a message to us; repaired."""
+    """Topics repaired: the primary had another value, or had one where the replica had none."""
     removed: int = 0
-    """Topics that the primary did not have any more; removed."""
+    """Topics removed because the primary did not have them any more."""
     kept: int = 0
-    """Such topics that were left in place: they are more than an audit may remove, or their absence is not proved."""
+    """Such topics left in place: too many to be removed unconfirmed, or not proved absent."""
     seconds: float = 0.0
-    """How long it took."""
+    """Duration in seconds."""
     failure: str = ""
-    """Why it did not come to its end; empty when it did. What it found until then is repaired."""
+    """Why it failed; empty when it did not. Repairs made before the failure stay."""
     loss: bool = False
-    """Whether that shows that the primary may have dropped what it had to send, updates among it."""
+    """Whether the failure shows that the primary may have dropped messages, updates among them."""

@@ -1,8 +1,7 @@
-"""What a link's session machine tells its shell, in order.
+"""Events that the session machine of a link returns, in order.
 
-Owns the types only. The shell acts on them one after another: it records, then writes the acknowledgement,
-then dispatches an `Applied`; it closes the Network Connection at `Failed`; it removes the replica at
-`TearDown`.
+The driver acts on them one after another. For `Applied` it records the batch, writes the acknowledgement, then
+dispatches. At `Failed` the link closes the Network Connection; at `TearDown` it removes the replica.
 """
 
 from __future__ import annotations
@@ -45,29 +44,29 @@ class Applied:
     """A batch changed the replica."""
 
     changes: Changes
-    """What it did; without updates when the batch only needs an acknowledgement."""
+    """Changes to the replica; without updates when the batch only needs an acknowledgement."""
     acknowledgement: bytes
-    """To be written once the changes are recorded, in one write; empty for nothing."""
+    """Bytes to write, in one write, once the changes are recorded; empty for none."""
     epoch: int
-    """The epoch it belongs to."""
+    """Epoch of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEnded:
-    """An audit of the live link has come to its end."""
+    """An audit of the live link has ended."""
 
     report: AuditReport
-    """What it found."""
+    """Report of the audit."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateEntered:
-    """The link is in another state."""
+    """The link entered another state."""
 
     state: LinkState
     """The state entered."""
     detail: str
-    """Why, for a person; empty when the state says it."""
+    """Reason for an operator; empty when the state says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,47 +76,47 @@ class SelectorComplete:
     index: int
     """Position of the selector."""
     evidence: Evidence
-    """What proves it."""
+    """Evidence that it is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class StandingTold:
-    """The primary is another than before, or said how it stands to those above it."""
+    """Another primary answered, or the primary sent its readiness notice."""
 
-    standing: ReadinessNotice
-    """How it stands; `NO_NODE` for a primary that is no fanout node."""
+    notice: ReadinessNotice
+    """Its readiness; `NO_NODE` for a primary that is no fanout node."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReturned:
-    """A message of the link came back through the data path."""
+    """A heartbeat came back through the data path."""
 
     round_trip_ns: int
-    """How long it took."""
+    """Round trip in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatsLost:
-    """The primary dropped messages of the link, as a later one that came back shows: updates may be lost, too."""
+    """The primary dropped heartbeats, as a later one that came back shows. Updates may be lost, too."""
 
     count: int
-    """How many heartbeats."""
+    """Number of heartbeats dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlRefused:
-    """A message of the link's own does not come back: without heartbeats lag is not known, and a stall not noticed."""
+    """The link's own messages do not come back: without heartbeats lag is unknown, and a stall is not noticed."""
 
     reason: str
-    """Why, for a person."""
+    """Reason for an operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """The primary answered, or never will, for a message of a local client."""
+    """The fate of a forwarded message of a local client is known, or never will be."""
 
     token: int
-    """What `LinkSession.forward` returned for it."""
+    """Token that `LinkSession.forward` returned for the message."""
     reason_code: ReasonCode
     """The primary's answer; `UNAVAILABLE` when it is not known whether the message arrived."""
 
@@ -134,15 +133,15 @@ class QosLowered:
 
 @dataclass(frozen=True, slots=True)
 class CountDiffers:
-    """What is held and what the primary counts did not agree in so many figures that it is not compared any more."""
+    """The replica differed from so many counts of the primary that the comparison has ended."""
 
     difference: str
-    """Both, for a person."""
+    """Both figures, for an operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumedAtQos0:
-    """A session was resumed whose subscriptions had, or may have had, QoS 0 while there was no Network Connection."""
+    """Subscriptions of the resumed session had, or may have had, QoS 0 while there was no Network Connection."""
 
     indexes: tuple[int, ...]
     """Positions of their selectors."""
@@ -150,12 +149,12 @@ class ResumedAtQos0:
 
 @dataclass(frozen=True, slots=True)
 class SessionSeen:
-    """The session is known to be there at the primary at this moment."""
+    """The session is known to exist at the primary at this moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemTopicsShunned:
-    """The primary closes the connection when asked below `$SYS/`; it is not asked there any more."""
+    """The primary closes the connection at a SUBSCRIBE below `$SYS/`; the link makes none there any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,23 +162,23 @@ class TearDown:
     """The replica must be removed; `LinkSession.torn_down` is called afterwards."""
 
     reason: str
-    """Why, for a person."""
+    """Reason for an operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class WentStale:
-    """The session is lost, and the replica is served on for the time of grace."""
+    """The session is lost, and the replica is served for the grace period."""
 
     reason: str
-    """Why, for a person."""
+    """Reason for an operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The Network Connection must be closed, after what is to be sent was written."""
+    """The Network Connection must be closed once all output is written."""
 
     error: FanoutError
-    """What went wrong."""
+    """Reason of the failure."""
 
 
 Event: TypeAlias = (
@@ -201,4 +200,4 @@ Event: TypeAlias = (
     | WentStale
     | Failed
 )
-"""Anything that the machine tells."""
+"""Any event of the session machine."""

@@ -1,7 +1,7 @@
-"""What shows that a retained set is whole: the kinds of evidence, and the order of the primary's answers (core).
+"""Kinds of evidence that a retained set is complete, and whether a primary answers in order.
 
-Owns these words only. Evidence is found by `fanout.link.snapshot.set_proof` and `fanout.link.snapshot.two_pass`, the
-order by `fanout.link.snapshot.capability_check`.
+`fanout.link.snapshot.set_proof` and `fanout.link.snapshot.two_pass` find the evidence,
+`fanout.link.snapshot.capability_check` the order.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ __all__ = ["Evidence", "Order"]
 
 
 class Evidence(enum.StrEnum):
-    """Why a snapshot is believed complete, strongest first."""
+    """Evidence that a snapshot is complete, strongest first."""
 
     MANIFEST = "manifest"
-    """A fanout node said how many copies it sent, with their digest, and that is what came."""
+    """A fanout node told the count and digest of the copies that it sent, and both match."""
     COUNT = "count"
-    """The primary counts as many retained messages as there are, at a moment when both can be compared."""
+    """The primary counts as many retained messages as the replica has, at a moment when both can be compared."""
     MARKER = "marker"
-    """SUBACK, the fence if there is one, PINGRESP and the link's own QoS 1 message came, asked for in one write."""
+    """SUBACK, the fence if there is one, PINGRESP and the link's own QoS 1 message came; all requested in one write."""
     BARRIER = "barrier"
-    """The same without the message: publishing to the control topic is not possible."""
+    """As `MARKER` without the message: the link cannot publish to the control topic."""
     TWO_PASS = "two-pass"
-    """The set was taken twice, and brought the same topics (`fanout.link.snapshot.two_pass`)."""
+    """Two passes brought the same topics (`fanout.link.snapshot.two_pass`)."""
     QUIET = "quiet"
-    """Nothing came any more. The primary sends its retained messages once only, so a second pass shows nothing."""
+    """Nothing more came. The primary sends its retained messages only once, so a second pass shows nothing."""
 
     def is_at_least(self, other: Evidence) -> bool:
         """Say whether this is as strong as `other`, or stronger."""
@@ -36,11 +36,11 @@ _RANKS = {evidence: rank for rank, evidence in enumerate(Evidence)}
 
 
 class Order(enum.Enum):
-    """Whether what is asked for behind a retained set comes behind it."""
+    """Whether the answers to requests behind a retained set come behind that set."""
 
     KNOWN = "known"
-    """It does: Mosquitto, a fanout node, or the sets of this epoch have shown it."""
+    """They do: the primary is a Mosquitto or a fanout node, or the sets of this epoch have shown it."""
     LIKELY = "likely"
-    """A fence of one message did, each time it was tried."""
+    """A fence of one message did, in each trial."""
     NONE = "none"
-    """It does not, or nothing shows it."""
+    """They do not, or nothing shows it."""

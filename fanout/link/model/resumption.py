@@ -1,6 +1,6 @@
-"""What is known of a session at the primary that an earlier process of the link had (core).
+"""State of a session at the primary that an earlier process of the link left on disk.
 
-Owns the values only. `fanout.link.durability.session_codec` writes and reads them.
+`fanout.link.durability.session_codec` encodes and decodes it.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from fanout.link.model.evidence import Evidence, Order
 from fanout.selection import Selector
 
-__all__ = ["KeptSession", "Resumption"]
+__all__ = ["Resumption", "StoredSession"]
 
 
 @dataclass(frozen=True, slots=True)
-class KeptSession:
-    """A session at the primary, as far as values on disk say nothing of it."""
+class StoredSession:
+    """A session at the primary, without the values, which are stored apart."""
 
     epoch: int
     """Identity of the session."""
     evidence: tuple[Evidence | None, ...]
-    """For each selector what proves its snapshot."""
+    """Evidence for the snapshot of each selector."""
     fence: bytes | None
-    """Topic of the fence; None when it must be found again."""
+    """Topic of the fence; None when it must be found anew."""
     order: Order
     """Whether the primary answers in order."""
     why_unordered: str
-    """Why it is not known to, in words; empty when it is."""
+    """Why that is not known, in words; empty when it is."""
     control_permitted: bool | None
     """Whether control messages come back."""
     session_expiry_s: int
@@ -35,19 +35,19 @@ class KeptSession:
     """Packet Identifiers of QoS 2 messages from the primary that were applied, and not released by it."""
     unfinished: frozenset[int] = frozenset()
     """Packet Identifiers of QoS 2 messages to the primary that may have arrived, and were not released to it."""
-    surplus: frozenset[str] = frozenset()
-    """Topic Filters that are subscribed at the primary and not wanted any more."""
+    stale_filters: frozenset[str] = frozenset()
+    """Topic Filters that are subscribed at the primary and are no longer configured."""
     is_mosquitto: bool = False
     """Whether the primary is a Mosquitto."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What of a kept session holds under the present configuration."""
+    """The part of a stored session that is valid under the present configuration."""
 
-    session: KeptSession
-    """For the selectors of now; those that are new have no evidence."""
+    session: StoredSession
+    """The session, for the present selectors; a new selector has no evidence."""
     selectors: tuple[Selector, ...]
-    """The selectors whose values are still good; every other value goes."""
+    """Selectors whose stored values are valid; all other values are removed."""
     seen_ns: int
-    """When the session was known to be there last, Unix time in nanoseconds."""
+    """When the session was last known to exist, Unix time in nanoseconds."""

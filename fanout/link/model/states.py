@@ -1,6 +1,6 @@
-"""The states of a link and what leads from one to another, as a table.
+"""States of a link and the transitions between them, as a table.
 
-Owns nothing but the table. It must not know what happens in a state (`fanout.link.session.lifecycle`).
+`fanout.link.session.lifecycle` acts on them.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ __all__ = ["TRANSITIONS", "IllegalTransitionError", "LinkState", "Trigger", "nex
 
 
 class LinkState(enum.Enum):
-    """Where a link is in its life; the values are those of the status and of the replication log."""
+    """State of a link; the values appear in the status and in the replication log."""
 
     DOWN = "down"
-    """No Network Connection. The replica of a session that may be resumed is kept."""
+    """No Network Connection. The replica stays while its session may be resumed."""
     CONNECTING = "connecting"
-    """A Network Connection is being opened, or CONNACK is awaited."""
+    """A Network Connection is opened, or CONNACK is awaited."""
     SNAPSHOT = "snapshot"
-    """Retained sets are arriving; or first what is pending in a session that was resumed without a whole one."""
+    """Retained sets arrive. In a session resumed before its snapshot was complete, its pending messages come first."""
     PROVING = "proving"
-    """A retained set is past its barrier; the marker, another pass, or the subscription at the full QoS is awaited."""
+    """The barrier behind a retained set came; the marker, another pass, or SUBACK at the full QoS is awaited."""
     LIVE = "live"
     """The replica is proved complete, and updates flow."""
     RESUMING = "resuming"
-    """The session was resumed; what was pending in it is awaited."""
+    """The session was resumed; its pending messages are awaited."""
     VERIFYING = "verifying"
-    """Retained sets are compared with the replica, to find what a resumed or stalled session lost."""
+    """Retained sets are compared with the replica, to find messages that a resumed or stalled session lost."""
     STALLED = "stalled"
     """Connected, but heartbeats do not come back."""
     TEARING_DOWN = "tearing_down"
@@ -34,44 +34,44 @@ class LinkState(enum.Enum):
 
 
 class Trigger(enum.Enum):
-    """What changes the state of a link."""
+    """An occurrence that changes the state of a link."""
 
     OPEN = "open"
     """A Network Connection is wanted."""
     SESSION_NEW = "session new"
-    """CONNACK: there was no session at the primary, and the replica is empty, or served on although it is stale."""
+    """CONNACK without a session; the replica is empty, or stale and still served."""
     SESSION_LOST = "session lost"
-    """CONNACK: there was no session at the primary any more, and the replica is not empty."""
+    """CONNACK without a session, while the replica has values of one."""
     SESSION_RESUMED = "session resumed"
-    """CONNACK: the session is there, and the replica was complete."""
+    """CONNACK with the session; the replica was complete."""
     SESSION_UNFINISHED = "session unfinished"
-    """CONNACK: the session is there, and the replica was never complete."""
+    """CONNACK with the session; the replica was never complete."""
     BARRIER = "barrier"
-    """SUBACK, PINGRESP and the fence came for a retained set, or, at an unordered primary, silence behind it."""
+    """SUBACK, PINGRESP and the fence came for a retained set; at an unordered primary, silence followed it."""
     PROVED = "proved"
-    """The evidence for a retained set is there, and another selector follows."""
+    """A retained set is proved complete, and another selector follows."""
     COMPLETED = "completed"
     """Every selector is proved and subscribed at its own QoS."""
     PENDING_APPLIED = "pending applied"
-    """What was pending in the resumed session has arrived."""
+    """The pending messages of the resumed session have arrived."""
     VERIFIED = "verified"
     """The retained sets equal the replica."""
     UNPROVED = "unproved"
-    """A retained set was cut short, or its evidence does not come."""
+    """A retained set was truncated, or its evidence does not come."""
     LOSS = "loss"
     """The retained sets differ from the replica."""
     STALL = "stall"
-    """Heartbeats are overdue, at the primary or here: the node itself may have been stopped for a while."""
+    """Heartbeats are overdue: the primary does not return them, or this node did not run for a while."""
     REVIVED = "revived"
     """A heartbeat came back after a stall."""
     LOST = "lost"
     """The Network Connection ended."""
     ABANDONED = "abandoned"
-    """The primary has forgotten the session by now: it was not resumed in time."""
+    """The session at the primary has expired: it was not resumed in time."""
     GRACE_OVER = "grace over"
-    """A stale replica may not be served any longer."""
+    """The grace period of a stale replica is over."""
     TORN_DOWN = "torn down"
-    """The replica is empty; the Network Connection is there."""
+    """The replica is empty; there is a Network Connection."""
     TORN_DOWN_OFFLINE = "torn down offline"
     """The replica is empty; there is no Network Connection."""
 
@@ -109,16 +109,16 @@ TRANSITIONS: dict[tuple[LinkState, Trigger], LinkState] = {
     (_S.SNAPSHOT, _T.GRACE_OVER): _S.TEARING_DOWN,
     (_S.PROVING, _T.GRACE_OVER): _S.TEARING_DOWN,
     (_S.VERIFYING, _T.GRACE_OVER): _S.TEARING_DOWN,
-    # A tear-down is never broken off: a connection that ends meanwhile changes only where it leads.
+    # A tear-down always completes: a connection that ends meanwhile changes only the state that follows.
     (_S.TEARING_DOWN, _T.LOST): _S.TEARING_DOWN,
     (_S.TEARING_DOWN, _T.TORN_DOWN): _S.SNAPSHOT,
     (_S.TEARING_DOWN, _T.TORN_DOWN_OFFLINE): _S.DOWN,
 }
-"""The state that follows; a pair that is not here cannot happen."""
+"""Next state by state and trigger; a pair that is absent cannot happen."""
 
 
 class IllegalTransitionError(AssertionError):
-    """A trigger that the state does not know: a bug of ours, never a fault of the primary."""
+    """A trigger that is not allowed in the state: a bug in fanout, never a fault of the primary."""
 
     def __init__(self, state: LinkState, trigger: Trigger) -> None:
         self.state = state
@@ -130,7 +130,7 @@ def next_state(state: LinkState, trigger: Trigger) -> LinkState:
     """Return the state that follows `state` at `trigger`.
 
     Raises:
-        IllegalTransitionError: There is none.
+        IllegalTransitionError: The table has no such transition.
     """
     try:
         return TRANSITIONS[state, trigger]

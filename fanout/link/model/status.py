@@ -1,7 +1,4 @@
-"""What a link tells: its status, and what it hands to the node it belongs to.
-
-Owns the types at the link's edge. It must not know how a link works.
-"""
+"""Status of a link, and the interface of the node that the link calls."""
 
 from __future__ import annotations
 
@@ -17,46 +14,46 @@ from fanout.replica.update import Changes
 __all__ = ["STALE", "AuditTotals", "Clock", "LinkSink", "LinkStatus", "SelectorStatus"]
 
 STALE: Final = "stale"
-"""What a link is called, whatever its state, while it serves the replica of a lost session."""
+"""State name of a link that serves the replica of a lost session."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectorStatus:
-    """What a link holds for one selector."""
+    """Status of one selector of a link."""
 
     filter: str
-    """Its Topic Filter at the primary."""
+    """Topic Filter at the primary."""
     topics: int
     """Retained values held now."""
     digest: int
     """Digest over them, unsigned 64 bits (`fanout.replica.store.Replica.digest`)."""
     evidence: Evidence | None
-    """Why its snapshot of this epoch is believed complete; None while it is not."""
+    """Evidence that its snapshot of this epoch is complete; None while there is none."""
     complete: bool
-    """Whether it is proved complete and no limit kept a value out in this epoch."""
+    """Whether the snapshot is proved complete and no limit kept a value out in this epoch."""
     unfit: Mapping[str, int] = field(default_factory=dict)
-    """Messages that are not replicated because they are not what the selector takes, by reason."""
+    """Messages that the content filter of the selector rejected, by reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditTotals:
-    """What the audits of a link found since it was started."""
+    """Totals over the audits of a link since it was started."""
 
     ended_total: int = 0
     """Audits that have ended, failed ones included."""
     failed_total: int = 0
-    """Of these, audits that did not come to their end."""
+    """Audits among these that failed."""
     changed_total: int = 0
     """Topics repaired."""
     removed_total: int = 0
     """Topics removed."""
     last: AuditReport | None = None
-    """The newest that has ended; None before the first."""
+    """Report of the newest audit that ended; None before the first."""
     last_ended_ns: int = 0
-    """When that was, Unix time in nanoseconds."""
+    """When the newest audit ended, Unix time in nanoseconds."""
 
     def with_report(self, report: AuditReport, *, now_ns: int) -> AuditTotals:
-        """Return the totals with one more audit."""
+        """Return the totals with one audit added."""
         return AuditTotals(
             ended_total=self.ended_total + 1,
             failed_total=self.failed_total + bool(report.failure),
@@ -69,11 +66,11 @@ class AuditTotals:
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
-    """A link at one moment."""
+    """Status of a link at one moment."""
 
     name: str
     primary: str
-    """The address in use, or the one to be tried next."""
+    """Address in use, or to be tried next."""
     state: LinkState
     since_ns: int
     """When this state was entered, Unix time in nanoseconds."""
@@ -85,78 +82,76 @@ class LinkStatus:
     """Retained values held now."""
     selectors: tuple[SelectorStatus, ...]
     evidence: Evidence | None
-    """The weakest evidence of the selectors; None unless all are complete."""
+    """Weakest evidence among the selectors; None unless all are complete."""
     last_error: str | None
-    """What went wrong last, since the link was started."""
+    """Newest error since the link was started."""
     last_error_hint: str | None
-    """What an operator can do about it; None when nothing went wrong or there is nothing to do."""
+    """Advice to the operator about that error; None without an error or advice."""
     lag_ns: int | None
-    """How far behind the replica is at least; grows by itself when heartbeats stay away; None when
-    unknown."""
+    """Lower bound of the lag of the replica; grows while heartbeats stay away; None when unknown."""
     items_behind: int | None
-    """How many updates the primary had stamped that had not come, when that was known last; None when unknown."""
+    """Updates that the primary had stamped and that had not come, as last known; None when unknown."""
     round_trip_ns: int | None
-    """What the newest heartbeat of this epoch took; None when none came back."""
+    """Round trip of the newest heartbeat of this epoch; None when none came back."""
     heartbeat_age_s: float | None
-    """Time since a heartbeat came back, in seconds; None when none did in this epoch."""
+    """Seconds since a heartbeat came back; None when none did in this epoch."""
     heartbeat_refusal: str
-    """Why heartbeats do not come back, as far as the primary showed it; empty when they do, or may yet."""
+    """Why heartbeats do not come back, as far as known; empty when they do, or still may."""
     heartbeats_lost_total: int
-    """Heartbeats that the primary dropped while the link was live, as later ones showed."""
+    """Heartbeats that the primary dropped while the link was live, as later heartbeats showed."""
     received_total: int
     """PUBLISH packets received."""
     outside_total: int
-    """Those that no selector covers, the link's own control messages not counted."""
+    """PUBLISH packets outside all selectors, without the link's own control messages."""
     overtaken_total: int
-    """Those left out because something newer for their topic came in front of them."""
+    """Retained messages dropped because a newer one for their topic had come before."""
     truncated_total: int
-    """Snapshots and verifications given up because the retained set did not come whole."""
+    """Snapshots and verifications that failed because the retained set was truncated."""
     refused_total: int
-    """Retained values that a limit of the replica kept out."""
+    """Retained values refused by a limit of the replica."""
     short_by: tuple[str, ...]
-    """Keys of the limits that keep out the newest value of a topic now; empty when the replica lacks nothing."""
+    """Config keys of the limits that keep the newest value of some topic out now; empty when none does."""
     payload_bytes: int
     """Bytes of payloads and properties held by the replica."""
     reconnects_total: int
-    """Network Connections that were accepted (CONNACK) after the first one."""
+    """Network Connections accepted (CONNACK) after the first."""
     snapshot_seconds: float | None
-    """Time from the first SUBSCRIBE to proof of the newest complete snapshot; None before the first."""
+    """Seconds from the first SUBSCRIBE to the proof of the newest complete snapshot; None before the first."""
     snapshot_topics: int
     """Topics that the newest snapshot brought so far."""
     withheld: str | None = None
-    """Why the link is not ready although it is live with everything proved; None when nothing is in the way."""
+    """Why a link that is live and proved is not ready all the same; None for no reason."""
     paths_above: tuple[tuple[str, ...], ...] = ()
-    """Fanout nodes above this one, from the top to the primary, for each way there is; empty without any."""
+    """Paths of fanout nodes above this one, each from the top to the primary; empty without any."""
     stale_reason: str | None = None
-    """Why its replica is that of a lost session; None while it is not."""
+    """Why the replica is stale; None while it is not."""
     stale_left_s: float | None = None
-    """How long such a replica is served at most, in seconds; None while it is not stale."""
+    """Seconds until the grace period of a stale replica ends; None while it is not stale."""
     audits: AuditTotals = field(default_factory=AuditTotals)
-    """What its audits found."""
+    """Totals over its audits."""
     missing_announced_total: int = 0
-    """Filters without a topic that were announced at the primary, which has accepted it."""
+    """Announcements of missing topics that the primary accepted."""
     missing_suppressed_total: int = 0
-    """Such filters that were not, too soon after the last time."""
+    """Announcements suppressed because the same filter was announced shortly before."""
     missing_dropped_total: int = 0
-    """Filters given up: too many waited, the primary refused the announcement, or a node below told nonsense."""
+    """Filters dropped: too many waited, the primary refused the announcement, or a node below sent an invalid one."""
     missing_pending: int = 0
-    """Filters that wait to be looked for, and announced if nothing matches them."""
+    """Filters that wait to be checked, and to be announced if no topic matches."""
     client_certificate_expires_s: int | None = None
-    """When the certificate that the link shows expires, in Unix seconds, as it was at the newest connection; None
-    without one."""
+    """When the link's client certificate expires, in Unix seconds, as of the newest connection; None without one."""
     primary_certificate_expires_s: int | None = None
-    """When the primary's certificate expires, in Unix seconds, as it was at the newest connection; None without TLS."""
+    """When the primary's certificate expires, in Unix seconds, as of the newest connection; None without TLS."""
     count_difference: str | None = None
-    """How what is held differs from what the primary counts, or lists; None while both agree, or are not compared."""
+    """How the replica differs from the primary's count or list; None while they agree or are not compared."""
 
     @property
     def called(self) -> str:
-        """Its state in one word, as documents and metrics have it."""
+        """State name, as documents and metrics show it."""
         return self.state.value if self.stale_reason is None else STALE
 
     @property
     def alarm(self) -> str | None:
-        """What a person must decide; None for nothing."""
+        """Decision that an operator must make; None for none."""
         last = self.audits.last
         if last is None or not last.kept:
             return None
@@ -167,13 +162,13 @@ class LinkStatus:
 
     @property
     def ready(self) -> bool:
-        """Whether it is live, with every selector proved complete, and nothing in the way."""
+        """Whether the link is live with every selector complete, and nothing withholds readiness."""
         proved = self.state is LinkState.LIVE and all(selector.complete for selector in self.selectors)
         return proved and self.withheld is None
 
 
 class Clock(Protocol):
-    """The time, as the node has it."""
+    """Clock of the node."""
 
     def now_ns(self) -> int:
         """Return Unix time in nanoseconds."""
@@ -183,7 +178,7 @@ class Clock(Protocol):
 
 
 class LinkSink(Protocol):
-    """Where a link puts what it learns; the node implements it. Nothing here may wait."""
+    """Receiver of batches and events; the node implements it. No method may block, unless it says so."""
 
     def record(self, link: str, changes: Changes, *, epoch: int) -> None:
         """Append a batch to the replication log; called before the batch is acknowledged to the primary."""
@@ -191,16 +186,16 @@ class LinkSink(Protocol):
     def dispatch(self, changes: Changes) -> None:
         """Deliver a batch to local clients; called after it was recorded and acknowledged."""
 
-    def standing_changed(self) -> None:
+    def readiness_changed(self) -> None:
         """Note that `withheld` or `paths_above` of a link's status may have changed."""
 
     def client_count(self) -> int:
-        """Return how many clients may be told of each topic that is removed."""
+        """Return the largest number of clients that one removal may reach."""
 
     async def prepare_tear_down(self, link: str) -> int:
-        """Make ready for the removal of a replica, and return how many clients may be told of each topic.
+        """Prepare the removal of a replica, and return the largest number of clients that one removal may reach.
 
-        The one method that may wait: clients are told to go where the configuration wants that.
+        This method may wait: it disconnects clients where the configuration asks for that.
         """
 
     def event(
@@ -222,12 +217,12 @@ class LinkSink(Protocol):
         Args:
             link: The link's name.
             event: One of `fanout.replog.files.schema.event_names`.
-            state: The state entered, for "state".
-            evidence: For "complete".
-            selector: The selector's filter, for "complete".
+            state: State entered, for "state".
+            evidence: Evidence, for "complete".
+            selector: Filter of the selector, for "complete".
             topics: Retained values held after the event: of the selector, or of the link.
             digest: Digest over them.
             lag_us: Round trip in microseconds, for "heartbeat".
-            detail: What a person should read.
+            detail: Text for an operator.
             epoch: The link's epoch.
         """

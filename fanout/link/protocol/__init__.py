@@ -1,1 +1,1 @@
-"""MQTT between a link and its primary: what is sent, what answers mean, the remote session. Core."""
+"""MQTT between a link and its primary: outgoing packets, the handshake, the session at the primary."""

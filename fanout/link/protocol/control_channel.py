@@ -1,7 +1,6 @@
-"""The link's own messages, published at the primary and received back: markers and heartbeats (core).
+"""Control topic of a link: markers and heartbeats that the link publishes at the primary and receives back.
 
-Owns their topic and content, whether the primary lets them through, and the lag they measure. It must not
-know how they are published or what they prove (`fanout.link.snapshot.set_proof`).
+Owns the topic, the payloads, whether the primary lets them through, and the lag that they measure.
 """
 
 from __future__ import annotations
@@ -13,38 +12,38 @@ from fanout.replica.update import Stamp
 __all__ = ["PAYLOAD_BYTES_MAX", "STALL_INTERVALS", "UNDER_WAY_MAX", "ControlChannel"]
 
 PAYLOAD_BYTES_MAX = 40
-"""Of a message: two numbers of 64 bits, and a space."""
+"""Largest payload: two numbers of 64 bits, and a space."""
 UNDER_WAY_MAX = 8
-"""How many messages may be under way; while so many are, no heartbeat is added."""
+"""Number of messages that may be under way; while so many are, no heartbeat is sent."""
 STALL_INTERVALS = 3
-"""A message that is away for so many intervals means a stall; for twice as many, a lost connection."""
+"""A message missing for so many intervals means a stall; for twice as many, a lost connection."""
 _NEVER = float("inf")
 
 
 class ControlChannel:
-    """Messages to oneself through the primary.
+    """Control channel of one link.
 
     Attributes:
-        prefix: What all control topics begin with, those of other nodes included.
+        prefix: Prefix of all control topics, those of other nodes included.
         topic: The control topic of this link.
-        fence_topic: Where this link may keep a retained message (`fanout.link.snapshot.capability_check`).
-        own_filter: A Topic Filter with a wildcard that matches the fence, and nothing that anyone publishes to besides.
-        probe_filter: A Topic Filter that is never subscribed; UNSUBSCRIBE with it does nothing but be answered.
+        fence_topic: Topic of this link's own fence, a retained message (`fanout.link.snapshot.capability_check`).
+        own_filter: A Topic Filter with a wildcard that matches the own fence only.
+        probe_filter: A Topic Filter that is never subscribed; UNSUBSCRIBE for it has no effect but its answer.
         permitted: Whether messages come back; None while that is not known in this epoch.
-        refusal: Why the newest message did not, for a person; empty when it did, and when that is not known.
-        stamp: The newest stamp that the primary put on one of them; None without stamps.
-        dropped: How many heartbeats the newest message that came back has shown to be dropped on the way.
+        refusal: Why the newest message did not, for an operator; empty when it did or that is unknown.
+        stamp: Newest stamp of the primary on one of them; None without stamps.
+        dropped: Number of heartbeats that the newest message that came back has shown to be dropped.
     """
 
     def __init__(self, control_topic: str, *, node_id: str, link: str, nonce: int, heartbeat_s: float) -> None:
-        """Prepare a channel.
+        """Begin with nothing under way.
 
         Args:
             control_topic: The configured root of control topics.
             node_id: This node.
             link: This link.
-            nonce: Differs between processes, so that a message of another one is not taken for ours.
-            heartbeat_s: Seconds between heartbeats; 0 for none, and then lag is not known.
+            nonce: A number that differs between processes, to recognise own messages.
+            heartbeat_s: Seconds between heartbeats; 0 for none, and then lag is unknown.
         """
         self.prefix = f"{control_topic}/".encode()
         self.topic = f"{control_topic}/{node_id}/{link}".encode()
@@ -56,7 +55,7 @@ class ControlChannel:
         self.stamp: Stamp | None = None
         self.dropped = 0
         self._tries_again = False
-        """Whether what was refused may be taken later."""
+        """Whether the primary may take the next message although it refused one."""
         self._nonce = nonce
         self._heartbeat_s = heartbeat_s
         self._count = 0
@@ -66,10 +65,14 @@ class ControlChannel:
         self._under_way: dict[bytes, float] = {}
         """Payload to when it was sent, monotonic seconds, oldest first."""
         self._returned: tuple[float, float] | None = None
-        """When the newest message that came back was sent, and when it came; monotonic seconds."""
+        """When the newest message that came back was sent, and when it came back; monotonic seconds."""
+
+    def restore(self, *, permitted: bool | None) -> None:
+        """Take over `permitted` of an earlier process."""
+        self.permitted = permitted
 
     def begin_epoch(self) -> None:
-        """Forget what was learnt in the former epoch."""
+        """Forget the findings of the former epoch."""
         self.permitted = None
         self.refusal = ""
         self._tries_again = False
@@ -78,7 +81,7 @@ class ControlChannel:
         self._returned = None
 
     def send(self, now: float) -> bytes:
-        """Return the payload of a new message, which is under way from now on."""
+        """Return the payload of a new message, and note it as under way."""
         self._count += 1
         payload = b"%d %d" % (self._nonce, self._count)
         self._under_way[payload] = now
@@ -98,7 +101,7 @@ class ControlChannel:
         self._under_way.clear()
 
     def refuse_message(self, payload: bytes, refusal: str) -> None:
-        """Note that the primary did not take one message; it may take the next."""
+        """Note that the primary refused one message; it may take the next."""
         self.permitted = bool(self.permitted)
         self.refusal = refusal
         self._tries_again = True
@@ -113,14 +116,13 @@ class ControlChannel:
             stamp: Its stamp, if it has one.
 
         Returns:
-            Its round trip in nanoseconds; None when it is not one that is under way: a duplicate, or from
-            another process.
+            Its round trip in nanoseconds; None when it is not under way: a duplicate, or from another process.
         """
         sent = self._under_way.get(payload)
         if sent is None:
             return None
-        # Messages of one session come in order [MQTT-4.6.0-6]; an older one that is missing was dropped. What was under
-        # way before heartbeats began was lost with a connection, or in front of sets that were compared since.
+        # Messages of one session come in order [MQTT-4.6.0-6], so an older one that is missing was dropped. One from
+        # before heartbeats began was lost with a connection, or in front of sets that were compared since.
         older = list(takewhile(lambda each: each != payload, self._under_way))
         self.dropped = sum(self._under_way.pop(each) > self._heartbeats_from for each in older)
         del self._under_way[payload]
@@ -131,27 +133,27 @@ class ControlChannel:
         return round((now - sent) * 1e9)
 
     def heartbeat_due(self, now: float) -> bool:
-        """Say whether it is time for a heartbeat."""
+        """Say whether a heartbeat is due."""
         return now >= self._heartbeat_at() and len(self._under_way) < UNDER_WAY_MAX
 
     def skip_heartbeat(self, now: float) -> None:
-        """Leave a heartbeat out: nothing can be published now."""
+        """Skip a heartbeat because nothing can be published now."""
         self._last_sent = now
 
     def begin_listening(self, now: float) -> None:
-        """Note that what comes back is read again from now on: what is away was not awaited before."""
+        """Note that reading resumes: messages under way were not awaited before."""
         self._listening_from = now
 
     def is_stalled(self, now: float, *, intervals: int = STALL_INTERVALS) -> bool:
-        """Say whether a message is away for `intervals` intervals or more."""
+        """Say whether a message has been missing for `intervals` intervals or more."""
         return now >= self._stalled_at(intervals)
 
     def begin_heartbeats(self, now: float) -> None:
-        """Note that heartbeats are sent from now on, after none was wanted."""
+        """Note that heartbeats are sent from now on."""
         self._heartbeats_from = now
 
     def has_slept(self, now: float) -> bool:
-        """Say whether the next heartbeat is overdue by as much as means a stall: the node itself did not run."""
+        """Say whether the next heartbeat is overdue by the time of a stall: this node itself did not run."""
         return now >= max(self._heartbeat_at(), self._heartbeats_from) + STALL_INTERVALS * self._heartbeat_s
 
     def deadline(self, now: float) -> float:
@@ -172,17 +174,17 @@ class ControlChannel:
         return max(min(self._under_way.values()), self._listening_from) + intervals * self._heartbeat_s
 
     def round_trip_ns(self) -> int | None:
-        """Return how long the newest message that came back took; None when none did in this epoch."""
+        """Return the round trip of the newest message that came back; None when none did in this epoch."""
         if self._returned is None:
             return None
         sent, came = self._returned
         return round((came - sent) * 1e9)
 
     def lag_ns(self, now: float) -> int | None:
-        """Return how far behind the replica is at least; None when that is not known.
+        """Return a lower bound of the lag of the replica; None when it is unknown.
 
-        Everything before the newest message that came back is applied. The next heartbeat leaves one interval
-        after it, so without it the lag grows by itself, with or without traffic.
+        Everything before the newest message that came back is applied. The next heartbeat leaves one interval after
+        it; while that one is missing the lag grows, with or without traffic.
         """
         if self._returned is None or not self._heartbeat_s or not self.is_open:
             return None
@@ -190,10 +192,10 @@ class ControlChannel:
         return round(max(came - sent, now - sent - self._heartbeat_s) * 1e9)
 
     def is_late(self, now: float) -> bool:
-        """Say whether the replica is behind by more than two intervals, or that is not known."""
+        """Say whether the lag exceeds two intervals or is unknown."""
         lag_ns = self.lag_ns(now)
         return lag_ns is None or lag_ns > 2e9 * self._heartbeat_s
 
     def age_s(self, now: float) -> float | None:
-        """Return the time since a message came back last, in seconds; None when none did in this epoch."""
+        """Return the seconds since a message came back; None when none did in this epoch."""
         return None if self._returned is None else now - self._returned[1]

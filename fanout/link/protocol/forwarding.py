@@ -1,7 +1,6 @@
-"""Messages of local clients on their way to the primary, for selectors with `writes = "forward"` (core).
+"""Queue of messages of local clients for the primary, for selectors with `writes = "forward"`.
 
-Owns the queue in front of the primary's Receive Maximum and what each message is known by. It must not know who
-waits for the verdict.
+Messages wait here for a place in the primary's Receive Maximum; each has a token.
 """
 
 from __future__ import annotations
@@ -9,15 +8,15 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from fanout.link.protocol.sender import Message, PacketSender
+from fanout.link.protocol.sender import OutgoingMessage, PacketSender
 from fanout.mqtt.reason_codes import ReasonCode
 
-__all__ = ["QUEUE_MAX", "UNAVAILABLE", "Forwarding", "verdict"]
+__all__ = ["QUEUE_MAX", "UNAVAILABLE", "Forwarding", "puback_reason_code"]
 
 QUEUE_MAX = 10_000
-"""How many messages may wait for a place in flight; more are refused."""
+"""Number of messages that may wait for a place in flight; more are refused."""
 UNAVAILABLE = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-"""The Reason Code for a message that the primary did not get, or did not answer: PUBACK knows no better one."""
+"""Reason Code for a message that the primary did not get or did not answer; PUBACK has no better one."""
 _OF_PUBACK = frozenset(
     {
         ReasonCode.SUCCESS,
@@ -33,31 +32,31 @@ _OF_PUBACK = frozenset(
 )
 """Reason Codes of PUBACK and PUBREC (MQTT 5, sections 3.4.2.1 and 3.5.2.1)."""
 _RESERVED = 4
-"""Places in flight that are kept for control messages, so that forwarding never looks like a stall."""
+"""Places in flight reserved for control messages, so that forwarding never looks like a stall."""
 
 
 class Forwarding:
-    """The messages under way from local clients to the primary."""
+    """Forwarding queue of one link."""
 
     def __init__(self, sender: PacketSender) -> None:
-        """Make an empty queue.
+        """Begin with an empty queue.
 
         Args:
-            sender: Where messages go.
+            sender: Sender of packets.
         """
         self._sender = sender
-        self._waiting: deque[Message] = deque()
+        self._waiting: deque[OutgoingMessage] = deque()
         self._token = 0
 
-    def add(self, message: Message, *, now: float) -> int | ReasonCode:
-        """Take a message; it is sent now or when its turn comes.
+    def add(self, message: OutgoingMessage, *, now: float) -> int | ReasonCode:
+        """Add a message; it is sent now or in its turn.
 
         Args:
-            message: The message; its token is chosen here.
+            message: The message; its token is assigned here.
             now: Monotonic seconds.
 
         Returns:
-            Its token; or, when it is not taken, the Reason Code for its publisher: Quota exceeded when too many wait,
+            Its token; or, when it is refused, the Reason Code for its publisher: Quota exceeded when too many wait,
             `UNAVAILABLE` when the primary does not take such a message.
         """
         if not self._sender.takes(message):
@@ -70,19 +69,19 @@ class Forwarding:
         return self._token
 
     def send(self, now: float) -> None:
-        """Send what the primary's Receive Maximum allows."""
+        """Send as many waiting messages as the primary's Receive Maximum allows."""
         sender = self._sender
         reserved = min(_RESERVED, sender.window - 1)
         while self._waiting and sender.free > reserved:
             sender.publish(self._waiting.popleft(), now=now)
 
-    def drop_waiting(self) -> list[Message]:
-        """Forget the messages that were not sent, and return them."""
+    def drop_waiting(self) -> list[OutgoingMessage]:
+        """Remove and return the messages that were not sent."""
         dropped = list(self._waiting)
         self._waiting.clear()
         return dropped
 
 
-def verdict(reason_code: int) -> ReasonCode:
-    """Return what a local publisher is told for the primary's Reason Code: one that PUBACK and PUBREC may carry."""
+def puback_reason_code(reason_code: int) -> ReasonCode:
+    """Return the Reason Code for a local publisher: the primary's if PUBACK and PUBREC may carry it."""
     return ReasonCode(reason_code) if reason_code in _OF_PUBACK else ReasonCode.UNSPECIFIED_ERROR

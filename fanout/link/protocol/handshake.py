@@ -1,8 +1,4 @@
-"""What a primary's CONNACK and DISCONNECT mean for a link (MQTT 5, sections 3.2 and 3.14; core).
-
-Owns the reading of these packets and the texts an operator gets. It must not know what a link does about
-them.
-"""
+"""Reading of CONNACK and DISCONNECT of a primary (MQTT 5, sections 3.2 and 3.14), and the texts for an operator."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from fanout.chain.readiness_notice import ReadinessNotice
 from fanout.chain.stamp import ASK_FOR_STAMPS, COUNT_PROPERTY, NODE_PROPERTY, Count, decode_count
 from fanout.config import Address, LinkConfig
 from fanout.errors import LinkLost, PrimaryRefused
-from fanout.link.protocol.sender import Limits
+from fanout.link.protocol.sender import PrimaryLimits
 from fanout.mqtt.packets import Connack, Disconnect
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
@@ -54,22 +50,22 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """What a CONNACK that accepts grants."""
+    """Content of a CONNACK that accepts the connection."""
 
     session_present: bool
     """Whether the primary has the session."""
-    limits: Limits
-    """What the primary takes from the link."""
+    limits: PrimaryLimits
+    """Limits of the primary for packets of the link."""
     keep_alive_s: int
     """Keep Alive in force; 0 for none."""
     session_expiry_s: int
     """How long the primary keeps the session without a connection."""
     primary_node: str | None
-    """Node identifier of the primary when it is a fanout node, else None."""
+    """Node identifier of the primary; None when it is no fanout node."""
     stamped: bool
-    """Whether the primary puts a stamp on what it sends."""
+    """Whether the primary stamps its messages."""
     count: Count | None = None
-    """How far a primary has counted that stamps all it serves; None of any other."""
+    """Stamp count of a primary that stamps everything it serves; None of any other."""
 
 
 def read_connack(packet: Connack, config: LinkConfig) -> Handshake:
@@ -77,10 +73,10 @@ def read_connack(packet: Connack, config: LinkConfig) -> Handshake:
 
     Args:
         packet: The packet.
-        config: The link's configuration: what was asked for.
+        config: The link's configuration.
 
     Raises:
-        PrimaryRefused: It refuses.
+        PrimaryRefused: It refuses the connection.
     """
     if packet.reason_code:
         code = packet.reason_code if config.version == 5 else _RETURN_CODES.get(packet.reason_code, 0x80)
@@ -95,7 +91,7 @@ def read_connack(packet: Connack, config: LinkConfig) -> Handshake:
     keep_alive_s, expiry_s = properties.server_keep_alive, properties.session_expiry_interval
     return Handshake(
         session_present=packet.session_present,
-        limits=Limits(
+        limits=PrimaryLimits(
             receive_maximum=properties.receive_maximum or 0xFFFF,
             maximum_qos=2 if properties.maximum_qos is None else properties.maximum_qos,
             retain_available=properties.retain_available != 0,
@@ -111,11 +107,11 @@ def read_connack(packet: Connack, config: LinkConfig) -> Handshake:
 
 
 def unanswered_hint(config: LinkConfig, *, address: Address | None = None) -> str:
-    """Return what an operator can do when CONNECT is refused for its protocol, closed at, or not answered.
+    """Return advice for a CONNECT that was refused for its protocol, not answered, or answered with a close.
 
     Args:
         config: The link's configuration.
-        address: The primary, when the connection was closed without an answer.
+        address: Address of the primary, when it closed the connection without an answer.
     """
     if address is not None and address.has_tls and config.client_certificate_file is None:
         return "The primary's log may say why; it may want a client certificate (client_certificate_file)"
@@ -146,13 +142,13 @@ def refused_subscription(topic_filter: str, reason_code: int) -> PrimaryRefused:
     )
 
 
-def check_cycle(standing: ReadinessNotice, node_id: str) -> None:
-    """Refuse a primary that gets what it has from this node.
+def check_cycle(notice: ReadinessNotice, node_id: str) -> None:
+    """Refuse a primary that is below this node.
 
     Raises:
-        PrimaryRefused: It does.
+        PrimaryRefused: This node is on a path above the primary.
     """
-    for path in standing.paths:
+    for path in notice.paths:
         if node_id in path:
             raise PrimaryRefused(
                 f"the links form a cycle: {' > '.join((*path, node_id))}",
@@ -168,7 +164,7 @@ def reason_text(code: int) -> str:
 
 
 def _told(code: int, properties: Properties) -> str:
-    """Return a Reason Code with what the primary says to it: a Reason String, and a Server Reference."""
+    """Return a Reason Code with the primary's Reason String and Server Reference."""
     words = properties.reason_string, properties.server_reference and f"it names {properties.server_reference}"
     told = "; ".join(clean_text(each) for each in words if each)
     return f"{reason_text(code)} ({told})" if told else reason_text(code)

@@ -1,7 +1,6 @@
-"""What a link sends: encoded packets, their Packet Identifiers, and what awaits an answer (core).
+"""Sender of a link: encodes packets, assigns Packet Identifiers, and tracks requests without an answer.
 
-Owns the bytes to be written, the Packet Identifiers of the session and the one PINGREQ that may be under way. It
-must not know why something is sent (`fanout.link.session.machine`).
+There is at most one PINGREQ under way.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from fanout.mqtt.publish import encode_publish
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.peer_text import clean_text
 
-__all__ = ["Limits", "Message", "PacketSender"]
+__all__ = ["OutgoingMessage", "PacketSender", "PrimaryLimits"]
 
 _OVERHEAD_BYTES_MAX = 22
-"""Of a PUBLISH besides topic, payload and properties: fixed header 5, two lengths 6, Packet Identifier 2, expiry 5."""
+"""PUBLISH without topic, payload and properties: fixed header 5, two lengths 6, Packet Identifier 2, expiry 5."""
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class OutgoingMessage:
     """An Application Message that the link publishes."""
 
     topic: bytes
@@ -56,7 +55,7 @@ class Message:
     expiry_s: int | None = None
     """Message Expiry Interval in seconds; None for none."""
     token: int = 0
-    """What its sender knows it by; 0 when nobody asks what became of it."""
+    """Token of a forwarded message; 0 for an own message."""
 
     def encode(self, packet_id: int, *, version: int, dup: bool = False) -> bytes:
         """Return its PUBLISH."""
@@ -73,76 +72,76 @@ class Message:
         )
 
     def fits(self, packet_bytes_max: int) -> bool:
-        """Say whether its PUBLISH over MQTT 5 has at most so many bytes."""
+        """Say whether its PUBLISH over MQTT 5 has at most `packet_bytes_max` bytes."""
         most = len(self.topic) + len(self.payload) + len(self.properties) + _OVERHEAD_BYTES_MAX
         return most <= packet_bytes_max or len(self.encode(1, version=5)) <= packet_bytes_max
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What a primary takes from the link; the defaults are those of MQTT for what CONNACK does not say."""
+class PrimaryLimits:
+    """Limits that a primary gives in CONNACK, with the defaults of MQTT."""
 
     receive_maximum: int = 0xFFFF
     """Messages at QoS 1 and 2 that may be sent without waiting."""
     maximum_qos: int = 2
-    """The highest QoS; with 0, nothing that the link publishes would be answered."""
+    """Highest QoS; at 0, no PUBLISH of the link would be answered."""
     retain_available: bool = True
-    """Whether it takes retained messages."""
+    """Whether the primary takes retained messages."""
     packet_bytes_max: int | None = None
-    """Its Maximum Packet Size; None for no limit."""
+    """Maximum Packet Size; None for no limit."""
     wildcards_available: bool = True
-    """Whether it takes Topic Filters with wildcards."""
+    """Whether the primary takes Topic Filters with wildcards."""
 
 
 class PacketSender:
-    """The sending side of one link.
+    """Sender of one link.
 
     Attributes:
         version: 4 or 5.
         ping_sent_s: When the PINGREQ under way was sent, monotonic seconds; None when none is. There is never
             more than one, so that a PINGRESP can be told what it answers even if an earlier one was dropped.
-        last_sent_s: When something was queued last, monotonic seconds.
+        last_sent_s: When the newest packet was queued, monotonic seconds.
     """
 
     def __init__(self, config: LinkConfig, *, node_id: str) -> None:
-        """Prepare for one link; nothing is sent.
+        """Begin without output.
 
         Args:
             config: The link's configuration.
-            node_id: This node, as CONNECT tells it.
+            node_id: This node, as told in CONNECT.
         """
         self.version = config.version
         self.ping_sent_s: float | None = None
         self.last_sent_s = 0.0
         self._config = config
         self._node_id = node_id
-        self._pieces: list[bytes] = []
+        self._output: list[bytes] = []
         self._packet_ids = PacketIds()
         self._requests: set[int] = set()
         """Packet Identifiers of SUBSCRIBE and UNSUBSCRIBE packets without an answer."""
-        self._outbound: Outbound[Message] = Outbound(packet_ids=self._packet_ids)
-        self._again: deque[int] = deque()
-        """Packet Identifiers of messages in flight in the resumed session that were not sent again yet."""
-        self._limits = Limits()
+        self._outbound: Outbound[OutgoingMessage] = Outbound(packet_ids=self._packet_ids)
+        self._to_resend: deque[int] = deque()
+        """Packet Identifiers of messages in flight that the resumed session has yet to send again."""
+        self._limits = PrimaryLimits()
 
     def begin_connection(self) -> None:
-        """Forget what belongs to the former Network Connection."""
-        self._pieces.clear()
-        self._again.clear()
+        """Forget the state of the former Network Connection."""
+        self._output.clear()
+        self._to_resend.clear()
         self.ping_sent_s = None
         for packet_id in self._requests:
             self._packet_ids.release(packet_id)
         self._requests.clear()
 
-    def begin_session(self) -> list[Message]:
-        """Forget the former session; return the messages of which it is not known whether they arrived.
+    def begin_session(self) -> list[OutgoingMessage]:
+        """Forget the former session, and return its messages in flight, which may have arrived or not.
 
-        What this Network Connection has asked for is still awaited, and its Packet Identifiers are in use.
+        Requests of this Network Connection stay under way and keep their Packet Identifiers.
         """
         in_flight = [(packet_id, message) for packet_id, message, _ in self._outbound.in_flight()]
         self._packet_ids.release_all(packet_id for packet_id, _ in in_flight)
         self._outbound = Outbound(window=self._outbound.window, packet_ids=self._packet_ids)
-        self._again.clear()
+        self._to_resend.clear()
         return [message for _, message in in_flight]
 
     @property
@@ -151,19 +150,19 @@ class PacketSender:
         return frozenset(packet_id for packet_id, message, _ in self._outbound.in_flight() if message.qos == 2)
 
     def restore(self, unfinished: Iterable[int]) -> None:
-        """Take over what an earlier process had in `unfinished`, so that its Packet Identifiers become free again."""
+        """Take over `unfinished` of an earlier process, so that its Packet Identifiers become free again."""
         for packet_id in sorted(unfinished):
-            self._outbound.restore_release(packet_id, Message(b"", b"", qos=2))
+            self._outbound.restore_release(packet_id, OutgoingMessage(b"", b"", qos=2))
 
     @property
     def has_output(self) -> bool:
         """Whether `take` has something."""
-        return bool(self._pieces)
+        return bool(self._output)
 
     def take(self) -> bytes:
-        """Return what is to be written, in one piece; it is not returned again."""
-        data = b"".join(self._pieces)
-        self._pieces.clear()
+        """Remove and return all output, in one piece."""
+        data = b"".join(self._output)
+        self._output.clear()
         return data
 
     def connect(self, *, clean_start: bool, password: bytes | None, now: float) -> None:
@@ -187,11 +186,11 @@ class PacketSender:
         )
         self._send(encode(packet, version=self.version), now)
 
-    def accept(self, limits: Limits) -> None:
-        """Note what the primary that accepted the Network Connection takes.
+    def accept(self, limits: PrimaryLimits) -> None:
+        """Note the limits of the primary that accepted the Network Connection.
 
         Raises:
-            PrimaryRefused: It takes no SUBSCRIBE for one of the selectors.
+            PrimaryRefused: They exclude a SUBSCRIBE for one of the selectors.
         """
         self._limits = limits
         self._outbound.window = limits.receive_maximum
@@ -205,10 +204,10 @@ class PacketSender:
                 )
             self._check_size(Subscribe(1, (Subscription(selector.filter.encode()),)))
 
-    def takes(self, message: Message) -> bool:
-        """Say whether the primary takes a message; it would close the connection at one that it does not take.
+    def takes(self, message: OutgoingMessage) -> bool:
+        """Say whether the primary takes a message; at another one it would close the connection.
 
-        One with too high a QoS is taken: it is published at a lower one.
+        A message with too high a QoS is taken: it is published at a lower one.
         """
         limits = self._limits
         if not limits.maximum_qos or (message.retain and not limits.retain_available):
@@ -231,11 +230,11 @@ class PacketSender:
         Args:
             topic_filter: The Topic Filter.
             qos: Maximum QoS.
-            no_local: Whether own messages are not wanted.
+            no_local: Whether to exclude own messages.
             retain_handling: 0 sends the retained messages, 2 does not; MQTT 3.1.1 always sends them.
-            fence: A second Topic Filter in the packet, or in one of its own where both are too large for one, whose
-                retained message is wanted behind those of the first; None for none.
-            manifest: Whether a fanout node is asked to tell what the retained messages are (`fanout.chain.manifest`).
+            fence: Topic of the fence, requested behind the retained set: in the same packet, or in a second one when
+                both are too large for one; None for none.
+            manifest: Whether to request a manifest from a fanout node (`fanout.chain.manifest`).
             now: Monotonic seconds.
 
         Raises:
@@ -281,6 +280,15 @@ class PacketSender:
         self.ping_sent_s = now
         self._send(encode(Pingreq(), version=self.version), now)
 
+    def receive_pingresp(self) -> None:
+        """Note that no PINGREQ is under way any more."""
+        self.ping_sent_s = None
+
+    def postpone(self, pause_s: float) -> None:
+        """Count a pause in which nothing was read out of the time that PINGRESP takes."""
+        if self.ping_sent_s is not None:
+            self.ping_sent_s += pause_s
+
     @property
     def free(self) -> int:
         """How many messages the primary's Receive Maximum allows to be published now."""
@@ -291,20 +299,20 @@ class PacketSender:
         """The primary's Receive Maximum."""
         return self._outbound.window
 
-    def publish(self, message: Message, *, now: float) -> None:
-        """Send a PUBLISH, at the primary's Maximum QoS at most; `free` must not be 0, and the primary must take it."""
+    def publish(self, message: OutgoingMessage, *, now: float) -> None:
+        """Send a PUBLISH, at most at the primary's Maximum QoS; `free` must not be 0, and `takes` must be true."""
         if message.qos > self._limits.maximum_qos:
             message = replace(message, qos=self._limits.maximum_qos)
         packet_id = self._outbound.send(message, message.qos)
         self._send(message.encode(packet_id, version=self.version), now)
 
-    def acknowledged(self, run: AckRun, *, now: float) -> list[tuple[Message, int]]:
-        """Take PUBACK, PUBREC or PUBCOMP packets; PUBREL follows where it must.
+    def acknowledged(self, run: AckRun, *, now: float) -> list[tuple[OutgoingMessage, int]]:
+        """Take PUBACK, PUBREC or PUBCOMP packets; send PUBREL where it is due.
 
         Returns:
-            The messages that are done, each with the Reason Code of the primary.
+            The completed messages, each with the Reason Code of the primary.
         """
-        done: list[tuple[Message, int]] = []
+        done: list[tuple[OutgoingMessage, int]] = []
         outbound = self._outbound
         for index, packet_id in enumerate(run.packet_ids):
             reason_code = 0 if run.reason_codes is None else run.reason_codes[index]
@@ -314,40 +322,39 @@ class PacketSender:
                 if run.type is PacketType.PUBREC:
                     self._release(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND, now)
                 continue
-            if self._again and packet_id in self._again:
-                self._again.remove(packet_id)
+            if self._to_resend and packet_id in self._to_resend:
+                self._to_resend.remove(packet_id)
             outcome = outbound.acknowledge(run.type, packet_id, reason_code)
             if outcome is Outcome.RELEASE:
                 self._release(packet_id, ReasonCode.SUCCESS, now)
             elif outcome in (Outcome.COMPLETED, Outcome.REFUSED):
                 done.append((message, reason_code))
-        self._send_again(now)
+        self._resend(now)
         return done
 
-    def publish_again(self, now: float) -> list[Message]:
-        """Send again what the resumed session has in flight [MQTT-4.4.0-1], as the Receive Maximum of now allows.
+    def resend_in_flight(self, now: float) -> list[OutgoingMessage]:
+        """Send again the messages in flight [MQTT-4.4.0-1], as the present Receive Maximum allows.
 
         Returns:
-            The messages that the primary does not take any more, with the limits of now; whether they arrived is not
-            known.
+            The messages that the present limits of the primary exclude; they may have arrived or not.
         """
-        given_up: list[Message] = []
+        given_up: list[OutgoingMessage] = []
         for packet_id, message, state in list(self._outbound.in_flight()):
             if state is SendState.AWAIT_PUBCOMP:
                 self._release(packet_id, ReasonCode.SUCCESS, now)
             elif self.takes(message) and message.qos <= self._limits.maximum_qos:
-                self._again.append(packet_id)
+                self._to_resend.append(packet_id)
             else:
                 answer = PacketType.PUBACK if state is SendState.AWAIT_PUBACK else PacketType.PUBREC
                 self._outbound.acknowledge(answer, packet_id, ReasonCode.UNSPECIFIED_ERROR)
                 given_up.append(message)
-        self._send_again(now)
+        self._resend(now)
         return given_up
 
-    def _send_again(self, now: float) -> None:
+    def _resend(self, now: float) -> None:
         outbound = self._outbound
-        while self._again and len(outbound) - len(self._again) < outbound.window:  # [MQTT-3.3.4-9]
-            packet_id = self._again.popleft()
+        while self._to_resend and len(outbound) - len(self._to_resend) < outbound.window:  # [MQTT-3.3.4-9]
+            packet_id = self._to_resend.popleft()
             self._send(outbound.message(packet_id).encode(packet_id, version=self.version, dup=True), now)
 
     def complete(self, packet_id: int, *, known: bool, now: float) -> None:
@@ -359,8 +366,8 @@ class PacketSender:
         """Send DISCONNECT.
 
         Args:
-            reason_code: MQTT 3.1.1 cannot say one; with a failing one nothing is sent then.
-            end_session: Whether the primary shall forget the session at once (MQTT 5).
+            reason_code: Reason Code. MQTT 3.1.1 has none; for a failure nothing is sent there.
+            end_session: Whether the primary ends the session at once (MQTT 5).
             now: Monotonic seconds.
         """
         if self.version == 4:
@@ -374,7 +381,7 @@ class PacketSender:
         self._send(encode(Ack(PacketType.PUBREL, packet_id, reason_code), version=self.version), now)
 
     def _request(self, packet: Subscribe | Unsubscribe, now: float) -> int:
-        """Send a packet, whatever Packet Identifier it has, under one of its own, and return that."""
+        """Send a packet under a new Packet Identifier, and return that."""
         self._check_size(packet)
         packet_id = self._packet_ids.allocate()
         self._requests.add(packet_id)
@@ -382,10 +389,10 @@ class PacketSender:
         return packet_id
 
     def _check_size(self, packet: Subscribe | Unsubscribe) -> None:
-        """Refuse a primary that does not take a packet: it would close the connection [MQTT-3.2.2-15].
+        """Refuse a primary that takes no packet of this size: it would close the connection [MQTT-3.2.2-15].
 
         Raises:
-            PrimaryRefused: It does not.
+            PrimaryRefused: The packet is too large.
         """
         encoded = encode(packet, version=self.version)
         if self._fits(encoded):
@@ -408,5 +415,5 @@ class PacketSender:
         return most is None or len(packet) <= most
 
     def _send(self, packet: bytes, now: float) -> None:
-        self._pieces.append(packet)
+        self._output.append(packet)
         self.last_sent_s = now

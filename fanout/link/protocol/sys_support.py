@@ -1,7 +1,6 @@
-"""Whether a primary may be asked for topics below `$SYS/` (core).
+"""Memory of addresses that close the connection at a SUBSCRIBE below `$SYS/`, as rumqttd does.
 
-Owns the memory of addresses that close the connection at such a SUBSCRIBE, as rumqttd does; no link would ever come up
-there. It lasts as long as the process. It must not know what is asked there, nor packets.
+Without it no link would ever come up there. It lasts as long as the process.
 """
 
 from __future__ import annotations
@@ -9,34 +8,34 @@ from __future__ import annotations
 __all__ = ["CLOSED_MAX", "SystemTopics"]
 
 CLOSED_MAX = 2
-"""After so many connections in a row that were closed without an answer nothing below `$SYS/` is asked any more."""
+"""After so many connections in a row closed without an answer, nothing below `$SYS/` is subscribed any more."""
 
 
 class SystemTopics:
-    """What is known of the addresses of one primary."""
+    """Support of `$SYS/` topics by the addresses of one primary."""
 
     def __init__(self) -> None:
-        """Begin without any address: each may be asked."""
+        """Begin without findings: each address may be asked."""
         self._address = ""
         self._closed: dict[str, int] = {}
-        """Address to how many connections in a row were closed in place of an answer."""
+        """Address to the number of connections in a row that it closed without an answer."""
 
     @property
     def asked(self) -> bool:
-        """Whether the address in use is asked."""
+        """Whether topics below `$SYS/` are requested from the address in use."""
         return self._closed.get(self._address, 0) < CLOSED_MAX
 
     def use(self, address: str) -> None:
-        """Note which address is used from now on."""
+        """Note the address in use from now on."""
         self._address = address
 
     def note_answer(self) -> None:
-        """Note that it answers what is sent behind such a question."""
+        """Note that the address answered a request behind such a SUBSCRIBE."""
         if self.asked:
             self._closed.pop(self._address, None)
 
     def note_closed(self) -> bool:
-        """Note that it closed the connection without an answer; return whether it is not asked from now on."""
+        """Note that the address closed the connection unanswered; return whether it is not asked any more."""
         if not self.asked:
             return False
         self._closed[self._address] = self._closed.get(self._address, 0) + 1

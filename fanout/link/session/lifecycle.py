@@ -1,23 +1,19 @@
-"""The life of a link's session: its states, epochs and stages, and what ends them (core).
+"""Lifecycle of a link's session: its states, epochs and stages, and what ends them.
 
-Owns where the link is (`fanout.link.model.states` is the table), the epoch, the evidence, the stage under way, and the
-decisions: what follows from a stage that has come to its end, when messages were lost, what a lost session means for
-the replica. It must not know which packet tells what, nor when anything is due by itself
-(`fanout.link.session.machine`).
+Decides what follows from a stage that ends, from lost messages, and from a lost session. The transitions are in
+`fanout.link.model.states`.
 
-One life of a session (an *epoch*): CONNECT, a rehearsal of the evidence, a snapshot of each selector, live. After
-a lost Network Connection the session is resumed, what was pending in it is applied, and the retained sets are
-compared with the replica, for a resumed session may have overflowed at the primary. A difference means loss; loss
-means tear-down and a new session.
+An *epoch* is the time of one session: CONNECT, a check of the primary's capabilities, a snapshot of each selector,
+live. After a lost Network Connection the session is resumed and its pending messages are applied. Then the retained
+sets are compared with the replica, because the primary's queue for the session may have overflowed. A difference means
+that messages were lost; the replica is torn down, and a new session begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from fanout.config import LinkConfig
 from fanout.errors import FanoutError, LinkLost, PrimaryRefused, ProtocolError, SnapshotUnproved
-from fanout.link.ingest.pipeline import IngestPipeline
 from fanout.link.model.events import (
     Applied,
     AuditEnded,
@@ -36,78 +32,57 @@ from fanout.link.model.events import (
 )
 from fanout.link.model.evidence import Evidence, Order
 from fanout.link.model.states import LinkState, Trigger, next_state
-from fanout.link.protocol.control_channel import ControlChannel
 from fanout.link.protocol.forwarding import UNAVAILABLE
-from fanout.link.protocol.peer import RemotePeer
 from fanout.link.protocol.remote_session import RemoteSession
-from fanout.link.protocol.sender import Message, PacketSender
+from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.session.stale_policy import StalePolicy
 from fanout.link.snapshot.audit import Audit, LiveAudits
-from fanout.link.snapshot.capability_check import CapabilityCheck, refuse_control
+from fanout.link.snapshot.capability_check import CapabilityCheck, is_checked, refuse_control
+from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.diff import find_losses, find_vanished
 from fanout.link.snapshot.retained_pass import RetainedPass, Step
 from fanout.link.snapshot.stage import PendingStage, Stage
-from fanout.link.snapshot.stage_factory import StageFactory
-from fanout.link.snapshot.sys_count import SysCount
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.replica.store import Replica
 from fanout.replica.update import Changes
 
 __all__ = ["SessionLifecycle"]
 
 _NEVER = float("inf")
 _SETTLED_QUIETS = 3
-"""So many quiet times behind a retained set of a primary without an order its copies are no longer under way."""
+"""After so many quiet times no copies of a retained set are under way at a primary that does not answer in order."""
 _SESSION_GONE = "the primary has no session for this link any more"
 
 
 class SessionLifecycle:
-    """The life of one link's session, over all its Network Connections.
+    """Lifecycle of one link's session, over all its Network Connections.
 
-    `at` sets the time of what is done next; `take_events` returns what has happened.
+    `at` sets the time for the calls that follow; `take_events` returns the events since its last call.
 
     Attributes:
-        state: Where the link is.
+        state: State of the link.
         epoch: Identity of the session, Unix time in microseconds at which it began; 0 before the first.
-        epochs_total: Sessions begun.
-        truncated_total: Snapshots and verifications whose retained set did not come whole.
-        evidence: For each selector what proves its snapshot of this epoch; None while nothing does.
-        snapshot_seconds: How long the newest complete snapshot took; None before the first.
-        connected: Whether there is a Network Connection to which nothing has happened yet that ends it.
-        stage: What must end before the link is live, or an audit; None while nothing goes on.
-        stale_policy: Whether the replica is that of a lost session, served on.
-        remote_session: The session that the primary may have.
-        audits: The audits of the live link.
+        epochs_total: Number of sessions begun.
+        truncated_total: Snapshots and verifications whose retained set was truncated.
+        evidence: Evidence for the snapshot of each selector in this epoch; None while there is none.
+        snapshot_seconds: Duration of the newest complete snapshot; None before the first.
+        connected: Whether there is a Network Connection that is not to be closed.
+        stage: Stage under way before the link is live, or the pass of an audit; None for none.
+        stale_policy: Staleness of the replica.
+        remote_session: State of the session at the primary.
+        audits: Audits of the live link.
         now: Monotonic seconds.
         now_ns: Unix time in nanoseconds.
     """
 
-    def __init__(
-        self,
-        config: LinkConfig,
-        *,
-        replica: Replica,
-        pipeline: IngestPipeline,
-        sender: PacketSender,
-        control: ControlChannel,
-        primary: RemotePeer,
-        count: SysCount,
-        seed: int,
-        piece_topics: Callable[[], int],
-    ) -> None:
+    def __init__(self, context: LinkContext, *, seed: int, piece_topics: Callable[[], int]) -> None:
         """Begin without a session.
 
         Args:
-            config: The link's configuration.
-            replica: The link's replica.
-            pipeline: The way of the primary's messages into it.
-            sender: Where requests go.
-            control: The control channel.
-            primary: What is known of the primary.
-            count: The comparison with what it counts.
-            seed: Differs between processes, for the time of audits.
-            piece_topics: Says how many topics to remove before other work gets its turn.
+            context: Collaborators of the link.
+            seed: A number that differs between processes, for the time of audits.
+            piece_topics: Returns how many topics to remove before other work gets its turn.
         """
+        config = context.config
         self.state = LinkState.DOWN
         self.epoch = 0
         self.epochs_total = 0
@@ -117,50 +92,42 @@ class SessionLifecycle:
         self.connected = False
         self.stage: Stage | None = None
         self.stale_policy = StalePolicy(config)
-        self.remote_session = RemoteSession(config, sender=sender)
+        self.remote_session = RemoteSession(config, sender=context.sender)
         self.audits = LiveAudits(config, seed=seed)
         self.now = 0.0
         self.now_ns = 0
+        self._context = context
         self._config = config
-        self._replica = replica
-        self._pipeline = pipeline
-        self._sender = sender
-        self._control = control
-        self._primary = primary
-        self._count = count
-        self._stage_factory = StageFactory(
-            config,
-            replica=replica,
-            converter=pipeline.converter,
-            sender=sender,
-            control=control,
-            primary=primary,
-            count=count,
-        )
+        self._replica = context.replica
+        self._pipeline = context.pipeline
+        self._sender = context.sender
+        self._control = context.control
+        self._peer = context.peer
+        self._count = context.count
         self._piece_topics = piece_topics
         self._proved: tuple[RetainedPass, Iterator[None]] | None = None
-        """The pass whose set is proved, with what follows from that, step by step; None for none."""
+        """The pass whose set is proved, and the steps that follow from that; None for none."""
         self._snapshot_topics = 0
         self._left_below_qos: tuple[int, ...] = ()
         """Positions of selectors whose subscriptions had, or may have had, QoS 0 when the connection was lost."""
         self._events: list[Event] = []
 
     def at(self, now_ns: int, now: float) -> None:
-        """Set the time."""
+        """Set the time for the calls that follow."""
         self.now_ns = now_ns
         self.now = now
 
-    def tell(self, *events: Event) -> None:
-        """Add to what has happened."""
+    def emit(self, *events: Event) -> None:
+        """Add events."""
         self._events += events
 
     def take_events(self) -> list[Event]:
-        """Return what has happened since the last call, in order."""
+        """Return the events since the last call, in order."""
         events, self._events = self._events, []
         return events
 
     def restore(self, *, epoch: int, evidence: Iterable[Evidence | None]) -> None:
-        """Go on with the epoch of an earlier process, whose values the replica has.
+        """Continue the epoch of an earlier process, whose values the replica has.
 
         Args:
             epoch: See the class.
@@ -169,11 +136,11 @@ class SessionLifecycle:
         self.epoch = epoch
         self.evidence = list(evidence)
 
-    # --- what is known of it ---
+    # --- figures ---
 
     @property
     def snapshot_topics(self) -> int:
-        """Topics that the newest snapshot brought so far."""
+        """Number of topics that the newest snapshot brought so far."""
         if isinstance(self.stage, RetainedPass) and self.state in (LinkState.SNAPSHOT, LinkState.PROVING):
             return self.stage.topics_total + self.stage.topics_now
         return self._snapshot_topics
@@ -185,17 +152,17 @@ class SessionLifecycle:
 
     @property
     def is_sweeping(self) -> bool:
-        """Whether what a proved set did not bring is being looked for and removed: `sweep` does the next step."""
+        """Whether topics that a proved set did not bring are being found and removed: `sweep` does the next step."""
         return self._proved is not None and self._proved[0] is self.stage
 
     @property
     def is_staged(self) -> bool:
-        """Whether PINGREQ belongs to a stage, which may also be the one that follows a tear-down."""
+        """Whether PINGREQ belongs to a stage, or to the stage that follows a tear-down."""
         return self.stage is not None or self.state is LinkState.TEARING_DOWN
 
     @property
     def abandoned_at(self) -> float:
-        """When the primary has forgotten the session of a link that is down, monotonic seconds; infinity for never."""
+        """When the session of a link that is down expires at the primary, monotonic seconds; infinity for never."""
         if self.state is not LinkState.DOWN or not len(self._replica) or self.stale_policy.reason is not None:
             return _NEVER
         return self.remote_session.expires_at
@@ -206,25 +173,25 @@ class SessionLifecycle:
         """Note that a Network Connection begins."""
         self._trigger(Trigger.OPEN)
         self.connected = True
-        self.audits.copies_late = False
+        self.audits.end_late_copies()
 
     def accept(self, *, session_present: bool) -> None:
-        """Go on with the session that the primary has, or begin a new one."""
+        """Resume the session that the primary has, or begin a new one."""
         if session_present:
-            self.give_up(self._sender.publish_again(self.now))
+            self.give_up(self._sender.resend_in_flight(self.now))
             if self._control.permitted and refuse_control(self._control, self._sender):
-                self.tell(ControlRefused(self._control.refusal))
-            self.remote_session.unsubscribe_surplus(self.now)
+                self.emit(ControlRefused(self._control.refusal))
+            self.remote_session.unsubscribe_stale(self.now)
             if all(self.evidence):
                 self._trigger(Trigger.SESSION_RESUMED)
                 if self._left_below_qos:
-                    self.tell(ResumedAtQos0(self._left_below_qos))
-                self._begin_stage(self._stage_factory.pending())
+                    self.emit(ResumedAtQos0(self._left_below_qos))
+                self._begin_stage(PendingStage(self._context))
             else:
-                # Copies and the fence that the former connection asked for may come first; Mosquitto keeps them.
+                # Copies and the fence that the former connection requested may come first; Mosquitto keeps them.
                 self._trigger(Trigger.SESSION_UNFINISHED)
                 self.evidence = [None] * len(self.evidence)
-                self._begin_stage(self._stage_factory.pending())
+                self._begin_stage(PendingStage(self._context))
         elif len(self._replica) and not self._keep_stale(_SESSION_GONE):
             self._tear_down(Trigger.SESSION_LOST, _SESSION_GONE)
         else:
@@ -233,20 +200,20 @@ class SessionLifecycle:
             self._begin_snapshot()
 
     def fail(self, error: FanoutError) -> None:
-        """Give the Network Connection up; the session may be resumed."""
+        """End the Network Connection; the session may be resumed."""
         if self.state is not LinkState.CONNECTING:
             reason_code = error.reason_code if isinstance(error, ProtocolError) else ReasonCode.SUCCESS
             self._sender.disconnect(reason_code, end_session=not self.remote_session.exists, now=self.now)
         self.connected = False
-        self.tell(Failed(error))
+        self.emit(Failed(error))
 
     def lose(self) -> None:
         """Note that the Network Connection is gone."""
         if isinstance(self.stage, CapabilityCheck):
             if self.stage.answered:
-                self._primary.system_topics.note_answer()
-            elif self.connected and self._primary.system_topics.note_closed():
-                self.tell(SystemTopicsShunned())
+                self._peer.system_topics.note_answer()
+            elif self.connected and self._peer.system_topics.note_closed():
+                self.emit(SystemTopicsShunned())
         self.connected = False
         if isinstance(self.stage, RetainedPass):
             self._left_below_qos = self.stage.below_own_qos
@@ -257,18 +224,18 @@ class SessionLifecycle:
         self._replica.drop_pass()
         if self.state not in (LinkState.DOWN, LinkState.CONNECTING):
             self.remote_session.go_offline(self.now)
-            self.tell(SessionSeen())
+            self.emit(SessionSeen())
         if self.state is not LinkState.DOWN:
             self._trigger(Trigger.LOST)
 
     # --- ends of a session ---
 
     def abandon(self) -> None:
-        """Give up, offline, what the primary has forgotten by now."""
+        """Give up, offline, a session that has expired at the primary."""
         self._lose_session(Trigger.ABANDONED, "the session at the primary has expired by now")
 
     def end_grace(self) -> None:
-        """Tear the stale replica down, and give up the snapshot that would have replaced it, if one is under way."""
+        """Tear the stale replica down, and give up a snapshot that is under way to replace it."""
         reason = f"{self.stale_policy.reason}; the grace of {self._config.grace_s:g} s is over"
         self.stale_policy.end()
         self._tear_down(Trigger.GRACE_OVER, reason)
@@ -276,23 +243,24 @@ class SessionLifecycle:
             self.fail(LinkLost(reason))
 
     def end_unproved(self, error: SnapshotUnproved) -> None:
-        """Give up a retained set without its evidence, and the session with it; or the audit that asked for it."""
+        """Give up a retained set without evidence, and with it the session, or the audit that requested it."""
         if self.audits.current is None:
             self.truncated_total += 1
             self._end_session(Trigger.UNPROVED, error.message, error)
             return
         assert isinstance(self.stage, RetainedPass)
         self.stage.give_up(self.now)
-        self.audits.copies_late = self._sender.ping_sent_s is not None
+        if self._sender.ping_sent_s is not None:
+            self.audits.expect_late_copies()
         self._end_audit(str(error), loss=not self.stage.only_trickled)
 
     def end_refused(self, error: PrimaryRefused) -> None:
-        """Give up a session in which the primary refuses a selector, if that was to be compared with what is held.
+        """Give up a session in which the primary refuses a selector during a verification.
 
-        It could not be compared in the next connection either, so it is not served any longer.
+        The next connection could not verify it either, so its values are not served any longer.
 
         Raises:
-            PrimaryRefused: There is nothing to be compared.
+            PrimaryRefused: The link is not verifying.
         """
         if self.state is not LinkState.VERIFYING:
             raise error
@@ -310,28 +278,27 @@ class SessionLifecycle:
             self._trigger(Trigger.TORN_DOWN)
             self._begin_snapshot()
 
-    def give_up(self, messages: Iterable[Message]) -> None:
-        """Tell that nobody will say what became of `messages`."""
-        self.tell(*(Forwarded(message.token, UNAVAILABLE) for message in messages if message.token))
+    def give_up(self, messages: Iterable[OutgoingMessage]) -> None:
+        """Emit that the fate of `messages` will never be known."""
+        self.emit(*(Forwarded(message.token, UNAVAILABLE) for message in messages if message.token))
 
-    # --- what a stage shows, and what a live link does ---
+    # --- stages, and the live link ---
 
     def advance(self) -> None:
-        """Act on what the newest packet, or the time, has completed."""
+        """Act on a stage that the newest packet, or the time, has completed."""
         stage = self.stage
         if isinstance(stage, CapabilityCheck) and stage.done:
-            self._primary.system_topics.note_answer()
-            self._primary.learn(stage.fence, stage.order, stage.why)
-            self._primary.is_mosquitto = stage.is_mosquitto
+            self._peer.system_topics.note_answer()
+            self._peer.learn(stage.fence, stage.order, stage.why, is_mosquitto=stage.is_mosquitto)
             if stage.is_mosquitto:
                 self._pipeline.lift_receive_maximum()
             if self._control.refusal:
-                self.tell(ControlRefused(self._control.refusal))
-            self._begin_sync(compare=False)
+                self.emit(ControlRefused(self._control.refusal))
+            self._begin_pass(compare=False)
         elif isinstance(stage, PendingStage) and stage.done:
             if self.state is LinkState.RESUMING:
                 self._trigger(Trigger.PENDING_APPLIED)
-                self._begin_sync(compare=True)
+                self._begin_pass(compare=True)
             else:
                 self._begin_snapshot()
         elif isinstance(stage, RetainedPass):
@@ -345,13 +312,13 @@ class SessionLifecycle:
                     self._trigger(Trigger.BARRIER)
 
     def sweep(self) -> None:
-        """Do the next step of what follows from a proved set; to be called while `is_sweeping`, and then `advance`."""
+        """Do the next step behind a proved set; to be called while `is_sweeping`, and `advance` afterwards."""
         assert self._proved is not None
         if next(self._proved[1], True):
             self._proved = None
 
     def begin_audit(self, *, confirmed: bool) -> str:
-        """Begin an audit, and return why none can begin; empty when one did.
+        """Begin an audit; return why none can begin, or an empty string when one did.
 
         Args:
             confirmed: Whether any number of topics may be removed.
@@ -361,7 +328,7 @@ class SessionLifecycle:
         if self.stage is not None:
             return "an audit is under way"
         self.audits.begin(confirmed=confirmed, now=self.now)
-        self._begin_sync(compare=True)
+        self._begin_pass(compare=True)
         return ""
 
     def stall(self, reason: str) -> None:
@@ -369,19 +336,19 @@ class SessionLifecycle:
         self._trigger(Trigger.STALL, reason)
 
     def revive(self) -> None:
-        """Note that a heartbeat came back after a stall: what was missed meanwhile is looked for."""
+        """Note that a heartbeat came back after a stall, and verify the replica."""
         self._trigger(Trigger.REVIVED)
-        self._begin_sync(compare=True)
+        self._begin_pass(compare=True)
 
     def confirm_count(self, index: int) -> None:
-        """Note that the primary counts as much as is held for a selector that is proved."""
+        """Note that the replica and the primary count the same for a selector that is proved."""
         evidence = self.evidence[index]
         if evidence is not None and not evidence.is_at_least(Evidence.COUNT):
             self.evidence[index] = Evidence.COUNT
-            self.tell(SelectorComplete(index, Evidence.COUNT))
+            self.emit(SelectorComplete(index, Evidence.COUNT))
 
     def remove_expired(self) -> None:
-        """Remove some values whose time has passed, unless all are being removed."""
+        """Remove some expired values, unless a tear-down removes all values."""
         expiry_ns = self._replica.next_expiry_ns
         if expiry_ns is not None and expiry_ns <= self.now_ns and self.state is not LinkState.TEARING_DOWN:
             self._tell_removed(self._replica.remove_expired(self.now_ns, self._piece_topics()))
@@ -391,14 +358,14 @@ class SessionLifecycle:
     def _trigger(self, trigger: Trigger, detail: str = "") -> None:
         before, self.state = self.state, next_state(self.state, trigger)
         if self.state is not before:
-            self.tell(StateEntered(self.state, detail))
+            self.emit(StateEntered(self.state, detail))
 
     def _begin_epoch(self) -> None:
         self.epoch = max(self.now_ns // 1000, self.epoch + 1)
         self.epochs_total += 1
         self.evidence = [None] * len(self.evidence)
         self._control.begin_epoch()
-        self._primary.begin_epoch()
+        self._peer.begin_epoch()
         self._count.begin_epoch()
         self._pipeline.begin_session()
         self.give_up(self._sender.begin_session())
@@ -407,30 +374,31 @@ class SessionLifecycle:
         self.remote_session.begin()
 
     def _begin_snapshot(self) -> None:
-        if self._stage_factory.is_rehearsed:
-            self._begin_sync(compare=False)  # a session that was resumed before its snapshot was complete
+        if is_checked(self._context):
+            self._begin_pass(compare=False)  # a session that was resumed before its snapshot was complete
         else:
-            self._begin_stage(self._stage_factory.capability_check())
+            self._begin_stage(CapabilityCheck(self._context))
 
-    def _begin_sync(self, *, compare: bool) -> None:
-        self._begin_stage(self._stage_factory.sync(compare=compare, paced=self.auditing, now=self.now))
+    def _begin_pass(self, *, compare: bool) -> None:
+        self._begin_stage(RetainedPass(self._context, compare=compare, paced=self.auditing))
 
     def _begin_stage(self, stage: Stage) -> None:
         self.stage = stage
         stage.begin(self.now)
 
-    def _prove(self, sync: RetainedPass) -> Iterator[None]:
-        """Take a proved set: find what was lost, or sweep what it did not bring; with a step each, others have a turn.
+    def _prove(self, retained_pass: RetainedPass) -> Iterator[None]:
+        """Compare a proved set with the replica, or sweep the topics that it did not bring, one step per turn.
 
-        Until the last step the pass goes on, so that what comes meanwhile is not swept, and nothing is called proved.
+        The pass ends with the last step, so that messages that come meanwhile are not swept. Only then it counts as
+        proved.
         """
-        index, evidence, audit = sync.index, sync.evidence, self.audits.current
+        index, evidence, audit = retained_pass.index, retained_pass.evidence, self.audits.current
         assert evidence is not None
         self.remove_expired()
         self._replica.close_pass()
-        sync.settle(self.now)
+        retained_pass.request_own_qos(self.now)
         if audit is not None or self.state is LinkState.VERIFYING:
-            losses = yield from find_losses(self._replica, before=self._stage_factory.stamp_before, now_ns=self.now_ns)
+            losses = yield from find_losses(self._replica, before=retained_pass.stamp_before, now_ns=self.now_ns)
             if audit is None and losses:
                 self._end_session(Trigger.LOSS, str(losses), LinkLost(str(losses)))
                 return
@@ -438,55 +406,55 @@ class SessionLifecycle:
             yield from self._sweep_unseen()
             self.evidence[index] = evidence
             if self.state is not LinkState.VERIFYING:
-                self.tell(SelectorComplete(index, evidence))
-        elif audit.judge(losses, topics=self._replica.count(index), proves_absence=self._primary.order is Order.KNOWN):
+                self.emit(SelectorComplete(index, evidence))
+        elif audit.judge(losses, topics=self._replica.count(index), proves_absence=self._peer.order is Order.KNOWN):
             yield from self._sweep_unseen(audit)
         self._replica.drop_pass()
-        if sync.order is not self._primary.order:
-            self._primary.learn(self._primary.fence if sync.order is Order.KNOWN else None, sync.order, sync.why)
+        self._peer.note_order(retained_pass.order, retained_pass.why)
         if all(self.evidence):
             self.stale_policy.end()
-        sync.begin_next(self.now)
-        if self.state is LinkState.PROVING and sync.index < len(self._config.selectors):
+        retained_pass.begin_next(self.now)
+        if self.state is LinkState.PROVING and retained_pass.index < len(self._config.selectors):
             self._trigger(Trigger.PROVED)
 
-    def _finish(self, sync: RetainedPass) -> None:
+    def _finish(self, retained_pass: RetainedPass) -> None:
         self.stage = None
-        self._primary.order = sync.order
+        self._peer.note_order(retained_pass.order, retained_pass.why)
         if self.auditing:
             self._end_audit()
             return
-        self.tell(*(QosLowered(index, qos) for index, qos in sync.lowered.items()))
+        self.emit(*(QosLowered(index, qos) for index, qos in retained_pass.lowered.items()))
         self.audits.plan(self.now)
-        if sync.order is Order.NONE:  # an old copy may have come behind a newer update: an audit tells them apart
+        if retained_pass.order is Order.NONE:
+            # An old copy may have come behind a newer update: an audit tells them apart.
             self.audits.hasten(self.now + _SETTLED_QUIETS * self._config.snapshot_quiet_s)
         self._control.begin_heartbeats(self.now)
-        self._pipeline.redelivery.settle()
+        self._pipeline.redelivery.note_pending_applied()
         if self.state is LinkState.VERIFYING:
             self._trigger(Trigger.VERIFIED)
         else:
-            assert sync.started_s is not None
-            self.snapshot_seconds = self.now - sync.started_s
-            self._snapshot_topics = sync.topics_total
+            assert retained_pass.started_s is not None
+            self.snapshot_seconds = self.now - retained_pass.started_s
+            self._snapshot_topics = retained_pass.topics_total
             self._trigger(Trigger.COMPLETED)
-        if self._primary.is_mosquitto:
+        if self._peer.is_mosquitto:
             self._count.begin(self.now)
 
     def _end_audit(self, failure: str = "", *, loss: bool = False) -> None:
-        """Tell how the audit ended, if one is under way."""
+        """End the audit under way, if there is one, and emit its report."""
         report = self.audits.end(now=self.now, failure=failure, loss=loss)
         if report is None:
             return
         self.stage = None
         self._replica.drop_pass()
         self._control.begin_heartbeats(self.now)
-        self.tell(AuditEnded(report))
+        self.emit(AuditEnded(report))
 
     def _sweep_unseen(self, audit: Audit | None = None) -> Iterator[None]:
-        """Remove what the running pass has not brought, a piece with each step.
+        """Remove topics that the running pass has not brought, one piece per step.
 
         Args:
-            audit: Told how many; what expires right now is left to that. None for neither.
+            audit: Takes the number removed; values about to expire are then left to expire. None for no audit.
         """
         found: list[bytes] = []
         for number, values in enumerate(self._replica.unseen()):
@@ -510,32 +478,32 @@ class SessionLifecycle:
 
     def _tell_removed(self, changes: Changes) -> None:
         if changes.updates:
-            self.tell(Applied(changes, b"", self.epoch))
+            self.emit(Applied(changes, b"", self.epoch))
 
     def _end_session(self, trigger: Trigger, reason: str, error: FanoutError) -> None:
         self._lose_session(trigger, reason)
         self.fail(error)
 
     def _lose_session(self, trigger: Trigger, reason: str) -> None:
-        """Give the session up; its replica is torn down, or served on as the policy says."""
+        """Give the session up; the replica is torn down, or still served, as the policy says."""
         if self._keep_stale(reason):
             self.stage = None
-            self.remote_session.exists = False
+            self.remote_session.lose()
         else:
             self._tear_down(trigger, reason)
 
     def _keep_stale(self, reason: str) -> bool:
-        """Say whether the replica of a lost session is served on."""
+        """Say whether the replica of a lost session is still served."""
         was_stale = self.stale_policy.reason is not None
         if not self.stale_policy.begin(reason, complete=all(self.evidence), now=self.now):
             return False
         if not was_stale:
             self.evidence = [None] * len(self.evidence)
-            self.tell(WentStale(reason))
+            self.emit(WentStale(reason))
         return True
 
     def _tear_down(self, trigger: Trigger, reason: str) -> None:
         self.stage = None
-        self.remote_session.exists = False
+        self.remote_session.lose()
         self._trigger(trigger, reason)
-        self.tell(TearDown(reason))
+        self.emit(TearDown(reason))

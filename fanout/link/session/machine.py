@@ -1,9 +1,7 @@
-"""The MQTT session of a link as a machine: bytes and time in, bytes and events out (core).
+"""The MQTT session of a link as a machine: bytes and time in, bytes and events out.
 
-Owns what the shell calls, and what is due when. It joins the parts that own the rest: what a packet is for
-(`packet_router`), what follows from it (`life`), the way of rows (`pipeline`), what is known of the primary
-(`primary`), the live link (`heartbeat`, `keep_alive`, `counting`, `forwarding`). It must not know about sockets, tasks
-or clocks, and it never waits; `fanout.link.link` gives it the time and does what its events say.
+Joins the parts and asks each what is due by time: `packet_router` takes packets, `lifecycle` decides what follows,
+`pipeline` applies rows to the replica. `fanout.link.driver` gives it the time and acts on its events.
 """
 
 from __future__ import annotations
@@ -13,22 +11,19 @@ from collections.abc import Callable
 from fanout.chain.stamp import StampCount
 from fanout.config import LinkConfig
 from fanout.errors import FanoutError, SnapshotUnproved
-from fanout.link.ingest.pipeline import IngestPipeline
 from fanout.link.liveness.heartbeat import Heartbeat
-from fanout.link.liveness.item_lag import Backlog
+from fanout.link.liveness.item_lag import ItemLag
 from fanout.link.liveness.keep_alive import KeepAlive
 from fanout.link.model.events import Event
-from fanout.link.model.resumption import KeptSession, Resumption
+from fanout.link.model.resumption import Resumption, StoredSession
 from fanout.link.model.states import LinkState
-from fanout.link.protocol.control_channel import ControlChannel
 from fanout.link.protocol.forwarding import UNAVAILABLE, Forwarding
-from fanout.link.protocol.peer import RemotePeer
-from fanout.link.protocol.sender import Message, PacketSender
+from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.session.lifecycle import SessionLifecycle
 from fanout.link.session.packet_router import PacketRouter
 from fanout.link.session.teardown import TOPICS_MAX
+from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.retained_pass import RetainedPass
-from fanout.link.snapshot.sys_count import SysCount
 from fanout.mqtt.decoder import Decoder
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
@@ -36,24 +31,23 @@ from fanout.replica.store import Replica
 __all__ = ["LinkSession"]
 
 _CLOCK_STEP_S = 2.0
-"""A difference between two clocks that is more than their drift between two ticks."""
+"""A difference between two clocks larger than their drift between two ticks."""
 _LATE_S = 1.0
-"""A tick that is later than this comes from a process that did not run."""
+"""A tick later than this shows that the process did not run."""
 
 
 class LinkSession:
     """The session machine of one link, over all its Network Connections.
 
-    Every method that takes the time returns what happened, in order; `take_output` then gives the bytes to
-    write.
+    Every method that takes the time returns events, in order; `take_output` then gives the bytes to write.
 
     Attributes:
-        life: The life of the session: its state, epoch and evidence.
-        packet_router: What its packets are for, and the count of messages.
+        lifecycle: State, epoch and evidence of the session.
+        packet_router: Router of packets, and counters of messages.
         control: The control channel, for the lag.
-        count: The comparison with what the primary counts.
-        primary: The server at the other end.
-        pipeline: The way of its messages into the replica.
+        count: Comparison with the primary's count of retained messages.
+        peer: The primary at the other end.
+        pipeline: Path of its messages into the replica.
     """
 
     def __init__(
@@ -66,201 +60,178 @@ class LinkSession:
         stamps: StampCount | None = None,
         piece_topics: Callable[[], int] = lambda: TOPICS_MAX,
     ) -> None:
-        """Make a machine that is down.
+        """Begin in the state `DOWN`.
 
         Args:
             config: The link's configuration.
             node_id: This node.
-            replica: The link's replica; while the machine lives, nobody else changes it.
-            nonce: Differs between processes (`ControlChannel`).
-            stamps: The node's count, used with `stamp_updates`; None stamps nothing.
-            piece_topics: Says how many topics to remove before other work gets its turn.
+            replica: The link's replica; only this machine changes it.
+            nonce: A number that differs between processes (`ControlChannel`).
+            stamps: The node's stamp counter, used with `stamp_updates`; None stamps nothing.
+            piece_topics: Returns how many topics to remove before other work gets its turn.
         """
-        self.control = ControlChannel(
-            config.control_topic,
-            node_id=node_id,
-            link=config.name,
-            nonce=nonce,
-            heartbeat_s=config.heartbeat_s,
-        )
+        context = LinkContext.make(config, node_id=node_id, replica=replica, nonce=nonce, stamps=stamps)
         self._config = config
         self._replica = replica
-        self.pipeline = IngestPipeline(config, replica=replica, control_prefix=self.control.prefix, stamps=stamps)
-        self._sender = PacketSender(config, node_id=node_id)
-        self.count = SysCount(config.selectors, control_prefix=self.control.prefix, sender=self._sender)
-        self.primary = RemotePeer(config, node_id=node_id, sender=self._sender)
-        self.life = SessionLifecycle(
-            config,
-            replica=replica,
-            pipeline=self.pipeline,
-            sender=self._sender,
-            control=self.control,
-            primary=self.primary,
-            count=self.count,
-            seed=nonce,
-            piece_topics=piece_topics,
-        )
+        self._sender = context.sender
+        self.control = context.control
+        self.count = context.count
+        self.peer = context.peer
+        self.pipeline = context.pipeline
+        self.lifecycle = SessionLifecycle(context, seed=nonce, piece_topics=piece_topics)
         self._forwards = any(selector.writes == "forward" for selector in config.selectors)
         self._forwarding = Forwarding(self._sender)
         self._keep_alive = KeepAlive(config, sender=self._sender, probe_filter=self.control.probe_filter)
         self._heartbeat = Heartbeat(self.control, sender=self._sender)
-        self.backlog = Backlog(self.control)
-        """What the primary has counted beyond what came."""
+        self.item_lag = ItemLag(self.control)
+        """Lag in items: the updates that the primary stamped and that have not come."""
         self.packet_router = PacketRouter(
-            config,
-            replica=replica,
-            life=self.life,
-            pipeline=self.pipeline,
-            sender=self._sender,
+            context,
+            lifecycle=self.lifecycle,
             forwarding=self._forwarding,
-            control=self.control,
-            primary=self.primary,
-            count=self.count,
             keep_alive=self._keep_alive,
-            backlog=self.backlog,
+            item_lag=self.item_lag,
         )
         self._decoder: Decoder | None = None
-        """Of the newest Network Connection; None before the first."""
+        """Decoder of the newest Network Connection; None before the first."""
         self._clock_s = 0.0
-        """What the time of day is ahead of the monotonic clock, seconds, when it was looked at last."""
+        """Seconds by which the time of day was ahead of the monotonic clock at the last tick."""
         self._held_since: float | None = None
-        """Since when nothing is read, monotonic seconds; None while everything is."""
+        """When reading was stopped, monotonic seconds; None while the link reads."""
 
-    # --- a session that outlives the process ---
+    # --- a session that survives the process ---
 
     def restore(self, resumption: Resumption, *, now_ns: int, now: float) -> None:
-        """Take over the session of an earlier process, whose values the replica has; to be called before anything else.
+        """Take over the session of an earlier process, whose values the replica has; to be called first.
 
         Args:
-            resumption: What is left of it.
+            resumption: The stored session.
             now_ns: Unix time in nanoseconds.
             now: Monotonic seconds.
         """
-        kept = resumption.session
-        self.life.restore(epoch=kept.epoch, evidence=kept.evidence)
-        self.life.remote_session.restore(resumption, now_ns=now_ns, now=now)
-        self.primary.learn(kept.fence, kept.order, kept.why_unordered)
-        self.primary.is_mosquitto = kept.is_mosquitto
-        self.control.permitted = kept.control_permitted
-        self.pipeline.restore(kept.unreleased)
-        self._sender.restore(kept.unfinished)
+        stored = resumption.session
+        self.lifecycle.restore(epoch=stored.epoch, evidence=stored.evidence)
+        self.lifecycle.remote_session.restore(resumption, now_ns=now_ns, now=now)
+        self.peer.learn(stored.fence, stored.order, stored.why_unordered, is_mosquitto=stored.is_mosquitto)
+        self.control.restore(permitted=stored.control_permitted)
+        self.pipeline.restore(stored.unreleased)
+        self._sender.restore(stored.unfinished)
 
-    def kept(self) -> KeptSession | None:
-        """Return what a later process needs to resume the session; None when there is none to resume."""
-        life = self.life
-        if not life.remote_session.exists:
+    def stored_session(self) -> StoredSession | None:
+        """Return the state that a later process needs to resume the session; None without a resumable session."""
+        lifecycle = self.lifecycle
+        if not lifecycle.remote_session.exists:
             return None
-        return KeptSession(
-            epoch=life.epoch,
-            evidence=tuple(life.evidence),
-            fence=self.primary.fence,
-            order=self.primary.order,
-            why_unordered=self.primary.why_unordered,
+        return StoredSession(
+            epoch=lifecycle.epoch,
+            evidence=tuple(lifecycle.evidence),
+            fence=self.peer.fence,
+            order=self.peer.order,
+            why_unordered=self.peer.why_unordered,
             control_permitted=self.control.permitted,
-            session_expiry_s=life.remote_session.expiry_s,
+            session_expiry_s=lifecycle.remote_session.expiry_s,
             unreleased=self.pipeline.unreleased,
             unfinished=self._sender.unfinished if self._forwards else frozenset(),
-            surplus=life.remote_session.surplus,
-            is_mosquitto=self.primary.is_mosquitto,
+            stale_filters=lifecycle.remote_session.stale_filters,
+            is_mosquitto=self.peer.is_mosquitto,
         )
 
     # --- what the shell calls ---
 
     def open(self, *, password: bytes | None, now_ns: int, now: float, address: str = "") -> list[Event]:
         """Begin a Network Connection to `address` that was just established; CONNECT is sent."""
-        life = self.life
-        life.at(now_ns, now)
+        lifecycle = self.lifecycle
+        lifecycle.at(now_ns, now)
         self._clock_s = now_ns / 1e9 - now
-        self.primary.system_topics.use(address)
+        self.peer.system_topics.use(address)
         self._decoder = Decoder(
             version=self._config.version,
             packet_bytes_max=self._config.packet_bytes_max,
             known_topics=self.pipeline.converter.known_topics,
             role="client",
         )
-        life.open()
+        lifecycle.open()
         if self._held_since is not None:
             self._held_since = now
         self._sender.begin_connection()
-        # [MQTT-3.2.2-4]: without a state of ours, none is wanted.
-        self._sender.connect(clean_start=not life.remote_session.exists, password=password, now=now)
+        # [MQTT-3.2.2-4]: without own session state, the primary's is of no use.
+        self._sender.connect(clean_start=not lifecycle.remote_session.exists, password=password, now=now)
         self._keep_alive.begin(now=now, timeout_s=self._config.connect_timeout_s)
-        return life.take_events()
+        return lifecycle.take_events()
 
     def receive(self, data: bytes, *, now_ns: int, now: float) -> list[Event]:
         """Take bytes from the primary."""
-        life, decoder = self.life, self._decoder
-        life.at(now_ns, now)
-        if decoder is None or not life.connected:
+        lifecycle, decoder = self.lifecycle, self._decoder
+        lifecycle.at(now_ns, now)
+        if decoder is None or not lifecycle.connected:
             return []
         self._keep_alive.receive(now)
-        if life.stage is not None:
-            life.stage.receive_bytes(now)
+        if lifecycle.stage is not None:
+            lifecycle.stage.receive_bytes(now)
         try:
             for item in decoder.feed(data):
                 self.packet_router.take(item)
-                if not self.life.connected:
+                if not self.lifecycle.connected:
                     break
             else:
                 if decoder.fault is not None:
                     raise decoder.fault
         except SnapshotUnproved as error:
-            life.end_unproved(error)
+            lifecycle.end_unproved(error)
         except FanoutError as error:
-            life.fail(error)
-        return life.take_events()
+            lifecycle.fail(error)
+        return lifecycle.take_events()
 
     def tick(self, *, now_ns: int, now: float) -> list[Event]:
-        """Do what is due by time; to be called at `deadline`."""
-        life = self.life
-        life.at(now_ns, now)
+        """Do the work that is due; to be called at `deadline`."""
+        lifecycle = self.lifecycle
+        lifecycle.at(now_ns, now)
         self._watch_clock(now_ns, now)
         if self._held_since is None:
-            life.remove_expired()
-        if now >= life.stale_policy.deadline and life.state is not LinkState.TEARING_DOWN:
-            life.end_grace()
-        elif now >= life.abandoned_at:
-            life.abandon()
-        elif life.connected:
+            lifecycle.remove_expired()
+        if now >= lifecycle.stale_policy.deadline and lifecycle.state is not LinkState.TEARING_DOWN:
+            lifecycle.end_grace()
+        elif now >= lifecycle.abandoned_at:
+            lifecycle.abandon()
+        elif lifecycle.connected:
             try:
                 if self._held_since is None:
                     self._tick_connected(now)
                 else:
                     self._tick_held(now)
             except SnapshotUnproved as error:
-                life.end_unproved(error)
+                lifecycle.end_unproved(error)
             except FanoutError as error:
-                life.fail(error)
-        return life.take_events()
+                lifecycle.fail(error)
+        return lifecycle.take_events()
 
     def deadline(self, *, now_ns: int, now: float) -> float:
         """Return when to call `tick`, monotonic seconds; infinity when only bytes change anything."""
-        life = self.life
-        deadline = life.abandoned_at
-        if life.state is not LinkState.TEARING_DOWN:
+        lifecycle = self.lifecycle
+        deadline = lifecycle.abandoned_at
+        if lifecycle.state is not LinkState.TEARING_DOWN:
             expiry_ns = self._replica.next_expiry_ns
             if expiry_ns is not None and self._held_since is None:
                 deadline = min(deadline, now + max(0, expiry_ns - now_ns) / 1e9)
-            deadline = min(deadline, life.stale_policy.deadline)
-        if not life.connected:
+            deadline = min(deadline, lifecycle.stale_policy.deadline)
+        if not lifecycle.connected:
             return deadline
         if self._held_since is not None:
             return min(deadline, self._held_deadline(now))
-        if life.is_sweeping:
+        if lifecycle.is_sweeping:
             return now
         deadline = min(deadline, self._answers_by())
-        if life.state in (LinkState.LIVE, LinkState.STALLED) and not life.auditing:
+        if lifecycle.state in (LinkState.LIVE, LinkState.STALLED) and not lifecycle.auditing:
             deadline = min(deadline, self.control.deadline(now))
-        if life.state is LinkState.LIVE and life.stage is None:
-            deadline = min(deadline, life.audits.due_s)
+        if lifecycle.state is LinkState.LIVE and lifecycle.stage is None:
+            deadline = min(deadline, lifecycle.audits.due_s)
         return deadline
 
     def hold(self, held: bool, *, now: float) -> None:
-        """Note that nothing is read any more, or that everything is again; `now` is monotonic seconds.
+        """Note that backpressure begins or ends: while held, the link reads nothing; `now` is monotonic seconds.
 
-        Meanwhile nothing is swept and no expired value removed, which would be more for who has too much. The primary
-        hears of the link, and a stall is noticed. But that it is silent is not its fault, so its answers may take as
-        much longer.
+        Meanwhile nothing is swept and no expired value is removed, which would add to the load. Heartbeats and the
+        Keep Alive go on. The primary's answers cannot be read, so their deadlines move by the length of the pause.
         """
         if held:
             self._held_since = now if self._held_since is None else self._held_since
@@ -271,35 +242,35 @@ class LinkSession:
 
     def lost(self, *, now_ns: int, now: float) -> list[Event]:
         """Note that the Network Connection is gone."""
-        self.life.at(now_ns, now)
-        self.life.give_up(self._forwarding.drop_waiting())
-        self.life.lose()
-        return self.life.take_events()
+        self.lifecycle.at(now_ns, now)
+        self.lifecycle.give_up(self._forwarding.drop_waiting())
+        self.lifecycle.lose()
+        return self.lifecycle.take_events()
 
     def torn_down(self, *, now_ns: int, now: float) -> list[Event]:
-        """Note that the replica was removed, as `TearDown` asked."""
-        self.life.at(now_ns, now)
+        """Note that the replica was removed, as a `TearDown` event asked."""
+        self.lifecycle.at(now_ns, now)
         try:
-            self.life.note_torn_down()
+            self.lifecycle.note_torn_down()
         except FanoutError as error:
-            self.life.fail(error)
-        return self.life.take_events()
+            self.lifecycle.fail(error)
+        return self.lifecycle.take_events()
 
-    def forward(self, message: Message, *, now_ns: int, now: float) -> int | ReasonCode:
+    def forward(self, message: OutgoingMessage, *, now_ns: int, now: float) -> int | ReasonCode:
         """Publish a message of a local client at the primary.
 
         Args:
-            message: Its topic, payload, QoS, flag, properties and expiry; its token is chosen here.
+            message: The message; its token is assigned here.
             now_ns: Unix time in nanoseconds.
             now: Monotonic seconds.
 
         Returns:
-            The token by which a later `Forwarded` names it; or, when it is not taken, the Reason Code for its
+            The token of its later `Forwarded` event; or, when the message is not accepted, the Reason Code for its
             publisher: `UNAVAILABLE` while the link is not live or when the primary does not take such messages, Quota
             exceeded when too many wait.
         """
-        self.life.at(now_ns, now)
-        if self.life.state is not LinkState.LIVE:
+        self.lifecycle.at(now_ns, now)
+        if self.lifecycle.state is not LinkState.LIVE:
             return UNAVAILABLE
         return self._forwarding.add(message, now=now)
 
@@ -314,34 +285,34 @@ class LinkSession:
         Returns:
             What happened, or why no audit can begin.
         """
-        self.life.at(now_ns, now)
-        return self.life.begin_audit(confirmed=confirmed) or self.life.take_events()
+        self.lifecycle.at(now_ns, now)
+        return self.lifecycle.begin_audit(confirmed=confirmed) or self.lifecycle.take_events()
 
     def confirm_count(self, index: int) -> list[Event]:
-        """Note that the primary counts as much as is held for a selector of the live link."""
-        if self.life.state is LinkState.LIVE:
-            self.life.confirm_count(index)
-        return self.life.take_events()
+        """Note that the replica and the primary count the same for a selector of the live link."""
+        if self.lifecycle.state is LinkState.LIVE:
+            self.lifecycle.confirm_count(index)
+        return self.lifecycle.take_events()
 
     def close(self, *, end_session: bool, now: float) -> None:
-        """Send DISCONNECT, for the node stops.
+        """Send DISCONNECT because the node stops.
 
         Args:
-            end_session: Whether the replica goes with the node, and the session with it.
+            end_session: Whether to end the session: the replica does not survive the process.
             now: Monotonic seconds.
         """
-        if self.life.connected and self.life.state is not LinkState.CONNECTING:
-            if not end_session and self.life.remote_session.exists:
+        if self.lifecycle.connected and self.lifecycle.state is not LinkState.CONNECTING:
+            if not end_session and self.lifecycle.remote_session.exists:
                 self.leave(now=now)
                 return
-            if self.primary.fence == self.control.fence_topic and self._sender.free:
-                self._sender.publish(Message(self.control.fence_topic, b"", retain=True), now=now)
+            if self.peer.fence == self.control.fence_topic and self._sender.free:
+                self._sender.publish(OutgoingMessage(self.control.fence_topic, b"", retain=True), now=now)
             self._sender.disconnect(ReasonCode.SUCCESS, end_session=True, now=now)
 
     def leave(self, *, now: float) -> None:
-        """Send DISCONNECT, which leaves the session to the next Network Connection, at the QoS of its selectors."""
-        if isinstance(self.life.stage, RetainedPass):
-            self.life.stage.give_up(now)
+        """Send DISCONNECT and leave the session, at the QoS of its selectors, to the next Network Connection."""
+        if isinstance(self.lifecycle.stage, RetainedPass):
+            self.lifecycle.stage.give_up(now)
         self._sender.disconnect(ReasonCode.SUCCESS, end_session=False, now=now)
 
     @property
@@ -356,64 +327,63 @@ class LinkSession:
     # --- time ---
 
     def _watch_clock(self, now_ns: int, now: float) -> None:
-        """Have a live link audited when the time of day was set, by which values expired that the primary still has.
-
-        Or they expire too late; their copies correct that.
-        """
+        """Request an audit when the time of day was set: values expired too early, or will expire too late."""
         clock_s = now_ns / 1e9 - now
         if abs(clock_s - self._clock_s) > _CLOCK_STEP_S and self._replica.next_expiry_ns is not None:
-            self.life.audits.hasten(now)
+            self.lifecycle.audits.hasten(now)
         self._clock_s = clock_s
 
     def _postpone(self, pause_s: float) -> None:
-        """Let what is awaited take longer by a pause, and by what reading may take that has come in it."""
+        """Move all deadlines of answers by a pause, and by the time to read what came meanwhile."""
         pause_s += self._config.snapshot_quiet_s
         self._keep_alive.postpone(pause_s)
-        if self.life.stage is not None:
-            self.life.stage.postpone(pause_s)
+        if self.lifecycle.stage is not None:
+            self.lifecycle.stage.postpone(pause_s)
 
     def _tick_connected(self, now: float) -> None:
-        life = self.life
+        lifecycle = self.lifecycle
         late_s = now - self._answers_by()
-        if late_s > _LATE_S:  # stopped, suspended, or starved: what came meanwhile is not read yet
+        if late_s > _LATE_S:  # stopped, suspended, or starved: answers that came meanwhile are not read yet
             self._postpone(late_s)
-        if life.stage is None and life.state is LinkState.LIVE and now >= life.audits.due_s:
-            life.begin_audit(confirmed=False)
+        if lifecycle.stage is None and lifecycle.state is LinkState.LIVE and now >= lifecycle.audits.due_s:
+            lifecycle.begin_audit(confirmed=False)
         else:
-            self._keep_alive.tick(now, staged=life.is_staged)
-            if life.stage is not None:
-                if life.is_sweeping:
-                    life.sweep()
+            self._keep_alive.tick(now, staged=lifecycle.is_staged)
+            if lifecycle.stage is not None:
+                if lifecycle.is_sweeping:
+                    lifecycle.sweep()
                 else:
-                    life.stage.tick(now)
-                life.advance()
-        # In an audit the control messages wait behind the retained set, and it has a limit for silence itself.
-        if life.state in (LinkState.LIVE, LinkState.STALLED) and not life.auditing:
+                    lifecycle.stage.tick(now)
+                lifecycle.advance()
+        # In an audit control messages wait behind the retained set, which has its own limit for silence.
+        if lifecycle.state in (LinkState.LIVE, LinkState.STALLED) and not lifecycle.auditing:
             self._tick_heartbeat(now)
 
     def _answers_by(self) -> float:
-        """Return until when the primary may take for the next answer, or when it is to be asked."""
-        by = self._keep_alive.deadline(staged=self.life.is_staged)
-        return by if self.life.stage is None or self.life.is_sweeping else min(by, self.life.stage.deadline)
+        """Return when the next answer of the primary, or the next request to it, is due."""
+        by = self._keep_alive.deadline(staged=self.lifecycle.is_staged)
+        return (
+            by if self.lifecycle.stage is None or self.lifecycle.is_sweeping else min(by, self.lifecycle.stage.deadline)
+        )
 
     def _tick_held(self, now: float) -> None:
-        life = self.life
-        if life.state is not LinkState.CONNECTING:
+        lifecycle = self.lifecycle
+        if lifecycle.state is not LinkState.CONNECTING:
             self._keep_alive.tick(now, staged=True)
-        if life.state is LinkState.LIVE and not life.auditing:
+        if lifecycle.state is LinkState.LIVE and not lifecycle.auditing:
             self._tick_heartbeat(now)
 
     def _held_deadline(self, now: float) -> float:
-        """Return when to call `tick` while nothing is read."""
-        life = self.life
+        """Return when to call `tick` while held."""
+        lifecycle = self.lifecycle
         deadline = float("inf")
-        if life.state is not LinkState.CONNECTING:
+        if lifecycle.state is not LinkState.CONNECTING:
             deadline = self._keep_alive.deadline(staged=True)
-        if life.state is LinkState.LIVE and not life.auditing:
+        if lifecycle.state is LinkState.LIVE and not lifecycle.auditing:
             deadline = min(deadline, self.control.deadline(now))
         return deadline
 
     def _tick_heartbeat(self, now: float) -> None:
-        stall = self._heartbeat.tick(now, live=self.life.state is LinkState.LIVE)
+        stall = self._heartbeat.tick(now, live=self.lifecycle.state is LinkState.LIVE)
         if stall:
-            self.life.stall(stall)
+            self.lifecycle.stall(stall)

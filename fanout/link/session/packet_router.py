@@ -1,7 +1,7 @@
-"""What each packet of the primary is for: the stage under way, the session, the live link, or nobody (core).
+"""Router of the primary's packets to the part they are for: the stage under way, the session, or the live link.
 
-Owns that one decision, the order of packets that MQTT demands, and the count of messages. It must not know bytes or
-sockets, nor what follows from a packet (`fanout.link.session.lifecycle`).
+Enforces the order of packets that MQTT demands, and counts messages. `fanout.link.session.lifecycle` decides what
+follows from a packet.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from operator import itemgetter
 from fanout.chain.manifest import MANIFEST_TOPIC
 from fanout.chain.readiness_notice import READINESS_TOPIC
 from fanout.chain.stamp import has_copies, is_copy
-from fanout.config import LinkConfig
 from fanout.errors import LinkLost, PrimaryRefused, ProtocolError
 from fanout.link.ingest.classify import split_phases
-from fanout.link.ingest.pipeline import IngestPipeline
-from fanout.link.liveness.item_lag import Backlog
+from fanout.link.ingest.rows import FLAGS, QOS, RETAIN, TOPIC
+from fanout.link.liveness.item_lag import ItemLag
 from fanout.link.liveness.keep_alive import KeepAlive
 from fanout.link.model.events import (
     ControlRefused,
@@ -29,19 +28,16 @@ from fanout.link.model.events import (
     StandingTold,
 )
 from fanout.link.model.states import LinkState
-from fanout.link.protocol.control_channel import ControlChannel
-from fanout.link.protocol.forwarding import Forwarding, verdict
+from fanout.link.protocol.forwarding import Forwarding, puback_reason_code
 from fanout.link.protocol.handshake import disconnected, read_connack, reason_text
-from fanout.link.protocol.peer import RemotePeer
-from fanout.link.protocol.sender import PacketSender
 from fanout.link.session.lifecycle import SessionLifecycle
 from fanout.link.snapshot.capability_check import SERVER_FENCE
+from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.retained_pass import RetainedPass
-from fanout.link.snapshot.sys_count import CountState, SysCount
+from fanout.link.snapshot.sys_count import CountState
 from fanout.mqtt.decoder import AckRun, Item, PublishRow, PublishRun
 from fanout.mqtt.packets import Connack, Disconnect, PacketType, Pingresp, Suback, Unsuback
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.replica.store import Replica
 from fanout.replica.update import Phase
 
 __all__ = ["PacketRouter"]
@@ -50,45 +46,34 @@ _TOPIC = itemgetter(0)
 
 
 class PacketRouter:
-    """Takes the packets of one link's primary, over all Network Connections.
+    """Router of one link, over all its Network Connections.
 
     Attributes:
         connections_total: Network Connections that the primary accepted.
         received_total: PUBLISH packets received.
-        outside_total: Those that no selector covers, own control messages not counted.
+        outside_total: PUBLISH packets outside all selectors, without own control messages.
         heartbeats_lost_total: Heartbeats that the primary dropped while the link was live.
     """
 
     def __init__(
         self,
-        config: LinkConfig,
+        context: LinkContext,
         *,
-        replica: Replica,
-        life: SessionLifecycle,
-        pipeline: IngestPipeline,
-        sender: PacketSender,
+        lifecycle: SessionLifecycle,
         forwarding: Forwarding,
-        control: ControlChannel,
-        primary: RemotePeer,
-        count: SysCount,
         keep_alive: KeepAlive,
-        backlog: Backlog,
+        item_lag: ItemLag,
     ) -> None:
         """Prepare for one link.
 
         Args:
-            config: The link's configuration.
-            replica: The link's replica, read only.
-            life: Told what the packets mean for the session.
-            pipeline: Takes the rows of PUBLISH packets.
-            sender: Told of acknowledgements and answers.
-            forwarding: Has more to send when something was acknowledged.
-            control: Takes the link's own messages.
-            primary: Told what the primary says of itself.
-            count: Takes its figures.
-            keep_alive: Told the Keep Alive in force.
-            backlog: Told how far the primary has counted.
+            context: Collaborators of the link.
+            lifecycle: The lifecycle of the session, told what the packets mean for it.
+            forwarding: Queue of forwarded messages, which sends more at each acknowledgement.
+            keep_alive: Keep Alive of the connection.
+            item_lag: Lag in items.
         """
+        config = context.config
         self.connections_total = 0
         self.received_total = 0
         self.outside_total = 0
@@ -96,19 +81,19 @@ class PacketRouter:
         self._config = config
         # MQTT 3.1.1 leaves every selector at QoS 0.
         self._takes_qos_0 = config.version == 4 or any(selector.qos == 0 for selector in config.selectors)
-        self._replica = replica
-        self._life = life
-        self._pipeline = pipeline
-        self._sender = sender
+        self._replica = context.replica
+        self._pipeline = context.pipeline
+        self._sender = context.sender
+        self._control = context.control
+        self._peer = context.peer
+        self._count = context.count
+        self._lifecycle = lifecycle
         self._forwarding = forwarding
-        self._control = control
-        self._primary = primary
-        self._count = count
         self._keep_alive = keep_alive
-        self._backlog = backlog
+        self._item_lag = item_lag
 
     def take(self, item: Item) -> None:
-        """Take what was decoded, in the order of arrival.
+        """Route one decoded item; to be called in the order of arrival.
 
         Raises:
             FanoutError: The Network Connection must end.
@@ -117,7 +102,7 @@ class PacketRouter:
             self._on_connack(item)
         elif isinstance(item, Disconnect):
             raise disconnected(item)
-        elif self._life.state is LinkState.CONNECTING:
+        elif self._lifecycle.state is LinkState.CONNECTING:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a packet came before CONNACK")  # [MQTT-3.2.0-1]
         elif isinstance(item, PublishRun):
             self._on_publish(item.rows)
@@ -131,60 +116,60 @@ class PacketRouter:
             self._on_pingresp()
         else:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{type(item).__name__} was not asked for")
-        self._life.advance()
+        self._lifecycle.advance()
 
     def _on_connack(self, packet: Connack) -> None:
-        life = self._life
-        if life.state is not LinkState.CONNECTING:
+        lifecycle = self._lifecycle
+        if lifecycle.state is not LinkState.CONNECTING:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a second CONNACK")  # [MQTT-3.2.0-2]
         handshake = read_connack(packet, self._config)
-        if handshake.session_present and not life.remote_session.exists:
+        if handshake.session_present and not lifecycle.remote_session.exists:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "Session Present after Clean Start")  # [MQTT-3.2.2-2]
         self._sender.accept(handshake.limits)
         self.connections_total += 1
         self._keep_alive.accept(handshake.keep_alive_s)
-        self._backlog.tell(handshake.count)
-        life.remote_session.grant(handshake.session_expiry_s)
+        self._item_lag.note_count(handshake.count)
+        lifecycle.remote_session.grant(handshake.session_expiry_s)
         self._pipeline.begin_connection(
             stamped=handshake.stamped,
             resumed=handshake.session_present,
-            counts_up=self._primary.is_mosquitto,
+            counts_up=self._peer.is_mosquitto,
         )
-        life.tell(StandingTold(self._primary.begin_connection(handshake.primary_node, now=life.now)))
-        life.accept(session_present=handshake.session_present)
+        lifecycle.emit(StandingTold(self._peer.begin_connection(handshake.primary_node, now=lifecycle.now)))
+        lifecycle.accept(session_present=handshake.session_present)
 
     def _on_publish(self, rows: list[PublishRow]) -> None:
-        life = self._life
+        lifecycle = self._lifecycle
         self.received_total += len(rows)
-        if life.stage is not None:
-            life.stage.receive_messages(len(rows))
-        if life.state is LinkState.TEARING_DOWN:
-            # A new session has no subscriptions to the selectors yet: nothing else is ours.
-            ours = [row for row in rows if row[0] == READINESS_TOPIC]
+        if lifecycle.stage is not None:
+            lifecycle.stage.receive_messages(len(rows))
+        if lifecycle.state is LinkState.TEARING_DOWN:
+            # A new session has no subscriptions to the selectors yet: other messages are not for this link.
+            ours = [row for row in rows if row[TOPIC] == READINESS_TOPIC]
             self.outside_total += len(rows) - len(ours)
             rows = ours
-        landmarks = self._primary.landmarks | self._count.landmarks
-        # Nearly never there. Measured (2 shared cores): 25 ns a row; 200 to 350 with a loop.
-        if landmarks and not landmarks.isdisjoint(map(_TOPIC, rows)):
-            # What is told of the data has its place among it.
-            for _, part in groupby(rows, lambda row: row[0] in landmarks):
+        ordered_topics = self._peer.ordered_topics | self._count.ordered_topics
+        # Rarely true. Measured (2 shared cores): 25 ns a row; 200 to 350 with a loop.
+        if ordered_topics and not ordered_topics.isdisjoint(map(_TOPIC, rows)):
+            # A message about the data must be handled at its place among it.
+            for _, part in groupby(rows, lambda row: row[TOPIC] in ordered_topics):
                 self._take_rows(list(part))
         else:
             self._take_rows(rows)
 
     def _take_rows(self, rows: list[PublishRow]) -> None:
-        life = self._life
-        if life.state in (LinkState.LIVE, LinkState.STALLED):
+        lifecycle = self._lifecycle
+        if lifecycle.state in (LinkState.LIVE, LinkState.STALLED):
             self._take_copies_apart(rows)
             return
         for known, part in self._pipeline.redelivery.split_known(rows):
             if known:
-                life.tell(self._pipeline.acknowledge(part, now_ns=life.now_ns, epoch=life.epoch))
+                lifecycle.emit(self._pipeline.acknowledge(part, now_ns=lifecycle.now_ns, epoch=lifecycle.epoch))
             else:
                 self._take_copies_apart(part)
 
     def _take_copies_apart(self, rows: Sequence[PublishRow]) -> None:
-        """Take rows, those that a fanout node marks as copies apart."""
+        """Take rows; those that a fanout node marks as copies are taken apart from the others."""
         # Measured (2 shared cores): 17 ns a row, 42 with stamps.
         if not self._pipeline.primary_stamps or not has_copies(rows):
             self._take_new_rows(rows)
@@ -193,142 +178,142 @@ class PacketRouter:
             self._take_new_rows(list(part), copies=copies)
 
     def _take_new_rows(self, rows: Sequence[PublishRow], *, copies: bool = False) -> None:
-        life = self._life
-        if life.stage is not None:
-            life.stage.receive_rows(rows)
+        lifecycle = self._lifecycle
+        if lifecycle.stage is not None:
+            lifecycle.stage.receive_rows(rows)
         parts = split_phases(
             rows,
-            state=life.state,
-            stage=life.stage,
-            auditing=life.auditing,
-            copies_late=life.audits.copies_late,
-            goes_on=self._pipeline.redelivery.goes_on,
+            state=lifecycle.state,
+            stage=lifecycle.stage,
+            auditing=lifecycle.auditing,
+            copies_late=lifecycle.audits.copies_late,
+            continues=self._pipeline.redelivery.continues,
         )
         for phase, part in parts:
             for queued, some in self._split_queued(part):
                 applied, others = self._pipeline.take(
                     some,
                     phase=Phase.AUDIT if copies and phase is not Phase.SNAPSHOT else phase,
-                    now_ns=life.now_ns,
-                    epoch=life.epoch,
+                    now_ns=lifecycle.now_ns,
+                    epoch=lifecycle.epoch,
                     queued=queued,
                 )
-                life.tell(*applied)
+                lifecycle.emit(*applied)
                 for row in others:
                     self._on_other(row)
 
     def _split_queued(self, rows: Sequence[PublishRow]) -> Iterable[tuple[bool, Sequence[PublishRow]]]:
-        """Split rows by whether the primary queued them before it saw the request for the set under way.
+        """Split rows by whether the primary queued them before it handled the request for the set under way.
 
-        From that request on the subscription has QoS 0, and a Mosquitto does not queue what it sends at QoS 0.
+        From that request on the subscription has QoS 0, and Mosquitto does not queue messages at QoS 0.
         """
-        stage = self._life.stage
-        if not (self._primary.is_mosquitto and isinstance(stage, RetainedPass) and stage.is_at_qos_0):
+        stage = self._lifecycle.stage
+        if not (self._peer.is_mosquitto and isinstance(stage, RetainedPass) and stage.is_at_qos_0):
             return ((False, rows),)
-        return ((queued, list(part)) for queued, part in groupby(rows, lambda row: row[2] & 6 > 0))
+        return ((queued, list(part)) for queued, part in groupby(rows, lambda row: row[FLAGS] & QOS > 0))
 
     def _on_other(self, row: PublishRow) -> None:
-        """Take a message outside the selectors: our own, the fence, or nobody's."""
-        life = self._life
+        """Take a message outside the selectors: an own message, the fence, or an unknown one."""
+        lifecycle = self._lifecycle
         topic, payload, flags, *_ = row
-        system = self._count.receive(topic, payload, retain=bool(flags & 1), held=self._replica.count(0))
+        system = self._count.receive(topic, payload, retain=bool(flags & RETAIN), held=self._replica.count(0))
         if topic == self._control.topic:
-            round_trip_ns = self._control.receive(payload, now=life.now, stamp=self._pipeline.stamp_of(row))
+            round_trip_ns = self._control.receive(payload, now=lifecycle.now, stamp=self._pipeline.stamp_of(row))
             if round_trip_ns is not None:
-                life.tell(HeartbeatReturned(round_trip_ns))
+                lifecycle.emit(HeartbeatReturned(round_trip_ns))
                 self._on_control_returned(payload, qos=flags >> 1 & 3)
-        elif flags & 1 and topic in (SERVER_FENCE, self._control.fence_topic):
-            if life.stage is not None:
-                life.stage.receive_retained(topic, payload, life.now)
+        elif flags & RETAIN and topic in (SERVER_FENCE, self._control.fence_topic):
+            if lifecycle.stage is not None:
+                lifecycle.stage.receive_retained(topic, payload, lifecycle.now)
         elif topic == self._control.fence_topic:
-            pass  # the fence was made anew
-        elif topic == READINESS_TOPIC and self._primary.hears_standing:
-            life.tell(StandingTold(self._primary.receive_standing(payload)))
-        elif topic == MANIFEST_TOPIC and self._primary.node is not None:
-            if life.stage is not None:
-                life.stage.receive_manifest(payload, life.now)
+            pass  # the copy of a fence that was published again
+        elif topic == READINESS_TOPIC and self._peer.hears_readiness:
+            lifecycle.emit(StandingTold(self._peer.receive_readiness(payload)))
+        elif topic == MANIFEST_TOPIC and self._peer.node is not None:
+            if lifecycle.stage is not None:
+                lifecycle.stage.receive_manifest(payload, lifecycle.now)
         elif system:
-            if life.stage is None and life.state is LinkState.LIVE:
-                self._count.ask(life.now)
+            if lifecycle.stage is None and lifecycle.state is LinkState.LIVE:
+                self._count.ask(lifecycle.now)
         else:
             self.outside_total += 1
 
     def _on_control_returned(self, payload: bytes, *, qos: int) -> None:
-        life, lost = self._life, self._control.dropped
-        if life.stage is not None:
-            life.stage.receive_control(payload, life.now)
+        lifecycle, lost = self._lifecycle, self._control.dropped
+        if lifecycle.stage is not None:
+            lifecycle.stage.receive_control(payload, lifecycle.now)
             return
-        # A primary may drop what has QoS 0 and nothing else: that says nothing of updates that all have more.
+        # A primary may drop messages at QoS 0 only: that says nothing of updates that all have a higher QoS.
         if lost and (qos or self._takes_qos_0):
             self.heartbeats_lost_total += lost
-            life.tell(HeartbeatsLost(lost))
-            life.audits.hasten(life.now)
-        if life.state is LinkState.STALLED:
-            life.revive()
+            lifecycle.emit(HeartbeatsLost(lost))
+            lifecycle.audits.hasten(lifecycle.now)
+        if lifecycle.state is LinkState.STALLED:
+            lifecycle.revive()
 
     def _on_acks(self, run: AckRun) -> None:
-        life = self._life
+        lifecycle = self._lifecycle
         if run.type is PacketType.PUBREL:
             for packet_id in run.packet_ids:
-                self._sender.complete(packet_id, known=self._pipeline.release(packet_id), now=life.now)
+                self._sender.complete(packet_id, known=self._pipeline.release(packet_id), now=lifecycle.now)
             return
-        for message, reason_code in self._sender.acknowledged(run, now=life.now):
+        for message, reason_code in self._sender.acknowledged(run, now=lifecycle.now):
             if message.token:
-                life.tell(Forwarded(message.token, verdict(reason_code)))
+                lifecycle.emit(Forwarded(message.token, puback_reason_code(reason_code)))
                 continue
             if reason_code >= 0x80 and message.topic == self._control.topic:
                 self._refuse_control(message.payload, reason_code)
-            if life.stage is not None:
-                life.stage.receive_puback(life.now)
-        self._forwarding.send(life.now)
+            if lifecycle.stage is not None:
+                lifecycle.stage.receive_puback(lifecycle.now)
+        self._forwarding.send(lifecycle.now)
 
     def _refuse_control(self, payload: bytes, reason_code: int) -> None:
-        """Take that the primary refuses a message to the control topic: for good, or this one only.
+        """Note that the primary refused a message to the control topic: for good, or this one only.
 
         Raises:
-            LinkLost: No heartbeat will end the stall that the link is in.
+            LinkLost: The link is stalled, and no heartbeat can end that.
         """
         why = reason_text(reason_code)
         if reason_code == ReasonCode.NOT_AUTHORIZED:
             self._control.refuse(f"the primary does not let the link publish to its control topic: {why}")
         else:
             self._control.refuse_message(payload, f"the primary refused the newest heartbeat: {why}")
-        self._life.tell(ControlRefused(self._control.refusal))
-        if not self._control.permitted and self._life.state is LinkState.STALLED:
+        self._lifecycle.emit(ControlRefused(self._control.refusal))
+        if not self._control.permitted and self._lifecycle.state is LinkState.STALLED:
             raise LinkLost(f"the link is stalled, and {self._control.refusal}")
 
     def _on_suback(self, packet: Suback) -> None:
         if not self._sender.answered(packet.packet_id):
             return
-        self._primary.receive_suback(packet)
+        self._peer.receive_suback(packet)
         self._pipeline.converter.receive_suback(packet.packet_id)
-        if self._life.stage is not None:
+        if self._lifecycle.stage is not None:
             try:
-                self._life.stage.receive_suback(packet, self._life.now)
+                self._lifecycle.stage.receive_suback(packet, self._lifecycle.now)
             except PrimaryRefused as error:
-                self._life.end_refused(error)
+                self._lifecycle.end_refused(error)
 
     def _on_unsuback(self, packet: Unsuback) -> None:
-        life = self._life
+        lifecycle = self._lifecycle
         self._sender.answered(packet.packet_id)
-        life.remote_session.receive_unsuback(packet.packet_id)
-        if life.stage is not None:
-            life.stage.receive_unsuback(packet.packet_id)
+        lifecycle.remote_session.receive_unsuback(packet.packet_id)
+        if lifecycle.stage is not None:
+            lifecycle.stage.receive_unsuback(packet.packet_id)
 
     def _on_pingresp(self) -> None:
-        life = self._life
-        self._sender.ping_sent_s = None
-        life.audits.copies_late = False
-        if life.stage is not None:
-            life.stage.receive_pingresp(life.now)
-        elif life.state is LinkState.LIVE:
-            life.tell(SessionSeen())
+        lifecycle = self._lifecycle
+        self._sender.receive_pingresp()
+        lifecycle.audits.end_late_copies()
+        if lifecycle.stage is not None:
+            lifecycle.stage.receive_pingresp(lifecycle.now)
+        elif lifecycle.state is LinkState.LIVE:
+            lifecycle.emit(SessionSeen())
             self._compare_count()
 
     def _compare_count(self) -> None:
-        life, count = self._life, self._count
+        lifecycle, count = self._lifecycle, self._count
         compares = count.state is CountState.TAKEN
-        if count.receive_pingresp(life.now):
-            life.confirm_count(0)
+        if count.receive_pingresp(lifecycle.now):
+            lifecycle.confirm_count(0)
         elif compares and count.state is CountState.OFF:
-            life.tell(CountDiffers(count.difference))
+            lifecycle.emit(CountDiffers(count.difference))

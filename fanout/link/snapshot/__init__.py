@@ -1,1 +1,1 @@
-"""Retained sets: how they are asked for, what proves that one is whole, and audits of them later. Core."""
+"""Retained sets: how they are requested, the evidence that one is complete, and later audits."""

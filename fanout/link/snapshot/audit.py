@@ -1,7 +1,6 @@
-"""An audit of a live link: when one is due, and what its passes over the retained sets add up to (core).
+"""Schedule of the audits of a live link, their limit on removals, and their reports.
 
-Owns the schedule, the cap on removals, and the report. It must not know how a pass is made
-(`fanout.link.snapshot.retained_pass`).
+`fanout.link.snapshot.retained_pass` makes the passes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from fanout.link.snapshot.diff import Losses
 __all__ = ["RETRY_S", "Audit", "LiveAudits"]
 
 RETRY_S = 30.0
-"""Pause before the next audit when one could not be proved complete, or when something calls for one all the time."""
+"""Shortest pause between audits after one that failed, or while something keeps requesting them."""
 _JITTER = 0.1
 _NEVER = float("inf")
 
@@ -25,7 +24,7 @@ class Audit:
     """One audit under way.
 
     Attributes:
-        report: What it found so far.
+        report: Result so far.
     """
 
     def __init__(self, *, confirmed: bool, removed_percent_max: int, now: float) -> None:
@@ -41,12 +40,12 @@ class Audit:
         self._started_s = now
 
     def judge(self, found: Losses, *, topics: int, proves_absence: bool) -> bool:
-        """Take what a proved pass over one selector's set shows, and return whether to remove what is gone.
+        """Take the losses in one selector's set, and return whether to remove topics that are gone.
 
         Args:
-            found: What it shows.
-            topics: How many topics the selector has here.
-            proves_absence: Whether the evidence is good enough to remove what did not come.
+            found: Losses that the proved pass shows.
+            topics: Number of topics of the selector in the replica.
+            proves_absence: Whether the evidence proves that missing topics are gone.
         """
         report = self.report
         allowed = math.ceil(topics * self._removed_percent_max / 100)
@@ -64,25 +63,25 @@ class Audit:
         self.report = replace(self.report, removed=self.report.removed + topics)
 
     def end(self, *, now: float, failure: str = "", loss: bool = False) -> AuditReport:
-        """Return the whole report."""
+        """Return the complete report."""
         return replace(self.report, seconds=now - self._started_s, failure=failure, loss=loss)
 
 
 class LiveAudits:
-    """The audits of one live link, one after another.
+    """Audits of one live link, one after another.
 
     Attributes:
-        current: The one under way; None while none is.
-        due_s: When the next one is due, monotonic seconds; infinity for never.
-        copies_late: Whether copies for an audit that was given up may still come: until the PINGRESP behind them.
+        current: Audit under way; None for none.
+        due_s: When the next audit is due, monotonic seconds; infinity for never.
+        copies_late: Whether copies for an audit that was given up may still come.
     """
 
     def __init__(self, config: LinkConfig, *, seed: int) -> None:
-        """Prepare; none is due.
+        """Begin with no audit due.
 
         Args:
             config: The link's configuration.
-            seed: Differs between processes, so that the nodes of a pool do not ask all at once.
+            seed: A number that differs between processes, so that the nodes of a pool spread their audits.
         """
         self.current: Audit | None = None
         self.due_s = _NEVER
@@ -92,26 +91,34 @@ class LiveAudits:
         self._removed_percent_max = config.max_removed_percent
 
     def plan(self, now: float) -> None:
-        """Count the interval to the next one from now."""
+        """Schedule the next audit one interval from now."""
         self.due_s = now + self._interval_s if self._interval_s else _NEVER
 
     def hasten(self, due_s: float) -> None:
-        """Have the next one at that time, monotonic seconds, or as soon afterwards as the link has time for it.
+        """Schedule the next audit no later than `due_s`, monotonic seconds, if the link has time then.
 
-        Not before a pause of `RETRY_S` behind the one before: whatever calls for audits may go on doing so.
+        There is a pause of at least `RETRY_S` behind the former one, because requests may come all the time.
         """
         self.due_s = min(self.due_s, max(due_s, self._rests_until_s))
 
+    def expect_late_copies(self) -> None:
+        """Note that copies for an audit that was given up may come until the PINGRESP under way."""
+        self.copies_late = True
+
+    def end_late_copies(self) -> None:
+        """Note that no copies of an audit that was given up can come any more."""
+        self.copies_late = False
+
     def begin(self, *, confirmed: bool, now: float) -> None:
-        """Begin one; see `AuditReport` for `confirmed`."""
+        """Begin an audit; see `AuditReport` for `confirmed`."""
         self.current = Audit(confirmed=confirmed, removed_percent_max=self._removed_percent_max, now=now)
 
     def end(self, *, now: float, failure: str = "", loss: bool = False) -> AuditReport | None:
-        """End the one under way and plan the next; return what it found, None when none is under way.
+        """End the audit under way and schedule the next; return the report, or None when none is under way.
 
         Args:
             now: Monotonic seconds.
-            failure: Why it did not come to its end, and then the next one is due soon, whatever the interval.
+            failure: Why it failed, or empty; after a failure the next one is due soon, whatever the interval.
             loss: See `AuditReport`.
         """
         audit, self.current = self.current, None

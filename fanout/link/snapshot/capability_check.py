@@ -1,51 +1,49 @@
-"""The first requests of an epoch, which show what evidence the primary can give later (core).
+"""First stage of an epoch: requests that show which evidence the primary can give.
 
-Owns four questions. Does a message to the control topic come back? Then a marker and heartbeats can be expected. Is
-there a *fence*: a retained message that a SUBSCRIBE can ask for behind a retained set, in the same packet? And does the
-primary answer in order, so that what is asked for behind a set comes behind it? Does it send retained messages for a
-Topic Filter with wildcards at all? It must not know what they prove (`fanout.link.snapshot.set_proof`).
+It answers four questions. Does a message to the control topic come back? Then markers and heartbeats are possible. Is
+there a *fence*: a retained message that a SUBSCRIBE can request behind a retained set, in the same packet? Does the
+primary answer in order, so that requests behind a set are answered behind it? Does it send retained messages for a
+Topic Filter with wildcards at all?
 
 Fences tried: the version topic of Mosquitto, which is there by default and leaves nothing behind; else a
-retained message of our own, with an expiry. A fanout node needs no fence: its PINGRESP waits for the retained
+retained message of the link, with an expiry. A fanout node needs no fence: its PINGRESP waits for the retained
 set.
 
-Order: of Mosquitto and of fanout nodes it is known. Of others it is tried a few times with the fence, which must come
-in front of the PINGRESP that was asked for behind it, and even then only the sets themselves can show it
+Order: it is known of Mosquitto and of fanout nodes. Of others it is tried a few times with the fence, which must come
+before the PINGRESP that was requested behind it. Even then only the sets themselves can prove it
 (`fanout.link.snapshot.retained_pass`).
 
 Wildcards: some primaries (RabbitMQ 3.10) send retained messages only for a Topic Filter without wildcards. Fence,
-PINGRESP and marker come all the same, so an empty set would look whole. So when the fence has come by its name each
-time, it is asked for once more by a filter with a wildcard.
+PINGRESP and marker come all the same, so an empty set would look complete. So when the fence has come by its name each
+time, it is requested once more by a filter with a wildcard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fanout.errors import LinkLost, SnapshotUnproved
 from fanout.link.model.evidence import Order
 from fanout.link.protocol.control_channel import PAYLOAD_BYTES_MAX, ControlChannel
-from fanout.link.protocol.sender import Message, PacketSender
+from fanout.link.protocol.sender import OutgoingMessage, PacketSender
+from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.stage import Stage
 from fanout.mqtt.packets import Suback
-from fanout.selection import Selector
 
-__all__ = ["RETAINED_COUNT", "SERVER_FENCE", "CapabilityCheck", "own_fence", "refuse_control"]
+__all__ = ["RETAINED_COUNT", "SERVER_FENCE", "CapabilityCheck", "is_checked", "own_fence", "refuse_control"]
 
 SERVER_FENCE = b"$SYS/broker/version"
 """A topic whose retained value Mosquitto sets once, when it starts."""
 RETAINED_COUNT = b"$SYS/broker/retained messages/count"
-"""How many retained messages the primary has in all, as most servers tell; asked so that a shortfall has a measure."""
+"""Topic of the primary's count of retained messages, which most servers have; requested to measure a shortfall."""
 CONTROL_PATIENCE_S = 1.0
-"""How long the control message may take after its PUBACK before it counts as not permitted; and how long a fence that
-did not come in front of PINGRESP may take, so that the reason can be told."""
+"""Seconds after its PUBACK in which the control message must come back, else it counts as not permitted. A fence that
+did not come before PINGRESP has as long, so that the reason can be told."""
 TRIALS = 3
-"""How often a fence must come in front of PINGRESP at a primary whose order is not known."""
+"""Number of trials in which a fence must come before PINGRESP at a primary whose order is unknown."""
 _BY_WILDCARD = {SERVER_FENCE: b"$SYS/+/version"}
-"""How the primary's own fence is asked for with a wildcard."""
+"""Topic Filter with a wildcard for the primary's own fence."""
 _MOSQUITTO = b"mosquitto"
 _FANOUT = b"fanout"
-"""How the versions begin of primaries whose order is known. A fanout node over MQTT 3.1.1 cannot say so in CONNACK."""
+"""First bytes of the versions of primaries whose order is known. Over MQTT 3.1.1 CONNACK does not tell a node."""
 _OVERTAKEN = "the primary's answers overtake its retained messages"
 _NO_FENCE = (
     "no retained message could be had that marks the end of a set; allow the link's user to read $SYS/broker/version,"
@@ -55,82 +53,76 @@ _OWN_FENCE_EXPIRY_S = 86_400
 _NEVER = float("inf")
 
 
-def own_fence(control: ControlChannel) -> Message:
+def own_fence(control: ControlChannel) -> OutgoingMessage:
     """Return the link's own fence; it expires, so that a node that is gone leaves nothing behind."""
-    return Message(control.fence_topic, b"fence", retain=True, expiry_s=_OWN_FENCE_EXPIRY_S)
+    return OutgoingMessage(control.fence_topic, b"fence", retain=True, expiry_s=_OWN_FENCE_EXPIRY_S)
+
+
+def is_checked(context: LinkContext) -> bool:
+    """Say whether the capability check of this epoch is complete."""
+    peer = context.peer
+    return context.control.permitted is not None and (peer.fence is not None or peer.node is not None)
 
 
 def refuse_control(control: ControlChannel, sender: PacketSender) -> bool:
-    """Say, and note, whether the primary's limits exclude messages to the control topic."""
-    if sender.takes(Message(control.topic, bytes(PAYLOAD_BYTES_MAX))):
+    """Return whether the primary's limits exclude messages to the control topic, and note it in the channel."""
+    if sender.takes(OutgoingMessage(control.topic, bytes(PAYLOAD_BYTES_MAX))):
         return False
     control.refuse("the primary takes no messages at QoS 1, or none as large as a heartbeat")
     return True
 
 
 class CapabilityCheck(Stage):
-    """The questions to a primary at the beginning of an epoch.
+    """Capability check of one epoch.
 
     Attributes:
-        done: Whether all are answered.
-        answered: Whether the primary answered what stands behind the first questions.
+        done: Whether all questions are answered.
+        answered: Whether the primary answered the request behind the first questions.
         fence: Topic of the fence; None while none is known.
         order: Whether the primary answers in order.
-        why: Why it is not known to, in words; empty when it is.
-        is_mosquitto: Whether it calls itself Mosquitto.
+        why: Why that is not known, in words; empty when it is.
+        is_mosquitto: Whether the primary calls itself Mosquitto.
     """
 
-    def __init__(
-        self,
-        *,
-        sender: PacketSender,
-        control: ControlChannel,
-        wants_fence: bool,
-        asks_system: bool = True,
-        timeout_s: float,
-        selectors: Sequence[Selector] = (),
-    ) -> None:
-        """Prepare; `begin` asks.
+    def __init__(self, context: LinkContext) -> None:
+        """Prepare; `begin` sends the requests.
 
         Args:
-            sender: Where requests go.
-            control: Told whether messages come back.
-            wants_fence: Whether the primary is one that needs a fence.
-            asks_system: Whether it may be asked below `$SYS/`.
-            timeout_s: How long the primary may take for any answer.
-            selectors: What will be asked for behind it.
+            context: Collaborators of the link.
         """
+        config, peer = context.config, context.peer
+        wants_fence = peer.node is None
         self.done = False
         self.answered = False
         self.fence: bytes | None = None
         self.order = Order.NONE if wants_fence else Order.KNOWN
         self.why = ""
         self.is_mosquitto = False
-        self._sender = sender
-        self._control = control
-        self._asks_system = wants_fence and asks_system
-        self._timeout_s = timeout_s
+        self._sender = context.sender
+        self._control = context.control
+        self._asks_system = wants_fence and peer.system_topics.asked
+        self._timeout_s = config.connect_timeout_s
         self._own_fence_tried = False
         self._trials = 0
-        """How many fences came in front of the PINGRESP that was asked for behind them."""
+        """Number of fences that came before the PINGRESP that was requested behind them."""
         self._late_fence_by = _NEVER
-        """Until when a fence may come that did not come in front of PINGRESP."""
-        self._wild = next((one.filter for one in selectors if one.has_wildcard and not one.live_only), None)
+        """Deadline of a fence that did not come before PINGRESP."""
+        self._wild = next((one.filter for one in config.selectors if one.has_wildcard and not one.live_only), None)
         """A selector whose retained messages must come for a filter with wildcards; None without any."""
         self._wildcard: bytes | None = None
-        """The Topic Filter with a wildcard by which the fence was asked for last."""
+        """Topic Filter with a wildcard by which the fence was requested; None before."""
         self._control_suback_id = 0
         self._control_by = _NEVER
         self._ponged = False
         self._fence_came = False
-        """Whether the fence came in front of the PINGRESP that is awaited, or came last."""
+        """Whether the fence of the newest request has come."""
         self._fails_at = _NEVER
 
     def begin(self, now: float) -> None:
-        """Ask: subscribe to the control topic, publish to it, and look for the primary's own fence."""
+        """Subscribe to the control topic, publish to it, and request the primary's own fence."""
         sender, control = self._sender, self._control
         self._control_suback_id = sender.subscribe(control.topic, qos=1, no_local=False, retain_handling=2, now=now)
-        message = Message(control.topic, control.send(now))
+        message = OutgoingMessage(control.topic, control.send(now))
         if not refuse_control(control, sender):
             sender.publish(message, now=now)
         if self._asks_system:
@@ -145,7 +137,7 @@ class CapabilityCheck(Stage):
             self._answer(now)
 
     def receive_puback(self, now: float) -> None:
-        """Take the PUBACK of the control message, after `ControlChannel` was told of it when it refuses."""
+        """Take the PUBACK of the control message; a refusal goes to `ControlChannel` before."""
         if self._control.permitted is None:
             self._control_by = now + CONTROL_PATIENCE_S
         self._answer(now)
@@ -169,20 +161,20 @@ class CapabilityCheck(Stage):
         self._answer(now)
 
     def receive_pingresp(self, now: float) -> None:
-        """Take PINGRESP: what should have come before it has come."""
+        """Take PINGRESP, behind which nothing more should come."""
         self._ponged = self.answered = True
         if not self._fence_came and self._wildcard is None:
             self.fence = None
         self._answer(now)
 
     def postpone(self, pause_s: float) -> None:
-        """Give the primary so much more time for what is awaited."""
+        """Move all deadlines by a pause."""
         self._control_by += pause_s
         self._late_fence_by += pause_s
         self._fails_at += pause_s
 
     def tick(self, now: float) -> None:
-        """Do what is due.
+        """Do the work that is due.
 
         Raises:
             LinkLost: The primary does not answer.
@@ -242,10 +234,10 @@ class CapabilityCheck(Stage):
             self.why, self.done = _NO_FENCE, True
 
     def _answer_wildcard(self, fence: bytes, now: float) -> None:
-        """Take that the fence came by a Topic Filter with a wildcard, or that it did not.
+        """Conclude from a fence requested by a Topic Filter with a wildcard whether such filters work.
 
         Raises:
-            SnapshotUnproved: It did not, and a selector needs it.
+            SnapshotUnproved: They do not, and a selector needs one.
         """
         assert self._wildcard is not None
         if self._fence_came:

@@ -1,6 +1,6 @@
-"""Whether a pass over a retained set shows that messages were lost (core).
+"""Differences between the replica and a retained set that show that messages were lost.
 
-Owns this one judgement. It must not know what follows from it (`fanout.link.session.lifecycle`).
+`fanout.link.session.lifecycle` decides what follows from them.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from fanout.replica.update import Stamp, Update
 __all__ = ["Losses", "find_losses", "find_vanished"]
 
 _EXPIRY_SLACK_NS = 2_000_000_000
-"""A value that expires so soon may be gone at the primary already: expiry travels in whole seconds."""
+"""A value that expires so soon may be gone at the primary already, because expiry is sent in whole seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What must have happened at the primary without a message to us."""
+    """Changes at the primary for which no message came."""
 
     removed: int
-    """Topics that are gone there."""
+    """Number of topics that are gone there."""
     changed: int
-    """Topics that are new there, or have another value."""
+    """Number of topics that are new there or have another value."""
 
     def __bool__(self) -> bool:
         return self.removed + self.changed > 0
@@ -34,14 +34,14 @@ class Losses:
 
 
 def find_losses(replica: Replica, *, before: Stamp | None, now_ns: int) -> Generator[None, None, Losses]:
-    """Judge the closed pass of a session that should have missed nothing, a piece with each step; return what it shows.
+    """Find the losses that a closed pass shows, a piece per step.
 
-    A primary that stamps leaves out the copy of a topic for which a live update waits, so that such a topic
-    comes once, as if it had been missed. Then its sequence tells: behind that of the control message which
-    came back before the pass, it happened during the pass.
+    A primary that stamps omits the copy of a topic for which a live update waits, so that the update looks like a
+    missed one. Its sequence tells: if it is higher than that of the control message which came back before the pass,
+    the update happened during the pass.
 
     Args:
-        replica: The replica, whose pass runs until the last step.
+        replica: The replica; its pass runs until the last step.
         before: Stamp of a control message that came back before the pass; None without stamps.
         now_ns: Unix time in nanoseconds of the first step.
     """
@@ -61,7 +61,7 @@ def find_losses(replica: Replica, *, before: Stamp | None, now_ns: int) -> Gener
 
 
 def find_vanished(unseen: Iterable[Update], *, now_ns: int) -> list[bytes]:
-    """Return the topics that the primary does not have any more, without those that expire right now.
+    """Return the topics that the primary does not have any more, without values about to expire.
 
     Args:
         unseen: Values that the pass did not bring.

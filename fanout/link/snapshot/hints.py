@@ -1,8 +1,4 @@
-"""What an operator can do about a retained set that is not proved (core).
-
-Owns the hints, by what is known of the primary and of what came. It must not know how a set is proved
-(`fanout.link.snapshot.retained_pass`).
-"""
+"""Advice to an operator about a retained set that is not proved, by the kind of the primary."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ LIMIT_HINT: Final = (
     "The primary may have a limit for one SUBSCRIBE, as ejabberd has (match_retained_limit of mod_mqtt, 1000 by"
     " default): raise it, or use narrower selectors"
 )
-"""For topics that come by a narrower Topic Filter, or by name, and not with the set."""
+"""For topics that come for a narrower Topic Filter, or by name, but not with the set."""
 CHURN_HINT: Final = (
     "Exclude the branch in which topics are created all the time, and give it a selector of its own with live_only ="
     " true; or lower snapshot_quiet_s, if the primary never pauses that long; or raise it, if what comes is the set,"
@@ -25,13 +21,13 @@ TOO_LARGE_HINT: Final = (
     "A fanout node leaves out what is larger than the link takes: raise packet_bytes_max of the link, or exclude such"
     " topics"
 )
-"""For messages that a fanout node counts and did not send."""
+"""For messages that a fanout node counted and did not send."""
 ALTERED_HINT: Final = "Look for what changes messages on the way from the primary, as a proxy between both may"
-"""For messages that are not those that a fanout node says it sent."""
+"""For messages that differ from those that a fanout node says it sent."""
 
 
 def shortfall_hint(*, is_node: bool, is_mosquitto: bool) -> str:
-    """Return what to do about a set that ended before its evidence came.
+    """Return the advice about a set that ended before its evidence came.
 
     Args:
         is_node: Whether the primary is a fanout node, which waits for a slow reader and drops nothing.

@@ -1,55 +1,49 @@
-"""One pass over the retained sets of all selectors, one after another: a snapshot, or a verification (core).
+"""Pass over the retained sets of all selectors, one after another: a snapshot, a verification, or an audit.
 
-Owns the sequence of requests: for each selector a SUBSCRIBE at QoS 0, with the fence in the same packet and
-PINGREQ and marker in the same write, and when its set is proved, SUBSCRIBE again at the selector's QoS without
-retained messages. It must not know what follows from the outcome (`fanout.link.session.lifecycle`).
+For each selector it sends SUBSCRIBE at QoS 0, with the fence in the same packet, and PINGREQ and the marker in the same
+write. When the set is proved, it subscribes again at the selector's QoS without retained messages.
 
-At a primary that is not known to answer in order a set is taken at least twice (`fanout.link.snapshot.two_pass`),
-unless the pass is itself a comparison with what is held already. While the order is likely, a pass ends by its evidence
-all the same, and a second one that brings the same confirms it; otherwise, and once two of them differ, a pass ends by
-silence. Narrower Topic Filters are asked for between the first two (`fanout.link.snapshot.narrowing`): what they bring
-and the wide one does not makes the passes differ. A comparison asks by name for topics that the set did not bring,
-before they count as gone.
+At a primary that is not known to answer in order, a set is taken at least twice (`fanout.link.snapshot.two_pass`),
+unless the pass is a comparison with the replica. While the order is likely, a pass ends by its evidence, and a second
+one that brings the same confirms it. Otherwise, and once two passes differ, a pass ends by silence. Between the first
+two, narrower Topic Filters are requested (`fanout.link.snapshot.narrowing`); topics that only these bring make the
+passes differ. A comparison requests by name topics that the set did not bring, before they count as gone.
 
-Why QoS 0: a primary with default settings silently drops what exceeds its queue of QoS 1 messages (Mosquitto:
+Why QoS 0: a primary with default settings silently drops messages that exceed its queue of QoS 1 messages (Mosquitto:
 1000 and the Receive Maximum), whereas at QoS 0 a quick reader gets everything (`docs/architecture.md`,
-"Snapshots"). MQTT 3.1.1 has no way to subscribe again without the retained messages, so there the
-subscription stays at QoS 0.
+"Snapshots"). MQTT 3.1.1 cannot subscribe again without the retained messages, so there the subscription stays at QoS 0.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from fanout.chain.manifest import ASK_FOR_MANIFEST, ManifestSum, decode_manifest
 from fanout.errors import LinkLost, SnapshotUnproved
-from fanout.link.ingest.convert import Converter
 from fanout.link.model.evidence import Evidence, Order
-from fanout.link.protocol.control_channel import ControlChannel
 from fanout.link.protocol.handshake import refused_subscription
-from fanout.link.protocol.sender import Message, PacketSender
-from fanout.link.snapshot.capability_check import RETAINED_COUNT
+from fanout.link.protocol.sender import OutgoingMessage
+from fanout.link.snapshot.capability_check import RETAINED_COUNT, own_fence
+from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.hints import ALTERED_HINT, CHURN_HINT, LIMIT_HINT, TOO_LARGE_HINT, shortfall_hint
 from fanout.link.snapshot.narrowing import SAMPLE_TOPICS, is_likely_limit, narrower_filters
 from fanout.link.snapshot.set_proof import SetProof
 from fanout.link.snapshot.stage import Stage
-from fanout.link.snapshot.two_pass import PASSES_MAX, Comparison, SilentProof, Verdict
+from fanout.link.snapshot.two_pass import PASSES_MAX, PassComparison, PassVerdict, SilentProof
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Suback
 from fanout.mqtt.topics import matches
-from fanout.replica.store import Replica
-from fanout.selection import Selector
 
 __all__ = ["RetainedPass", "Step"]
 
 REST_MIN_S = 0.1
 REST_MAX_S = 10.0
-"""Between two sets of an audit is a rest as long as the first one took, within these."""
+"""Bounds of the rest between two sets of an audit, which is as long as the first one took."""
 AUDIT_QUIETS = 3
-"""So many quiet times a primary may be silent in an audit: a link that is live takes no pause for a loss either."""
+"""Number of quiet times for which a primary may be silent in an audit, because a pause of a live link is no loss."""
 UNSEEN_ASKED = 16
-"""So many topics that a set did not bring are asked for by name."""
+"""Number of topics that are requested by name when a set did not bring them."""
 _NEVER = float("inf")
 _CAME_LATE = "topics of a retained set came behind the answers that should follow it"
 _SEND_RETAINED = 0
@@ -57,12 +51,12 @@ _SEND_NO_RETAINED = 2
 
 
 class Step(enum.Enum):
-    """What happened, as far as a session must act on it."""
+    """Progress of a pass on which the session acts."""
 
     BARRIER = "barrier"
     """SUBACK, PINGRESP and the fence came for the set under way."""
     PROVED = "proved"
-    """The set under way is proved; the session looks at the pass and calls `begin_next`."""
+    """The set under way is proved; the session compares it and calls `begin_next`."""
     DONE = "done"
     """All sets are proved, and all subscriptions are at their own QoS."""
 
@@ -71,110 +65,98 @@ class RetainedPass(Stage):
     """One pass over the retained sets of a link.
 
     Attributes:
-        index: The selector under way; the number of selectors when none is left.
-        topics_total: Topics that the proved sets brought.
-        evidence: What proves the set under way; None before `Step.PROVED`.
+        index: Index of the selector under way; the number of selectors when none is left.
+        topics_total: Number of topics that the proved sets brought.
+        evidence: Evidence for the set under way; None before `Step.PROVED`.
         order: Whether the primary answers in order, as far as these passes have shown.
-        why: Why it is not known to, in words; empty when it is.
+        why: Why that is not known, in words; empty when it is.
+        stamp_before: Stamp of the newest control message that had come back before the pass; None without stamps.
         started_s: When the first SUBSCRIBE was sent, monotonic seconds; None before.
-        lowered: Positions of selectors whose own QoS was not granted, each with the QoS that was.
+        lowered: Positions of selectors whose own QoS was not granted, each with the QoS granted.
     """
 
-    def __init__(
-        self,
-        *,
-        selectors: Sequence[Selector],
-        replica: Replica,
-        converter: Converter,
-        sender: PacketSender,
-        control: ControlChannel,
-        fence: bytes | None,
-        order: Order,
-        why: str,
-        quiet_s: float,
-        asks_manifest: bool,
-        is_mosquitto: bool,
-        compare: bool,
-        paced: bool,
-        retained_count: Callable[[], int | None],
-    ) -> None:
+    def __init__(self, context: LinkContext, *, compare: bool, paced: bool) -> None:
         """Prepare; `begin` starts.
 
         Args:
-            selectors: The link's selectors.
-            replica: The link's replica, whose passes are begun here.
-            converter: Told which QoS the updates of a selector have meanwhile.
-            sender: Where requests go.
-            control: For the markers.
-            fence: Topic of the fence; None when the primary has none.
-            order: See the class.
-            why: See the class.
-            quiet_s: After so many seconds without a byte a set counts as cut short.
-            asks_manifest: Whether the primary is a fanout node, which can say what it sent.
-            is_mosquitto: Whether it is a Mosquitto: for what an operator is told.
-            retained_count: Tells how many retained messages the primary says it has in all; None for unknown.
-            compare: Whether to note what the sets bring even for an empty replica: a verification.
-            paced: Whether to rest between two sets, so that the primary and this node can do other things: an audit.
+            context: Collaborators of the link.
+            compare: Whether the pass is a verification or an audit, which compares even an empty replica.
+            paced: Whether to rest between two sets, for an audit.
         """
+        config, peer = context.config, context.peer
         self.index = 0
         self.topics_total = 0
         self.started_s: float | None = None
         self.lowered: dict[int, int] = {}
         self.evidence: Evidence | None = None
-        self.order = order
-        self.why = why
-        self._selectors = tuple(selectors)
-        self._replica = replica
-        self._converter = converter
-        self._sender = sender
-        self._control = control
-        self._fence = fence
-        self._quiet_s = quiet_s
-        self._asks_manifest = asks_manifest
-        self._hint = shortfall_hint(is_node=asks_manifest, is_mosquitto=is_mosquitto)
-        """What to do about a set that is not whole, as far as is known."""
+        self.order = peer.order
+        self.why = peer.why_unordered
+        self.stamp_before = context.control.stamp
+        self._selectors = config.selectors
+        self._replica = context.replica
+        self._converter = context.pipeline.converter
+        self._sender = context.sender
+        self._control = context.control
+        self._count = context.count
+        self._fence = peer.fence
+        self._quiet_s = config.snapshot_quiet_s
+        self._asks_manifest = peer.node is not None and config.version == 5
+        self._hint = shortfall_hint(is_node=self._asks_manifest, is_mosquitto=peer.is_mosquitto)
+        """Advice to an operator about a set that is not complete."""
         self._manifest_sum: ManifestSum | None = None
-        """What came since the primary began to send what its manifest is about; None while it does not."""
+        """Sum over the messages since the manifest began; None outside a manifest."""
         self._compare = compare
         self._paced = paced
         self._set_started_s = 0.0
         self._next_at_s = _NEVER
-        """When the next set is asked for, after a rest."""
-        self._retained_count = retained_count
+        """When the next set is requested, after a rest."""
         self._proof: SetProof | None = None
-        self._comparison = Comparison()
+        self._comparison = PassComparison()
         self._asked_unseen: tuple[int, Evidence] | None = None
-        """How many topics the set under way had not brought when some were asked for by name, and its evidence."""
+        """Number of topics missing in the set when some were requested by name, and its evidence; None before."""
         self._copies = 0
-        """Retained messages of the first pass over the set under way, the fence not counted."""
+        """Number of retained messages in the first pass over the set under way, without the fence."""
         self._narrowed = False
-        """Whether narrower Topic Filters were asked for beside the set under way."""
+        """Whether narrower Topic Filters were requested beside the set under way."""
         self._barrier_told = False
-        self._is_settled = False
-        """Whether the own QoS was asked for of the set under way."""
-        self._settling: dict[int, int] = {}
+        self._own_qos_requested = False
+        """Whether the own QoS of the selector under way was requested."""
+        self._own_qos_pending: dict[int, int] = {}
         """Packet Identifier of a SUBSCRIBE at a selector's own QoS to the selector's index."""
-        self._settled_by_s = 0.0
+        self._own_qos_by_s = 0.0
         self._begin_by_s = _NEVER
-        """Until when the PINGRESP for which `begin` waits may take."""
+        """Deadline of the PINGRESP for which `begin` waits."""
 
     def begin(self, now: float) -> None:
-        """Start with the first selector, unless a PINGREQ is under way: then with its PINGRESP."""
+        """Start with the first selector; while a PINGREQ is under way, wait for its PINGRESP."""
+        if self._begin_by_s == _NEVER:
+            self._renew_own_fence(now)
         if self._sender.ping_sent_s is not None:
             self._begin_by_s = now + self._quiet_s
         elif self._proof is None:
             self.started_s = now
             self._subscribe(now)
 
+    def _renew_own_fence(self, now: float) -> None:
+        """Publish the link's own fence again for a comparison, because it may have expired since the snapshot.
+
+        The message comes back without RETAIN, so it is no fence itself: the subscription to it, made with that of a
+        selector, is without Retain As Published.
+        """
+        sender, fence = self._sender, own_fence(self._control)
+        is_own = self._fence == self._control.fence_topic
+        if self._compare and is_own and sender.version == 5 and sender.free and sender.takes(fence):
+            sender.publish(fence, now=now)
+
     def begin_next(self, now: float) -> None:
-        """Go on behind a proved set: its subscription gets its own QoS, the next selector follows."""
+        """Continue behind a proved set: request the own QoS of its subscription, and the set of the next selector."""
         self.topics_total += self._replica.count(self.index)
-        self.settle(now)
+        self.request_own_qos(now)
         self.index += 1
-        self._is_settled = False
+        self._own_qos_requested = False
         self._proof = None
         self.evidence = None
-        self._comparison = Comparison()
+        self._comparison = PassComparison()
         self._asked_unseen = None
         self._copies = 0
         if self.index == len(self._selectors):
@@ -184,14 +166,14 @@ class RetainedPass(Stage):
         else:
             self._subscribe(now)
 
-    def settle(self, now: float) -> None:
-        """Ask for the own QoS of the subscription whose set is proved; does nothing when that was done.
+    def request_own_qos(self, now: float) -> None:
+        """Request the own QoS of the subscription whose set is proved, unless that was done.
 
-        What follows from a proof may take a while, before `begin_next`.
+        The steps that follow from a proof may take a while before `begin_next`.
         """
-        if self._is_settled:
+        if self._own_qos_requested:
             return
-        self._is_settled = True
+        self._own_qos_requested = True
         selector = self._selectors[self.index]
         if selector.qos and self._sender.version == 5 and not selector.live_only:
             packet_id = self._sender.subscribe(
@@ -201,24 +183,24 @@ class RetainedPass(Stage):
                 retain_handling=_SEND_NO_RETAINED,
                 now=now,
             )
-            self._settling[packet_id] = self.index
-            self._settled_by_s = now + self._quiet_s
+            self._own_qos_pending[packet_id] = self.index
+            self._own_qos_by_s = now + self._quiet_s
 
     def give_up(self, now: float) -> None:
-        """Leave the set under way without its evidence; its subscription gets its own QoS again, with the SUBACK."""
+        """Leave the set under way without evidence, and request the own QoS of its subscription."""
         if self.index < len(self._selectors):
-            self.settle(now)
-        self._converter.settling = dict(self._settling)
+            self.request_own_qos(now)
+        self._converter.await_own_qos(self._own_qos_pending)
 
     def advance(self, now: float) -> Step | None:
-        """Return the next thing that happened; None when there is nothing new.
+        """Return the next step; None when there is none.
 
         Raises:
             SnapshotUnproved: Each pass over the set under way brought other topics.
         """
         proof = self._proof
         if proof is None:
-            done = self.index == len(self._selectors) and not self._settling
+            done = self.index == len(self._selectors) and not self._own_qos_pending
             if done and self.order is Order.LIKELY and not self._compare:
                 self.order, self.why = Order.KNOWN, ""
             return Step.DONE if done else None
@@ -239,7 +221,7 @@ class RetainedPass(Stage):
             return
         selector = self._selectors[self.index]
         verdict = self._comparison.take(self._replica.seen_topics, held=self._replica.view)
-        if verdict is Verdict.SAME:
+        if verdict is PassVerdict.SAME:
             self.evidence = Evidence.TWO_PASS if silent else evidence
             if not silent and (count := self._likely_limit()):
                 self.evidence, self.order = Evidence.TWO_PASS, Order.NONE
@@ -248,7 +230,7 @@ class RetainedPass(Stage):
                     " limit of its own, as match_retained_limit of ejabberd's mod_mqtt is: raise it, or allow two-pass"
                     " where there is none"
                 )
-        elif verdict is Verdict.NOTHING and silent:
+        elif verdict is PassVerdict.NOTHING and silent:
             self.evidence = Evidence.QUIET
             held = self._replica.view
             self._replica.begin_pass(self.index, seen=(topic for topic in self._comparison.seen if topic in held))
@@ -268,17 +250,17 @@ class RetainedPass(Stage):
             self._subscribe(now)
 
     def _likely_limit(self) -> int:
-        """Return how many topics or copies the set has, if limits are set to as many; else 0.
+        """Return the number of topics or copies of the set if it is typical of a limit; else 0.
 
-        Copies of topics that are not replicated count at the primary, too.
+        At the primary, copies of topics that are not replicated count, too.
         """
         fenced = self._fence is not None and matches(self._selectors[self.index].filter.encode(), self._fence)
         return next(filter(is_likely_limit, (self._replica.seen_count, self._copies + fenced)), 0)
 
     def _judge_comparison(self, evidence: Evidence, now: float) -> None:
-        """Take a set that is compared with what was held before; what it did not bring may have been cut off.
+        """Judge a set that is compared with the replica; topics that it did not bring may have been cut off.
 
-        At a primary whose kind is known it was not, with this evidence.
+        With this evidence they were not, if the kind of the primary is known.
         """
         unseen = self._replica.unseen_count
         if self._asked_unseen is not None:
@@ -299,7 +281,7 @@ class RetainedPass(Stage):
             self.evidence = evidence
 
     def _ask(self, topic_filters: Iterable[bytes], now: float) -> int:
-        """Ask for retained messages besides those of the set; return the last Packet Identifier, 0 for none."""
+        """Request retained messages beside the set; return the last Packet Identifier, 0 for none."""
         packet_id = 0
         no_local = self._selectors[self.index].writes == "reject"
         for topic_filter in topic_filters:
@@ -310,12 +292,12 @@ class RetainedPass(Stage):
         return packet_id
 
     def _newest(self, count: int) -> list[bytes]:
-        """Return topics of the set under way at the primary, the newest in the replica first."""
+        """Return topics of the set under way, as named at the primary, the newest in the replica first."""
         prefix = self._selectors[self.index].prefix.encode()
         return [topic.removeprefix(prefix) for topic in self._replica.newest_seen(count)]
 
     def _unseen(self, count: int) -> list[bytes]:
-        """Return topics that the set under way did not bring, at the primary."""
+        """Return topics that the set under way did not bring, as named at the primary."""
         prefix = self._selectors[self.index].prefix.encode()
         return [topic.removeprefix(prefix) for topic in self._replica.some_unseen(count)]
 
@@ -326,37 +308,37 @@ class RetainedPass(Stage):
 
     @property
     def _is_live_only(self) -> bool:
-        """Whether the selector under way needs no retained messages, and can leave them out."""
+        """Whether the selector under way needs no retained messages, and MQTT 5 can omit them."""
         return self._selectors[self.index].live_only and self._sender.version == 5
 
     @property
     def is_at_qos_0(self) -> bool:
-        """Whether the subscription of the set under way has QoS 0, and had the selector's own QoS before."""
+        """Whether the subscription of the set under way has QoS 0 and had the selector's own QoS before."""
         return (
             self._proof is not None and self.evidence is None and self._converter.fixed_qos[self.index] not in (None, 0)
         )
 
     @property
     def only_trickled(self) -> bool:
-        """Whether new topics alone keep the set under way from an end; everything that was asked for is answered."""
+        """Whether only a trickle of new topics keeps the set under way from its end."""
         return isinstance(self._proof, SilentProof) and self._proof.trickles
 
     @property
     def below_own_qos(self) -> tuple[int, ...]:
-        """Positions of selectors whose subscriptions have QoS 0 in place of their own, or may still have it."""
+        """Positions of selectors whose subscriptions have, or may still have, QoS 0 in place of their own."""
         under_way = (self.index,) if self.is_at_qos_0 else ()
-        return (*self._settling.values(), *under_way)
+        return (*self._own_qos_pending.values(), *under_way)
 
     @property
     def topics_now(self) -> int:
-        """How many topics the set under way has brought, live updates included."""
+        """Number of topics that the set under way has brought, live updates included."""
         if self.index == len(self._selectors):
             return 0
         return self._replica.count(self.index) - self._replica.unseen_count
 
     @property
-    def copies_over(self) -> bool:
-        """Whether every copy of the set under way has come, so that what follows is live."""
+    def copies_complete(self) -> bool:
+        """Whether every copy of the set under way has come, so that further rows are live."""
         return self.evidence is not None or (self._barrier_told and self._replica.unseen_count == 0)
 
     def receive_bytes(self, now: float) -> None:
@@ -371,21 +353,22 @@ class RetainedPass(Stage):
             PrimaryRefused: The primary refused the subscription.
         """
         if self._proof is not None and packet.packet_id == self._proof.suback_id:
-            if self._asked_unseen is None:  # access rules may allow a selector, and not a topic in it by name
+            if self._asked_unseen is None:  # access rules may allow a selector but not a topic in it by name
                 self._check(self.index, packet)
                 if self._is_live_only:
                     self._note_granted(self.index, packet)
             if self._asks_manifest and ASK_FOR_MANIFEST in packet.properties.user_property:
                 self._proof.expect_manifest()
             self._proof.receive_suback(now)
-        elif packet.packet_id in self._settling:
-            index = self._settling.pop(packet.packet_id)
+        elif packet.packet_id in self._own_qos_pending:
+            index = self._own_qos_pending.pop(packet.packet_id)
             self._check(index, packet)
             self._note_granted(index, packet)
-            self._converter.fixed_qos[index] = None
+            self._converter.fix_qos(index, None)
 
     def receive_rows(self, rows: Sequence[PublishRow]) -> None:
-        """Count the copies of the first pass, and add what is retained and has QoS 0 to what the manifest is about."""
+        """Count the copies of the first pass, and add retained messages at QoS 0 to the sum for the manifest."""
+        # Numbers instead of the names of `fanout.link.ingest.rows`, which take a fifth more time in these loops.
         if self.order is Order.LIKELY and not self._comparison.passes:
             own = (self._fence, RETAINED_COUNT)
             self._copies += sum(1 for row in rows if row[2] & 7 == 1 and row[0] not in own)
@@ -395,7 +378,7 @@ class RetainedPass(Stage):
                     self._manifest_sum.add(row[0], row[1])
 
     def receive_manifest(self, payload: bytes, now: float) -> None:
-        """Take what the primary says of the set under way, in front of it and behind it."""
+        """Take the manifest of the set under way: a message before it and one behind it."""
         manifest = decode_manifest(payload)
         if self._proof is None or manifest is None or manifest.topic_filter != self._selectors[self.index].filter:
             return
@@ -436,31 +419,31 @@ class RetainedPass(Stage):
             self._proof.receive_fence(topic, now)
 
     def postpone(self, pause_s: float) -> None:
-        """Give the primary so much more time for what is awaited."""
+        """Move all deadlines by a pause."""
         self._begin_by_s += pause_s
-        self._settled_by_s += pause_s
+        self._own_qos_by_s += pause_s
         if self._proof is not None:
             self._proof.postpone(pause_s)
 
     def tick(self, now: float) -> None:
-        """Do what is due.
+        """Do the work that is due.
 
         Raises:
-            SnapshotUnproved: The set under way was cut short, or its evidence will not come.
+            SnapshotUnproved: The set under way was truncated, or its evidence will not come.
             LinkLost: The primary does not answer the PINGREQ for which `begin` waits.
         """
         proof = self._proof
         if isinstance(proof, SilentProof):
             proof.end_if_due(now)
             if proof.trickles:
-                # A comparison may end all the same when everything held has come, or is asked for by name.
+                # A comparison may end all the same when all topics of the replica have come, or are requested by name.
                 if not self._compare or self._replica.unseen_count > UNSEEN_ASKED:
                     raise SnapshotUnproved(self._trickle(), hint=CHURN_HINT)
                 proof.ended = True
         if proof is None:
             if self.started_s is None and now >= self._begin_by_s:
                 raise LinkLost("the primary does not answer PINGREQ")
-            if self._settling and now >= self._settled_by_s:
+            if self._own_qos_pending and now >= self._own_qos_by_s:
                 raise SnapshotUnproved("the primary does not answer SUBSCRIBE")
             if now >= self._next_at_s:
                 self._next_at_s = _NEVER
@@ -475,12 +458,12 @@ class RetainedPass(Stage):
 
     @property
     def deadline(self) -> float:
-        """When to call `tick` at the latest, monotonic seconds; infinity when nothing can become due."""
+        """When to call `tick`, monotonic seconds; infinity for never."""
         if self._proof is not None:
             return self._proof.deadline
         if self.started_s is None:
             return self._begin_by_s
-        return min(self._settled_by_s if self._settling else _NEVER, self._next_at_s)
+        return min(self._own_qos_by_s if self._own_qos_pending else _NEVER, self._next_at_s)
 
     def _trickle(self) -> str:
         topic_filter, quiet_s = self._selectors[self.index].filter, self._quiet_s
@@ -494,8 +477,8 @@ class RetainedPass(Stage):
         if proof.refuted:
             return f"the retained set of {topic_filter} is not whole: {proof.refuted}"
         got = f"the retained set of {topic_filter} ended after {self.topics_now} topics without {proof.missing}"
-        count = self._retained_count()
-        if count is None or count <= self.topics_now:  # told some seconds ago, before there were so many
+        count = self._count.total
+        if count is None or count <= self.topics_now:  # the count is some seconds old, from before there were so many
             return got
         return f"{got}: got {self.topics_now} of {count} retained messages that the primary says it has in all"
 
@@ -504,8 +487,8 @@ class RetainedPass(Stage):
         live_only = self._is_live_only
         silent = self.order is Order.NONE and not live_only
         fence = None if silent else self._fence
-        self._converter.fixed_qos[self.index] = None if live_only else selector.qos
-        self._converter.settling.clear()
+        self._converter.fix_qos(self.index, None if live_only else selector.qos)
+        self._converter.await_own_qos({})
         if self._compare or self._repeats or self._replica.count(self.index):
             self._replica.begin_pass(self.index)
         packet_id = self._sender.subscribe(
@@ -527,7 +510,7 @@ class RetainedPass(Stage):
         marker: bytes | None = None
         if self._control.is_open and self._sender.free:
             marker = self._control.send(now)
-            self._sender.publish(Message(self._control.topic, marker), now=now)
+            self._sender.publish(OutgoingMessage(self._control.topic, marker), now=now)
         silence_s = AUDIT_QUIETS * self._quiet_s if self._paced else None
         self._proof = SetProof(
             packet_id, fence=fence, marker=marker, now=now, quiet_s=self._quiet_s, silence_s=silence_s

@@ -1,27 +1,23 @@
-"""Whether one retained set arrived whole: the evidence for one SUBSCRIBE, and signs that it will not come.
-
-Owns what is awaited after a snapshot's SUBSCRIBE and what it proves. It must not know about packets or
-topics.
+"""Evidence that the retained set of one SUBSCRIBE arrived completely, and signs that it will not.
 
 SUBSCRIBE, PINGREQ and the marker leave in one write. Mosquitto answers SUBACK first, then the retained set, then
 PINGRESP, then the marker, which goes through the queue of QoS 1 messages. While the client does not read, its
-outgoing queue fills, and then the rest of the set is dropped: what comes is a prefix. Nearly always PINGRESP and
+outgoing queue fills, and the rest of the set is dropped: a prefix of the set comes. Nearly always PINGRESP and
 marker are dropped as well, but not when the reader has caught up just before they are handled. Measured on 2.0.11:
 readers that stop once for 10 to 600 ms, 740 snapshots of 100 000 topics, came short 200 times, and 3 times
 PINGRESP and marker came all the same; behind a proxy that forwards slowly, 4 times of 13.
 
-The *fence* closes this gap: a second Topic Filter in the same SUBSCRIBE that asks for one retained message more. It
-is queued behind the set before anything else is handled, and what comes short is a prefix, so the fence comes only
-behind a whole set. It came in every complete snapshot and in none of the others. Without a fence the evidence is
-what the primary's order of answers makes of it.
+The *fence* closes this gap: a second Topic Filter in the same SUBSCRIBE that requests one more retained message. It
+is queued behind the set before anything else is handled, so it comes only behind a complete set. It came in every
+complete snapshot and in none of the others. Without a fence the evidence depends on the order of the primary's answers.
 
-A fanout node says what it sent (`fanout.chain.manifest`), and that is compared with what came; then the rest only shows
-that everything in front of it has come, too.
+A fanout node sends a manifest of the set (`fanout.chain.manifest`), which is compared with the messages that came. The
+other answers then only show that everything in front of them has come, too.
 
 Live updates may flow all the time, so silence alone cannot be waited for. A *probe*, a later request, ends the
-waiting: when it is answered although SUBACK is not there, or PINGRESP or the fence is not and no further topic
-came since the probe was sent, then they were dropped. (A primary that sends retained sets bit by bit answers
-SUBSCRIBE first.)
+waiting: if it is answered while SUBACK is missing, the answers were dropped. The same holds while PINGRESP or the fence
+is missing and no further topic has come since the probe was sent. (A primary that sends retained sets bit by bit
+answers SUBSCRIBE first.)
 """
 
 from __future__ import annotations
@@ -31,11 +27,11 @@ from fanout.link.model.evidence import Evidence
 __all__ = ["PROBES_MAX", "SetProof"]
 
 PROBES_MAX = 8
-"""After so many unanswered probes the primary is taken to have dropped them, too."""
+"""After so many unanswered probes, the primary counts as having dropped them, too."""
 
 
 class SetProof:
-    """The evidence for one retained set.
+    """Evidence for one retained set.
 
     Attributes:
         suback_id: Packet Identifier of the SUBSCRIBE.
@@ -61,7 +57,7 @@ class SetProof:
             marker: See the class.
             now: When the SUBSCRIBE was written, monotonic seconds.
             quiet_s: After so many seconds without a byte a probe is sent.
-            silence_s: After so many the set counts as cut short; None for as many.
+            silence_s: After so many seconds without a byte the set counts as truncated; None for `quiet_s`.
         """
         self.suback_id = suback_id
         self.fence = fence
@@ -76,16 +72,16 @@ class SetProof:
         self._last_byte = now
         self._last_probe = now
         self._probes: dict[int, int] = {}
-        """Packet Identifier of a probe to how many topics had come when it was sent."""
+        """Packet Identifier of a probe to the number of topics that had come when it was sent."""
         self._overtaken = False
         self._awaits_manifest = False
         self._has_manifest = False
         self.refuted = ""
-        """How what came differs from what the primary says it sent; empty when it does not."""
+        """How the set differs from the manifest; empty when it does not."""
 
     @property
     def evidence(self) -> Evidence | None:
-        """What proves the set; None while something is awaited."""
+        """Evidence that the set is complete; None while an answer is awaited."""
         if self._barrier_at is None or (self.marker is not None and not self._marker_came):
             return None
         if self.refuted:
@@ -101,7 +97,7 @@ class SetProof:
 
     @property
     def missing(self) -> str:
-        """What is awaited, for a message to the operator."""
+        """Answers that are awaited, for an operator."""
         awaited = []
         if not self._subacked:
             awaited.append("SUBACK")
@@ -117,7 +113,7 @@ class SetProof:
 
     def receive_bytes(self, now: float) -> None:
         """Note that the primary sent something."""
-        self._last_byte = max(self._last_byte, now)  # it is in the future while more time was given
+        self._last_byte = max(self._last_byte, now)  # it may lie in the future after `postpone`
 
     def receive_suback(self, now: float) -> None:
         """Note SUBACK."""
@@ -135,17 +131,17 @@ class SetProof:
         self._note_barrier(now)
 
     def expect_manifest(self) -> None:
-        """Note that SUBACK promises a manifest; called in front of `receive_suback`."""
+        """Note that SUBACK promises a manifest; to be called before `receive_suback`."""
         self._awaits_manifest = True
 
     def receive_manifest(self, difference: str, now: float) -> None:
-        """Note the manifest, and how what came differs from it; empty when it does not."""
+        """Note the manifest, and how the set differs from it; empty when it does not."""
         self._has_manifest = True
         self.refuted = difference
         self._note_barrier(now)
 
     def refute(self, difference: str) -> None:
-        """Note that the set is not whole, whatever else comes."""
+        """Note that the set is not complete, whatever else comes."""
         self.refuted = difference
 
     def receive_marker(self, payload: bytes) -> None:
@@ -153,19 +149,19 @@ class SetProof:
         self._marker_came = self._marker_came or payload == self.marker
 
     def postpone(self, pause_s: float) -> None:
-        """Give the primary so much more time for what is awaited."""
+        """Move all deadlines by a pause."""
         self._last_byte += pause_s
         self._last_probe += pause_s
         if self._barrier_at is not None:
             self._barrier_at += pause_s
 
     def add_probe(self, packet_id: int, *, now: float, topics: int) -> None:
-        """Note that a probe was sent, when so many topics of the set had come."""
+        """Note that a probe was sent when `topics` topics of the set had come."""
         self._probes[packet_id] = topics
         self._last_probe = now
 
     def receive_probe_answer(self, packet_id: int, *, topics: int) -> bool:
-        """Note an answer, when so many topics had come; return whether it was to one of this set's probes."""
+        """Note an answer when `topics` topics had come; return whether it was to a probe of this set."""
         topics_before = self._probes.pop(packet_id, None)
         if topics_before is None:
             return False
@@ -189,7 +185,7 @@ class SetProof:
     def deadline(self) -> float:
         """When to ask `is_truncated` and `probe_due` again, monotonic seconds."""
         if self.refuted or (self._overtaken and self._silence_s > self._quiet_s):
-            return self._last_byte  # who waits longer for a silent primary does not for one that has answered
+            return self._last_byte  # a long patience is for a silent primary, not for one that has answered
         if self._barrier_at is not None:
             return self._patience_ends
         return min(self._last_byte + self._silence_s, self._last_probe + self._quiet_s)
@@ -198,8 +194,7 @@ class SetProof:
     def _patience_ends(self) -> float:
         if self._barrier_at is None:
             return self._last_byte + self._silence_s
-        # Only the marker is missing: live updates may go on for ever, so there is an end to waiting with
-        # them.
+        # Only the marker is missing: live updates may go on for ever, so the wait has an end.
         return min(
             max(self._barrier_at, self._last_byte) + self._quiet_s,
             self._barrier_at + PROBES_MAX * self._quiet_s,

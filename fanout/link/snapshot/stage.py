@@ -1,7 +1,6 @@
-"""What a session goes through before it is live: one stage at a time, each told of what the primary sends (core).
+"""Interface of a stage that a session goes through before it is live, and the stage for pending messages.
 
-Owns the interface of a stage, in which everything does nothing, and the simplest stage. The others are
-`fanout.link.snapshot.capability_check` and `fanout.link.snapshot.retained_pass`.
+The other stages are `fanout.link.snapshot.capability_check` and `fanout.link.snapshot.retained_pass`.
 """
 
 from __future__ import annotations
@@ -9,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fanout.errors import LinkLost
-from fanout.link.protocol.control_channel import ControlChannel
-from fanout.link.protocol.sender import Message, PacketSender
+from fanout.link.protocol.sender import OutgoingMessage
+from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.set_proof import SetProof
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Suback
@@ -19,7 +18,7 @@ __all__ = ["PendingStage", "Stage"]
 
 
 class Stage:
-    """One stage; what it does not wait for, it ignores. All times are monotonic seconds."""
+    """One stage; each method does nothing unless a stage needs it. All times are monotonic seconds."""
 
     def begin(self, now: float) -> None:
         """Send the first requests."""
@@ -28,13 +27,13 @@ class Stage:
         """Note that the primary sent something."""
 
     def receive_messages(self, count: int) -> None:
-        """Note that so many PUBLISH packets came."""
+        """Note that `count` PUBLISH packets came."""
 
     def receive_rows(self, rows: Sequence[PublishRow]) -> None:
-        """Look at PUBLISH packets in front of a message that says something about them, or behind it."""
+        """Examine PUBLISH packets that come before or behind a manifest."""
 
     def receive_manifest(self, payload: bytes, now: float) -> None:
-        """Take what a fanout node says of its retained messages."""
+        """Take a manifest of a fanout node."""
 
     def receive_suback(self, packet: Suback, now: float) -> None:
         """Take a SUBACK."""
@@ -43,7 +42,7 @@ class Stage:
         """Take an UNSUBACK."""
 
     def receive_puback(self, now: float) -> None:
-        """Take the PUBACK of an own message, after `ControlChannel` was told when it refuses."""
+        """Take the PUBACK of an own message; a refusal goes to `ControlChannel` before."""
 
     def receive_pingresp(self, now: float) -> None:
         """Take PINGRESP."""
@@ -55,18 +54,18 @@ class Stage:
         """Take a retained message outside the selectors."""
 
     def postpone(self, pause_s: float) -> None:
-        """Give the primary so much more time for what is awaited: nobody listened meanwhile."""
+        """Move all deadlines by a pause in which nothing was read."""
 
     def tick(self, now: float) -> None:
-        """Do what is due.
+        """Do the work that is due.
 
         Raises:
-            FanoutError: The stage cannot come to its end.
+            FanoutError: The stage has failed.
         """
 
     @property
-    def copies_over(self) -> bool:
-        """Whether every copy of a retained set that was asked for has come, so that what follows is live."""
+    def copies_complete(self) -> bool:
+        """Whether every copy of the requested retained set has come, so that further rows are live."""
         return False
 
     @property
@@ -76,27 +75,25 @@ class Stage:
 
 
 class PendingStage(Stage):
-    """Waits, in a resumed session, until what was pending in it has come.
+    """Stage of a resumed session that waits until its pending messages have come.
 
-    PINGRESP and the marker stand behind it, but this is no proof: what overflowed at the primary did not come, and
-    only a comparison of the retained sets shows that.
+    PINGRESP and the marker come behind them, but this is no proof: messages that overflowed the primary's queue did
+    not come, which only a comparison of the retained sets shows.
     """
 
-    def __init__(self, *, sender: PacketSender, control: ControlChannel, quiet_s: float) -> None:
-        """Prepare.
+    def __init__(self, context: LinkContext) -> None:
+        """Prepare; `begin` sends the requests.
 
         Args:
-            sender: Where requests go.
-            control: For the marker.
-            quiet_s: After so many seconds without a byte the primary counts as silent.
+            context: Collaborators of the link.
         """
-        self._sender = sender
-        self._control = control
-        self._quiet_s = quiet_s
+        self._sender = context.sender
+        self._control = context.control
+        self._quiet_s = context.config.snapshot_quiet_s
         self._proof: SetProof | None = None
         self._gave_up_marker = False
         self._messages = 0
-        """How many messages came: the progress by which a probe is judged."""
+        """Number of messages that came: the progress by which a probe is judged."""
 
     @property
     def done(self) -> bool:
@@ -109,7 +106,7 @@ class PendingStage(Stage):
         marker: bytes | None = None
         if self._control.is_open and self._sender.free:
             marker = self._control.send(now)
-            self._sender.publish(Message(self._control.topic, marker), now=now)
+            self._sender.publish(OutgoingMessage(self._control.topic, marker), now=now)
         self._proof = SetProof(0, fence=None, marker=marker, now=now, quiet_s=self._quiet_s)
         self._proof.receive_suback(now)  # nothing was subscribed
 
@@ -119,7 +116,7 @@ class PendingStage(Stage):
             self._proof.receive_bytes(now)
 
     def receive_messages(self, count: int) -> None:
-        """Note that so many PUBLISH packets came."""
+        """Note that `count` PUBLISH packets came."""
         self._messages += count
 
     def receive_unsuback(self, packet_id: int) -> None:
@@ -138,12 +135,12 @@ class PendingStage(Stage):
             self._proof.receive_marker(payload)
 
     def postpone(self, pause_s: float) -> None:
-        """Give the primary so much more time."""
+        """Move all deadlines by a pause."""
         if self._proof is not None:
             self._proof.postpone(pause_s)
 
     def tick(self, now: float) -> None:
-        """Do what is due.
+        """Do the work that is due.
 
         Raises:
             LinkLost: The primary does not answer.

@@ -1,17 +1,14 @@
-"""Whether a link holds as many retained messages as its primary counts (core).
+"""Comparison of the replica with the primary's own count of retained messages (Mosquitto).
 
-Owns the figure that Mosquitto gives, what belongs to it, and the requests for it. It must not know when it is wanted
-(`fanout.link.session.lifecycle`), nor how the set was proved before: this only confirms a set that is.
+It only confirms a set that is proved already. `$SYS/broker/retained messages/count` counts everything with a retained
+value: the primary's own `$SYS` topics (53 of them on 2.0.11), other topics with `$` in front that `#` does not match,
+topics that the link may not read, and expired ones that were not looked at since. So the comparison is made only for a
+selector `#` without exceptions, and the `$SYS` topics and the link's control topics are counted here. None of the parts
+can be larger here than at the primary, hence equal sums mean that each is complete; unequal ones mean nothing.
 
-`$SYS/broker/retained messages/count` counts everything with a retained value: the primary's own `$SYS` topics (53 of
-them on 2.0.11), other topics with `$` in front that `#` does not match, what the link may not read, and what has
-expired and was not looked at since. So it is compared for a selector `#` without any exception only, with the `$SYS`
-topics counted here and the link's control topics beside it. None of the parts can be larger than it is at the primary,
-hence equal sums mean that each is whole; unequal ones mean nothing.
-
-The primary works the figure out every `sys_interval`, and tells it only when it has changed. Each time it tells its
-uptime first, and everything before that is applied here: what is held at that moment is what the figure of the same
-moment is about, and a PINGRESP behind it shows that the figure has come if there is a new one.
+The primary works the figure out every `sys_interval`, and sends it only when it has changed. Each time it sends its
+uptime first, and everything before that is applied here. The replica at that moment is the one that the figure of the
+same moment is about, and a PINGRESP behind it shows that the figure has come if there is a new one.
 """
 
 from __future__ import annotations
@@ -27,35 +24,35 @@ __all__ = ["CountState", "SysCount"]
 _SYSTEM_PREFIX = b"$SYS/"
 _SYSTEM_TOPICS = b"$SYS/#"
 _UPTIME = b"$SYS/broker/uptime"
-_LANDMARKS = frozenset({_UPTIME})
+_ORDERED_TOPICS = frozenset({_UPTIME})
 _NONE: frozenset[bytes] = frozenset()
 _FIGURE = b"$SYS/broker/retained messages/count"
 _COMPARISONS_MAX = 6
-"""After so many figures that do not agree there are others to count: what is not readable, or not in `#`."""
+"""After so many figures that differ the comparison ends: the primary counts topics not readable or not in `#`."""
 _NAMES_MAX = 10_000
-"""So many topics beside the selected ones are told apart; with more, nothing is claimed."""
+"""Number of topics remembered beside the selected ones; with more, nothing can be confirmed."""
 _NAME_BYTES_MAX = 1024
-"""A longer one is not remembered, with the same result."""
+"""Longest topic remembered; with a longer one, nothing can be confirmed."""
 
 
 class CountState(enum.Enum):
-    """How far a comparison is."""
+    """State of a comparison."""
 
     OFF = "off"
-    """None is made: the figure is not about what is selected, or it was compared."""
+    """No comparison: it is not possible, or it has ended."""
     WAITING = "waiting"
-    """The primary's next figure is awaited."""
+    """The primary's next uptime message is awaited."""
     TAKEN = "taken"
-    """The primary has told its uptime: the figure is there behind the next PINGRESP."""
+    """The uptime message came: the figure comes before the next PINGRESP."""
 
 
 class SysCount:
-    """The comparison of one link.
+    """Comparison of one link.
 
     Attributes:
-        state: How far it is.
-        total: How many retained messages the primary says it has in all; None for unknown.
-        why: Why it does not agree, in words; empty while that is not known.
+        state: State of the comparison.
+        total: Count of retained messages that the primary gives; None for unknown.
+        why: Why the replica differs, in words; empty while that is unknown.
     """
 
     def __init__(self, selectors: Sequence[Selector], *, control_prefix: bytes, sender: PacketSender) -> None:
@@ -63,8 +60,8 @@ class SysCount:
 
         Args:
             selectors: The link's selectors.
-            control_prefix: What the control topics begin with.
-            sender: Where requests go.
+            control_prefix: Prefix of control topics.
+            sender: Sender of packets.
         """
         self.state = CountState.OFF
         self.total: int | None = None
@@ -82,7 +79,7 @@ class SysCount:
         self._system_held = 0
 
     def begin_epoch(self) -> None:
-        """Forget what belongs to the former session."""
+        """Forget the state of the former session."""
         self.state = CountState.OFF
         self.total = None
         self._control_names.clear()
@@ -91,22 +88,22 @@ class SysCount:
 
     @property
     def difference(self) -> str:
-        """How what is held differs from what the primary counts, in words; empty unless both could be compared."""
+        """How the replica differs from the primary's count, in words; empty unless both could be compared."""
         return self.why if self._possible else ""
 
     @property
-    def landmarks(self) -> frozenset[bytes]:
-        """Topics whose messages say something about the data in front of them."""
-        return _NONE if self.state is CountState.OFF else _LANDMARKS
+    def ordered_topics(self) -> frozenset[bytes]:
+        """Topics whose messages must be handled at their place among the data."""
+        return _NONE if self.state is CountState.OFF else _ORDERED_TOPICS
 
     def begin(self, now: float) -> None:
-        """Begin to compare, where that says anything, unless a PINGREQ is under way; `now` is monotonic seconds."""
+        """Begin a comparison if it is possible and no PINGREQ is under way; `now` is monotonic seconds."""
         if not self._possible or self._sender.ping_sent_s is not None:
             return
         self.state = CountState.WAITING
         self._system_names.clear()
         self._compared = 0
-        # The PINGREQ keeps an audit waiting, for which a copy of the fence that comes now would be none.
+        # An audit waits for this PINGRESP, so it does not take a copy of the fence that comes now for its own.
         self._sender.subscribe(_SYSTEM_TOPICS, qos=0, no_local=False, retain_handling=0, now=now)
         self._sender.ping(now)
 
@@ -117,7 +114,7 @@ class SysCount:
             topic: Its topic.
             payload: Its payload.
             retain: Its RETAIN flag.
-            held: How many topics of the selector are held, with everything in front of it applied.
+            held: Number of topics in the replica, with everything in front of the message applied.
 
         Returns:
             Whether it is one of the system topics.
@@ -130,7 +127,7 @@ class SysCount:
             self.total = int(payload) if payload.isdigit() and len(payload) < 16 else None
         if self.state is CountState.OFF:
             return topic == _FIGURE
-        if topic == _UPTIME and topic in self._system_names:  # the first one is the retained value, of any age
+        if topic == _UPTIME and topic in self._system_names:  # the first one is the retained value, which may be old
             self.state = CountState.TAKEN
             self._held = held + len(self._control_names)
             self._system_held = len(self._system_names)
@@ -139,12 +136,12 @@ class SysCount:
         return True
 
     def ask(self, now: float) -> None:
-        """Send PINGREQ if its answer would come behind a figure, and none is under way."""
+        """Send PINGREQ if its answer would come behind a figure and none is under way."""
         if self.state is CountState.TAKEN and self._sender.ping_sent_s is None:
             self._sender.ping(now)
 
     def receive_pingresp(self, now: float) -> bool:
-        """Compare, if the primary's uptime came before, and return whether as many are held as it counts."""
+        """Compare if the uptime message came before; return whether both counts are equal."""
         if self.state is not CountState.TAKEN:
             return False
         held, total = self._held + self._system_held, self.total

@@ -1,15 +1,12 @@
-"""The end of a retained set that no answer tells of, and whether two passes in a row brought the same (core).
+"""Evidence at a primary that does not answer in order: silence behind a set, and agreement of two passes.
 
-Owns the two weakest kinds of evidence. It must not know packets, nor how a pass is begun
-(`fanout.link.snapshot.retained_pass`).
+Some primaries hand retained messages to another process, or send them bit by bit, and may answer later requests before
+the set is complete (`fanout.link.snapshot.capability_check` finds out). There a pass ends when nothing new has come for
+a while. One pass alone proves nothing: a primary that pauses, or drops messages for a slow reader, ends one early, too.
+So the set is taken again until two passes in a row agree.
 
-Some primaries hand retained messages to another process, or send them bit by bit; whatever is asked for behind the set
-may then be answered in front of it (`fanout.link.snapshot.capability_check` finds out). There a pass ends when nothing
-new has come for a while, and one pass alone proves nothing: a primary that pauses, or drops what a slow reader leaves,
-ends one early, too. So it is taken again, until two in a row agree.
-
-Nothing tells a topic that is created meanwhile from a copy that is late, so a trickle of new topics hides the end of a
-set: a pass that has only trickled for some time has no end that could be claimed.
+A topic created meanwhile cannot be told from a late copy, so a trickle of new topics hides the end of a set. A pass
+that has only trickled for some time has no end that could be claimed.
 """
 
 from __future__ import annotations
@@ -20,24 +17,24 @@ from collections.abc import Container, Set
 from fanout.link.model.evidence import Evidence
 from fanout.link.snapshot.set_proof import SetProof
 
-__all__ = ["PASSES_MAX", "Comparison", "SilentProof", "Verdict"]
+__all__ = ["PASSES_MAX", "PassComparison", "PassVerdict", "SilentProof"]
 
 PASSES_MAX = 5
-"""After so many passes that disagree a set is given up: topics come and go, or are dropped, all the time."""
+"""After so many passes that disagree, a set is given up: topics come and go, or are dropped, all the time."""
 
 _TRICKLE_QUIETS = 12
-"""Topics only trickle when in so many quiet times fewer came than one of these two says."""
+"""Topics trickle when fewer than one of these bounds come within so many quiet times."""
 _TRICKLE_TOPICS = 120
 _TRICKLE_SHARE = 0.01
-"""Of the topics that had come before: a primary with a limited rate takes long for a large set, too."""
+"""Share of the topics that had come before: a primary with a limited rate takes long for a large set, too."""
 
 
 class SilentProof(SetProof):
-    """One pass that ends by silence: no topic that was not there before came for the quiet time.
+    """One pass that ends by silence: no new topic came for the quiet time.
 
     Attributes:
-        ended: Whether it has ended.
-        trickles: Whether new topics have come for long, so few and so often that its end cannot be told.
+        ended: Whether the pass has ended.
+        trickles: Whether new topics have come so few and so often that the end cannot be told.
     """
 
     def __init__(self, suback_id: int, *, now: float, quiet_s: float) -> None:
@@ -46,7 +43,7 @@ class SilentProof(SetProof):
         Args:
             suback_id: Packet Identifier of the SUBSCRIBE.
             now: When it was written, monotonic seconds.
-            quiet_s: How long nothing new may come before the pass has ended.
+            quiet_s: Seconds without a new topic after which the pass has ended.
         """
         super().__init__(suback_id, fence=None, marker=None, now=now, quiet_s=quiet_s)
         self.ended = False
@@ -54,12 +51,12 @@ class SilentProof(SetProof):
         self._topics = 0
         self._progress_s = now
         self._window_topics = 0
-        """How many topics had come when the time began in which they may turn out to trickle."""
+        """Number of topics that had come when the present window for trickling began."""
         self._window_ends_s = now + _TRICKLE_QUIETS * quiet_s
 
     @property
     def evidence(self) -> Evidence | None:
-        """What the pass alone would prove."""
+        """Evidence of this pass alone."""
         return Evidence.QUIET if self.ended else None
 
     @property
@@ -68,19 +65,19 @@ class SilentProof(SetProof):
         return self.ended
 
     def postpone(self, pause_s: float) -> None:
-        """Give the primary so much more time for what is awaited."""
+        """Move all deadlines by a pause."""
         super().postpone(pause_s)
         self._progress_s += pause_s
         self._window_ends_s += pause_s
 
     def note_topics(self, topics: int, now: float) -> None:
-        """Note how many topics have come by now."""
+        """Note the number of topics that have come."""
         if topics != self._topics:
             self._topics = topics
             self._progress_s = max(self._progress_s, now)
 
     def end_if_due(self, now: float) -> None:
-        """End at `deadline`, or later, unless topics still come; then find out whether they trickle."""
+        """End the pass if it was quiet long enough, else check whether topics trickle; to be called at `deadline`."""
         self.ended = self._answered and now >= self._quiet_at_s
         if not self.ended and now >= self._window_ends_s:
             came = self._topics - self._window_topics
@@ -89,11 +86,11 @@ class SilentProof(SetProof):
             self._window_ends_s = now + _TRICKLE_QUIETS * self._quiet_s
 
     def is_truncated(self, now: float) -> bool:
-        """Say whether the primary does not even answer."""
+        """Say whether the primary does not answer at all."""
         return not self._answered and now >= self._last_byte + self._quiet_s
 
     def probe_due(self, now: float) -> bool:
-        """Say no: an answer would show nothing."""
+        """Say no, because the answer to a probe shows nothing here."""
         return False
 
     @property
@@ -111,52 +108,52 @@ class SilentProof(SetProof):
         return self._subacked and self._ponged
 
 
-class Verdict(enum.Enum):
-    """What a pass shows beside the one before it."""
+class PassVerdict(enum.Enum):
+    """Result of the comparison of a pass with those before."""
 
     AGAIN = "again"
-    """Nothing yet: another pass is needed."""
+    """Another pass is needed."""
     SAME = "same"
-    """Both brought the same topics."""
+    """The passes brought the same topics."""
     NOTHING = "nothing"
-    """This one brought nothing at all: the primary does not send its retained messages again."""
+    """The newest pass brought nothing: the primary does not send its retained messages again."""
 
 
-class Comparison:
-    """The passes over one retained set, one after another.
+class PassComparison:
+    """Comparison of the passes over one retained set.
 
-    A pass is compared with all those before it, not only with the last: two that are cut short alike must not make what
-    an earlier one brought look removed.
+    A pass is compared with all those before it, not only with the last: two passes truncated alike must not make
+    topics of an earlier one look removed.
 
     Attributes:
-        passes: How many were taken.
-        missing: Topics of a pass before that the newest did not bring, although nothing removed them.
-        fresh: Topics that the newest brought and none before did.
-        seen: All topics that any of them brought.
+        passes: Number of passes taken.
+        missing: Number of topics of earlier passes that the newest did not bring, although nothing removed them.
+        fresh: Number of topics that the newest pass was the first to bring.
+        seen: All topics of all passes.
     """
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Begin without a pass."""
         self.passes = 0
         self.missing = 0
         self.fresh = 0
         self.seen: set[bytes] = set()
 
-    def take(self, seen: Set[bytes], *, held: Container[bytes]) -> Verdict:
+    def take(self, seen: Set[bytes], *, held: Container[bytes]) -> PassVerdict:
         """Compare a pass with those before.
 
-        A topic that was created or removed between two passes makes them differ, so there is one more.
+        A topic created or removed between two passes makes them differ, which costs one more pass.
 
         Args:
-            seen: The topics that it brought, those not that were removed since.
-            held: The topics that the replica has.
+            seen: Topics that the pass brought, without those removed since.
+            held: Topics of the replica.
         """
         self.passes += 1
         self.missing = sum(1 for topic in self.seen - seen if topic in held)
         self.fresh = len(seen - self.seen)
         self.seen |= seen
         if self.passes == 1:
-            return Verdict.AGAIN
+            return PassVerdict.AGAIN
         if self.missing and not seen:
-            return Verdict.NOTHING
-        return Verdict.AGAIN if self.missing or self.fresh else Verdict.SAME
+            return PassVerdict.NOTHING
+        return PassVerdict.AGAIN if self.missing or self.fresh else PassVerdict.SAME

@@ -1,1 +1,1 @@
-"""Network Connections of a link: addresses, TCP, TLS, WebSocket, reading in large pieces."""
+"""Network Connections of a link: failover between addresses, TCP, TLS, WebSocket, large reads."""

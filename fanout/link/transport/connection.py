@@ -1,11 +1,9 @@
-"""The Network Connection of a link: reads in large pieces, and reads first while a snapshot arrives.
+"""Network Connection of a link: the socket and its buffers, with large reads and reading ahead.
 
-Owns the socket and its buffers. It must not know what the bytes mean.
-
-While a retained set arrives, a primary drops what does not fit its queue when the reader is slow. So then
-(`read_ahead`) a read is only put aside, and decoded in slices of about a millisecond, with a chance to read
-between two of them. Otherwise a read is handed over at once: one read, one batch; after one that was costly to
-handle, what comes gathers for a moment (`fanout.link.transport.coalescing`).
+While a retained set arrives, a primary drops messages that exceed its queue when the reader is slow. In that phase
+(`read_ahead`) a read is only queued, and decoded in slices of about a millisecond, with a chance to read
+between two of them. Otherwise a read is delivered at once: one read, one batch. After a read that was costly to
+handle, the next ones are coalesced for a moment (`fanout.link.transport.coalescing`).
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from typing import cast
 
 from fanout.config import Address
 from fanout.errors import PrimaryUnreachable, WebSocketRefused
-from fanout.link.transport.coalescing import GATHERED_BYTES, gathering_s
+from fanout.link.transport.coalescing import COALESCED_BYTES, coalescing_s
 from fanout.link.transport.tls import LinkTls, peer_expires_s
 from fanout.link.transport.websocket import WebSocketClient
 
@@ -32,16 +30,16 @@ _READ_BYTES = 256 * 1024
 _SLICE_BYTES = 64 * 1024
 """About 600 updates of 64 bytes, which take about a millisecond."""
 READ_AHEAD_FACTOR = 64
-"""So many receive buffers may be read ahead; beyond, the socket has to wait after all."""
+"""Number of receive buffers that may be read ahead; beyond it reading pauses."""
 _CLOSE_TIMEOUT_S = 1.0
 _SMALL_READ_BYTES = 4096
-"""A read below it may be the first of two small packets, of which the primary sends the second when the first is
-acknowledged (Nagle's algorithm; Mosquitto leaves it on): the system would wait 40 ms with that. Larger ones are
-acknowledged at once anyway."""
+"""A smaller read may be the first of two small packets, and the primary sends the second only when the first is
+acknowledged (Nagle's algorithm; Mosquitto leaves it on). The system would delay that acknowledgement by 40 ms; it
+acknowledges larger reads at once."""
 _FRAME_BYTES_MAX = 16 * 1024 * 1024
 _NEVER_S = 10 * 86_400.0
 _OTHER_PROTOCOLS = ((b"\x15\x03", "TLS"), (b"HTTP/", "HTTP"))
-"""How the first answer begins of what is no MQTT server: an alert of TLS, a status line."""
+"""First bytes of an answer that is not MQTT: an alert of TLS, a status line."""
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)  # Linux
 
 
@@ -50,9 +48,9 @@ class LinkConnection(asyncio.BufferedProtocol):
 
     Attributes:
         read_ahead: Whether to read before decoding.
-        socket: What it reads from, for the options of the system; `connect` sets it.
+        socket: Socket, for its options; `connect` sets it.
         error: Why the connection was lost; None when the primary closed it.
-        closed: Set when the connection is gone and everything that was read has been handed over.
+        closed: Set when the connection is gone and everything that was read has been delivered.
     """
 
     def __init__(
@@ -63,22 +61,22 @@ class LinkConnection(asyncio.BufferedProtocol):
         read_ahead_bytes_max: int,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make a protocol for `connect`.
+        """Begin without a connection; `connect` opens it.
 
         Args:
-            on_data: Takes what was read, in order; must not raise.
-            on_closed: Told once, when `closed` is set.
-            read_ahead_bytes_max: How much may be read before it is decoded.
-            monotonic: Returns seconds, to see how long `on_data` takes.
+            on_data: Called with each read, in order; must not raise.
+            on_closed: Called once, when `closed` is set.
+            read_ahead_bytes_max: Bytes that may be read before they are decoded.
+            monotonic: Returns seconds, to measure `on_data`.
         """
         self.read_ahead = True
         self.closed = asyncio.Event()
         self.error: Exception | None = None
         self.socket: socket.socket | None = None
-        self.speaks: Callable[[str], Exception] | None = None
-        """Makes the error for a peer that does not speak MQTT, but a protocol of that name; `connect` sets it."""
-        self._on_data: Callable[[bytes], None] = self._take_first
-        """What takes a read: first a look at what the peer speaks, then the link."""
+        self.make_protocol_error: Callable[[str], Exception] | None = None
+        """Returns the error for a peer that speaks the named protocol instead of MQTT; `connect` sets it."""
+        self._on_data: Callable[[bytes], None] = self._check_protocol
+        """Consumer of reads: a check of the protocol for the first read, then `on_data`."""
         self._on_mqtt = on_data
         self._on_closed = on_closed
         self._read_ahead_bytes_max = read_ahead_bytes_max
@@ -86,26 +84,26 @@ class LinkConnection(asyncio.BufferedProtocol):
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
         self._decoding = False
-        """Whether a call of `_decode_slice` is due."""
+        """Whether a call of `_decode_slice` is scheduled."""
         self._monotonic = monotonic
         self._coalescing: asyncio.TimerHandle | None = None
-        """Until it is over, reads are put aside."""
+        """Timer until which reads are queued; None while they are not coalesced."""
         self._answered = False
-        """Whether something was written since the last read was begun to be handled."""
+        """Whether something was written since the handling of the last read began."""
         self._lost = False
         self._reading = True
         self._writable = True
         self._held = False
         self._transport: asyncio.Transport | None = None
 
-    # --- what asyncio calls ---
+    # --- called by asyncio ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its class
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next read goes."""
+        """Return the buffer for the next read."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -113,44 +111,44 @@ class LinkConnection(asyncio.BufferedProtocol):
         self.receive(bytes(self._buffer[:nbytes]))
 
     def receive(self, data: bytes) -> None:
-        """Take what was read."""
+        """Deliver or queue a read."""
         nbytes = len(data)
         if not (self.read_ahead or self._pending or self._held or self._coalescing):
-            self._hand_over(data)
+            self._deliver(data)
         else:
             self._pending.append(data)
             self._pending_bytes += nbytes
             self._adjust_reading()
-            if self._coalescing is not None and self._pending_bytes >= GATHERED_BYTES:
-                self._end_gathering()
+            if self._coalescing is not None and self._pending_bytes >= COALESCED_BYTES:
+                self._end_coalescing()
             self._schedule()
         if nbytes < _SMALL_READ_BYTES and self.socket is not None and _QUICKACK is not None:
-            # The system forgets it with the next write, so it is said with each read; behind the delivery, which it
-            # would keep waiting. The transport is still there: it closes no sooner than with the next turn.
+            # The next write resets this option, so it is set at each read; after the delivery, so as not to delay it.
+            # The socket is still open: the transport closes it no sooner than in the next turn.
             self.socket.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
 
     def eof_received(self) -> bool:
-        """Close: a primary that has closed its side takes nothing more."""
+        """Close the connection: a primary that closed its side reads nothing more."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note the end; what was read before is still handed over."""
+        """Note the end of the connection; queued reads are still delivered."""
         self.error = self.error or exc
         self._lost = True
         if not self._pending:
             self._finish()
 
     def pause_writing(self) -> None:
-        """Stop reading: the primary does not read our acknowledgements."""
+        """Stop reading, because the primary does not read the acknowledgements."""
         self._writable = False
         self._adjust_reading()
 
     def resume_writing(self) -> None:
-        """Read again."""
+        """Resume reading."""
         self._writable = True
         self._adjust_reading()
 
-    # --- what the link calls ---
+    # --- called by the link ---
 
     def write(self, data: bytes) -> None:
         """Write `data`; a connection that is closing drops it."""
@@ -159,14 +157,14 @@ class LinkConnection(asyncio.BufferedProtocol):
             self._transport.write(data)
 
     def hold(self, held: bool) -> None:
-        """Hand nothing over and read nothing while held."""
+        """Apply backpressure: deliver and read nothing while held."""
         self._held = held
         self._adjust_reading()
         if self._pending:
             self._schedule()
 
     async def close(self) -> None:
-        """Close after what was written has left, for a second at most; what is read from now on is dropped."""
+        """Close after pending output has left, within a second; further reads are dropped."""
         self._pending.clear()
         self._pending_bytes = 0
         if self._transport is None:
@@ -182,34 +180,33 @@ class LinkConnection(asyncio.BufferedProtocol):
             self._transport.abort()
             self._finish()
 
-    # --- reading ahead, and gathering ---
+    # --- reading ahead, and coalescing ---
 
-    def _hand_over(self, data: bytes) -> None:
-        """Hand a read over, and let the next ones gather when that was costly.
+    def _deliver(self, data: bytes) -> None:
+        """Deliver a read, and coalesce the next ones when that was costly.
 
-        Not after an answer: the primary may have as many messages in flight as it likes to, and wait for more answers
-        before it sends more.
+        Reads are not coalesced after an answer, because the primary may wait for it before it sends more.
         """
         self._answered = False
         started = self._monotonic()
         self._on_data(data)
         if self.read_ahead or self._answered:
             return
-        delay_s = gathering_s(cost_s=self._monotonic() - started, read_bytes=len(data))
+        delay_s = coalescing_s(cost_s=self._monotonic() - started, read_bytes=len(data))
         if delay_s:
-            self._coalescing = asyncio.get_running_loop().call_later(delay_s, self._end_gathering)
+            self._coalescing = asyncio.get_running_loop().call_later(delay_s, self._end_coalescing)
 
-    def _take_first(self, data: bytes) -> None:
-        """Look whether the first bytes are MQTT at all, then be out of the way."""
+    def _check_protocol(self, data: bytes) -> None:
+        """Check that the first bytes are not those of another protocol; later reads go to the link directly."""
         self._on_data = self._on_mqtt
         other = next((name for start, name in _OTHER_PROTOCOLS if data.startswith(start)), "")
-        if not other or self.speaks is None:
+        if not other or self.make_protocol_error is None:
             self._on_mqtt(data)
         elif self._transport is not None:
-            self.error = self.speaks(other)
+            self.error = self.make_protocol_error(other)
             self._transport.abort()
 
-    def _end_gathering(self) -> None:
+    def _end_coalescing(self) -> None:
         if self._coalescing is not None:
             self._coalescing.cancel()
             self._coalescing = None
@@ -235,7 +232,7 @@ class LinkConnection(asyncio.BufferedProtocol):
             self._pending.appendleft(data[_SLICE_BYTES:])
             data = data[:_SLICE_BYTES]
         self._pending_bytes -= len(data)
-        self._hand_over(data)
+        self._deliver(data)
         self._adjust_reading()
         if self._pending:
             self._schedule()
@@ -271,23 +268,23 @@ async def connect(
     """Connect `protocol` to a primary, as its address says: with TLS, with WebSocket, or with neither.
 
     Args:
-        protocol: Unused so far.
-        address: Where; every IP address of the host is tried.
-        receive_buffer_bytes: Receive buffer asked from the system.
-        timeout_s: How long it may take.
-        tls: Of an address with TLS, from `load_tls`.
-        frame_bytes_max: Of an address with WebSocket: the largest packet.
+        protocol: A connection that was not opened yet.
+        address: Address of the primary; every IP address of the host is tried.
+        receive_buffer_bytes: Receive buffer requested from the system.
+        timeout_s: Seconds that it may take.
+        tls: TLS from `load_tls`, for an address with TLS.
+        frame_bytes_max: Largest packet, for an address with WebSocket.
 
     Returns:
-        When the certificate that the primary showed expires, in Unix seconds; None without TLS.
+        When the primary's certificate expires, in Unix seconds; None without TLS.
 
     Raises:
         PrimaryUnreachable: Nothing accepted the connection in time.
-        TlsFailed: No TLS could be agreed on.
-        WebSocketRefused: It is no WebSocket that speaks MQTT.
+        TlsFailed: The TLS handshake failed.
+        WebSocketRefused: The WebSocket handshake failed.
     """
     loop = asyncio.get_running_loop()
-    protocol.speaks = partial(_other_protocol, address)
+    protocol.make_protocol_error = partial(_other_protocol, address)
     websocket = (
         WebSocketClient(protocol, address=address, frame_bytes_max=frame_bytes_max) if address.has_websocket else None
     )
@@ -308,7 +305,7 @@ async def connect(
                 else:
                     protocol.socket = endpoint
                     if websocket is None:
-                        transport = await _hand_socket(endpoint, protocol, address, tls=tls)
+                        transport = await _attach_socket(endpoint, protocol, address, tls=tls)
                     else:
                         transport = await _open_websocket(endpoint, websocket, address, tls=tls)
                     return None if tls is None else peer_expires_s(transport.get_extra_info("ssl_object"))
@@ -318,23 +315,24 @@ async def connect(
             raise WebSocketRefused(address=str(address), problem=reason) from error
         if tls is not None and protocol.socket is not None:
             raise tls.failure(error, address) from error
-    except OSError as error:  # the name is not known
+    except OSError as error:  # the host name is unknown
         reason = _reason(error)
     raise PrimaryUnreachable(
         f"cannot connect to {address}: {reason}", hint="Check that the primary runs and can be reached from here"
     )
 
 
-async def _hand_socket(
+async def _attach_socket(
     endpoint: socket.socket, protocol: asyncio.BaseProtocol, address: Address, *, tls: LinkTls | None
 ) -> asyncio.BaseTransport:
-    """Give a connected socket to a protocol; who cancels that closes the protocol, and finds it with its transport.
+    """Attach a connected socket to a protocol.
 
-    So a cancellation waits the one or two turns that it takes: uvloop closes a transport that is given up in between,
-    and never tells the protocol that it is lost. A TLS handshake is given up at once, and the protocol hears of none.
+    A cancellation waits the one or two turns until the protocol has its transport, so that the caller can close it:
+    uvloop closes a transport that is abandoned in between without telling the protocol. A TLS handshake is abandoned at
+    once; its protocol has no transport yet.
 
     Raises:
-        TlsFailed: No TLS could be agreed on.
+        TlsFailed: The TLS handshake failed.
     """
     loop = asyncio.get_running_loop()
     making = (
@@ -345,7 +343,7 @@ async def _hand_socket(
             sock=endpoint,
             ssl=tls.context,
             server_hostname=tls.server_hostname,
-            ssl_handshake_timeout=_NEVER_S,  # the caller's comes first
+            ssl_handshake_timeout=_NEVER_S,  # the timeout of the caller comes first
         )
     )
     handing = asyncio.ensure_future(making)
@@ -368,11 +366,11 @@ async def _open_websocket(
     endpoint: socket.socket, websocket: WebSocketClient, address: Address, *, tls: LinkTls | None
 ) -> asyncio.BaseTransport:
     try:
-        transport = await _hand_socket(endpoint, websocket, address, tls=tls)
+        transport = await _attach_socket(endpoint, websocket, address, tls=tls)
         await websocket.open()
     except BaseException as error:
         websocket.abort()
-        if isinstance(error, ssl.SSLError) and tls is not None:  # an alert behind the handshake
+        if isinstance(error, ssl.SSLError) and tls is not None:  # an alert may come behind the handshake
             raise tls.failure(error, address) from error
         raise
     return transport
@@ -386,7 +384,7 @@ def _other_protocol(address: Address, spoken: str) -> PrimaryUnreachable:
 
 
 def _reason(error: OSError) -> str:
-    """Return why, in the system's words; asyncio puts its own, with the address again, in place of them."""
+    """Return the system's text of an error; asyncio replaces it by its own, which repeats the address."""
     if isinstance(error, socket.gaierror) or error.errno is None:
         return error.strerror or str(error)
     return os.strerror(error.errno)
@@ -397,8 +395,8 @@ def _make_socket(
 ) -> socket.socket:
     endpoint = socket.socket(family, kind, number)
     endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-    # Linux counts twice what it grants, and grants what net.core.rmem_max allows. Less than asked is worse than not
-    # having asked: a buffer with a fixed size no longer grows by itself.
+    # Linux reports twice the size that it grants, which net.core.rmem_max limits. A buffer of a fixed size no longer
+    # grows by itself, so with less than requested the default is better.
     if endpoint.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < receive_buffer_bytes:
         endpoint.close()
         endpoint = socket.socket(family, kind, number)

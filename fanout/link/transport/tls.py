@@ -1,7 +1,6 @@
-"""TLS of a link: what it shows and verifies in a handshake with its primary, and what a failed one means.
+"""TLS of a link: the context of a connection, certificate pinning, and texts for failed handshakes.
 
-Owns the context of one connection, made of the files as they are then; a pinned certificate; and the texts that an
-operator gets. It must not know sockets or what is spoken inside.
+The files are read anew for each connection.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3
 _EXPIRED, _NOT_YET_VALID = 10, 9
 _SELF_SIGNED, _SELF_SIGNED_IN_CHAIN, _NO_ISSUER, _NO_ISSUER_OF_LEAF = 18, 19, 20, 21
 _HOST_MISMATCH, _ADDRESS_MISMATCH = 62, 64
-"""X509_V_ERR_... of OpenSSL, which Python has as `verify_code`."""
+"""X509_V_ERR_... codes of OpenSSL, in Python `verify_code`."""
 
 _NOT_TLS: Final = frozenset(
     {
@@ -52,12 +51,11 @@ _CERTIFICATE_REFUSED: Final = {
     "TLSV1_ALERT_ACCESS_DENIED": "access denied",
     "TLSV1_ALERT_DECRYPT_ERROR": "its key does not fit",
 }
-"""Alerts that are about the certificate of the link (RFC 8446, section 6.2); with TLS 1.3 they come after the
-handshake."""
+"""Alerts about the certificate of the link (RFC 8446, section 6.2); with TLS 1.3 they come after the handshake."""
 
 
 class _PinFailed(ssl.SSLError):
-    """The primary has shown another certificate than the pinned ones."""
+    """The primary showed a certificate that is not pinned."""
 
     def __init__(self, seen: str) -> None:
         super().__init__(0, "another certificate than the pinned one")
@@ -79,7 +77,7 @@ def _verify_pin(connection: ssl.SSLObject | ssl.SSLSocket) -> None:
 
 
 class _PinnedObject(ssl.SSLObject):
-    """What event loops use."""
+    """Pinned TLS for event loops."""
 
     def do_handshake(self) -> None:
         super().do_handshake()
@@ -87,7 +85,7 @@ class _PinnedObject(ssl.SSLObject):
 
 
 class _PinnedSocket(ssl.SSLSocket):
-    """What a client with blocking sockets uses (`fanout probe`)."""
+    """Pinned TLS for blocking sockets (`fanout probe`)."""
 
     def do_handshake(self, block: bool = False) -> None:
         super().do_handshake(block)
@@ -103,25 +101,25 @@ class LinkTls:
     """TLS of one connection to a primary."""
 
     context: ssl.SSLContext
-    """For the handshake."""
+    """Context for the handshake."""
     server_hostname: str
-    """The name that is asked for (SNI) and verified."""
+    """Name for SNI, which is also verified."""
     config: LinkConfig = field(repr=False)
     """The link's configuration."""
     client_expires_s: int | None
-    """When the certificate that the link shows expires, in Unix seconds; None without one."""
+    """Expiry of the link's client certificate, in Unix seconds; None without one."""
 
     def failure(self, error: Exception, address: Address) -> TlsFailed:
-        """Return what a failed handshake, or an alert behind it, means.
+        """Return the error for a failed handshake, or for an alert behind it.
 
         Args:
-            error: Of OpenSSL, or of the system when the connection ended in the handshake.
-            address: Of the primary.
+            error: Error of OpenSSL, or of the system when the connection ended in the handshake.
+            address: Address of the primary.
         """
-        problem, hint = self._reading(error)
+        problem, hint = self._explain(error)
         return TlsFailed(address=str(address), problem=problem, hint=hint)
 
-    def _reading(self, error: Exception) -> tuple[str, str]:
+    def _explain(self, error: Exception) -> tuple[str, str]:
         if isinstance(error, _PinFailed):
             return (
                 f"its certificate is not the pinned one; the fingerprint seen is {error.seen}",
@@ -129,7 +127,7 @@ class LinkTls:
                 "server_certificate_sha256; else somebody else answers there",
             )
         if isinstance(error, ssl.SSLCertVerificationError):
-            return self._of_verification(error)
+            return self._explain_verification(error)
         reason = getattr(error, "reason", None) or ""
         if reason in _CERTIFICATE_MISSING or (
             reason in _CERTIFICATE_REFUSED and self.config.client_certificate_file is None
@@ -178,7 +176,7 @@ class LinkTls:
             )
         return reason.lower().replace("_", " ") or str(error), "The primary's log may say why"
 
-    def _of_verification(self, error: ssl.SSLCertVerificationError) -> tuple[str, str]:
+    def _explain_verification(self, error: ssl.SSLCertVerificationError) -> tuple[str, str]:
         code, host = error.verify_code, self.server_hostname
         if code in (_HOST_MISMATCH, _ADDRESS_MISMATCH):
             return (
@@ -212,11 +210,11 @@ class LinkTls:
 
 
 def load_tls(config: LinkConfig, address: Address) -> LinkTls | None:
-    """Read the files of a link, and return its TLS for a connection to `address`; None when that has none.
+    """Read the files of a link, and return its TLS for a connection to `address`; None for an address without TLS.
 
     Args:
         config: The link's configuration.
-        address: The primary.
+        address: Address of the primary.
 
     Raises:
         TlsFailed: A file cannot be used.
@@ -240,7 +238,7 @@ def load_tls(config: LinkConfig, address: Address) -> LinkTls | None:
 
 
 async def load_tls_in_thread(config: LinkConfig, address: Address) -> LinkTls | None:
-    """Do as `load_tls` does, in a thread: the certificates that the system trusts are many, and a disk may be slow.
+    """Call `load_tls` in a thread, because the system trusts many certificates, and a disk may be slow.
 
     Raises:
         TlsFailed: A file cannot be used.
@@ -249,12 +247,12 @@ async def load_tls_in_thread(config: LinkConfig, address: Address) -> LinkTls | 
 
 
 def find_tls_faults(config: LinkConfig) -> list[tuple[str, str]]:
-    """Return what is wrong with the files of a link: its keys, and the problems."""
+    """Return faults of the files of a link, each as config key and problem."""
     return _load(config)[1]
 
 
 def peer_expires_s(connection: ssl.SSLObject) -> int | None:
-    """Return when the certificate that the primary showed expires, in Unix seconds; None when it is gone already."""
+    """Return when the primary's certificate expires, in Unix seconds; None when the connection is gone already."""
     try:
         certificate = connection.getpeercert(binary_form=True)
     except ValueError:  # an alert came right behind the handshake
@@ -276,7 +274,7 @@ def _load(config: LinkConfig) -> tuple[ssl.SSLContext, list[tuple[str, str]]]:
         context.verify_mode = ssl.CERT_NONE
     elif config.ca_file is not None:
         faults += load_authorities(context, config.ca_file, name="ca_file")
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an intermediate, or the certificate itself, will do
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an intermediate, or the certificate itself, suffices
     else:
         context.load_default_certs()
     certificate, key = config.client_certificate_file, config.client_key_file

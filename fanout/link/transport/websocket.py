@@ -1,9 +1,7 @@
-"""MQTT over WebSocket on a link's side (MQTT 5, chapter 6; RFC 6455): frames to the network, a stream to the link.
+"""MQTT over WebSocket for a link (MQTT 5, chapter 6; RFC 6455): frames to the network, a byte stream to the link.
 
-Owns the handshake of a client, and the way between a transport and a link's connection; the `websockets` package does
-the protocol itself, without input and output. It must not know MQTT.
-
-No extension is offered: decompressing would cost more than it saves in a plant's network.
+The `websockets` package does the protocol without I/O; this module joins it with a transport and a link's connection.
+No extension is offered, because compression would cost more than it saves in a plant's network.
 """
 
 from __future__ import annotations
@@ -23,25 +21,25 @@ from websockets.uri import WebSocketURI
 from fanout.config import Address
 from fanout.errors import LinkLost, WebSocketRefused
 
-__all__ = ["Connection", "WebSocketClient"]
+__all__ = ["StreamReceiver", "WebSocketClient"]
 
 _SUBPROTOCOL: Final = Subprotocol("mqtt")  # [MQTT-6.0.0-4]
 _FRAME_MARGIN_BYTES: Final = 64 * 1024
 _READ_BYTES: Final = 256 * 1024
 _ANSWER_BYTES_MAX: Final = 64 * 1024
-"""Longest answer to the handshake."""
+"""Size of the longest answer to the handshake."""
 _SHOWN_CHARACTERS_MAX: Final = 200
-"""Of what is wrong with it, which has parts of it."""
+"""Characters shown of an error, which may quote the answer."""
 _HTTP: Final = b"HTTP/"
 _STATUS_LINE: Final = re.compile(rb"HTTP/[0-9.]+ ([0-9]{3})[ \r\n]")
 _SWITCHING: Final = "101"
 
 _LOGGER = logging.getLogger("fanout.websockets.client")
-_LOGGER.setLevel(logging.ERROR)  # below it, the package tells of each connection and frame
+_LOGGER.setLevel(logging.ERROR)  # at lower levels the package logs each connection and frame
 
 
-class Connection(Protocol):
-    """What the packets go to."""
+class StreamReceiver(Protocol):
+    """Receiver of the stream of packets."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport of packets."""
@@ -66,22 +64,22 @@ class WebSocketClient(asyncio.BufferedProtocol):
         asked: Whether the request of the handshake was sent.
     """
 
-    def __init__(self, connection: Connection, *, address: Address, frame_bytes_max: int) -> None:
-        """Make one for a connection, which learns of nothing before `open` is through.
+    def __init__(self, receiver: StreamReceiver, *, address: Address, frame_bytes_max: int) -> None:
+        """Begin without a handshake; the receiver is not called before `open` is done.
 
         Args:
-            connection: What the packets go to.
-            address: Where it will be connected to.
+            receiver: Receiver of the stream of packets.
+            address: Address of the primary.
             frame_bytes_max: Largest frame, hence about the largest packet, that is read.
         """
         self.asked = False
-        self._connection = connection
+        self._receiver = receiver
         self._address = address
         self._transport: asyncio.Transport | None = None
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._buffer = memoryview(bytearray(_READ_BYTES))
         self._answer = b""
-        """The beginning of the answer to the handshake."""
+        """Bytes of the answer to the handshake so far."""
         self._is_open = False
         self._fault: Exception | None = None
         self._protocol = ClientProtocol(
@@ -92,10 +90,12 @@ class WebSocketClient(asyncio.BufferedProtocol):
         )
 
     async def open(self) -> None:
-        """Ask for WebSocket, and give the connection its transport once that is granted.
+        """Do the handshake, and give the receiver its transport.
+
+        A caller that cancels it must call `abort`.
 
         Raises:
-            WebSocketRefused: It is not granted; when cancelled, `abort` is to be called.
+            WebSocketRefused: The primary refuses WebSocket.
         """
         self.asked = True
         self._protocol.send_request(self._protocol.connect())
@@ -109,23 +109,23 @@ class WebSocketClient(asyncio.BufferedProtocol):
 
     @property
     def refusal(self) -> WebSocketRefused:
-        """What is known of a handshake that came to no end."""
+        """Error for a handshake that did not complete."""
         if (status := self._status()) and status != _SWITCHING:
             return self._refused(status=status)
         return self._refused(problem="its answer is no handshake of WebSocket" if self._answer else "it gave no answer")
 
-    # The network's side.
+    # --- called by asyncio ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the network's transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the connection, or who waits for the handshake."""
+        """Tell the receiver, or fail the handshake."""
         if not self._is_open:
             self._fail(exc if isinstance(exc, OSError) and not self._answer else self.refusal)
             return
-        self._connection.connection_lost(self._fault or exc)
+        self._receiver.connection_lost(self._fault or exc)
 
     def eof_received(self) -> bool:
         """Close; an answer without a length ends here."""
@@ -134,26 +134,26 @@ class WebSocketClient(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        """Tell the connection, which then stops reading: so no pongs pile up."""
+        """Tell the receiver, which then stops reading, so that no pongs pile up."""
         if self._is_open:
-            self._connection.pause_writing()
+            self._receiver.pause_writing()
 
     def resume_writing(self) -> None:
-        """Tell the connection."""
+        """Tell the receiver."""
         if self._is_open:
-            self._connection.resume_writing()
+            self._receiver.resume_writing()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Give the buffer to read into."""
+        """Return the buffer for the next read."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was read: all packets in it go to the connection at once, wherever frames begin and end."""
+        """Take a read; all packets in it go to the receiver at once, wherever frames begin and end."""
         protocol, data = self._protocol, bytes(self._buffer[:nbytes])
         if not self._is_open:
             self._answer += data
             is_http = self._answer.startswith(_HTTP[: len(self._answer)])
-            if not is_http or self._status() not in ("", _SWITCHING):  # whatever comes behind it
+            if not is_http or self._status() not in ("", _SWITCHING):  # whatever follows
                 self._fail(self.refusal)
                 self.abort()
                 return
@@ -177,13 +177,13 @@ class WebSocketClient(asyncio.BufferedProtocol):
             return
         self._answer = b""
         if pieces:
-            self._connection.receive(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            self._receiver.receive(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if protocol.state is not State.OPEN and self._transport is not None:
             self._fault = self._fault or protocol.parser_exc
             self._transport.close()
 
     def _take_answer(self) -> None:
-        """Give the connection its transport, unless WebSocket is refused."""
+        """Give the receiver its transport, unless WebSocket is refused."""
         protocol = self._protocol
         error = protocol.handshake_exc
         if error is not None:
@@ -194,12 +194,12 @@ class WebSocketClient(asyncio.BufferedProtocol):
             self.abort()
         elif self._transport is not None:
             self._is_open = True
-            self._connection.connection_made(_Stream(self, self._transport))
+            self._receiver.connection_made(_Stream(self, self._transport))
             if not self._opened.done():
                 self._opened.set_result(None)
 
     def _status(self) -> str:
-        """Return the status code of the answer; empty until it is there, and of what is no HTTP."""
+        """Return the HTTP status code of the answer; empty until it is complete, or if it is not HTTP."""
         found = _STATUS_LINE.match(self._answer)
         return found[1].decode() if found else ""
 
@@ -209,14 +209,14 @@ class WebSocketClient(asyncio.BufferedProtocol):
     def _fail(self, error: Exception) -> None:
         if not self._opened.done():
             self._opened.set_exception(error)
-            self._opened.exception()  # seen, also when nobody waits any more
+            self._opened.exception()  # retrieved, in case no caller waits any more
 
     def _flush(self) -> None:
         data = b"".join(self._protocol.data_to_send())
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
-    # The connection's side.
+    # --- called by the receiver ---
 
     def send(self, data: bytes) -> None:
         """Write packets as one frame."""
@@ -225,7 +225,7 @@ class WebSocketClient(asyncio.BufferedProtocol):
             self._flush()
 
     def close(self) -> None:
-        """Close in good order: the primary answers, or the connection aborts after some time."""
+        """Send a close frame; the primary answers, or the caller aborts after some time."""
         if self._protocol.state is State.OPEN:
             self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
             self._flush()
@@ -234,7 +234,7 @@ class WebSocketClient(asyncio.BufferedProtocol):
 
 
 class _Stream(asyncio.Transport):
-    """What a connection writes to: WebSocket below it looks like any other transport."""
+    """Transport that writes to a WebSocket, for the receiver."""
 
     def __init__(self, websocket: WebSocketClient, transport: asyncio.Transport) -> None:
         super().__init__()
@@ -268,5 +268,5 @@ class _Stream(asyncio.Transport):
 
 
 def _ascii(host: str) -> str:
-    """Return a host as the header Host has it: in ASCII, and without the zone of an IPv6 address."""
+    """Return a host for the header Host: in ASCII, and without the zone of an IPv6 address."""
     return host.partition("%")[0] if ":" in host else host.encode("idna").decode("ascii")

@@ -9,7 +9,7 @@ from fanout.link.durability.commit_gate import CommitGate
 from fanout.link.durability.session_codec import find_resumption
 from fanout.link.model.events import Applied, HeartbeatReturned, SessionSeen
 from fanout.link.model.evidence import Order
-from fanout.link.model.resumption import KeptSession
+from fanout.link.model.resumption import StoredSession
 from fanout.link.model.states import LinkState
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase
@@ -17,7 +17,7 @@ from tests.link.fake_primary import FakePrimary, make_config
 from tests.link.fake_server import FakeServer
 from tests.link.harness import Running, config_for, running
 
-SESSION = KeptSession(
+SESSION = StoredSession(
     epoch=7,
     evidence=(None,),
     fence=None,
@@ -71,7 +71,7 @@ def test_nothing_is_held_without_reason() -> None:
     """With everything on disk, what is written is written."""
     disk, commit_gate, written = pieces()
     commit_gate.write(b"CONNECT")
-    commit_gate.keep((), None, now_ns=1)
+    commit_gate.store((), None, now_ns=1)
     commit_gate.write(b"PINGREQ")
     assert written == [b"CONNECT", b"PINGREQ"]
     assert disk.puts == []
@@ -81,9 +81,9 @@ def test_acknowledgements_wait_for_what_they_acknowledge() -> None:
     """They leave in order, each with the transaction of its own batch."""
     disk, commit_gate, written = pieces()
     first, second = applied(), applied()
-    commit_gate.keep([first], None, now_ns=1)
+    commit_gate.store([first], None, now_ns=1)
     commit_gate.acknowledge(b"1")
-    commit_gate.keep([second], None, now_ns=2)
+    commit_gate.store([second], None, now_ns=2)
     commit_gate.acknowledge(b"2")
     commit_gate.write(b"PINGREQ")
     assert written == [b"PINGREQ"], "what acknowledges nothing does not wait for values"
@@ -98,11 +98,11 @@ def test_acknowledgements_wait_for_what_they_acknowledge() -> None:
 def test_everything_waits_for_what_the_session_has_become() -> None:
     """PUBCOMP, or a PUBLISH at QoS 2, must not leave before its Packet Identifier is on disk."""
     disk, commit_gate, written = pieces()
-    commit_gate.keep([applied()], None, now_ns=1)
+    commit_gate.store([applied()], None, now_ns=1)
     commit_gate.acknowledge(b"PUBREC")
-    commit_gate.keep((), SESSION, now_ns=2)
+    commit_gate.store((), SESSION, now_ns=2)
     commit_gate.write(b"PUBCOMP")
-    commit_gate.keep([applied(), HeartbeatReturned(5)], SESSION, now_ns=3)
+    commit_gate.store([applied(), HeartbeatReturned(5)], SESSION, now_ns=3)
     commit_gate.acknowledge(b"PUBACK")
     commit_gate.write(b"PUBLISH")
     disk.commit()
@@ -117,15 +117,15 @@ def test_everything_waits_for_what_the_session_has_become() -> None:
 def test_a_qos_2_message_binds_its_own_answers() -> None:
     """PUBREC waits for the message, PUBCOMP for its release; a heartbeat for neither before there is a release."""
     disk, commit_gate, written = pieces()
-    commit_gate.keep((), SESSION, now_ns=1)
+    commit_gate.store((), SESSION, now_ns=1)
     disk.commit()
     received = replace(SESSION, unreleased=frozenset({5}))
-    commit_gate.keep([applied()], received, now_ns=2)
+    commit_gate.store([applied()], received, now_ns=2)
     commit_gate.acknowledge(b"PUBREC")
     commit_gate.write(b"PINGREQ")
     assert written == [b"PINGREQ"]
     disk.commit()
-    commit_gate.keep((), SESSION, now_ns=3)
+    commit_gate.store((), SESSION, now_ns=3)
     commit_gate.write(b"PUBCOMP")
     assert written == [b"PINGREQ", b"PUBREC"]
     disk.commit()
@@ -135,12 +135,12 @@ def test_a_qos_2_message_binds_its_own_answers() -> None:
 def test_a_session_is_kept_when_it_changes() -> None:
     """What it has become is committed with the batch; heartbeats say that it is there still."""
     disk, commit_gate, _ = pieces()
-    commit_gate.keep([applied()], SESSION, now_ns=1)
-    commit_gate.keep([applied()], SESSION, now_ns=2)
-    commit_gate.keep([HeartbeatReturned(5)], SESSION, now_ns=3)
-    commit_gate.keep([SessionSeen()], SESSION, now_ns=5)
-    commit_gate.keep((), None, now_ns=6)
-    commit_gate.keep([SessionSeen(), HeartbeatReturned(5)], None, now_ns=7)
+    commit_gate.store([applied()], SESSION, now_ns=1)
+    commit_gate.store([applied()], SESSION, now_ns=2)
+    commit_gate.store([HeartbeatReturned(5)], SESSION, now_ns=3)
+    commit_gate.store([SessionSeen()], SESSION, now_ns=5)
+    commit_gate.store((), None, now_ns=6)
+    commit_gate.store([SessionSeen(), HeartbeatReturned(5)], None, now_ns=7)
     sessions = [session for _, session in disk.puts]
     assert sessions[0] is not None
     assert b'"seen_ns": 1' in sessions[0]
@@ -179,7 +179,7 @@ async def test_a_session_that_was_quiet_is_seen_when_its_node_stops() -> None:
 def test_what_waits_goes_with_its_connection() -> None:
     """The next connection gets nothing of the former; what was handed over is committed all the same."""
     disk, commit_gate, written = pieces()
-    commit_gate.keep([applied()], SESSION, now_ns=1)
+    commit_gate.store([applied()], SESSION, now_ns=1)
     commit_gate.acknowledge(b"old")
     commit_gate.disconnected()
     again: list[bytes] = []

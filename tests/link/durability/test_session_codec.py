@@ -11,7 +11,7 @@ from fanout.config import Address, LinkConfig
 from fanout.link.durability.session_codec import encode_session, find_resumption
 from fanout.link.model.events import Applied, TearDown
 from fanout.link.model.evidence import Evidence, Order
-from fanout.link.model.resumption import KeptSession
+from fanout.link.model.resumption import StoredSession
 from fanout.link.model.states import LinkState
 from fanout.mqtt.packets import Ack, PacketType
 from fanout.replica.update import Phase
@@ -21,7 +21,7 @@ from tests.link.fake_primary import FakePrimary, Pair, make_config
 PLANT = Selector("plant/#", exclude=("plant/debug/#",), content=("json",))
 OFFICE = Selector("office/+", qos=2, prefix="hq/")
 CONFIG = make_config(PLANT, OFFICE)
-SESSION = KeptSession(
+SESSION = StoredSession(
     epoch=7,
     evidence=(Evidence.MARKER, None),
     fence=b"$SYS/broker/version",
@@ -31,18 +31,18 @@ SESSION = KeptSession(
     session_expiry_s=300,
     unreleased=frozenset({5, 9}),
     unfinished=frozenset({11}),
-    surplus=frozenset({"old/#"}),
+    stale_filters=frozenset({"old/#"}),
 )
 
 
-def kept(session: KeptSession = SESSION, config: LinkConfig = CONFIG) -> bytes:
+def stored(session: StoredSession = SESSION, config: LinkConfig = CONFIG) -> bytes:
     """Return the session as the file has it."""
     return encode_session(session, config, node_id="edge-1", seen_ns=99)
 
 
 def test_the_same_configuration_gets_the_whole_session() -> None:
     """Everything comes back, and every value is good."""
-    resumption = find_resumption(kept(), CONFIG, node_id="edge-1")
+    resumption = find_resumption(stored(), CONFIG, node_id="edge-1")
     assert resumption is not None
     assert resumption.session == SESSION
     assert resumption.selectors == (PLANT, OFFICE)
@@ -62,7 +62,7 @@ def test_the_same_configuration_gets_the_whole_session() -> None:
 )
 def test_another_session_is_not_resumed(changes: dict[str, object]) -> None:
     """A link that has, or may have, another session at its primary begins anew."""
-    assert find_resumption(kept(), replace(CONFIG, **changes), node_id="edge-1") is None  # type: ignore[arg-type]
+    assert find_resumption(stored(), replace(CONFIG, **changes), node_id="edge-1") is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("data", [None, b"", b"not JSON", b"[]", b"{}", b'{"format": 2}'])
@@ -73,33 +73,33 @@ def test_what_is_no_session_is_not_resumed(data: bytes | None) -> None:
 
 def test_another_node_has_another_session() -> None:
     """The control topic has the node's identifier, and is subscribed in the session."""
-    assert find_resumption(kept(), CONFIG, node_id="edge-2") is None
+    assert find_resumption(stored(), CONFIG, node_id="edge-2") is None
 
 
 def test_a_further_address_of_the_same_primary_changes_nothing() -> None:
     """One address in common is enough."""
     config = replace(CONFIG, primaries=(Address("mqtt", "second", 1883), *CONFIG.primaries))
-    assert find_resumption(kept(), config, node_id="edge-1") is not None
+    assert find_resumption(stored(), config, node_id="edge-1") is not None
 
 
 def test_selectors_that_changed_begin_anew() -> None:
     """A selector is the same only as a whole; one that is gone leaves its filter to be unsubscribed."""
     narrower = replace(PLANT, exclude=("plant/debug/#", "plant/test/#"))
-    resumption = find_resumption(kept(), make_config(Selector("yard/#"), narrower), node_id="edge-1")
+    resumption = find_resumption(stored(), make_config(Selector("yard/#"), narrower), node_id="edge-1")
     assert resumption is not None
     assert resumption.selectors == ()
     assert resumption.session.evidence == (None, None)
-    assert resumption.session.surplus == {"old/#", "office/+"}
-    resumption = find_resumption(kept(), make_config(Selector("old/#"), PLANT), node_id="edge-1")
+    assert resumption.session.stale_filters == {"old/#", "office/+"}
+    resumption = find_resumption(stored(), make_config(Selector("old/#"), PLANT), node_id="edge-1")
     assert resumption is not None
     assert resumption.selectors == (PLANT,)
     assert resumption.session.evidence == (None, Evidence.MARKER)
-    assert resumption.session.surplus == {"office/+"}, "what is selected again is not unsubscribed"
+    assert resumption.session.stale_filters == {"office/+"}, "what is selected again is not unsubscribed"
 
 
 def test_evidence_of_another_version_is_none() -> None:
     """A kind of evidence that this version does not know proves nothing."""
-    document = json.loads(kept())
+    document = json.loads(stored())
     document["evidence"][0] = "oracle"
     resumption = find_resumption(json.dumps(document).encode(), CONFIG, node_id="edge-1")
     assert resumption is not None
@@ -111,7 +111,7 @@ def test_evidence_of_another_version_is_none() -> None:
 
 def next_process(pair: Pair, config: LinkConfig | None = None, *, away_s: float = 1.0) -> Pair:
     """Return a machine with what the one of `pair` left on disk, at the same primary."""
-    session = pair.session.kept()
+    session = pair.session.stored_session()
     data = b"" if session is None else encode_session(session, pair.config, node_id="edge-1", seen_ns=pair.now_ns)
     again = Pair(config or pair.config, pair.primary, topics_max=pair.replica.topics_max)
     again.now = pair.now + away_s
@@ -134,11 +134,11 @@ def live(config: LinkConfig | None = None) -> Pair:
 def test_a_session_without_values_is_none() -> None:
     """Before there is a session, and after it is lost, nothing is left for a later process."""
     pair = Pair()
-    assert pair.session.kept() is None
+    assert pair.session.stored_session() is None
     pair.go_live()
-    kept_session = pair.session.kept()
-    assert kept_session is not None
-    assert (kept_session.epoch, kept_session.evidence) == (pair.session.life.epoch, (Evidence.MARKER,))
+    stored_session = pair.session.stored_session()
+    assert stored_session is not None
+    assert (stored_session.epoch, stored_session.evidence) == (pair.session.lifecycle.epoch, (Evidence.MARKER,))
 
 
 def test_the_next_process_resumes_and_verifies() -> None:
@@ -153,7 +153,7 @@ def test_the_next_process_resumes_and_verifies() -> None:
         LinkState.VERIFYING,
         LinkState.LIVE,
     ]
-    assert again.session.life.epoch == pair.session.life.epoch
+    assert again.session.lifecycle.epoch == pair.session.lifecycle.epoch
     assert again.dispatched() == []
     assert again.values() == {b"plant/a": b"1"}
 
@@ -184,22 +184,22 @@ def test_a_replica_older_than_the_session_is_given_up_offline() -> None:
     assert "has expired" in again.reason()
 
 
-def test_surplus_filters_are_unsubscribed_until_it_is_answered() -> None:
+def test_stale_filters_are_unsubscribed_until_it_is_answered() -> None:
     """UNSUBSCRIBE is sent for what is not selected any more, and again by the next process if nobody answered."""
     pair = live(make_config(Selector("plant/#"), Selector("office/#")))
     config = make_config(Selector("plant/#"))
     again = next_process(pair, config)
     again.connect(pump=False)
-    kept_session = again.session.kept()
-    assert kept_session is not None
-    assert kept_session.surplus == {"office/#"}
+    stored_session = again.session.stored_session()
+    assert stored_session is not None
+    assert stored_session.stale_filters == {"office/#"}
     again = next_process(again, config)
     again.connect()
     assert [packet.topic_filters for packet in again.primary.unsubscribes] == [(b"office/#",)]
     assert again.is_in(LinkState.LIVE)
-    kept_session = again.session.kept()
-    assert kept_session is not None
-    assert kept_session.surplus == frozenset()
+    stored_session = again.session.stored_session()
+    assert stored_session is not None
+    assert stored_session.stale_filters == frozenset()
     assert again.values() == {b"plant/a": b"1"}
 
 
@@ -209,12 +209,12 @@ def test_a_new_selector_is_fetched_inside_the_session() -> None:
     again = next_process(pair, make_config(Selector("plant/#"), Selector("office/#")))
     again.connect()
     assert again.is_in(LinkState.LIVE)
-    assert again.session.life.epoch == pair.session.life.epoch
+    assert again.session.lifecycle.epoch == pair.session.lifecycle.epoch
     assert again.dispatched() == [(b"office/b", b"2")]
 
 
 def test_a_selector_that_has_wildcards_now_asks_whether_they_are_answered() -> None:
-    """The rehearsal of the epoch had no reason to ask; without it an empty set would look whole."""
+    """The capability check of the epoch had no reason to ask; without it an empty set would look whole."""
     primary = FakePrimary(retained={b"plant/a": b"1", b"plant/b": b"2"}, system_topics=False, wildcards=False)
     pair = Pair(make_config(Selector("plant/a")), primary)
     pair.go_live()
@@ -230,9 +230,9 @@ def test_a_qos_2_message_that_was_applied_is_not_applied_again() -> None:
     pair = live(make_config(Selector("plant/#", qos=2)))
     pair.primary.deliver(b"plant/x", b"once", qos=2, packet_id=77)
     pair.feed(pair.primary.take())
-    kept_session = pair.session.kept()
-    assert kept_session is not None
-    assert kept_session.unreleased == {77}
+    stored_session = pair.session.stored_session()
+    assert stored_session is not None
+    assert stored_session.unreleased == {77}
     again = next_process(pair)
     again.connect(pump=False)
     again.pump()
@@ -244,9 +244,9 @@ def test_a_qos_2_message_that_was_applied_is_not_applied_again() -> None:
     assert applied.acknowledgement
     again.primary.send(Ack(PacketType.PUBREL, 77))
     again.pump()
-    kept_session = again.session.kept()
-    assert kept_session is not None
-    assert kept_session.unreleased == frozenset()
+    stored_session = again.session.stored_session()
+    assert stored_session is not None
+    assert stored_session.unreleased == frozenset()
 
 
 def test_a_value_that_an_earlier_process_took_is_not_sent_to_clients_again() -> None:
@@ -261,7 +261,7 @@ def test_a_value_that_an_earlier_process_took_is_not_sent_to_clients_again() -> 
     again.primary.deliver(b"plant/a", b"3", qos=1, retain=True, packet_id=6)
     again.primary.retained[b"plant/a"] = b"3"
     again.pump()
-    assert again.session.life.state is LinkState.LIVE
+    assert again.session.lifecycle.state is LinkState.LIVE
     assert again.dispatched() == [(b"plant/a", b"3")]
     again.primary.deliver(b"plant/a", b"3", qos=1, retain=True, packet_id=7)
     again.pump()
@@ -272,15 +272,15 @@ def test_a_qos_2_message_to_the_primary_is_released_and_not_sent_again() -> None
     """Its publisher was not answered, and sends it again if it wants; the Packet Identifier becomes free."""
     config = make_config(Selector("plant/#", writes="forward"))
     pair = live(config)
-    kept_session = pair.session.kept()
-    assert kept_session is not None
+    stored_session = pair.session.stored_session()
+    assert stored_session is not None
     pair.session._sender.restore({40})
     again = next_process(pair)
     again.connect()
     assert (PacketType.PUBREL, 40) in again.primary.acks
-    kept_session = again.session.kept()
-    assert kept_session is not None
-    assert kept_session.unfinished == frozenset()
+    stored_session = again.session.stored_session()
+    assert stored_session is not None
+    assert stored_session.unfinished == frozenset()
 
 
 def test_what_a_limit_kept_out_is_found_again() -> None:
@@ -292,5 +292,5 @@ def test_what_a_limit_kept_out_is_found_again() -> None:
     again.connect()
     again.pump()
     assert again.states()[-1] is LinkState.LIVE
-    assert again.session.life.epoch == pair.session.life.epoch
+    assert again.session.lifecycle.epoch == pair.session.lifecycle.epoch
     assert again.replica.refused.limits(again.now_ns) == ("topics_max",)

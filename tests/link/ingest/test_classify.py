@@ -21,7 +21,7 @@ class Copies(Stage):
         self.over = over
 
     @property
-    def copies_over(self) -> bool:
+    def copies_complete(self) -> bool:
         """Whether they are."""
         return self.over
 
@@ -37,13 +37,13 @@ def phases(
     stage: Stage | None = None,
     auditing: bool = False,
     copies_late: bool = False,
-    goes_on: bool = True,
+    continues: bool = True,
 ) -> list[tuple[Phase | None, list[int]]]:
     """Return the phases of rows with these flags, each with the flags of its rows, which must be all in order."""
     came = rows(*flags)
     parts = list(
         split_phases(
-            came, state=state, stage=stage, auditing=auditing, copies_late=copies_late, goes_on=lambda _: goes_on
+            came, state=state, stage=stage, auditing=auditing, copies_late=copies_late, continues=lambda _: continues
         )
     )
     assert [row for _, part in parts for row in part] == came
@@ -54,7 +54,7 @@ def phases(
 def test_a_live_link_gets_live_rows_only(state: LinkState) -> None:
     """Whatever their marks are; the rows are not copied."""
     came = rows(COPY, QOS1)
-    parts = split_phases(came, state=state, stage=None, auditing=False, copies_late=False, goes_on=lambda _: True)
+    parts = split_phases(came, state=state, stage=None, auditing=False, copies_late=False, continues=lambda _: True)
     assert list(parts) == [(Phase.LIVE, came)]
 
 
@@ -96,7 +96,7 @@ def test_a_verification_takes_qos_0_for_copies(stage: Stage | None) -> None:
 
 def test_what_an_older_session_had_queued_may_be_here() -> None:
     """So no value that is held is delivered again."""
-    assert phases(QOS1, MESSAGE, state=LinkState.RESUMING, goes_on=False) == [(Phase.AUDIT, [QOS1, MESSAGE])]
+    assert phases(QOS1, MESSAGE, state=LinkState.RESUMING, continues=False) == [(Phase.AUDIT, [QOS1, MESSAGE])]
 
 
 def test_a_verification_looks_again_for_each_part() -> None:
@@ -108,7 +108,7 @@ def test_a_verification_looks_again_for_each_part() -> None:
         stage=stage,
         auditing=False,
         copies_late=False,
-        goes_on=lambda _: True,
+        continues=lambda _: True,
     )
     assert next(parts)[0] is Phase.AUDIT
     stage.over = True

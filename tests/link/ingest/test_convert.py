@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.chain.stamp import encode_stamp, split_trailer
-from fanout.link.ingest.convert import Batch, Converter
+from fanout.link.ingest.convert import ConvertedRows, Converter
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.properties import split_publish_properties
@@ -21,10 +21,13 @@ PREFIXED = (Selector("plant/#", exclude=("plant/debug/#",), prefix="site/"),)
 SEVERAL = (Selector("plant/+/a"), Selector("plant/#", exclude=("plant/+/a", "plant/debug/#"), prefix="site/", qos=2))
 
 
-def converter(selectors: tuple[Selector, ...] = PLAIN) -> tuple[Converter, Replica]:
-    """Return an intake and its replica."""
+def converter(selectors: tuple[Selector, ...] = PLAIN, *, retain_all: bool = False) -> tuple[Converter, Replica]:
+    """Return a converter and its replica."""
     replica = Replica(selectors=selectors)
-    return Converter(selectors, replica=replica, control_prefix=b"fanout/control/", inbound=Inbound()), replica
+    one = Converter(
+        selectors, replica=replica, control_prefix=b"fanout/control/", inbound=Inbound(), retain_all=retain_all
+    )
+    return one, replica
 
 
 def row(
@@ -43,8 +46,8 @@ def row(
 def test_a_row_becomes_an_update() -> None:
     """Every field comes from its place."""
     one, _ = converter()
-    batch = one.convert([row(b"plant/1", b"x", properties=b"\x01\x01", expiry_s=3)], now_ns=NOW)
-    assert batch.updates == [
+    converted = one.convert([row(b"plant/1", b"x", properties=b"\x01\x01", expiry_s=3)], now_ns=NOW)
+    assert converted.updates == [
         (b"plant/1", b"x", 1, True, b"\x01\x01", NOW, NOW + 3_000_000_000, content_digest(b"plant/1", b"x"), None)
     ]
 
@@ -57,9 +60,9 @@ def test_any_number_of_topics_without_a_value(selectors: tuple[Selector, ...]) -
     rows = [row(topic, flags=0) for topic in topics]
     outside = [row(b"plant/debug/%d" % number, flags=0) for number in range(10)]
     for _ in range(2):
-        batch = taken.convert(rows + outside, now_ns=NOW)
-        assert [update[0].removeprefix(b"site/") for update in batch.updates] == topics
-        assert batch.others == outside
+        converted = taken.convert(rows + outside, now_ns=NOW)
+        assert [update[0].removeprefix(b"site/") for update in converted.updates] == topics
+        assert converted.others == outside
 
 
 @pytest.mark.parametrize("selectors", [PLAIN, PREFIXED])
@@ -71,10 +74,10 @@ def test_qos_and_retain_come_from_the_flags(
 ) -> None:
     """With the subscription at its own QoS the PUBLISH decides; with the fixed QoS of a snapshot it does not."""
     one, _ = converter(selectors)
-    one.fixed_qos = [None]
+    one.fix_qos(0, None)
     (update,) = one.convert([row(b"plant/1", flags=flags, packet_id=9)], now_ns=NOW).updates
     assert (update[2], update[3]) == (qos, retain)
-    one.fixed_qos = [2]
+    one.fix_qos(0, 2)
     (update,) = one.convert([row(b"plant/1", flags=flags & 9, packet_id=0)], now_ns=NOW).updates
     assert update[2] == 2
 
@@ -89,18 +92,18 @@ def test_topics_outside_are_put_aside() -> None:
             row(b"fanout/control/me/link", flags=2, packet_id=2),
             row(b"$SYS/x"),
         ]
-        batch = one.convert(rows, now_ns=NOW)
-        assert batch.updates == []
-        assert batch.others == rows
-        assert batch.to_puback == [1, 2]
+        converted = one.convert(rows, now_ns=NOW)
+        assert converted.updates == []
+        assert converted.others == rows
+        assert converted.to_puback == [1, 2]
 
 
 def test_a_mirror_of_everything_leaves_control_topics_out() -> None:
     """The control topic is inside `#`, and yet not replicated."""
     one, _ = converter((Selector("#"),))
-    batch = one.convert([row(b"a"), row(b"fanout/control/x/y")], now_ns=NOW)
-    assert [update[0] for update in batch.updates] == [b"a"]
-    assert len(batch.others) == 1
+    converted = one.convert([row(b"a"), row(b"fanout/control/x/y")], now_ns=NOW)
+    assert [update[0] for update in converted.updates] == [b"a"]
+    assert len(converted.others) == 1
 
 
 @pytest.mark.parametrize("selectors", [PLAIN, PREFIXED, SEVERAL])
@@ -137,9 +140,9 @@ def test_a_topic_that_looks_like_a_local_name_is_not_taken_for_it() -> None:
     """The name of one topic at the primary may be the local name of another: it is outside all the same."""
     one, replica = converter((Selector("plant/+/a"), Selector("office/#", prefix="site/")))
     replica.apply(one.convert([row(b"office/1")], now_ns=NOW).updates, phase=Phase.SNAPSHOT)
-    batch = one.convert([row(b"site/office/1", b"x")], now_ns=NOW)
-    assert batch.updates == []
-    assert len(batch.others) == 1
+    converted = one.convert([row(b"site/office/1", b"x")], now_ns=NOW)
+    assert converted.updates == []
+    assert len(converted.others) == 1
 
 
 def test_what_is_held_is_found_by_the_topic_at_the_primary() -> None:
@@ -161,6 +164,8 @@ def test_acknowledgements_are_in_order_and_qos_2_is_applied_once() -> None:
     """Every QoS 1 and 2 row is acknowledged, in order; a repeated QoS 2 row is not applied again."""
     for selectors in (PLAIN, PREFIXED):
         one, _ = converter(selectors)
+        inbound = Inbound()
+        one.begin_session(inbound)
         rows = [
             row(b"plant/1", flags=3, packet_id=7),
             row(b"plant/2", flags=5, packet_id=8),
@@ -168,18 +173,17 @@ def test_acknowledgements_are_in_order_and_qos_2_is_applied_once() -> None:
             row(b"plant/3", flags=3, packet_id=6),
             row(b"plant/4"),
         ]
-        batch = one.convert(rows, now_ns=NOW)
-        assert batch.to_puback == [7, 6]
-        assert batch.to_pubrec == [8, 8]
-        assert len(batch.updates) == 4
-        assert one.inbound.open_count == 1
+        converted = one.convert(rows, now_ns=NOW)
+        assert converted.to_puback == [7, 6]
+        assert converted.to_pubrec == [8, 8]
+        assert len(converted.updates) == 4
+        assert inbound.open_count == 1
 
 
 def test_every_row_may_be_taken_for_retained() -> None:
     """MQTT 3.1.1 without the flag: the configuration says that updates are retained."""
     for selectors in (PLAIN, PREFIXED):
-        one, _ = converter(selectors)
-        one.retain_all = True
+        one, _ = converter(selectors, retain_all=True)
         (update,) = one.convert([row(b"plant/1", flags=0)], now_ns=NOW).updates
         assert update[3] is True
 
@@ -214,13 +218,13 @@ def test_rows_are_split_as_the_selectors_say(selectors: tuple[Selector, ...], ru
     """Whatever is known already, a row belongs to the selector that matches it, or to none."""
     one, replica = converter(selectors)
     for rows in runs:
-        batch: Batch = one.convert(rows, now_ns=NOW)
+        converted: ConvertedRows = one.convert(rows, now_ns=NOW)
         inside = [
             (selector.prefix.encode() + each[0], content_digest(each[0], each[1]))
             for each in rows
             for selector in selectors
             if selector.matches(each[0]) and not each[0].startswith(b"fanout/control/")
         ]
-        assert [(update[0], update[7]) for update in batch.updates] == inside
-        assert len(batch.others) == len(rows) - len(inside)
-        replica.apply(batch.updates, phase=Phase.LIVE)
+        assert [(update[0], update[7]) for update in converted.updates] == inside
+        assert len(converted.others) == len(rows) - len(inside)
+        replica.apply(converted.updates, phase=Phase.LIVE)

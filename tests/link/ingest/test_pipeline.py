@@ -8,7 +8,7 @@ import pytest
 
 from fanout.chain.stamp import StampCount, encode_stamp
 from fanout.errors import ProtocolError
-from fanout.link.ingest.convert import Batch
+from fanout.link.ingest.convert import ConvertedRows
 from fanout.link.ingest.pipeline import IngestPipeline, encode_acknowledgement
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
@@ -194,6 +194,6 @@ def test_what_does_not_fit_a_selector_is_left_out() -> None:
 
 def test_a_batch_is_acknowledged_in_one_piece() -> None:
     """All PUBACKs and PUBRECs of a batch are one string of bytes, in the order of arrival."""
-    assert encode_acknowledgement(Batch()) == b""
-    batch = Batch(to_puback=[7, 6], to_pubrec=[5])
-    assert encode_acknowledgement(batch) == b"\x40\x02\x00\x07\x40\x02\x00\x06\x50\x02\x00\x05"
+    assert encode_acknowledgement(ConvertedRows()) == b""
+    converted = ConvertedRows(to_puback=[7, 6], to_pubrec=[5])
+    assert encode_acknowledgement(converted) == b"\x40\x02\x00\x07\x40\x02\x00\x06\x50\x02\x00\x05"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.link.ingest.convert import Batch
+from fanout.link.ingest.convert import ConvertedRows
 from fanout.link.ingest.redelivery import RedeliveryFilter
 from fanout.mqtt.decoder import PublishRow
 from fanout.replica.update import content_digest
@@ -19,14 +19,14 @@ def row(packet_id: int, payload: bytes = b"1", *, flags: int = QOS_1, topic: byt
 
 def note(one: RedeliveryFilter, *rows: PublishRow, now_ns: int = 1) -> None:
     """Take rows, of which those below `plant/` are inside the selectors."""
-    batch = Batch()
+    converted = ConvertedRows()
     for topic, payload, flags, packet_id, *_ in rows:
         if topic.startswith(b"plant/"):
             digest = content_digest(topic, payload)
-            batch.updates.append((topic, payload, 1, True, b"", 1, 0, digest, None))
+            converted.updates.append((topic, payload, 1, True, b"", 1, 0, digest, None))
         if flags & 6:
-            (batch.to_puback if flags & 2 else batch.to_pubrec).append(packet_id)
-    one.note(list(rows), batch, now_ns=now_ns)
+            (converted.to_puback if flags & 2 else converted.to_pubrec).append(packet_id)
+    one.note(list(rows), converted, now_ns=now_ns)
 
 
 def resume(one: RedeliveryFilter, *, counts_up: bool = False) -> RedeliveryFilter:
@@ -150,18 +150,18 @@ def test_a_session_goes_on_with_the_next_packet_identifiers(last: int, came: lis
     one = RedeliveryFilter(may_be_resumed=True)
     if last:
         note(one, row(last))
-    assert all(map(resume(one).goes_on, came)), "nothing tells without Packet Identifiers that count up"
+    assert all(map(resume(one).continues, came)), "nothing tells without Packet Identifiers that count up"
     resume(one, counts_up=True)
-    assert [one.goes_on(each) for each in came][-1] is expected
+    assert [one.continues(each) for each in came][-1] is expected
 
 
 def test_what_an_earlier_process_took_is_not_known_until_all_that_was_pending_has_come() -> None:
     """Over a lost connection too; in a session of its own there is nothing that it took."""
     one = RedeliveryFilter(may_be_resumed=True)
     one.restore()
-    assert [resume(one).goes_on(row(6)) for _ in range(2)] == [False, False]
-    one.settle()
-    assert resume(one).goes_on(row(6))
+    assert [resume(one).continues(row(6)) for _ in range(2)] == [False, False]
+    one.note_pending_applied()
+    assert resume(one).continues(row(6))
     one.restore()
     one.begin_session()
-    assert resume(one).goes_on(row(6))
+    assert resume(one).continues(row(6))

@@ -7,14 +7,14 @@ import pytest
 from fanout.errors import LinkLost
 from fanout.link.liveness.heartbeat import Heartbeat
 from fanout.link.protocol.control_channel import ControlChannel
-from fanout.link.protocol.sender import Limits, Message, PacketSender
+from fanout.link.protocol.sender import OutgoingMessage, PacketSender, PrimaryLimits
 from tests.link.fake_primary import make_config
 
 
 def heartbeat(*, receive_maximum: int = 10) -> tuple[Heartbeat, ControlChannel, PacketSender]:
     """Return one with an interval of 5 s, whose first message was sent at time 0 and came back at once."""
     sender = PacketSender(make_config(), node_id="edge-1")
-    sender.accept(Limits(receive_maximum=receive_maximum))
+    sender.accept(PrimaryLimits(receive_maximum=receive_maximum))
     control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
     control.receive(control.send(0.0), now=0.0)
     return Heartbeat(control, sender=sender), control, sender
@@ -32,7 +32,7 @@ def test_a_heartbeat_is_sent_each_interval() -> None:
 def test_a_heartbeat_is_left_out_while_nothing_can_be_published() -> None:
     """The next one is due an interval later."""
     one, control, sender = heartbeat(receive_maximum=1)
-    sender.publish(Message(b"t", b""), now=1.0)
+    sender.publish(OutgoingMessage(b"t", b""), now=1.0)
     sender.take()
     assert one.tick(5.0, live=True) == ""
     assert sender.take() == b""

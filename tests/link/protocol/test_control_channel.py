@@ -166,7 +166,7 @@ def test_what_was_away_while_nobody_listened_is_awaited_from_then_on() -> None:
     """It is no stall before it could have been read; its round trip is what it was."""
     control = channel()
     payload = control.send(10.0)
-    control.permitted = True
+    control.restore(permitted=True)
     control.begin_listening(100.0)
     assert not control.is_stalled(100.0 + STALL_INTERVALS * 5.0 - 0.1)
     assert control.is_stalled(100.0 + STALL_INTERVALS * 5.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fanout.errors import ProtocolError
-from fanout.link.protocol.forwarding import QUEUE_MAX, UNAVAILABLE, Forwarding, verdict
-from fanout.link.protocol.sender import Limits, Message, PacketSender
+from fanout.link.protocol.forwarding import QUEUE_MAX, UNAVAILABLE, Forwarding, puback_reason_code
+from fanout.link.protocol.sender import OutgoingMessage, PacketSender, PrimaryLimits
 from fanout.mqtt.decoder import Decoder
 from fanout.mqtt.packets import Ack, PacketType, encode
 from fanout.mqtt.reason_codes import ReasonCode
@@ -16,7 +16,7 @@ from tests.link.fake_primary import make_config
 def forwarding(receive_maximum: int) -> tuple[Forwarding, PacketSender]:
     """Return a queue in front of a primary's Receive Maximum."""
     sender = PacketSender(make_config(), node_id="edge-1")
-    sender.accept(Limits(receive_maximum=receive_maximum))
+    sender.accept(PrimaryLimits(receive_maximum=receive_maximum))
     return Forwarding(sender), sender
 
 
@@ -24,7 +24,7 @@ def test_messages_are_sent_while_there_is_room() -> None:
     """What does not fit waits, in order; four places are left for control messages."""
     queue, sender = forwarding(10)
     for number in range(8):
-        queue.add(Message(b"t", b"%d" % number), now=1.0)
+        queue.add(OutgoingMessage(b"t", b"%d" % number), now=1.0)
     assert sender.free == 4
     assert sender.take().count(b"\x00\x01t") == 6
     assert [message.payload for message in queue.drop_waiting()] == [b"6", b"7"]
@@ -34,24 +34,24 @@ def test_messages_are_sent_while_there_is_room() -> None:
 def test_a_receive_maximum_of_one_still_forwards() -> None:
     """A primary that takes one message at a time gets one at a time."""
     queue, sender = forwarding(1)
-    queue.add(Message(b"t", b"1"), now=1.0)
-    queue.add(Message(b"t", b"2"), now=1.0)
+    queue.add(OutgoingMessage(b"t", b"1"), now=1.0)
+    queue.add(OutgoingMessage(b"t", b"2"), now=1.0)
     assert sender.take().count(b"\x00\x01t") == 1
 
 
 def test_the_queue_is_bounded() -> None:
     """Beyond the bound nothing more is taken; what is taken has tokens of its own."""
     queue, _ = forwarding(1)
-    taken = [queue.add(Message(b"t", b"x"), now=1.0) for _ in range(QUEUE_MAX + 1)]
+    taken = [queue.add(OutgoingMessage(b"t", b"x"), now=1.0) for _ in range(QUEUE_MAX + 1)]
     assert taken == list(range(1, QUEUE_MAX + 2))
-    assert queue.add(Message(b"t", b"x"), now=1.0) is ReasonCode.QUOTA_EXCEEDED
+    assert queue.add(OutgoingMessage(b"t", b"x"), now=1.0) is ReasonCode.QUOTA_EXCEEDED
     assert len(queue.drop_waiting()) == QUEUE_MAX
 
 
 @pytest.mark.parametrize("reason_code", range(256))
 def test_verdicts_are_codes_that_puback_may_carry(reason_code: int) -> None:
     """Whatever the primary answers, the publisher gets a Reason Code that its acknowledgement may have."""
-    told = verdict(reason_code)
+    told = puback_reason_code(reason_code)
     assert told == reason_code or told is ReasonCode.UNSPECIFIED_ERROR
     assert told.is_failure or reason_code < 0x80
     for code in (told, UNAVAILABLE):

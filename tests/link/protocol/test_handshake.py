@@ -6,7 +6,7 @@ import pytest
 
 from fanout.errors import PrimaryRefused
 from fanout.link.protocol.handshake import Handshake, disconnected, read_connack, refused_subscription
-from fanout.link.protocol.sender import Limits
+from fanout.link.protocol.sender import PrimaryLimits
 from fanout.mqtt.packets import Connack, Disconnect
 from fanout.mqtt.properties import Properties
 from tests.link.fake_primary import make_config
@@ -17,7 +17,7 @@ def test_what_connack_does_not_say_is_as_configured() -> None:
     handshake = read_connack(Connack(True, 0), make_config(keep_alive_s=20, session_expiry_s=100))
     assert handshake == Handshake(
         session_present=True,
-        limits=Limits(receive_maximum=65_535),
+        limits=PrimaryLimits(receive_maximum=65_535),
         keep_alive_s=20,
         session_expiry_s=100,
         primary_node=None,
@@ -39,7 +39,7 @@ def test_what_connack_says_is_in_force() -> None:
     handshake = read_connack(Connack(False, 0, properties), make_config())
     assert handshake == Handshake(
         session_present=False,
-        limits=Limits(receive_maximum=20, maximum_qos=1, retain_available=False, packet_bytes_max=1000),
+        limits=PrimaryLimits(receive_maximum=20, maximum_qos=1, retain_available=False, packet_bytes_max=1000),
         keep_alive_s=0,
         session_expiry_s=0,
         primary_node="root",

@@ -26,8 +26,8 @@ def test_a_foreign_primary_is_asked_nothing() -> None:
     one, sender = primary()
     assert one.begin_connection(None, now=1.0) is NO_NODE
     assert not sender.has_output
-    assert not one.hears_standing
-    assert one.landmarks == frozenset()
+    assert not one.hears_readiness
+    assert one.ordered_topics == frozenset()
 
 
 def test_a_fanout_node_is_asked_how_it_stands() -> None:
@@ -36,10 +36,10 @@ def test_a_fanout_node_is_asked_how_it_stands() -> None:
     assert one.begin_connection("root", now=1.0) is UNTOLD
     assert READINESS_TOPIC in sender.take()
     assert one.node == "root"
-    assert one.landmarks == {READINESS_TOPIC, MANIFEST_TOPIC}
+    assert one.ordered_topics == {READINESS_TOPIC, MANIFEST_TOPIC}
     told = ReadinessNotice("", (("root",),))
-    assert one.receive_standing(encode_readiness_notice(told)) == told
-    assert one.receive_standing(b"no document") is UNTOLD
+    assert one.receive_readiness(encode_readiness_notice(told)) == told
+    assert one.receive_readiness(b"no document") is UNTOLD
 
 
 def test_over_mqtt_3_1_1_anybody_is_asked() -> None:
@@ -47,9 +47,9 @@ def test_over_mqtt_3_1_1_anybody_is_asked() -> None:
     one, sender = primary(version=4)
     assert one.begin_connection(None, now=1.0) is NO_NODE
     assert READINESS_TOPIC in sender.take()
-    assert one.hears_standing
+    assert one.hears_readiness
     one.receive_suback(Suback(1, (0x80,)))
-    assert one.receive_standing(b"no document") is NO_NODE
+    assert one.receive_readiness(b"no document") is NO_NODE
 
 
 def test_a_fanout_node_that_does_not_say_is_refused() -> None:
@@ -67,14 +67,13 @@ def test_a_cycle_is_refused() -> None:
     one, _ = primary()
     one.begin_connection("root", now=1.0)
     with pytest.raises(PrimaryRefused, match="edge-1 > root > edge-1"):
-        one.receive_standing(encode_readiness_notice(ReadinessNotice("", (("edge-1", "root"),))))
+        one.receive_readiness(encode_readiness_notice(ReadinessNotice("", (("edge-1", "root"),))))
 
 
 def test_an_epoch_begins_with_nothing_learnt() -> None:
     """What the former one has shown may be of another server."""
     one, _ = primary()
-    one.learn(b"fence", Order.LIKELY, "why")
-    one.is_mosquitto = True
+    one.learn(b"fence", Order.LIKELY, "why", is_mosquitto=True)
     assert (one.fence, one.order, one.why_unordered) == (b"fence", Order.LIKELY, "why")
     one.begin_epoch()
     assert (one.fence, one.order, one.why_unordered, one.is_mosquitto) == (None, Order.NONE, "", False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fanout.link.model.evidence import Order
-from fanout.link.model.resumption import KeptSession, Resumption
+from fanout.link.model.resumption import Resumption, StoredSession
 from fanout.link.protocol.remote_session import RemoteSession
 from fanout.link.protocol.sender import PacketSender
 from tests.link.fake_primary import make_config
@@ -47,9 +47,9 @@ def test_a_session_expires_without_a_connection() -> None:
     assert for_ever.expires_at == NEVER
 
 
-def kept(*surplus: str) -> Resumption:
+def stored(*stale_filters: str) -> Resumption:
     """Return what an earlier process left at second 1000 of Unix time."""
-    session = KeptSession(
+    session = StoredSession(
         epoch=1,
         evidence=(None,),
         fence=None,
@@ -57,7 +57,7 @@ def kept(*surplus: str) -> Resumption:
         why_unordered="",
         control_permitted=True,
         session_expiry_s=60,
-        surplus=frozenset(surplus),
+        stale_filters=frozenset(stale_filters),
     )
     return Resumption(session, (), seen_ns=1_000_000_000_000)
 
@@ -66,7 +66,7 @@ def kept(*surplus: str) -> Resumption:
 def test_the_session_of_an_earlier_process_goes_on(now_s: int, expires_at: float) -> None:
     """It is without a connection since that process saw it last; a clock that went back does not make it younger."""
     one, _ = remote_session()
-    one.restore(kept(), now_ns=now_s * 1_000_000_000, now=500.0)
+    one.restore(stored(), now_ns=now_s * 1_000_000_000, now=500.0)
     assert one.exists
     assert one.expires_at == expires_at
 
@@ -74,14 +74,14 @@ def test_the_session_of_an_earlier_process_goes_on(now_s: int, expires_at: float
 def test_what_is_not_wanted_any_more_is_unsubscribed() -> None:
     """It is surplus until the primary says that it is gone; a new session has none of it."""
     one, sender = remote_session()
-    one.restore(kept("old/#", "older/#"), now_ns=0, now=0.0)
+    one.restore(stored("old/#", "older/#"), now_ns=0, now=0.0)
     one.receive_unsuback(1)
-    assert one.surplus == {"old/#", "older/#"}
-    one.unsubscribe_surplus(1.0)
+    assert one.stale_filters == {"old/#", "older/#"}
+    one.unsubscribe_stale(1.0)
     sent = sender.take()
     assert b"old/#" in sent
     assert b"older/#" in sent
     one.receive_unsuback(1)
-    assert len(one.surplus) == 1
+    assert len(one.stale_filters) == 1
     one.begin()
-    assert one.surplus == frozenset()
+    assert one.stale_filters == frozenset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.link.protocol.sender import Limits, Message, PacketSender
+from fanout.link.protocol.sender import OutgoingMessage, PacketSender, PrimaryLimits
 from fanout.mqtt.decoder import AckRun, Decoder, Item, PublishRun
 from fanout.mqtt.packets import Connect, Disconnect, PacketType, Pingreq, Subscribe, Unsubscribe
 from fanout.mqtt.reason_codes import ReasonCode
@@ -64,14 +64,14 @@ def test_requests_are_answered_once() -> None:
 def test_a_new_connection_forgets_requests_and_what_was_not_written() -> None:
     """Requests die with their Network Connection; messages of the session do not."""
     reader = Reader()
-    reader.sender.publish(Message(b"t", b"1"), now=2.0)
+    reader.sender.publish(OutgoingMessage(b"t", b"1"), now=2.0)
     packet_id = reader.sender.subscribe(b"a", qos=0, no_local=False, retain_handling=0, now=2.0)
     reader.sender.ping(2.0)
     reader.sender.begin_connection()
     assert reader.read() == []
     assert not reader.sender.answered(packet_id)
     assert reader.sender.ping_sent_s is None
-    reader.sender.publish_again(3.0)
+    reader.sender.resend_in_flight(3.0)
     (run,) = reader.read()
     assert isinstance(run, PublishRun)
     assert run.rows[0][2] == 0b1010
@@ -80,13 +80,13 @@ def test_a_new_connection_forgets_requests_and_what_was_not_written() -> None:
 def test_a_new_session_forgets_messages_and_names_them() -> None:
     """Nobody will acknowledge what the former session had in flight."""
     reader = Reader()
-    message = Message(b"t", b"1", token=3)
-    reader.sender.accept(Limits(receive_maximum=20))
+    message = OutgoingMessage(b"t", b"1", token=3)
+    reader.sender.accept(PrimaryLimits(receive_maximum=20))
     reader.sender.publish(message, now=2.0)
     reader.read()
     assert reader.sender.begin_session() == [message]
     assert reader.sender.free == reader.sender.window == 20
-    reader.sender.publish_again(3.0)
+    reader.sender.resend_in_flight(3.0)
     assert reader.read() == []
 
 
@@ -103,7 +103,11 @@ def test_one_ping_at_a_time() -> None:
 def test_messages_are_done_when_acknowledged() -> None:
     """QoS 1 is done with PUBACK, QoS 2 with PUBCOMP after PUBREL; a refusal is done at once."""
     reader = Reader()
-    one, two, refused = Message(b"t", b"1"), Message(b"t", b"2", qos=2), Message(b"t", b"3", qos=2)
+    one, two, refused = (
+        OutgoingMessage(b"t", b"1"),
+        OutgoingMessage(b"t", b"2", qos=2),
+        OutgoingMessage(b"t", b"3", qos=2),
+    )
     for message in (one, two, refused):
         reader.sender.publish(message, now=2.0)
     (run,) = reader.read()
@@ -113,7 +117,7 @@ def test_messages_are_done_when_acknowledged() -> None:
     recs = AckRun(PacketType.PUBREC, ids[1:], [0, 0x97])
     assert reader.sender.acknowledged(recs, now=3.0) == [(refused, 0x97)]
     assert reader.read() == [AckRun(PacketType.PUBREL, [ids[1]], None)]
-    reader.sender.publish_again(4.0)
+    reader.sender.resend_in_flight(4.0)
     assert reader.read() == [AckRun(PacketType.PUBREL, [ids[1]], None)], "after PUBREC it is PUBREL that is sent again"
     assert reader.sender.acknowledged(AckRun(PacketType.PUBCOMP, [ids[1]], None), now=4.0) == [(two, 0)]
     assert reader.sender.free == reader.sender.window
@@ -122,7 +126,7 @@ def test_messages_are_done_when_acknowledged() -> None:
 def test_acknowledgements_that_fit_nothing() -> None:
     """An unknown PUBREC is answered, others are ignored, and one of the wrong type changes nothing."""
     reader = Reader()
-    reader.sender.publish(Message(b"t", b"1"), now=2.0)
+    reader.sender.publish(OutgoingMessage(b"t", b"1"), now=2.0)
     (run,) = reader.read()
     assert isinstance(run, PublishRun)
     packet_id = run.rows[0][3]

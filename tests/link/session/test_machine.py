@@ -24,7 +24,7 @@ from fanout.link.model.events import (
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
 from fanout.link.protocol.forwarding import UNAVAILABLE
-from fanout.link.protocol.sender import Message
+from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.snapshot.capability_check import SERVER_FENCE
 from fanout.mqtt.packets import Ack, Auth, Connack, Disconnect, PacketType, Pingresp, Suback, Unsuback, encode
 from fanout.mqtt.properties import Properties
@@ -149,11 +149,11 @@ def test_a_snapshot_becomes_live_with_evidence() -> None:
     assert pair.values() == VALUES
     assert pair.states() == [S.CONNECTING, S.SNAPSHOT, S.PROVING, S.LIVE]
     assert pair.of(SelectorComplete) == [SelectorComplete(0, Evidence.MARKER)]
-    assert pair.session.life.evidence == [Evidence.MARKER]
-    assert pair.session.primary.fence == b"$SYS/broker/version"
-    assert pair.session.life.snapshot_topics == 50
-    assert pair.session.life.snapshot_seconds is not None
-    assert pair.session.life.epoch == pair.now_ns // 1000
+    assert pair.session.lifecycle.evidence == [Evidence.MARKER]
+    assert pair.session.peer.fence == b"$SYS/broker/version"
+    assert pair.session.lifecycle.snapshot_topics == 50
+    assert pair.session.lifecycle.snapshot_seconds is not None
+    assert pair.session.lifecycle.epoch == pair.now_ns // 1000
     assert {each.changes.phase for each in pair.of(Applied)} == {Phase.SNAPSHOT}
     final = pair.primary.subscriptions[b"plant/#"]
     assert (final.qos, final.retain_as_published, final.no_local, final.retain_handling) == (1, True, True, 2)
@@ -204,7 +204,7 @@ def test_a_lower_qos_than_the_selectors_is_told() -> None:
     """Once for each, when the set is complete; with MQTT 5 also of a selector that takes no set."""
     selectors = (Selector("plant/#", qos=2), Selector("office/#", qos=1), Selector("yard/#", qos=2, live_only=True))
     pair = Pair(make_config(*selectors, audit_interval_s=100.0), filled(maximum_qos=1))
-    pair.go_live_keeping_events()
+    pair.go_live_with_events()
     told = [QosLowered(0, 1), QosLowered(2, 1)]
     assert sorted(pair.of(QosLowered), key=lambda event: event.index) == told
     pair.wait(150)
@@ -219,7 +219,7 @@ def test_several_selectors_follow_one_another() -> None:
     pair.connect()
     assert pair.states() == [S.CONNECTING, S.SNAPSHOT, S.PROVING, S.SNAPSHOT, S.PROVING, S.LIVE]
     assert [event.index for event in pair.of(SelectorComplete)] == [0, 1]
-    assert pair.session.life.snapshot_topics == 51
+    assert pair.session.lifecycle.snapshot_topics == 51
 
 
 def test_snapshot_topics_grow_while_it_arrives() -> None:
@@ -233,7 +233,7 @@ def test_snapshot_topics_grow_while_it_arrives() -> None:
         down = primary.take()
         for start in range(0, len(down), 100):
             pair.feed(down[start : start + 100])
-            seen.append(pair.session.life.snapshot_topics)
+            seen.append(pair.session.lifecycle.snapshot_topics)
     assert seen == sorted(seen)
     assert len(set(seen)) > 5
     assert seen[-1] == 50
@@ -244,7 +244,7 @@ def test_without_permission_to_publish_the_evidence_is_the_barrier() -> None:
     pair = Pair(primary=filled(allow_control=False))
     pair.connect()
     assert pair.is_in(S.LIVE)
-    assert pair.session.life.evidence == [Evidence.BARRIER]
+    assert pair.session.lifecycle.evidence == [Evidence.BARRIER]
     assert pair.session.control.lag_ns(pair.now) is None
     published = len(pair.primary.published)
     pair.wait(60)
@@ -300,7 +300,7 @@ def test_a_control_message_that_is_refused_for_now_costs_the_marker_only() -> No
     """The snapshot is proved without it, and the heartbeats that follow are tried."""
     pair = Pair(primary=filled(allow_control=False, control_code=0x97))
     pair.connect()
-    assert (pair.is_in(S.LIVE), pair.session.life.evidence) == (True, [Evidence.BARRIER])
+    assert (pair.is_in(S.LIVE), pair.session.lifecycle.evidence) == (True, [Evidence.BARRIER])
     pair.primary.allow_control = True
     pair.wait(5)
     assert pair.session.control.lag_ns(pair.now) is not None
@@ -329,17 +329,17 @@ def test_control_messages_that_vanish_are_given_a_second() -> None:
     assert pair.is_in(S.SNAPSHOT)
     pair.wait(0.2)
     assert pair.is_in(S.LIVE)
-    assert pair.session.life.evidence == [Evidence.BARRIER]
+    assert pair.session.lifecycle.evidence == [Evidence.BARRIER]
 
 
 def test_a_control_topic_that_cannot_be_subscribed_is_no_channel() -> None:
     """A SUBACK that refuses the control topic leaves the barrier."""
     pair = Pair(primary=filled(refuse_filters=(b"fanout/control/edge-1/plant",), silent_control=True))
     pair.connect()
-    assert pair.session.life.evidence == [Evidence.BARRIER]
+    assert pair.session.lifecycle.evidence == [Evidence.BARRIER]
 
 
-def test_a_primary_that_never_answers_the_rehearsal_is_left() -> None:
+def test_a_primary_that_never_answers_the_capability_check_is_left() -> None:
     """Without any answer after CONNACK the connection is given up."""
     pair = Pair(primary=filled(swallow=(Pingresp,), silent_control=True))
     pair.connect()
@@ -352,7 +352,7 @@ def test_without_system_topics_an_own_retained_message_is_the_fence() -> None:
     pair = Pair(primary=filled(system_topics=False))
     pair.go_live()
     own = b"fanout/control/edge-1/plant/fence"
-    assert pair.session.primary.fence == own
+    assert pair.session.peer.fence == own
     assert pair.primary.retained[own] == b"fence"
     assert own not in pair.values()
     pair.session.close(end_session=True, now=pair.now)
@@ -369,8 +369,8 @@ def test_without_any_fence_the_set_is_taken_twice() -> None:
     assert pair.is_in(S.PROVING)
     pair.wait(5)
     assert pair.is_in(S.LIVE)
-    assert pair.session.primary.fence is None
-    assert pair.session.life.evidence == [Evidence.TWO_PASS]
+    assert pair.session.peer.fence is None
+    assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
 
 
 def test_a_fanout_primary_needs_no_fence() -> None:
@@ -378,8 +378,8 @@ def test_a_fanout_primary_needs_no_fence() -> None:
     pair = Pair(primary=filled(connack=Connack(False, 0, STAMPING)))
     pair.connect()
     assert pair.is_in(S.LIVE)
-    assert pair.session.primary.fence is None
-    assert pair.session.primary.node == "root"
+    assert pair.session.peer.fence is None
+    assert pair.session.peer.node == "root"
     assert all(each.subscriptions[0].topic_filter != SERVER_FENCE for each in pair.primary.subscribes)
 
 
@@ -402,7 +402,7 @@ def test_a_truncated_snapshot_is_never_live(packets: int) -> None:
         return
     pair.wait(60)
     assert S.LIVE not in pair.states()
-    assert pair.session.life.truncated_total == 1
+    assert pair.session.lifecycle.truncated_total == 1
     (failed,) = pair.of(Failed)
     assert isinstance(failed.error, SnapshotUnproved)
     assert "max_queued_messages" in failed.error.hint
@@ -524,7 +524,7 @@ def test_live_updates_are_acknowledged_in_one_piece_after_they_were_applied() ->
     assert len(applied.changes.updates) == 100
     assert applied.changes.phase is Phase.LIVE
     assert len(applied.acknowledgement) == 400
-    assert applied.epoch == pair.session.life.epoch
+    assert applied.epoch == pair.session.lifecycle.epoch
     assert pair.session.take_output() == b""
 
 
@@ -667,7 +667,7 @@ def test_missing_heartbeats_stall_the_link_and_a_return_verifies_it() -> None:
     pair.primary.silent_control = False
     pair.wait(5)
     assert pair.states() == [S.STALLED, S.VERIFYING, S.LIVE]
-    assert pair.session.life.epochs_total == 1
+    assert pair.session.lifecycle.epochs_total == 1
 
 
 def test_a_long_stall_ends_the_connection() -> None:
@@ -795,13 +795,13 @@ def test_a_resumed_session_is_verified_and_nothing_unchanged_is_dispatched() -> 
     """Session Present 1 leads through resuming and verifying back to live, in the same epoch."""
     pair = Pair(primary=filled())
     pair.go_live()
-    epoch = pair.session.life.epoch
+    epoch = pair.session.lifecycle.epoch
     resume(pair)
     assert pair.states() == [S.DOWN, S.CONNECTING, S.RESUMING, S.VERIFYING, S.LIVE]
     assert not pair.primary.connects[1].clean_start
     assert pair.dispatched() == []
     assert {each.changes.phase for each in pair.of(Applied) if each.changes.updates} == {Phase.AUDIT}
-    assert pair.session.life.epoch == epoch
+    assert pair.session.lifecycle.epoch == epoch
     assert pair.session.packet_router.connections_total == 2
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
 
@@ -856,14 +856,14 @@ def test_a_difference_is_a_loss_and_ends_the_session(topic: bytes, payload: byte
     pair.lose()
     pair.tear_down()
     assert pair.is_in(S.DOWN)
-    assert pair.session.life.evidence == [None]
-    epoch = pair.session.life.epoch
+    assert pair.session.lifecycle.evidence == [None]
+    epoch = pair.session.lifecycle.epoch
     pair.events.clear()
     pair.now += 1
     pair.connect()
     assert pair.primary.connects[-1].clean_start
     assert pair.is_in(S.LIVE)
-    assert pair.session.life.epoch > epoch
+    assert pair.session.lifecycle.epoch > epoch
     assert pair.values() == pair.primary.retained
 
 
@@ -989,7 +989,7 @@ def test_a_verification_that_is_cut_short_ends_the_session() -> None:
     pair.pump()
     pair.wait(30)
     assert pair.states()[-1] is S.TEARING_DOWN
-    assert pair.session.life.truncated_total == 1
+    assert pair.session.lifecycle.truncated_total == 1
 
 
 def test_stamps_tell_an_update_during_the_verification_from_a_loss() -> None:
@@ -1031,7 +1031,7 @@ def test_an_unfinished_snapshot_is_taken_again_in_the_same_session() -> None:
     assert pair.values() == primary.retained
     assert pair.dispatched()[-1] == (b"plant/0", b"")
     assert len(pair.dispatched()) == 51
-    assert pair.session.life.epochs_total == 1
+    assert pair.session.lifecycle.epochs_total == 1
 
 
 def cut_in_its_snapshot(primary: FakePrimary) -> Pair:
@@ -1046,7 +1046,7 @@ def cut_in_its_snapshot(primary: FakePrimary) -> Pair:
     pair.feed(primary.take())
     primary.truncate_after = None
     pair.lose()
-    assert not all(pair.session.life.evidence)
+    assert not all(pair.session.lifecycle.evidence)
     return pair
 
 
@@ -1067,7 +1067,7 @@ def test_a_copy_left_over_from_a_snapshot_that_was_cut_is_none_of_the_next_one()
     resume_with_leftovers(pair)
     assert pair.is_in(S.LIVE)
     assert pair.values() == pair.primary.retained
-    assert pair.session.life.epochs_total == 1
+    assert pair.session.lifecycle.epochs_total == 1
 
 
 def test_a_fence_left_over_from_a_snapshot_that_was_cut_proves_nothing_of_the_next_one() -> None:
@@ -1097,7 +1097,7 @@ def test_a_session_without_heartbeats_is_seen_with_each_answer_and_at_its_end() 
     assert SessionSeen() not in pair.events
 
 
-def test_a_connection_lost_in_the_rehearsal_rehearses_again() -> None:
+def test_a_connection_lost_in_the_capability_check_begins_it_again() -> None:
     """A session that was never tried is tried when it is resumed."""
     pair = Pair(primary=filled())
     pair.connect(pump=False)
@@ -1106,7 +1106,7 @@ def test_a_connection_lost_in_the_rehearsal_rehearses_again() -> None:
     pair.lose()
     pair.connect()
     assert pair.is_in(S.LIVE)
-    assert pair.session.life.evidence == [Evidence.MARKER]
+    assert pair.session.lifecycle.evidence == [Evidence.MARKER]
 
 
 def test_a_silent_primary_after_resumption_is_left() -> None:
@@ -1187,7 +1187,9 @@ def test_a_smaller_receive_maximum_holds_for_what_is_published_again() -> None:
     pair.go_live()
     pair.primary.swallow = (Ack,)
     for number in range(10):
-        pair.session.forward(Message(b"plant/0", b"%d" % number, qos=1 + number % 2), now_ns=pair.now_ns, now=pair.now)
+        pair.session.forward(
+            OutgoingMessage(b"plant/0", b"%d" % number, qos=1 + number % 2), now_ns=pair.now_ns, now=pair.now
+        )
     pair.pump()
     pair.primary.swallow = ()
     pair.lose()
@@ -1213,23 +1215,23 @@ def test_a_lost_session_is_torn_down_before_the_next_snapshot() -> None:
     """Session Present 0 with values: tear-down first, then a new epoch with a new snapshot."""
     pair = Pair(primary=filled())
     pair.go_live()
-    epoch = pair.session.life.epoch
+    epoch = pair.session.lifecycle.epoch
     pair.lose()
     pair.primary.has_session = False
     pair.primary.retained.clear()
     pair.connect()
     assert pair.states() == [S.DOWN, S.CONNECTING, S.TEARING_DOWN]
     assert pair.of(TearDown) == [TearDown("the primary has no session for this link any more")]
-    assert pair.session.life.epoch == epoch, "the tear-down belongs to the old epoch"
+    assert pair.session.lifecycle.epoch == epoch, "the tear-down belongs to the old epoch"
     pair.primary.deliver(b"plant/0", b"early")
     pair.pump()
     assert pair.of(Applied) == []
     pair.now += 1
     pair.tear_down()
     assert pair.is_in(S.LIVE)
-    assert pair.session.life.epoch > epoch
+    assert pair.session.lifecycle.epoch > epoch
     assert pair.values() == {}
-    assert pair.session.life.epochs_total == 2
+    assert pair.session.lifecycle.epochs_total == 2
 
 
 def test_a_long_tear_down_is_followed_by_a_snapshot_whatever_the_keep_alive_asked() -> None:
@@ -1317,10 +1319,10 @@ def test_an_epoch_is_never_repeated() -> None:
     """Epochs grow even when the clock stands still."""
     pair = Pair(make_config(session_expiry_s=0), FakePrimary())
     pair.go_live()
-    first = pair.session.life.epoch
+    first = pair.session.lifecycle.epoch
     pair.lose()
     pair.connect()
-    assert pair.session.life.epoch == first + 1
+    assert pair.session.lifecycle.epoch == first + 1
 
 
 def test_losing_a_connection_that_is_down_changes_nothing() -> None:
@@ -1474,11 +1476,11 @@ def test_forwarded_messages_get_the_primarys_verdict() -> None:
     pair.go_live()
     tokens = [
         pair.session.forward(
-            Message(b"plant/0", b"one", retain=True, properties=b"\x01\x01", expiry_s=5),
+            OutgoingMessage(b"plant/0", b"one", retain=True, properties=b"\x01\x01", expiry_s=5),
             now_ns=pair.now_ns,
             now=pair.now,
         ),
-        pair.session.forward(Message(b"plant/1", b"two", qos=2), now_ns=pair.now_ns, now=pair.now),
+        pair.session.forward(OutgoingMessage(b"plant/1", b"two", qos=2), now_ns=pair.now_ns, now=pair.now),
     ]
     pair.pump()
     assert pair.of(Forwarded) == [Forwarded(token, ReasonCode.SUCCESS) for token in tokens]
@@ -1490,7 +1492,7 @@ def test_forwarded_messages_get_the_primarys_verdict() -> None:
 def test_forwarding_needs_a_live_link() -> None:
     """A link that is not live takes nothing."""
     pair = Pair(primary=filled())
-    message = Message(b"plant/0", b"x")
+    message = OutgoingMessage(b"plant/0", b"x")
     assert pair.session.forward(message, now_ns=pair.now_ns, now=pair.now) is UNAVAILABLE
 
 
@@ -1501,9 +1503,12 @@ def test_forwarding_respects_the_receive_maximum_and_keeps_room_for_heartbeats()
     pair.primary.swallow = (Ack,)
     published = len(pair.primary.published)
     for _ in range(10_016):
-        assert isinstance(pair.session.forward(Message(b"plant/0", b"x"), now_ns=pair.now_ns, now=pair.now), int)
+        assert isinstance(
+            pair.session.forward(OutgoingMessage(b"plant/0", b"x"), now_ns=pair.now_ns, now=pair.now), int
+        )
     assert (
-        pair.session.forward(Message(b"plant/0", b"x"), now_ns=pair.now_ns, now=pair.now) is ReasonCode.QUOTA_EXCEEDED
+        pair.session.forward(OutgoingMessage(b"plant/0", b"x"), now_ns=pair.now_ns, now=pair.now)
+        is ReasonCode.QUOTA_EXCEEDED
     )
     pair.pump()
     assert len(pair.primary.published) == published + 16
@@ -1523,15 +1528,15 @@ def test_a_message_that_the_primary_does_not_take_is_refused() -> None:
     pair = Pair(primary=filled(connack=Connack(False, 0, limits)))
     pair.go_live()
 
-    def forward(message: Message) -> int | ReasonCode:
+    def forward(message: OutgoingMessage) -> int | ReasonCode:
         return pair.session.forward(message, now_ns=pair.now_ns, now=pair.now)
 
-    assert forward(Message(b"plant/0", b"x" * 1000)) is UNAVAILABLE
-    assert forward(Message(b"plant/0", b"x", retain=True)) is UNAVAILABLE
-    largest = 1000 - len(Message(b"plant/0", b"").encode(1, version=5)) - 1  # one more byte says how long it is
-    assert forward(Message(b"plant/0", b"x" * (largest + 1))) is UNAVAILABLE
+    assert forward(OutgoingMessage(b"plant/0", b"x" * 1000)) is UNAVAILABLE
+    assert forward(OutgoingMessage(b"plant/0", b"x", retain=True)) is UNAVAILABLE
+    largest = 1000 - len(OutgoingMessage(b"plant/0", b"").encode(1, version=5)) - 1  # one more byte says how long it is
+    assert forward(OutgoingMessage(b"plant/0", b"x" * (largest + 1))) is UNAVAILABLE
     published = len(pair.primary.published)
-    forward(Message(b"plant/0", b"x" * largest, qos=2))
+    forward(OutgoingMessage(b"plant/0", b"x" * largest, qos=2))
     pair.pump()
     ((_, payload, flags),) = pair.primary.published[published:]
     assert (len(payload), flags >> 1) == (largest, 1), "at the primary's Maximum QoS"
@@ -1553,9 +1558,9 @@ def test_a_primary_with_maximum_qos_0_gets_no_control_messages() -> None:
     """Nothing that is published there is answered [MQTT-3.2.2-11]; the evidence is the barrier."""
     pair = Pair(primary=filled(connack=Connack(False, 0, Properties(maximum_qos=0))))
     pair.go_live()
-    assert pair.session.life.evidence == [Evidence.BARRIER]
+    assert pair.session.lifecycle.evidence == [Evidence.BARRIER]
     assert pair.primary.published == []
-    assert pair.session.forward(Message(b"plant/0", b"x"), now_ns=pair.now_ns, now=pair.now) is UNAVAILABLE
+    assert pair.session.forward(OutgoingMessage(b"plant/0", b"x"), now_ns=pair.now_ns, now=pair.now) is UNAVAILABLE
 
 
 def test_forwarded_messages_of_a_lost_session_are_given_up() -> None:
@@ -1563,7 +1568,7 @@ def test_forwarded_messages_of_a_lost_session_are_given_up() -> None:
     pair = Pair(primary=filled())
     pair.go_live()
     pair.primary.swallow = (Ack,)
-    token = pair.session.forward(Message(b"plant/0", b"x"), now_ns=pair.now_ns, now=pair.now)
+    token = pair.session.forward(OutgoingMessage(b"plant/0", b"x"), now_ns=pair.now_ns, now=pair.now)
     pair.pump()
     pair.lose()
     pair.primary.has_session = False
@@ -1651,13 +1656,13 @@ def test_evidence_of_an_attempt_that_was_cut_off_does_not_count() -> None:
         pair.primary.receive(pair.session.take_output())
         pair.feed(pair.primary.take())
     pair.lose()
-    assert pair.session.life.evidence == [Evidence.MARKER, None]
+    assert pair.session.lifecycle.evidence == [Evidence.MARKER, None]
     pair.connect(pump=False)
     pair.primary.receive(pair.session.take_output())
     pair.feed(pair.primary.take())
-    assert pair.session.life.evidence == [None, None]
+    assert pair.session.lifecycle.evidence == [None, None]
     pair.pump()
-    assert pair.session.life.evidence == [Evidence.MARKER, Evidence.MARKER]
+    assert pair.session.lifecycle.evidence == [Evidence.MARKER, Evidence.MARKER]
     assert pair.is_in(S.LIVE)
 
 

@@ -49,15 +49,15 @@ def test_only_differences_are_dispatched_after_the_resync() -> None:
     pair.primary.retained[b"plant/1"] = b"changed"
     del pair.primary.retained[b"plant/2"]
     pair.primary.retained[b"plant/new"] = b"n"
-    epoch = pair.session.life.epoch
+    epoch = pair.session.lifecycle.epoch
     pair.connect()
     assert pair.of(WentStale) == [WentStale("the primary has no session for this link any more")]
     assert pair.of(TearDown) == []
     assert pair.states() == [S.DOWN, S.CONNECTING, S.SNAPSHOT, S.PROVING, S.LIVE]
     assert sorted(pair.dispatched()) == [(b"plant/1", b"changed"), (b"plant/2", b""), (b"plant/new", b"n")]
     assert pair.values() == pair.primary.retained
-    assert pair.session.life.epoch > epoch
-    assert pair.session.life.stale_policy.reason is None
+    assert pair.session.lifecycle.epoch > epoch
+    assert pair.session.lifecycle.stale_policy.reason is None
 
 
 def test_values_are_served_until_the_snapshot_is_proved() -> None:
@@ -68,8 +68,8 @@ def test_values_are_served_until_the_snapshot_is_proved() -> None:
     pair.primary.receive(pair.session.take_output())
     pair.feed(pair.primary.take())  # CONNACK
     assert pair.is_in(S.SNAPSHOT)
-    assert pair.session.life.stale_policy.reason is not None
-    assert pair.session.life.evidence == [None]
+    assert pair.session.lifecycle.stale_policy.reason is not None
+    assert pair.session.lifecycle.evidence == [None]
     assert pair.values() == VALUES
     pair.pump()
     assert pair.is_in(S.LIVE)
@@ -91,7 +91,7 @@ def test_grace_ends_while_the_primary_is_away() -> None:
     assert pair.reason() == "the primary has no session for this link any more; the grace of 60 s is over"
     pair.tear_down()
     assert pair.is_in(S.DOWN)
-    assert pair.session.life.stale_policy.reason is None
+    assert pair.session.lifecycle.stale_policy.reason is None
     pair.connect()
     assert pair.is_in(S.LIVE)
     assert pair.values() == VALUES
@@ -128,7 +128,7 @@ def test_lost_messages_make_it_stale() -> None:
     assert pair.primary.connects[-1].clean_start
     assert pair.is_in(S.LIVE)
     assert pair.dispatched() == []
-    assert pair.session.life.stale_policy.reason is None
+    assert pair.session.lifecycle.stale_policy.reason is None
 
 
 def test_grace_ends_in_the_middle_of_the_snapshot() -> None:
@@ -136,7 +136,7 @@ def test_grace_ends_in_the_middle_of_the_snapshot() -> None:
     pair = stale_pair(grace_s=3.0)
     pair.primary.truncate_after = 3
     pair.connect()
-    assert pair.session.life.state in (S.SNAPSHOT, S.PROVING)
+    assert pair.session.lifecycle.state in (S.SNAPSHOT, S.PROVING)
     pair.wait(3.1)
     assert pair.is_in(S.TEARING_DOWN)
     assert "the grace of 3 s is over" in pair.failure()

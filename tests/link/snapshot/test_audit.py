@@ -53,7 +53,7 @@ def test_equal_sets_bring_nothing() -> None:
     assert pair.dispatched() == []
     assert pair.states() == []
     assert pair.primary.subscriptions[b"plant/#"].qos == 1
-    assert not pair.session.life.auditing
+    assert not pair.session.lifecycle.auditing
 
 
 async def test_a_failed_audit_takes_readiness_only_when_updates_may_have_been_dropped() -> None:
@@ -165,7 +165,7 @@ def test_one_set_at_a_time_with_rests() -> None:
         pair.primary.publish(b"plant/1", b"%d" % number)
         pair.pump()
         assert pair.values()[b"plant/1"] == b"%d" % number
-        assert pair.session.life.auditing == (number < 9)
+        assert pair.session.lifecycle.auditing == (number < 9)
         pair.wait(0.11)
     assert report(pair).failure == ""
     assert [payload for _, payload in pair.dispatched()] == [b"%d" % number for number in range(10)]
@@ -251,7 +251,7 @@ def test_what_comes_live_meanwhile_is_live() -> None:
     pair.primary.publish(b"plant/2", b"new")
     pair.primary.publish(b"office/1", b"new", qos=0)
     pair.pump()
-    assert pair.session.life.auditing
+    assert pair.session.lifecycle.auditing
     pair.wait(0.2)
     assert pair.dispatched() == [(b"plant/1", b"old"), (b"plant/2", b"new"), (b"office/1", b"new")]
     assert report(pair) == AuditReport(False, checked=11)
@@ -309,7 +309,7 @@ def test_stamps_tell_what_is_live() -> None:
     del pair.primary.retained[b"plant/1"]
     pair.primary.receive(request)
     pair.feed(pair.primary.take())
-    assert pair.session.life.auditing or pair.of(AuditEnded)
+    assert pair.session.lifecycle.auditing or pair.of(AuditEnded)
     pair.primary.deliver(b"plant/1", b"second", retain=True, properties=stamp(7))
     pair.pump()
     assert pair.values()[b"plant/1"] == b"second"
@@ -353,7 +353,7 @@ def test_an_audit_that_is_cut_short_removes_nothing(packets: int) -> None:
     pair.wait(15.5)
     assert report(pair).failure
     assert report(pair).loss, "what was dropped may have been updates, too"
-    assert pair.session.life.truncated_total == 0, "it counts as an audit that failed"
+    assert pair.session.lifecycle.truncated_total == 0, "it counts as an audit that failed"
     assert len(pair.replica) == 10
     assert pair.is_in(LinkState.LIVE)
     assert not pair.of(TearDown)
@@ -419,11 +419,11 @@ def test_the_qos_after_an_audit_was_given_up() -> None:
         pair.wait(15.1)
     assert report(pair).failure
     pair.events.clear()
-    request, settling = b"".join(held).split(b"\xc0\x00", 1)
+    request, own_qos_pending = b"".join(held).split(b"\xc0\x00", 1)
     pair.primary.receive(request)
     pair.primary.publish(b"plant/1", b"meanwhile")
     pair.pump()
-    pair.primary.receive(b"\xc0\x00" + settling)
+    pair.primary.receive(b"\xc0\x00" + own_qos_pending)
     pair.primary.publish(b"plant/2", b"behind", qos=0)
     pair.pump()
     updates = [update for each in pair.of(Applied) for update in each.changes.dispatch]
@@ -470,7 +470,7 @@ def test_a_fence_of_our_own_is_made_anew() -> None:
     """
     pair = live(system_topics=False)
     fence = pair.session.control.fence_topic
-    assert pair.session.primary.fence == fence
+    assert pair.session.peer.fence == fence
     del pair.primary.retained[fence]
     ask(pair)
     assert report(pair) == AuditReport(False, checked=10)

@@ -6,26 +6,26 @@ import pytest
 
 from fanout.errors import LinkLost
 from fanout.link.model.evidence import Order
-from fanout.link.protocol.control_channel import ControlChannel
-from fanout.link.protocol.sender import Limits, PacketSender
-from fanout.link.snapshot.capability_check import CONTROL_PATIENCE_S, SERVER_FENCE, TRIALS, CapabilityCheck
+from fanout.link.protocol.sender import PrimaryLimits
+from fanout.link.snapshot.capability_check import CONTROL_PATIENCE_S, SERVER_FENCE, TRIALS, CapabilityCheck, is_checked
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.packets import PacketType, Suback
-from tests.link.fake_primary import make_config
+from fanout.selection import Selector
+from tests.link.fake_primary import make_config, make_context
 
 OWN_FENCE = b"fanout/control/edge-1/plant/fence"
 
 
 class Case:
-    """A rehearsal that has begun at time 0."""
+    """A capability check that has begun at time 0."""
 
     def __init__(self, *, wants_fence: bool = True) -> None:
         """Begin."""
-        self.sender = PacketSender(make_config(), node_id="edge-1")
-        self.control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
-        self.capability_check = CapabilityCheck(
-            sender=self.sender, control=self.control, wants_fence=wants_fence, timeout_s=10.0
-        )
+        context = make_context(make_config(Selector("plant/1")))
+        context.peer.node = None if wants_fence else "root"
+        self.sender = context.sender
+        self.control = context.control
+        self.capability_check = CapabilityCheck(context)
         self.capability_check.begin(0.0)
         self.first = self.sender.take()
 
@@ -40,7 +40,7 @@ class Case:
 
     def pong(self) -> None:
         """Bring PINGRESP."""
-        self.sender.ping_sent_s = None
+        self.sender.receive_pingresp()
         self.capability_check.receive_pingresp(0.1)
 
 
@@ -86,7 +86,7 @@ def test_without_the_primarys_fence_an_own_one_is_tried() -> None:
 def test_a_fence_that_could_be_asked_for_late_is_waited_for_anew() -> None:
     """The time for the fence in front of it is over; nothing is due while the new one may still come."""
     case = Case()
-    case.sender.accept(Limits(receive_maximum=1))
+    case.sender.accept(PrimaryLimits(receive_maximum=1))
     case.come_back()
     case.pong()
     case.sender.take()
@@ -204,7 +204,7 @@ def test_a_message_that_vanished_is_given_a_second() -> None:
     assert case.is_done()
 
 
-def test_a_late_pingresp_keeps_the_rehearsal_waiting() -> None:
+def test_a_late_pingresp_keeps_the_capability_check_waiting() -> None:
     """The message has vanished, but PINGRESP is not there yet."""
     case = Case()
     case.capability_check.receive_puback(0.5)
@@ -224,9 +224,29 @@ def test_a_primary_that_does_not_answer_is_left() -> None:
 def test_without_room_in_flight_no_own_fence_is_tried() -> None:
     """A Receive Maximum that is used up is respected."""
     case = Case()
-    case.sender.accept(Limits(receive_maximum=1))
+    case.sender.accept(PrimaryLimits(receive_maximum=1))
     case.come_back()
     case.pong()
     case.capability_check.tick(2.0)
     assert case.is_done()
     assert case.capability_check.fence is None
+
+
+@pytest.mark.parametrize(
+    ("permitted", "fence", "node", "checked"),
+    [
+        (None, None, None, False),
+        (None, b"fence", None, False),
+        (True, None, None, False),
+        (False, b"fence", None, True),
+        (True, None, "root", True),
+    ],
+)
+def test_the_check_is_made_once_an_epoch(
+    permitted: bool | None, fence: bytes | None, node: str | None, checked: bool
+) -> None:
+    """It is complete when it is known whether messages come back, and what ends a retained set."""
+    context = make_context()
+    context.control.restore(permitted=permitted)
+    context.peer.fence, context.peer.node = fence, node
+    assert is_checked(context) is checked

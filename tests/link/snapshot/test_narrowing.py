@@ -88,7 +88,7 @@ def test_without_a_limit_the_branches_show_nothing() -> None:
     """Two passes, and the subscriptions to the branches are gone."""
     pair = Pair(primary=foreign(branched(80), limit=None))
     pair.go_live()
-    assert pair.session.life.evidence == [Evidence.MARKER]
+    assert pair.session.lifecycle.evidence == [Evidence.MARKER]
     assert pair.primary.asked(b"plant/#") == 2
     asked = {each.topic_filter for one in pair.primary.subscribes for each in one.subscriptions}
     branches = {each for each in asked if each.startswith(b"plant/") and each != b"plant/#"}
@@ -117,15 +117,15 @@ def test_what_is_not_replicated_counts_for_a_limit(selector: Selector) -> None:
     pair = Pair(make_config(selector), primary=one)
     pair.go_live()
     assert len(pair.values()) < 100
-    assert pair.session.life.evidence == [Evidence.TWO_PASS]
-    assert "exactly 100" in pair.session.primary.why_unordered
+    assert pair.session.lifecycle.evidence == [Evidence.TWO_PASS]
+    assert "exactly 100" in pair.session.peer.why_unordered
 
 
 def test_other_counts_are_proved() -> None:
     """One topic more."""
     pair = Pair(primary=foreign(flat(101), limit=None))
     pair.go_live()
-    assert pair.session.life.evidence == [Evidence.MARKER]
+    assert pair.session.lifecycle.evidence == [Evidence.MARKER]
 
 
 def grown(*, asynchronous: bool = False) -> Pair:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import pytest
 
 from fanout.errors import LinkLost, PrimaryRefused, SnapshotUnproved
-from fanout.link.ingest.convert import Converter
 from fanout.link.model.evidence import Evidence, Order
-from fanout.link.protocol.control_channel import ControlChannel
-from fanout.link.protocol.sender import Limits, Message, PacketSender
+from fanout.link.protocol.sender import OutgoingMessage, PrimaryLimits
 from fanout.link.snapshot.retained_pass import RetainedPass, Step
-from fanout.mqtt.decoder import Decoder, Item
-from fanout.mqtt.delivery import Inbound
+from fanout.mqtt.decoder import Decoder, Item, PublishRun
 from fanout.mqtt.packets import Pingreq, Suback, Subscribe, Unsubscribe
-from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update, content_digest
 from fanout.selection import Selector
-from tests.link.fake_primary import make_config
+from tests.link.fake_primary import make_config, make_context
 from tests.replica.passes import end_pass
 
 FENCE = b"$SYS/broker/version"
+OWN_FENCE = b"fanout/control/edge-1/plant/fence"
 TWO = (Selector("plant/#"), Selector("office/#", qos=2))
 
 
@@ -34,31 +31,19 @@ class Case:
         permitted: bool = False,
         compare: bool = False,
         paced: bool = False,
+        fence: bytes = FENCE,
+        order: Order = Order.KNOWN,
     ) -> None:
         """Prepare a pass without a marker, unless it is permitted."""
-        self.sender = PacketSender(make_config(version=version), node_id="edge-1")
-        self.control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
-        self.control.permitted = permitted
-        self.replica = Replica(selectors=selectors)
-        self.converter = Converter(
-            selectors, replica=self.replica, control_prefix=b"fanout/control/", inbound=Inbound()
-        )
-        self.sync = RetainedPass(
-            selectors=selectors,
-            replica=self.replica,
-            converter=self.converter,
-            sender=self.sender,
-            control=self.control,
-            fence=FENCE,
-            order=Order.KNOWN,
-            why="",
-            quiet_s=5.0,
-            asks_manifest=False,
-            is_mosquitto=True,
-            compare=compare,
-            paced=paced,
-            retained_count=lambda: None,
-        )
+        context = make_context(make_config(*selectors, version=version))
+        context.control.restore(permitted=permitted)
+        context.peer.learn(fence, order, "", is_mosquitto=True)
+        self.context = context
+        self.sender = context.sender
+        self.control = context.control
+        self.replica = context.replica
+        self.converter = context.pipeline.converter
+        self.retained_pass = RetainedPass(context, compare=compare, paced=paced)
         self._decoder = Decoder(version=None, packet_bytes_max=1 << 20, role="server")
         self.sender.connect(clean_start=True, password=None, now=0.0)
         self.read()
@@ -70,12 +55,12 @@ class Case:
     def prove(self) -> None:
         """Bring the evidence for the set under way."""
         packet_id = next(item.packet_id for item in self.read()[::-1] if isinstance(item, Subscribe))
-        self.sync.receive_suback(Suback(packet_id, (0, 0)), 1.0)
-        self.sync.receive_retained(FENCE, b"mosquitto", 1.0)
-        self.sender.ping_sent_s = None
-        self.sync.receive_pingresp(1.0)
-        assert self.sync.advance(1.0) is Step.BARRIER
-        assert self.sync.advance(1.0) is Step.PROVED
+        self.retained_pass.receive_suback(Suback(packet_id, (0, 0)), 1.0)
+        self.retained_pass.receive_retained(FENCE, b"mosquitto", 1.0)
+        self.sender.receive_pingresp()
+        self.retained_pass.receive_pingresp(1.0)
+        assert self.retained_pass.advance(1.0) is Step.BARRIER
+        assert self.retained_pass.advance(1.0) is Step.PROVED
 
     def hold(self, topic: bytes) -> None:
         """Let the replica hold a topic."""
@@ -86,12 +71,12 @@ class Case:
 def test_selectors_follow_one_another() -> None:
     """Behind a proved set come its own QoS, without retained messages, and the next selector, in one write."""
     case = Case(TWO)
-    case.sync.begin(0.5)
-    assert case.sync.started_s == 0.5
-    assert case.sync.advance(1.0) is None
+    case.retained_pass.begin(0.5)
+    assert case.retained_pass.started_s == 0.5
+    assert case.retained_pass.advance(1.0) is None
     case.prove()
     case.hold(b"plant/1")
-    case.sync.begin_next(1.0)
+    case.retained_pass.begin_next(1.0)
     own, following, ping = case.read()
     assert isinstance(own, Subscribe)
     assert isinstance(following, Subscribe)
@@ -100,90 +85,90 @@ def test_selectors_follow_one_another() -> None:
     assert own.subscriptions[0].retain_handling == 2
     assert (following.subscriptions[0].topic_filter, following.subscriptions[0].qos) == (b"office/#", 0)
     assert following.subscriptions[1].topic_filter == FENCE
-    assert case.sync.topics_total == 1
+    assert case.retained_pass.topics_total == 1
     assert case.converter.fixed_qos == [1, 2]
-    case.sync.receive_suback(Suback(own.packet_id, (1,)), 1.1)
+    case.retained_pass.receive_suback(Suback(own.packet_id, (1,)), 1.1)
     assert case.converter.fixed_qos == [None, 2]
-    assert case.sync.index == 1
+    assert case.retained_pass.index == 1
 
 
 def test_an_audit_rests_between_two_sets() -> None:
     """As long as the set took, so that half of the time is for others; the next one begins at a tick."""
     case = Case(TWO, paced=True)
-    case.sync.begin(0.0)
+    case.retained_pass.begin(0.0)
     case.prove()
-    case.sync.begin_next(3.0)
+    case.retained_pass.begin_next(3.0)
     (own,) = case.read()
     assert isinstance(own, Subscribe)
-    case.sync.receive_suback(Suback(own.packet_id, (1,)), 3.0)
-    assert case.sync.deadline == 6.0
-    case.sync.tick(5.9)
+    case.retained_pass.receive_suback(Suback(own.packet_id, (1,)), 3.0)
+    assert case.retained_pass.deadline == 6.0
+    case.retained_pass.tick(5.9)
     assert case.read() == []
-    assert case.sync.advance(5.9) is None
-    case.sync.tick(6.0)
+    assert case.retained_pass.advance(5.9) is None
+    case.retained_pass.tick(6.0)
     (following, _) = case.read()
     assert isinstance(following, Subscribe)
     assert following.subscriptions[0].topic_filter == b"office/#"
 
 
-def test_the_pass_is_done_when_all_subscriptions_are_settled() -> None:
+def test_the_pass_is_done_when_all_subscriptions_have_their_own_qos() -> None:
     """The last answer ends it."""
     case = Case()
-    case.sync.begin(0.0)
+    case.retained_pass.begin(0.0)
     case.prove()
-    evidence = case.sync.evidence
+    evidence = case.retained_pass.evidence
     assert evidence is Evidence.BARRIER
-    case.sync.begin_next(1.0)
+    case.retained_pass.begin_next(1.0)
     (own,) = case.read()
     assert isinstance(own, Subscribe)
-    assert case.sync.advance(1.0) is None
-    assert case.sync.evidence is None
-    assert case.sync.topics_now == 0
-    assert case.sync.deadline == 6.0
-    case.sync.tick(5.9)
-    case.sync.receive_suback(Suback(77, (1,)), 2.0)
-    case.sync.receive_suback(Suback(own.packet_id, (1,)), 2.0)
-    assert case.sync.advance(1.0) is Step.DONE
-    assert case.sync.deadline == float("inf")
+    assert case.retained_pass.advance(1.0) is None
+    assert case.retained_pass.evidence is None
+    assert case.retained_pass.topics_now == 0
+    assert case.retained_pass.deadline == 6.0
+    case.retained_pass.tick(5.9)
+    case.retained_pass.receive_suback(Suback(77, (1,)), 2.0)
+    case.retained_pass.receive_suback(Suback(own.packet_id, (1,)), 2.0)
+    assert case.retained_pass.advance(1.0) is Step.DONE
+    assert case.retained_pass.deadline == float("inf")
 
 
 @pytest.mark.parametrize(("version", "qos"), [(5, 0), (4, 1)])
-def test_nothing_is_settled_at_qos_0_and_in_mqtt_3_1_1(version: int, qos: int) -> None:
+def test_no_own_qos_is_requested_at_qos_0_and_in_mqtt_3_1_1(version: int, qos: int) -> None:
     """Where a second SUBSCRIBE makes no sense, or would bring everything again, there is none."""
     case = Case((Selector("plant/#", qos=qos),), version=version)
-    case.sync.begin(0.0)
+    case.retained_pass.begin(0.0)
     case.prove()
-    case.sync.begin_next(1.0)
+    case.retained_pass.begin_next(1.0)
     assert case.read() == []
-    assert case.sync.advance(1.0) is Step.DONE
+    assert case.retained_pass.advance(1.0) is Step.DONE
     assert case.converter.fixed_qos == [qos]
 
 
 def test_a_marker_is_sent_where_it_may_and_there_is_room() -> None:
     """The marker follows PINGREQ; without room in flight there is none."""
     case = Case(permitted=True)
-    case.sync.begin(0.0)
+    case.retained_pass.begin(0.0)
     assert len(case.read()) == 3
     full = Case(permitted=True)
-    full.sender.accept(Limits(receive_maximum=1))
-    full.sender.publish(Message(b"t", b"1"), now=0.0)
-    full.sync.begin(0.0)
+    full.sender.accept(PrimaryLimits(receive_maximum=1))
+    full.sender.publish(OutgoingMessage(b"t", b"1"), now=0.0)
+    full.retained_pass.begin(0.0)
     full.prove()
 
 
 def test_the_marker_is_part_of_the_evidence() -> None:
     """With the marker back, the evidence is the stronger one."""
     case = Case(permitted=True)
-    case.sync.begin(0.0)
+    case.retained_pass.begin(0.0)
     packet_id = next(item.packet_id for item in case.read() if isinstance(item, Subscribe))
-    case.sync.receive_suback(Suback(packet_id, (0, 0)), 1.0)
-    case.sync.receive_retained(FENCE, b"mosquitto", 1.0)
-    case.sync.receive_pingresp(1.0)
-    assert case.sync.advance(1.0) is Step.BARRIER
-    assert case.sync.advance(1.0) is None
-    case.sync.receive_control(b"7 1", 1.0)
-    assert case.sync.advance(1.0) is Step.PROVED
-    assert case.sync.evidence is Evidence.MARKER
+    case.retained_pass.receive_suback(Suback(packet_id, (0, 0)), 1.0)
+    case.retained_pass.receive_retained(FENCE, b"mosquitto", 1.0)
+    case.retained_pass.receive_pingresp(1.0)
+    assert case.retained_pass.advance(1.0) is Step.BARRIER
+    assert case.retained_pass.advance(1.0) is None
+    case.retained_pass.receive_control(b"7 1", 1.0)
+    assert case.retained_pass.advance(1.0) is Step.PROVED
+    assert case.retained_pass.evidence is Evidence.MARKER
 
 
 def test_a_ping_under_way_delays_the_beginning() -> None:
@@ -191,13 +176,13 @@ def test_a_ping_under_way_delays_the_beginning() -> None:
     case = Case()
     case.sender.ping(0.0)
     case.read()
-    case.sync.begin(0.0)
+    case.retained_pass.begin(0.0)
     assert case.read() == []
-    started_s = case.sync.started_s
+    started_s = case.retained_pass.started_s
     assert started_s is None
-    case.sender.ping_sent_s = None
-    case.sync.receive_pingresp(3.0)
-    assert case.sync.started_s == 3.0
+    case.sender.receive_pingresp()
+    case.retained_pass.receive_pingresp(3.0)
+    assert case.retained_pass.started_s == 3.0
     assert len(case.read()) == 2
 
 
@@ -205,61 +190,61 @@ def test_a_pass_that_has_not_begun_ignores_everything() -> None:
     """Before the first SUBSCRIBE nothing can be meant for it."""
     case = Case()
     case.sender.ping(0.0)
-    case.sync.begin(0.0)
-    case.sync.receive_bytes(1.0)
-    case.sync.receive_suback(Suback(9, (0x80,)), 1.0)
-    case.sync.receive_unsuback(9)
-    case.sync.receive_control(b"x", 1.0)
-    case.sync.receive_retained(FENCE, b"mosquitto", 1.0)
-    case.sync.tick(4.9)
-    assert case.sync.advance(1.0) is None
-    assert case.sync.deadline == 5.0
+    case.retained_pass.begin(0.0)
+    case.retained_pass.receive_bytes(1.0)
+    case.retained_pass.receive_suback(Suback(9, (0x80,)), 1.0)
+    case.retained_pass.receive_unsuback(9)
+    case.retained_pass.receive_control(b"x", 1.0)
+    case.retained_pass.receive_retained(FENCE, b"mosquitto", 1.0)
+    case.retained_pass.tick(4.9)
+    assert case.retained_pass.advance(1.0) is None
+    assert case.retained_pass.deadline == 5.0
     with pytest.raises(LinkLost, match="PINGREQ"):
-        case.sync.tick(5.0)
+        case.retained_pass.tick(5.0)
 
 
-def test_a_settled_pass_ignores_a_pingresp() -> None:
+def test_a_pass_at_its_own_qos_ignores_a_pingresp() -> None:
     """Behind the last set a PINGRESP starts nothing again."""
     case = Case()
-    case.sync.begin(0.0)
+    case.retained_pass.begin(0.0)
     case.prove()
-    case.sync.begin_next(1.0)
+    case.retained_pass.begin_next(1.0)
     case.read()
-    case.sync.receive_pingresp(2.0)
+    case.retained_pass.receive_pingresp(2.0)
     assert case.read() == []
 
 
 def test_refusals_name_the_selector() -> None:
     """Either SUBSCRIBE may be refused."""
     case = Case(TWO)
-    case.sync.begin(0.0)
+    case.retained_pass.begin(0.0)
     case.prove()
-    case.sync.begin_next(1.0)
+    case.retained_pass.begin_next(1.0)
     own, following, _ = case.read()
     assert isinstance(own, Subscribe)
     assert isinstance(following, Subscribe)
     with pytest.raises(PrimaryRefused, match="office/#"):
-        case.sync.receive_suback(Suback(following.packet_id, (0x87, 0)), 1.0)
+        case.retained_pass.receive_suback(Suback(following.packet_id, (0x87, 0)), 1.0)
     with pytest.raises(PrimaryRefused, match="plant/#"):
-        case.sync.receive_suback(Suback(own.packet_id, (0x87,)), 1.0)
+        case.retained_pass.receive_suback(Suback(own.packet_id, (0x87,)), 1.0)
 
 
 def test_silence_is_a_snapshot_that_was_cut_short() -> None:
     """The error says how much came, what is missing, and what to do."""
     case = Case()
-    case.sync.begin(0.0)
+    case.retained_pass.begin(0.0)
     case.hold(b"plant/1")
-    case.sync.receive_bytes(3.0)
-    assert case.sync.deadline == 5.0
-    case.sync.tick(5.0)
+    case.retained_pass.receive_bytes(3.0)
+    assert case.retained_pass.deadline == 5.0
+    case.retained_pass.tick(5.0)
     probe = case.read()[-1]
     assert isinstance(probe, Unsubscribe)
     assert probe.topic_filters == (b"fanout/control/edge-1/plant/probe",)
-    case.sync.receive_bytes(5.5)
-    case.sync.tick(6.0)
+    case.retained_pass.receive_bytes(5.5)
+    case.retained_pass.tick(6.0)
     assert case.read() == []
     with pytest.raises(SnapshotUnproved) as raised:
-        case.sync.tick(10.5)
+        case.retained_pass.tick(10.5)
     expected = "the retained set of plant/# ended after 1 topics without SUBACK and the fence and PINGRESP"
     assert raised.value.message == expected
     assert "max_queued_messages" in raised.value.hint
@@ -268,40 +253,40 @@ def test_silence_is_a_snapshot_that_was_cut_short() -> None:
 def test_an_answered_probe_shows_the_cut_at_once() -> None:
     """A probe that is answered before SUBACK means that SUBACK was dropped."""
     case = Case()
-    case.sync.begin(0.0)
+    case.retained_pass.begin(0.0)
     case.read()
-    case.sync.receive_bytes(4.0)
-    case.sync.tick(5.0)
+    case.retained_pass.receive_bytes(4.0)
+    case.retained_pass.tick(5.0)
     probe = case.read()[0]
     assert isinstance(probe, Unsubscribe)
-    case.sync.receive_unsuback(probe.packet_id)
+    case.retained_pass.receive_unsuback(probe.packet_id)
     with pytest.raises(SnapshotUnproved):
-        case.sync.tick(5.1)
+        case.retained_pass.tick(5.1)
 
 
 def test_a_subscription_that_is_not_answered_is_unproved() -> None:
     """The subscription at its own QoS must be answered within the quiet time."""
     case = Case()
-    case.sync.begin(0.0)
+    case.retained_pass.begin(0.0)
     case.prove()
-    case.sync.begin_next(1.0)
+    case.retained_pass.begin_next(1.0)
     with pytest.raises(SnapshotUnproved, match="does not answer SUBSCRIBE"):
-        case.sync.tick(6.0)
+        case.retained_pass.tick(6.0)
 
 
 def test_a_comparing_pass_notes_what_comes() -> None:
     """A verification notes the topics even of an empty replica; a first snapshot does not need to."""
     comparing = Case(compare=True)
-    comparing.sync.begin(0.0)
+    comparing.retained_pass.begin(0.0)
     comparing.hold(b"plant/1")
     assert end_pass(comparing.replica).changed == (b"plant/1",)
     first = Case()
-    first.sync.begin(0.0)
+    first.retained_pass.begin(0.0)
     first.hold(b"plant/1")
     assert end_pass(first.replica).changed == ()
     again = Case()
     again.hold(b"plant/1")
-    again.sync.begin(0.0)
+    again.retained_pass.begin(0.0)
     assert end_pass(again.replica).unseen == (b"plant/1",)
 
 
@@ -309,11 +294,40 @@ def test_copies_are_over_when_every_topic_came_and_the_barrier_too() -> None:
     """Then what follows is live."""
     case = Case(compare=True)
     case.hold(b"plant/1")
-    case.sync.begin(0.0)
-    assert not case.sync.copies_over
-    assert case.sync.topics_now == 0
+    case.retained_pass.begin(0.0)
+    assert not case.retained_pass.copies_complete
+    assert case.retained_pass.topics_now == 0
     case.hold(b"plant/1")
-    assert case.sync.topics_now == 1
-    assert not case.sync.copies_over
+    assert case.retained_pass.topics_now == 1
+    assert not case.retained_pass.copies_complete
     case.prove()
-    assert case.sync.copies_over
+    assert case.retained_pass.copies_complete
+
+
+@pytest.mark.parametrize(
+    ("compare", "version", "fence", "limits", "renewed"),
+    [
+        (True, 5, OWN_FENCE, PrimaryLimits(), True),
+        (False, 5, OWN_FENCE, PrimaryLimits(), False),
+        (True, 5, FENCE, PrimaryLimits(), False),
+        (True, 4, OWN_FENCE, PrimaryLimits(), False),
+        (True, 5, OWN_FENCE, PrimaryLimits(receive_maximum=1), False),
+        (True, 5, OWN_FENCE, PrimaryLimits(retain_available=False), False),
+    ],
+)
+def test_a_comparison_publishes_the_links_own_fence_again(
+    compare: bool, version: int, fence: bytes, limits: PrimaryLimits, renewed: bool
+) -> None:
+    """A snapshot has one that is new, MQTT 3.1.1 one that does not expire; and the primary must take it."""
+    case = Case(version=version, compare=compare, fence=fence, order=Order.LIKELY)
+    case.sender.accept(limits)
+    if limits.receive_maximum == 1:
+        case.sender.publish(OutgoingMessage(b"t", b"1"), now=0.0)
+    case.sender.ping(0.0)
+    case.read()
+    case.retained_pass.begin(0.0)
+    published = [row[0] for item in case.read() if isinstance(item, PublishRun) for row in item.rows]
+    assert published == ([OWN_FENCE] if renewed else [])
+    case.sender.receive_pingresp()
+    case.retained_pass.receive_pingresp(1.0)
+    assert not any(isinstance(item, PublishRun) for item in case.read()), "once is enough"

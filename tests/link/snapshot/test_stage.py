@@ -9,18 +9,17 @@ from fanout.link.protocol.control_channel import ControlChannel
 from fanout.link.protocol.sender import PacketSender
 from fanout.link.snapshot.stage import PendingStage, Stage
 from fanout.mqtt.packets import Suback
-from tests.link.fake_primary import make_config
+from tests.link.fake_primary import make_context
 
 
 def pending(*, permitted: bool = True) -> tuple[PendingStage, PacketSender, ControlChannel]:
     """Return a stage that has begun at time 0, with a quiet time of 5 s."""
-    sender = PacketSender(make_config(), node_id="edge-1")
-    control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
-    control.permitted = permitted
-    stage = PendingStage(sender=sender, control=control, quiet_s=5.0)
+    context = make_context()
+    context.control.restore(permitted=permitted)
+    stage = PendingStage(context)
     assert not stage.done
     stage.begin(0.0)
-    return stage, sender, control
+    return stage, context.sender, context.control
 
 
 def test_a_stage_ignores_what_it_does_not_wait_for() -> None:
@@ -37,14 +36,12 @@ def test_a_stage_ignores_what_it_does_not_wait_for() -> None:
     stage.receive_retained(b"", b"", 0)
     stage.tick(0)
     assert stage.deadline == float("inf")
-    assert not stage.copies_over
+    assert not stage.copies_complete
 
 
 def test_a_pending_stage_that_has_not_begun_waits_for_nothing() -> None:
     """Before `begin` nothing is due, and what comes means nothing."""
-    sender = PacketSender(make_config(), node_id="edge-1")
-    control = ControlChannel("fanout/control", node_id="edge-1", link="plant", nonce=7, heartbeat_s=5.0)
-    stage = PendingStage(sender=sender, control=control, quiet_s=5.0)
+    stage = PendingStage(make_context())
     stage.receive_bytes(1.0)
     stage.receive_unsuback(1)
     stage.receive_pingresp(1.0)

@@ -25,13 +25,13 @@ OWN = {b"$SYS/broker/clients": b"1", UPTIME: b"1 seconds", FIGURE: b"0"}
 VALUES = {b"plant/%d" % number: b"x" for number in range(20)}
 
 
-def counting(**more: bytes) -> Pair:
+def counting_pair(**more: bytes) -> Pair:
     """Return a live link that replicates everything from a primary that counts its retained messages."""
     primary = FakePrimary(retained=VALUES | OWN)
     primary.retained[b"$SYS/broker/version"] = primary.version_text
     primary.system_topics = False
     pair = Pair(make_config(EVERYTHING, audit_interval_s=0.0, **more), primary)
-    pair.go_live_keeping_events()
+    pair.go_live_with_events()
     return pair
 
 
@@ -46,12 +46,12 @@ def tick(pair: Pair, *, more: int = 0) -> None:
 
 def evidence(pair: Pair) -> Evidence | None:
     """Return the evidence for the one selector."""
-    return pair.session.life.evidence[0]
+    return pair.session.lifecycle.evidence[0]
 
 
 def test_the_primarys_own_topics_are_part_of_its_count() -> None:
     """With them, and with control topics, as many are held as it counts; then they are not asked for any more."""
-    pair = counting()
+    pair = counting_pair()
     pair.primary.publish(b"fanout/control/edge-2/plant/fence", b"fence")
     pair.pump()
     assert evidence(pair) is Evidence.MARKER
@@ -66,7 +66,7 @@ def test_the_primarys_own_topics_are_part_of_its_count() -> None:
 
 def test_a_name_that_is_too_long_is_not_remembered() -> None:
     """Ten thousand of them would take 650 MB; then nothing is claimed."""
-    pair = counting()
+    pair = counting_pair()
     pair.primary.deliver(b"$SYS/" + b"x" * 2_000, b"1", retain=True)
     pair.pump()
     tick(pair, more=1)
@@ -75,7 +75,7 @@ def test_a_name_that_is_too_long_is_not_remembered() -> None:
 
 def test_a_figure_is_about_its_moment() -> None:
     """What comes behind the uptime is not part of the figure that follows it, even in the same read."""
-    pair = counting()
+    pair = counting_pair()
     primary = pair.primary
     count = len(primary.retained)
     primary.publish(b"plant/before", b"x", qos=0)
@@ -84,7 +84,7 @@ def test_a_figure_is_about_its_moment() -> None:
     primary.publish(b"plant/behind", b"x", qos=0)
     pair.pump()
     assert evidence(pair) is Evidence.COUNT
-    other = counting()
+    other = counting_pair()
     other.primary.deliver(UPTIME, b"later", retain=True)
     other.primary.deliver(FIGURE, b"%d" % (count + 1), retain=True)
     other.primary.publish(b"plant/behind", b"x", qos=0)
@@ -94,7 +94,7 @@ def test_a_figure_is_about_its_moment() -> None:
 
 def test_a_figure_that_did_not_change_is_not_told_again() -> None:
     """The uptime is, and the newest figure is still the one."""
-    pair = counting()
+    pair = counting_pair()
     pair.primary.deliver(FIGURE, b"%d" % len(pair.primary.retained), retain=True)
     pair.pump()
     assert evidence(pair) is Evidence.MARKER
@@ -117,7 +117,7 @@ def test_only_mosquitto_is_known_to_count_its_own_topics() -> None:
 @pytest.mark.parametrize("short", [1, -1])
 def test_a_count_that_does_not_agree_proves_nothing(short: int) -> None:
     """Others may be there that cannot be read; after some figures the comparison ends, and says what it found."""
-    pair = counting()
+    pair = counting_pair()
     for _ in range(6):
         tick(pair, more=short)
         pair.now += 10
@@ -163,7 +163,7 @@ async def test_a_shortfall_shows_in_the_status_and_once_in_the_log() -> None:
 
 def test_an_agreement_leaves_no_difference() -> None:
     """Nor does a comparison that has not been made in this session, or one that says nothing."""
-    pair = counting()
+    pair = counting_pair()
     tick(pair, more=1)
     assert "counts 25" in pair.session.count.difference
     tick(pair)
@@ -171,7 +171,7 @@ def test_an_agreement_leaves_no_difference() -> None:
     other = Pair(make_config(), FakePrimary(retained=dict(VALUES)))
     other.go_live()
     assert other.session.count.difference == ""
-    again = counting()
+    again = counting_pair()
     tick(again, more=1)
     again.lose()
     again.primary.has_session = False
@@ -182,7 +182,7 @@ def test_an_agreement_leaves_no_difference() -> None:
 
 def test_a_new_topic_of_the_primary_in_the_same_moment_is_waited_out() -> None:
     """Whether the figure has it is not known."""
-    pair = counting()
+    pair = counting_pair()
     primary = pair.primary
     primary.deliver(UPTIME, b"later", retain=True)
     primary.retained[b"$SYS/broker/load"] = b"1"
@@ -196,7 +196,7 @@ def test_a_new_topic_of_the_primary_in_the_same_moment_is_waited_out() -> None:
 
 def test_a_resumed_session_is_counted_anew() -> None:
     """Verification is not a count; the next figure is."""
-    pair = counting()
+    pair = counting_pair()
     tick(pair)
     pair.lose()
     pair.connect()
@@ -208,7 +208,7 @@ def test_a_resumed_session_is_counted_anew() -> None:
 
 def test_the_system_topics_do_not_bring_the_fence_of_an_audit() -> None:
     """An audit that begins while they are on their way waits until they are there."""
-    pair = counting()
+    pair = counting_pair()
     pair.lose()
     pair.connect(pump=False)
     while not pair.is_in(LinkState.LIVE):
@@ -222,12 +222,12 @@ def test_the_system_topics_do_not_bring_the_fence_of_an_audit() -> None:
     assert pair.primary.asked(b"#") == asked
     pair.pump()
     assert pair.primary.asked(b"#") == asked + 1
-    assert not pair.session.life.auditing
+    assert not pair.session.lifecycle.auditing
 
 
 def test_without_an_answer_nothing_is_compared() -> None:
     """The PINGRESP behind the uptime says that the figure is there, if there is a new one."""
-    pair = counting()
+    pair = counting_pair()
     pair.primary.swallow = (Pingresp,)
     tick(pair)
     assert evidence(pair) is Evidence.MARKER

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fanout.link.model.evidence import Evidence
-from fanout.link.snapshot.two_pass import Comparison, SilentProof, Verdict
+from fanout.link.snapshot.two_pass import PassComparison, PassVerdict, SilentProof
 
 
 def answered() -> SilentProof:
@@ -98,35 +98,35 @@ def test_a_large_set_that_comes_slowly_does_not_trickle(first: int, each_s: int)
 def test_two_passes_must_bring_the_same_topics() -> None:
     """Whatever their number; a topic that was removed meanwhile is not missed."""
     held = {b"a", b"b", b"c"}
-    comparison = Comparison()
-    assert comparison.take({b"a", b"gone"}, held=held) is Verdict.AGAIN
-    assert comparison.take({b"a", b"b"}, held=held) is Verdict.AGAIN
+    comparison = PassComparison()
+    assert comparison.take({b"a", b"gone"}, held=held) is PassVerdict.AGAIN
+    assert comparison.take({b"a", b"b"}, held=held) is PassVerdict.AGAIN
     assert (comparison.missing, comparison.fresh) == (0, 1)
-    assert comparison.take({b"a", b"b"}, held=held) is Verdict.SAME
+    assert comparison.take({b"a", b"b"}, held=held) is PassVerdict.SAME
     assert comparison.passes == 3
 
 
 def test_two_that_are_cut_short_alike_do_not_agree() -> None:
     """What an earlier pass brought, and nothing removed, is missed by both."""
     held = {b"a", b"b", b"c"}
-    comparison = Comparison()
+    comparison = PassComparison()
     comparison.take(held, held=held)
     for _ in range(2):
-        assert comparison.take({b"a"}, held=held) is Verdict.AGAIN
+        assert comparison.take({b"a"}, held=held) is PassVerdict.AGAIN
         assert (comparison.missing, comparison.fresh) == (2, 0)
-    assert comparison.take(set(held), held=held) is Verdict.SAME
+    assert comparison.take(set(held), held=held) is PassVerdict.SAME
 
 
 def test_two_empty_passes_are_the_same() -> None:
     """Nothing retained is a set, too."""
-    comparison = Comparison()
+    comparison = PassComparison()
     comparison.take(set(), held={b"stale"})
-    assert comparison.take(set(), held={b"stale"}) is Verdict.SAME
+    assert comparison.take(set(), held={b"stale"}) is PassVerdict.SAME
 
 
 def test_a_pass_that_brings_nothing_is_told() -> None:
     """The first one brought something, and nothing of it was removed."""
-    comparison = Comparison()
+    comparison = PassComparison()
     comparison.take({b"a"}, held={b"a"})
-    assert comparison.take(set(), held={b"a"}) is Verdict.NOTHING
+    assert comparison.take(set(), held={b"a"}) is PassVerdict.NOTHING
     assert comparison.seen == {b"a"}

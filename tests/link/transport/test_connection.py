@@ -132,7 +132,7 @@ async def test_cheap_reads_are_handed_over_one_by_one() -> None:
         assert case.received == [b"one", b"two", b"three"]
 
 
-async def test_what_follows_a_costly_read_gathers() -> None:
+async def test_reads_behind_a_costly_read_are_coalesced() -> None:
     """The read itself is not late; the ones behind it come as one."""
     async with connected(read_ahead=False) as case:
         case.cost_s = 0.002
@@ -154,7 +154,7 @@ async def test_a_lone_update_is_never_late() -> None:
             assert len(case.received) == number + 1
 
 
-async def test_a_batch_ends_the_gathering() -> None:
+async def test_a_batch_ends_the_coalescing() -> None:
     """What has become large enough does not wait for the rest of the time."""
     async with connected(read_ahead=False) as case:
         case.cost_s = 1000.0
@@ -165,7 +165,7 @@ async def test_a_batch_ends_the_gathering() -> None:
         assert list(map(len, case.received)) == [3, 20_000]
 
 
-async def test_nothing_gathers_behind_an_answer() -> None:
+async def test_nothing_is_coalesced_behind_an_answer() -> None:
     """A primary may wait for the next acknowledgement before it sends more."""
     async with connected(read_ahead=False) as case:
         case.cost_s = 0.002
@@ -174,7 +174,7 @@ async def test_nothing_gathers_behind_an_answer() -> None:
         assert case.received == [b"one", b"two"]
 
 
-async def test_what_gathers_waits_while_held_and_comes_before_the_end() -> None:
+async def test_coalesced_reads_wait_while_held_and_come_before_the_end() -> None:
     """Holding and closing treat it as what was read ahead."""
     async with connected(read_ahead=False) as case:
         case.cost_s = 0.002
