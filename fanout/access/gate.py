@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from fanout.access.authorization import Access
 from fanout.access.http_hook import FAILURES, Answer, HttpHook, Question
 from fanout.access.identity import Credentials, Identity, Means
-from fanout.access.password_checks import Outcome, PasswordChecks
+from fanout.access.password_checks import PasswordChecks, PasswordOutcome
 from fanout.access.passwords import PasswordFile
 from fanout.access.rules import RuleSet
 from fanout.access.settings import AccessConfig, HookAction, rules_of
@@ -274,7 +274,7 @@ class Gate:
             passwords = self._passwords
             if passwords is None or passwords.users.get(user) != stored:
                 continue  # the file was replaced meanwhile
-            if outcome is Outcome.MATCH and stored is not None:
+            if outcome is PasswordOutcome.MATCH and stored is not None:
                 return _identity(credentials, means=Means.PASSWORD, user=user, proof=stored)
             return _REFUSALS[outcome]
         hook = self.hook_for("connect")
@@ -345,10 +345,10 @@ class _HookFigures:
 
 
 _REFUSALS = {
-    Outcome.MATCH: ReasonCode.BAD_USER_NAME_OR_PASSWORD,
-    Outcome.MISMATCH: ReasonCode.BAD_USER_NAME_OR_PASSWORD,
-    Outcome.BUSY: ReasonCode.SERVER_BUSY,
-    Outcome.FAILED: ReasonCode.SERVER_UNAVAILABLE,
+    PasswordOutcome.MATCH: ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+    PasswordOutcome.MISMATCH: ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+    PasswordOutcome.BUSY: ReasonCode.SERVER_BUSY,
+    PasswordOutcome.FAILED: ReasonCode.SERVER_UNAVAILABLE,
 }
 
 

@@ -26,12 +26,12 @@ from argon2.low_level import Type, verify_secret
 
 from fanout.access.memory import TimedMemory
 
-__all__ = ["Outcome", "PasswordChecks"]
+__all__ = ["PasswordChecks", "PasswordOutcome"]
 
 _STAND_IN_PARAMETERS = "m=19456,t=2,p=1"
 
 
-class Outcome(enum.Enum):
+class PasswordOutcome(enum.Enum):
     """What came of a check."""
 
     MATCH = "match"
@@ -71,10 +71,10 @@ class PasswordChecks:
         self._unfinished_max = checks_max + queue_max
         self._monotonic = monotonic
         self._key = secrets.token_bytes(32)
-        self._unfinished: dict[bytes, asyncio.Future[Outcome]] = {}
+        self._unfinished: dict[bytes, asyncio.Future[PasswordOutcome]] = {}
         # Apart, so that somebody who guesses does not push out those who know.
-        self._matches: TimedMemory[bytes, Outcome] = TimedMemory(seconds=remember_s, entries_max=entries_max)
-        self._mismatches: TimedMemory[bytes, Outcome] = TimedMemory(seconds=remember_s, entries_max=entries_max)
+        self._matches: TimedMemory[bytes, PasswordOutcome] = TimedMemory(seconds=remember_s, entries_max=entries_max)
+        self._mismatches: TimedMemory[bytes, PasswordOutcome] = TimedMemory(seconds=remember_s, entries_max=entries_max)
         self._threads = ThreadPoolExecutor(checks_max, thread_name_prefix="access-passwords")
         self._stand_in = _stand_in(_STAND_IN_PARAMETERS)
 
@@ -88,7 +88,7 @@ class PasswordChecks:
         common = collections.Counter(stored.split("$")[3] for stored in hashes).most_common(1)
         self._stand_in = _stand_in(common[0][0] if common else _STAND_IN_PARAMETERS)
 
-    async def check(self, password: bytes, *, user: str, stored: str | None) -> Outcome:
+    async def check(self, password: bytes, *, user: str, stored: str | None) -> PasswordOutcome:
         """Check a password; cancelling it loses nothing, the check goes on and is remembered.
 
         Args:
@@ -97,7 +97,7 @@ class PasswordChecks:
             stored: Its hash; None for a user that does not exist.
         """
         outcome = await self._check(password, user=user, stored=self._stand_in if stored is None else stored)
-        return Outcome.MISMATCH if stored is None and outcome is Outcome.MATCH else outcome
+        return PasswordOutcome.MISMATCH if stored is None and outcome is PasswordOutcome.MATCH else outcome
 
     async def close(self) -> None:
         """Drop what waits, and wait for what runs."""
@@ -105,7 +105,7 @@ class PasswordChecks:
             future.cancel()
         await asyncio.to_thread(self._threads.shutdown, wait=True, cancel_futures=True)
 
-    async def _check(self, password: bytes, *, user: str, stored: str) -> Outcome:
+    async def _check(self, password: bytes, *, user: str, stored: str) -> PasswordOutcome:
         key = self._digest(user, stored, password)
         now_s = self._monotonic()
         outcome = self._matches.get(key, now_s=now_s) or self._mismatches.get(key, now_s=now_s)
@@ -116,23 +116,23 @@ class PasswordChecks:
         if future is not None:
             self.remembered_total += 1
         elif len(self._unfinished) >= self._unfinished_max:
-            return Outcome.BUSY
+            return PasswordOutcome.BUSY
         else:
             future = asyncio.get_running_loop().run_in_executor(self._threads, _verify, stored, password)
             self._unfinished[key] = future
             future.add_done_callback(lambda done: self._finish(key, done))
         await asyncio.wait([future])  # unlike awaiting it: nobody's cancelling reaches the others
-        return Outcome.BUSY if future.cancelled() else future.result()
+        return PasswordOutcome.BUSY if future.cancelled() else future.result()
 
-    def _finish(self, key: bytes, done: asyncio.Future[Outcome]) -> None:
+    def _finish(self, key: bytes, done: asyncio.Future[PasswordOutcome]) -> None:
         del self._unfinished[key]
         if done.cancelled():
             return
         self.checked_total += 1
         outcome = done.result()
-        if outcome is Outcome.MATCH:
+        if outcome is PasswordOutcome.MATCH:
             self._matches.put(key, outcome, now_s=self._monotonic())
-        elif outcome is Outcome.MISMATCH:
+        elif outcome is PasswordOutcome.MISMATCH:
             self._mismatches.put(key, outcome, now_s=self._monotonic())
 
     def _digest(self, user: str, stored: str, password: bytes) -> bytes:
@@ -143,14 +143,14 @@ class PasswordChecks:
         return digest.digest()
 
 
-def _verify(stored: str, password: bytes) -> Outcome:
+def _verify(stored: str, password: bytes) -> PasswordOutcome:
     try:
         verify_secret(stored.encode(), password, Type.ID)
     except VerifyMismatchError:
-        return Outcome.MISMATCH
+        return PasswordOutcome.MISMATCH
     except VerificationError:
-        return Outcome.FAILED
-    return Outcome.MATCH
+        return PasswordOutcome.FAILED
+    return PasswordOutcome.MATCH
 
 
 def _stand_in(parameters: str) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fanout.link.transport.tls import LinkTls
     from fanout.probe.advice import Advice
     from fanout.probe.client import Target
-    from fanout.probe.results import Report, VersionReport
+    from fanout.probe.results import ProbeReport, VersionReport
 
 __all__ = ["ProbedVersion", "register"]
 
@@ -249,7 +249,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield lambda check: status.update(styled(check))
 
 
-def _show(report: Report, advice: Advice) -> None:
+def _show(report: ProbeReport, advice: Advice) -> None:
     from fanout.cli.output.terminal import facts, show
 
     show(facts(("primary", report.address), ("says it is", report.server or "-")))
@@ -270,7 +270,7 @@ def _table(report: VersionReport) -> Table:
     return table
 
 
-def _document(report: Report, advice: Advice) -> dict[str, object]:
+def _document(report: ProbeReport, advice: Advice) -> dict[str, object]:
     return {
         "primary": report.address,
         "server": report.server or None,
@@ -295,7 +295,7 @@ def _document(report: Report, advice: Advice) -> dict[str, object]:
     }
 
 
-def _exit_code(report: Report, advice: Advice) -> ExitCode:
+def _exit_code(report: ProbeReport, advice: Advice) -> ExitCode:
     from fanout.cli.output.terminal import print_error
     from fanout.errors import FanoutError
 

@@ -75,8 +75,8 @@ __all__ = [
     "QueueOverflow",
     "RetainPolicy",
     "RetainedConfig",
-    "RetainedPass",
     "RetainedStorage",
+    "RetainedSync",
     "SelectorSection",
     "ServerConfig",
     "ShipConfig",
@@ -108,7 +108,7 @@ disc:      in memory, and in a file from which a node that starts has them again
 disc_only: in such a file, of which a part is in memory.
 """
 
-RetainedPass: TypeAlias = Literal["off", "interval", "always"]
+RetainedSync: TypeAlias = Literal["off", "interval", "always"]
 """When what was written to the file is forced to the disk; a process that ends in whatever way loses none of it.
 
 off:      when the system does it.
@@ -301,8 +301,8 @@ class RetainedConfig:
 
     storage: RetainedStorage = "ram"
     """Where they are; see `RetainedStorage`. The file is in `node.data_directory`."""
-    sync: RetainedPass = "interval"
-    """Used with a file only; see `RetainedPass`."""
+    sync: RetainedSync = "interval"
+    """Used with a file only; see `RetainedSync`."""
     sync_interval_s: Seconds = 1.0
     """Used with a file and `interval` only: how long a written value may wait before it is forced to the disk."""
     cache_bytes: ByteCount = 256 * MIB

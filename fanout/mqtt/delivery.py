@@ -17,7 +17,7 @@ from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.packet_ids import PacketIds
 from fanout.mqtt.packet_types import PacketType
 
-__all__ = ["AckRunOutcome", "Inbound", "Outbound", "Outcome", "SendState"]
+__all__ = ["AckOutcome", "AckRunOutcome", "Inbound", "Outbound", "SendState"]
 
 M = TypeVar("M")
 
@@ -118,7 +118,7 @@ class SendState(enum.Enum):
     AWAIT_PUBCOMP = "await_pubcomp"
 
 
-class Outcome(enum.Enum):
+class AckOutcome(enum.Enum):
     """What an acknowledgement means for a message that was sent."""
 
     COMPLETED = "completed"
@@ -133,12 +133,12 @@ class Outcome(enum.Enum):
     """The message waits for another type of packet; nothing changed."""
 
 
-_TRANSITIONS: dict[tuple[SendState, PacketType], Outcome] = {
-    (SendState.AWAIT_PUBACK, PacketType.PUBACK): Outcome.COMPLETED,
-    (SendState.AWAIT_PUBREC, PacketType.PUBREC): Outcome.RELEASE,
+_TRANSITIONS: dict[tuple[SendState, PacketType], AckOutcome] = {
+    (SendState.AWAIT_PUBACK, PacketType.PUBACK): AckOutcome.COMPLETED,
+    (SendState.AWAIT_PUBREC, PacketType.PUBREC): AckOutcome.RELEASE,
     # PUBREC again: its PUBREL was lost with a Network Connection
-    (SendState.AWAIT_PUBCOMP, PacketType.PUBREC): Outcome.RELEASE,
-    (SendState.AWAIT_PUBCOMP, PacketType.PUBCOMP): Outcome.COMPLETED,
+    (SendState.AWAIT_PUBCOMP, PacketType.PUBREC): AckOutcome.RELEASE,
+    (SendState.AWAIT_PUBCOMP, PacketType.PUBCOMP): AckOutcome.COMPLETED,
 }
 """What a packet does when its Reason Code is below 0x80; what is missing is `UNEXPECTED`."""
 
@@ -270,18 +270,19 @@ class Outbound(Generic[M]):
         """
         return self._in_flight[packet_id][0]
 
-    def acknowledge(self, ack_type: PacketType, packet_id: int, reason_code: int = 0) -> Outcome:
+    def acknowledge(self, ack_type: PacketType, packet_id: int, reason_code: int = 0) -> AckOutcome:
         """Take a PUBACK, PUBREC or PUBCOMP from the peer and say what it means."""
         entry = self._in_flight.get(packet_id)
         if entry is None:
-            return Outcome.UNKNOWN
+            return AckOutcome.UNKNOWN
         message, state, size = entry
-        outcome = _TRANSITIONS.get((state, ack_type), Outcome.UNEXPECTED)
-        if outcome is Outcome.UNEXPECTED:
+        outcome = _TRANSITIONS.get((state, ack_type), AckOutcome.UNEXPECTED)
+        if outcome is AckOutcome.UNEXPECTED:
             return outcome
         if reason_code >= 0x80:
-            outcome = Outcome.REFUSED  # the Packet Identifier is free (sections 4.3.2 and 4.3.3, "Reason Code of 0x80")
-        if outcome is not Outcome.RELEASE:
+            # The Packet Identifier is free (sections 4.3.2 and 4.3.3, "Reason Code of 0x80").
+            outcome = AckOutcome.REFUSED
+        if outcome is not AckOutcome.RELEASE:
             del self._in_flight[packet_id]
             self.bytes -= size
             self._packet_ids.release(packet_id)
@@ -303,9 +304,9 @@ class Outbound(Generic[M]):
                 continue
             reason_code = run.reason_codes[index] if run.reason_codes is not None else 0
             outcome = self.acknowledge(run.type, packet_id, reason_code)
-            if outcome is Outcome.RELEASE:
+            if outcome is AckOutcome.RELEASE:
                 to_release.append(packet_id)
-            elif outcome in {Outcome.COMPLETED, Outcome.REFUSED}:
+            elif outcome in {AckOutcome.COMPLETED, AckOutcome.REFUSED}:
                 completed += 1
             else:
                 unknown.append(packet_id)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fanout.escaping import printable_json
-from fanout.probe.results import Outcome, Report, VersionReport
+from fanout.probe.results import Outcome, ProbeReport, VersionReport
 
 __all__ = ["Advice", "advise"]
 
@@ -70,7 +70,7 @@ class Advice:
         return self.evidence in (_MARKER, _BARRIER)
 
 
-def advise(report: Report, *, read_filter: str | None, keys: Mapping[str, str | bool]) -> Advice:
+def advise(report: ProbeReport, *, read_filter: str | None, keys: Mapping[str, str | bool]) -> Advice:
     """Return the settings for a link to a primary.
 
     Args:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 __all__ = [
     "Finding",
     "Outcome",
-    "Report",
+    "ProbeReport",
     "Result",
     "VersionReport",
     "failed",
@@ -79,7 +79,7 @@ class VersionReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ProbeReport:
     """A whole probe."""
 
     address: str

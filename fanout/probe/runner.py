@@ -20,7 +20,7 @@ from fanout.errors import FanoutError, PrimaryRefused, PrimaryUnreachable
 from fanout.probe.catalogue import CHECKS, CONNECT, SERVER_VERSION, Check
 from fanout.probe.client import Target
 from fanout.probe.ground import Ground
-from fanout.probe.results import Finding, Outcome, Report, Result, VersionReport, failed, not_available, passed
+from fanout.probe.results import Finding, Outcome, ProbeReport, Result, VersionReport, failed, not_available, passed
 
 __all__ = ["probe"]
 
@@ -41,7 +41,7 @@ async def probe(
     timeout_s: float,
     on_check: Callable[[str], None] = lambda _: None,
     tls_failure: Callable[[Exception], FanoutError] | None = None,
-) -> Report:
+) -> ProbeReport:
     """Test a primary.
 
     Args:
@@ -93,7 +93,7 @@ async def probe(
             raise tls_failure(cause) from cause
         raise _error(address, refusals, has_tls=tls_failure is not None)
     complete = all(one.result.outcome is not Outcome.NOT_TESTED for report in reports for one in report.findings)
-    return Report(address, server, tuple(reports), complete, "; ".join(filter(None, left)))
+    return ProbeReport(address, server, tuple(reports), complete, "; ".join(filter(None, left)))
 
 
 async def _open(ground: Ground) -> None:

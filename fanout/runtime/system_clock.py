@@ -1,4 +1,4 @@
-"""The time, for every part that is given a clock."""
+"""The clock of the machine, for every part that takes a clock."""
 
 from __future__ import annotations
 

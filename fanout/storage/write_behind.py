@@ -1,13 +1,13 @@
-"""The store of retained values that outlive the process: what is to be written waits here for its transaction.
+"""Write-behind store: replicas are in memory, and a thread writes their changes to the file of retained values.
 
-Owns the writer's thread, the bound on what waits, and when who is told that something is committed. It must not know
-what a session is, nor what an acknowledgement; `fanout.storage.file` has the file.
+Owns the thread, the bound on pending changes, and the callbacks after a commit.
 
 The event loop hands over references and pays nothing for each value. The thread makes one transaction of everything
-that waits, in which only the newest value of each topic counts: so the busier the node, the larger the transactions.
+that is pending, with only the newest value of each topic, so a busier node has larger transactions.
 
-When the disk fails (full, broken), the same values are tried again every second, an alarm stands in the figures, and
-once too much waits `hold` is told: nothing is acknowledged that is not committed, and nothing is forgotten.
+When the disk fails (full, broken), the thread tries the same values again every second, an alarm stands in the figures,
+and `hold` applies backpressure once too much is pending. Nothing is acknowledged before it is committed, and nothing is
+dropped.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fanout.replica.update import ChangeKind, Changes, Update
-from fanout.storage.file import FileDamagedError, KeptFile, Sync
+from fanout.storage.file import FileDamagedError, RetainedFile, Sync
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
-__all__ = ["BYTES_HIGH", "BYTES_LOW", "ROWS_HIGH", "ROWS_LOW", "KeptStats", "KeptStore", "stored_rows"]
+__all__ = ["BYTES_HIGH", "BYTES_LOW", "ROWS_HIGH", "ROWS_LOW", "StoreStats", "WriteBehindStore", "stored_rows"]
 
 ROWS_HIGH: Final = 1_000_000
-"""Updates that may wait for the disk before `hold` is told."""
+"""Pending updates above which `hold(True)` is called."""
 ROWS_LOW: Final = 200_000
-"""Updates below which it is told again."""
+"""Pending updates below which `hold(False)` is called."""
 BYTES_HIGH: Final = 256 * 1024 * 1024
-"""Bytes of payloads and properties of which the same holds as of `ROWS_HIGH`."""
+"""Pending bytes of payloads and properties above which `hold(True)` is called."""
 BYTES_LOW: Final = 64 * 1024 * 1024
-"""Bytes below which `hold` is told again."""
+"""Pending bytes below which `hold(False)` is called."""
 _ROWS_AT_ONCE: Final = 20_000
-"""After so many updates a transaction ends, so that who waits for the first of them does not wait for all."""
+"""Updates after which a transaction ends, so that the first do not wait for all."""
 _BYTES_AT_ONCE: Final = 64 * 1024 * 1024
-"""After so many bytes a transaction ends, so that neither memory nor the write-ahead log grows with what waits."""
+"""Bytes after which a transaction ends, so that neither memory nor the write-ahead log grows with the queue."""
 _RETRY_S: Final = 1.0
 _STORES: Final = frozenset({int(ChangeKind.NEW), int(ChangeKind.REPLACED)})
 _REMOVES: Final = frozenset({int(ChangeKind.REMOVED), int(ChangeKind.REFUSED)})
@@ -56,28 +56,28 @@ Encode = Callable[[], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class KeptStats:
-    """The store at one moment."""
+class StoreStats:
+    """Figures of a store."""
 
     path: Path
-    """Where the file is."""
+    """The file."""
     file_bytes: int
-    """Its size, with its write-ahead log."""
+    """Size of the file with its write-ahead log."""
     committed_total: int
     """Updates committed."""
     transactions_total: int
-    """Transactions they took."""
+    """Transactions committed."""
     waiting: int
-    """Updates handed over and not committed."""
+    """Updates not committed yet."""
     waiting_bytes: int
-    """Bytes of payloads and properties handed over and not committed."""
+    """Bytes of their payloads and properties."""
     alarm: str
-    """Why nothing can be written now; empty when it can."""
+    """Reason why nothing can be written now; empty when it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What goes into one transaction, all of it or nothing."""
+    """Changes that are committed together or not at all."""
 
     store: str
     changes: Sequence[Changes]
@@ -87,7 +87,7 @@ class _Unit:
     done: Done | None
 
 
-class KeptStore:
+class WriteBehindStore:
     """The retained values of a node on disk.
 
     Made closed. `open`, `sessions`, `read`, `forget` and `set_aside` come first, in that order, and `close` last; they
@@ -118,14 +118,14 @@ class KeptStore:
         self._sync_interval_s = sync_interval_s
         self._hold = hold
         self._logger = logger
-        self._file: KeptFile | None = None
+        self._file: RetainedFile | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="fanout-kept-writer", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="fanout-storage-writer", daemon=True)
         self._queue: deque[_Unit] = deque()
         self._wake = threading.Event()
         self._woken = False
         self._closing = threading.Event()
-        self._close_by = 0.0  # monotonic time of the machine; meaningful once `_closing` is set
+        self._close_by = 0.0  # monotonic time; valid once `_closing` is set
         self._put_rows = self._put_bytes = 0  # counted by the event loop
         self._done_rows = self._done_bytes = 0  # counted by the thread
         self._transactions = 0
@@ -133,8 +133,8 @@ class KeptStore:
         self._alarm = ""
         self._failed = asyncio.Event()
         self._failure: Exception | None = None
-        """Why the thread ended before its time."""
-        # The transaction under way, which is tried again until it succeeds.
+        """Error that ended the thread early."""
+        # The transaction under way, which is retried until it succeeds.
         self._values: dict[str, dict[bytes, Update | None]] = {}
         self._sessions: dict[str, Encode] = {}
         self._rows = 0
@@ -151,7 +151,7 @@ class KeptStore:
             StoreError: Another process has it open, another version made it, or it cannot be used.
         """
         try:
-            self._file = KeptFile(self.path, sync=self._sync)
+            self._file = RetainedFile(self.path, sync=self._sync)
         except FileDamagedError as error:
             self.set_aside(str(error), now_ns=now_ns)
 
@@ -163,8 +163,8 @@ class KeptStore:
         """
         if self._file is not None:
             self._file.close()
-        KeptFile.set_aside(self.path, reason, now_ns=now_ns, logger=self._logger)
-        self._file = KeptFile(self.path, sync=self._sync)
+        RetainedFile.set_aside(self.path, reason, now_ns=now_ns, logger=self._logger)
+        self._file = RetainedFile(self.path, sync=self._sync)
 
     def sessions(self) -> dict[str, bytes | None]:
         """Return every store in the file, with what its owner left beside its values.
@@ -187,23 +187,23 @@ class KeptStore:
         self._opened.forget(store)
 
     def start(self) -> None:
-        """Begin to write; to be called on the event loop."""
+        """Start the thread; to be called on the event loop."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     def put(
         self, store: str, changes: Sequence[Changes], *, session: Encode | None = None, done: Done | None = None
     ) -> None:
-        """Hand over what batches changed.
+        """Hand over the changes of batches.
 
-        Only references are taken: nothing in `changes` may change afterwards.
+        Only references are taken, so `changes` must not change afterwards.
 
         Args:
-            store: Whose values they are.
+            store: Name of the store.
             changes: The batches, in order; with `session` they are committed together, or not at all.
-            session: Makes what to leave beside the values, in the thread, for the newest of a transaction; None leaves
-                what is there.
-            done: Called on the event loop when this and everything before is committed; None for nobody.
+            session: Encodes the session of the store; called in the thread, once for the newest of a transaction. None
+                leaves the stored session.
+            done: Called on the event loop when this and everything before is committed.
         """
         rows = sum(map(stored_rows, changes))
         if not rows and session is None and done is None:
@@ -221,16 +221,16 @@ class KeptStore:
 
     @property
     def waiting(self) -> int:
-        """How many updates are not committed yet."""
+        """Number of updates that are not committed yet."""
         return self._put_rows - self._done_rows
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of payloads and properties that wait with them."""
+        """Bytes of their payloads and properties."""
         return self._put_bytes - self._done_bytes
 
     async def wait_failed(self) -> None:
-        """Wait until the writer ends before `close`, which only a bug makes it do: nothing is acknowledged any more.
+        """Wait until the thread ends before `close`, which is a bug: nothing is acknowledged after it.
 
         Raises:
             RuntimeError: It did.
@@ -241,9 +241,9 @@ class KeptStore:
             "with the log. What was acknowledged is in the file"
         ) from self._failure
 
-    def stats(self) -> KeptStats:
+    def stats(self) -> StoreStats:
         """Return the figures of this moment."""
-        return KeptStats(
+        return StoreStats(
             path=self.path,
             file_bytes=self._file.size_bytes if self._file is not None else 0,
             committed_total=self._done_rows,
@@ -270,24 +270,24 @@ class KeptStore:
         return not self._thread.is_alive() and not self.waiting
 
     @property
-    def _opened(self) -> KeptFile:
+    def _opened(self) -> RetainedFile:
         assert self._file is not None, "open it first"
         return self._file
 
     def _tell(self, done: Iterable[Done]) -> None:
-        """Tell on the event loop that a transaction is committed."""
+        """Call those who wait for a transaction that is committed; runs on the event loop."""
         for each in done:
             each()
         if self._held and self.waiting < ROWS_LOW and self.waiting_bytes < BYTES_LOW:
             self._held = False
             self._hold(False)
 
-    # From here on: the writer's thread.
+    # --- the thread ---
 
     def _run(self) -> None:
         try:
             self._write_all()
-        except Exception as error:  # whatever it is: nobody else would see it, and the node would wait for ever
+        except Exception as error:  # any error: else it goes unnoticed, and the node waits for ever
             self._failure = error
             if self._loop is not None:
                 with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -302,7 +302,7 @@ class KeptStore:
                 due_s = max(0.0, self._force_at - time.monotonic()) if self._unforced else None
                 self._wake.wait(due_s)
             self._wake.clear()
-            self._woken = False  # before the queue is looked at: what is put from now on wakes again
+            self._woken = False  # before the queue is read: later puts wake the thread again
             closing = self._closing.is_set()
             self._take()
             force = self._unforced and (closing or time.monotonic() >= self._force_at)
@@ -316,7 +316,7 @@ class KeptStore:
         return (not self._queue and not self._units) or time.monotonic() >= self._close_by
 
     def _take(self) -> None:
-        """Add what waits to the transaction under way."""
+        """Move pending units into the transaction under way."""
         while self._queue and self._rows < _ROWS_AT_ONCE and self._bytes < _BYTES_AT_ONCE:
             unit = self._queue.popleft()
             values = self._values.setdefault(unit.store, {})
@@ -359,13 +359,13 @@ class KeptStore:
 
 
 def stored_rows(changes: Changes) -> int:
-    """Return how many of a batch's updates are to be written."""
+    """Return how many updates of a batch are to be written."""
     kinds = changes.kinds
     return len(kinds.translate(None, _UNTOUCHED)) + len(changes.corrected)
 
 
 def _size(changes: Changes) -> int:
-    """Return the bytes that a batch keeps in memory, its messages' too, but for topics."""
+    """Return the bytes of payloads and properties that a batch holds in memory."""
     updates = changes.updates
     return sum(map(len, map(_PAYLOAD, updates))) + sum(map(len, map(_PROPERTIES, updates)))
 
