@@ -1,13 +1,11 @@
-"""Checking passwords, which is slow on purpose, beside the event loop.
+"""Password checks, which are slow on purpose, in threads beside the event loop.
 
-Owns the threads, how many checks run and wait at a time, and what is remembered of them. It must not know where
-hashes come from.
+Owns the threads, the limits of running and waiting checks, and the memory of results.
 
-A check takes tens of milliseconds, so after a restart of the node the reconnecting clients would wait in line for
-minutes. Therefore its outcome is remembered for a short time, under a keyed hash (BLAKE2b with a key that this
-process alone has) of user, stored hash and password: neither the password nor anything that outlives the
-process is kept. Clients that share a password and come at the same time share one check. An unknown user costs the
-same as a known one, remembered or not.
+A check takes tens of milliseconds, so after a restart reconnecting clients would wait in line for minutes. Therefore a
+result is remembered for a short time, under a keyed hash (BLAKE2b with a key that only this process has) of user,
+stored hash and password: neither the password nor anything that outlives the process is kept. Clients that share a
+password and come at the same time share one check. An unknown user costs the same as a known one, remembered or not.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _STAND_IN_PARAMETERS = "m=19456,t=2,p=1"
 
 
 class PasswordOutcome(enum.Enum):
-    """What came of a check."""
+    """Result of a check."""
 
     MATCH = "match"
     MISMATCH = "mismatch"
@@ -40,7 +38,7 @@ class PasswordOutcome(enum.Enum):
     BUSY = "busy"
     """Too many checks wait already; nothing was checked."""
     FAILED = "failed"
-    """It could not be checked: no memory, or a hash that Argon2 refuses."""
+    """The check failed: no memory, or a hash that Argon2 refuses."""
 
 
 class PasswordChecks:
@@ -60,19 +58,19 @@ class PasswordChecks:
         Args:
             checks_max: Checks at a time; each takes one core, and the memory that its hash asks for.
             queue_max: Checks that may wait for their turn.
-            remember_s: How long an outcome is remembered, in seconds; 0 for not at all.
-            entries_max: How many outcomes are remembered: so many matches, and as many mismatches.
+            remember_s: Time for which a result is remembered, in seconds; 0 for not at all.
+            entries_max: Results remembered: so many matches, and as many mismatches.
             monotonic: Tells seconds of a clock that never goes back.
         """
         self.checked_total = 0
         """Checks that were done."""
         self.remembered_total = 0
-        """Checks that a remembered outcome, or one on its way, made unnecessary."""
+        """Checks that a remembered or a pending result saved."""
         self._unfinished_max = checks_max + queue_max
         self._monotonic = monotonic
         self._key = secrets.token_bytes(32)
         self._unfinished: dict[bytes, asyncio.Future[PasswordOutcome]] = {}
-        # Apart, so that somebody who guesses does not push out those who know.
+        # Apart, so that guessers do not displace users with the right password.
         self._matches: TimedMemory[bytes, PasswordOutcome] = TimedMemory(seconds=remember_s, entries_max=entries_max)
         self._mismatches: TimedMemory[bytes, PasswordOutcome] = TimedMemory(seconds=remember_s, entries_max=entries_max)
         self._threads = ThreadPoolExecutor(checks_max, thread_name_prefix="access-passwords")
@@ -80,27 +78,27 @@ class PasswordChecks:
 
     @property
     def unfinished(self) -> int:
-        """How many checks run or wait."""
+        """Number of checks that run or wait."""
         return len(self._unfinished)
 
     def resemble(self, hashes: Iterable[str]) -> None:
-        """Let an unknown user cost as much as most of those who have `hashes`."""
+        """Make an unknown user cost as much as most users with `hashes`."""
         common = collections.Counter(stored.split("$")[3] for stored in hashes).most_common(1)
         self._stand_in = _stand_in(common[0][0] if common else _STAND_IN_PARAMETERS)
 
     async def check(self, password: bytes, *, user: str, stored: str | None) -> PasswordOutcome:
-        """Check a password; cancelling it loses nothing, the check goes on and is remembered.
+        """Check a password; after a cancellation the check goes on and is remembered.
 
         Args:
-            password: What the client sent.
-            user: Whose it shall be.
-            stored: Its hash; None for a user that does not exist.
+            password: The password of the client.
+            user: Its user.
+            stored: The hash of that user; None for an unknown user.
         """
         outcome = await self._check(password, user=user, stored=self._stand_in if stored is None else stored)
         return PasswordOutcome.MISMATCH if stored is None and outcome is PasswordOutcome.MATCH else outcome
 
     async def close(self) -> None:
-        """Drop what waits, and wait for what runs."""
+        """Drop waiting checks, and wait for running ones."""
         for future in list(self._unfinished.values()):
             future.cancel()
         await asyncio.to_thread(self._threads.shutdown, wait=True, cancel_futures=True)
@@ -121,7 +119,7 @@ class PasswordChecks:
             future = asyncio.get_running_loop().run_in_executor(self._threads, _verify, stored, password)
             self._unfinished[key] = future
             future.add_done_callback(lambda done: self._finish(key, done))
-        await asyncio.wait([future])  # unlike awaiting it: nobody's cancelling reaches the others
+        await asyncio.wait([future])  # unlike `await future`: a cancelled waiter does not cancel the others
         return PasswordOutcome.BUSY if future.cancelled() else future.result()
 
     def _finish(self, key: bytes, done: asyncio.Future[PasswordOutcome]) -> None:
@@ -138,7 +136,7 @@ class PasswordChecks:
     def _digest(self, user: str, stored: str, password: bytes) -> bytes:
         digest = hashlib.blake2b(key=self._key, digest_size=32)
         for part in (user.encode(), stored.encode(), password):
-            digest.update(len(part).to_bytes(4, "big"))  # so that no two triples are the same bytes
+            digest.update(len(part).to_bytes(4, "big"))  # so that different triples give different bytes
             digest.update(part)
         return digest.digest()
 
@@ -154,6 +152,6 @@ def _verify(stored: str, password: bytes) -> PasswordOutcome:
 
 
 def _stand_in(parameters: str) -> str:
-    """Return a hash of these parameters that no password is known for."""
+    """Return a hash with these parameters and no known password."""
     salt, digest = (base64.b64encode(secrets.token_bytes(size)).rstrip(b"=").decode() for size in (16, 32))
     return f"$argon2id$v=19${parameters}${salt}${digest}"

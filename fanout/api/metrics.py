@@ -1,8 +1,8 @@
-"""The node's metrics, read at each scrape from the documents that the node gives anyway.
+"""Prometheus metrics of a node, read at each scrape from its documents.
 
-This module owns names, labels and meaning; `docs/operations.md` says what to do when one moves. It must not
-count anything itself. Labels are bounded sets: links and selectors of the configuration, states, reasons;
-never a topic or a client. A metric whose value is not known is absent, never zero.
+Owns names, labels and meaning; `docs/operations.md` has the advice for each. Nothing is counted here. Labels are
+bounded sets: links and selectors of the configuration, states, reasons; never a topic or a client. A metric without a
+known value is absent, never zero.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ Sample: TypeAlias = tuple[str, tuple[str, ...], float]
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """One metric: what it is called and what it means."""
+    """Name, kind and meaning of one metric."""
 
     name: str
-    """The name in the exposition; a counter's ends in `_total`."""
+    """Name in the exposition; a counter's ends in `_total`."""
     kind: Literal["counter", "gauge"]
     """`counter` only grows while the process lives; `gauge` moves both ways."""
     meaning: str
@@ -295,7 +295,7 @@ METRICS = (
         ("reason",),
     ),
 )
-"""Every metric of a node, beside those of the process (`process_...`) that prometheus-client adds."""
+"""Every metric of a node, without those of the process (`process_...`), which prometheus-client adds."""
 
 
 class NodeCollector(Collector):
@@ -314,7 +314,7 @@ class NodeCollector(Collector):
 
 
 def node_registry(node: NodeView) -> CollectorRegistry:
-    """Return a registry of its own with the metrics of `node` and of this process."""
+    """Return a new registry with the metrics of `node` and of this process."""
     registry = CollectorRegistry()
     registry.register(NodeCollector(node))
     ProcessCollector(registry=registry)
