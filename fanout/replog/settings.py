@@ -3,19 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
-__all__ = ["ArchiveSettings", "ArchiveStats", "LogClock", "LogSettings", "LogStats"]
-
-
-class LogClock(Protocol):
-    """The time, as the log needs it."""
-
-    def now_ns(self) -> int:
-        """Return Unix time in nanoseconds."""
-
-    def monotonic(self) -> float:
-        """Return seconds that never go back."""
+__all__ = ["ArchiveSettings", "ArchiveStats", "LogSettings", "LogStats"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

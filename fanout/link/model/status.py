@@ -13,6 +13,7 @@ from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
 from fanout.replica.update import Changes
+from fanout.runtime.system_clock import Clock
 
 __all__ = ["STALE", "AuditTotals", "Clock", "LinkSink", "LinkStatus", "SelectorStatus"]
 
@@ -170,16 +171,6 @@ class LinkStatus:
         """Whether it is live, with every selector proved complete, and nothing in the way."""
         proved = self.state is LinkState.LIVE and all(selector.complete for selector in self.selectors)
         return proved and self.withheld is None
-
-
-class Clock(Protocol):
-    """The time, as the node has it."""
-
-    def now_ns(self) -> int:
-        """Return Unix time in nanoseconds."""
-
-    def monotonic(self) -> float:
-        """Return seconds of a clock that never goes back."""
 
 
 class LinkSink(Protocol):

@@ -27,8 +27,9 @@ from fanout.replog.alarms import Alarms
 from fanout.replog.files.sealing import TABLES, open_directory, table_directory
 from fanout.replog.files.segments import sync_directory
 from fanout.replog.runs import RunRecord
-from fanout.replog.settings import ArchiveSettings, ArchiveStats, LogClock
+from fanout.replog.settings import ArchiveSettings, ArchiveStats
 from fanout.replog.shipping.object_store import STORE_ERRORS, ObjectStore
+from fanout.runtime.system_clock import Clock
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -77,7 +78,7 @@ class Archive:
         *,
         node: str,
         settings: ArchiveSettings,
-        clock: LogClock,
+        clock: Clock,
         alarms: Alarms,
         runs: RunRecord,
         logger: FilteringBoundLogger,

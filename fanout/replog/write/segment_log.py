@@ -11,9 +11,9 @@ from pathlib import Path
 from fanout.replog.alarms import Alarms
 from fanout.replog.files.segments import SegmentFile, SegmentIdentity
 from fanout.replog.runs import Run, RunRecord
-from fanout.replog.settings import LogClock
 from fanout.replog.write.sealer import ClosedSegment
 from fanout.replog.write.write_queue import PendingRows
+from fanout.runtime.system_clock import Clock
 
 __all__ = ["SegmentLog"]
 
@@ -33,7 +33,7 @@ class SegmentLog:
         bytes_max: int,
         age_max_s: float,
         fsync_interval_s: float,
-        clock: LogClock,
+        clock: Clock,
         alarms: Alarms,
         runs: RunRecord,
         token: str,

@@ -33,17 +33,18 @@ from fanout.replog.files.schema import event_names
 from fanout.replog.files.sealing import Sealed, last_row, last_sealed, open_directory
 from fanout.replog.files.segments import Damage, encode_rows
 from fanout.replog.runs import RunRecord
-from fanout.replog.settings import LogClock, LogSettings, LogStats
+from fanout.replog.settings import LogSettings, LogStats
 from fanout.replog.shipping.archive import Archive
 from fanout.replog.write.recovery import LeftOver, crash_loss, last_epoch, left_over_segments, missing_segments
 from fanout.replog.write.sealer import ClosedSegment, Sealer
 from fanout.replog.write.segment_log import SegmentLog
 from fanout.replog.write.write_queue import Loss, PendingRows, WriteQueue
+from fanout.runtime.system_clock import Clock
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
-__all__ = ["LogClock", "LogSettings", "LogStats", "LogWriter"]
+__all__ = ["LogSettings", "LogStats", "LogWriter"]
 
 
 _FRAMES_AT_ONCE = 8
@@ -80,7 +81,7 @@ class LogWriter:
         node: str,
         role: str,
         node_epoch: int,
-        clock: LogClock,
+        clock: Clock,
         settings: LogSettings | None = None,
         logger: FilteringBoundLogger | None = None,
     ) -> None:
