@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from fanout.replica.update import Update
+from fanout.replica.update import DIGEST, EXPIRES_NS, TOPIC, Update
 
 __all__ = ["LIMIT_KEYS", "REFUSED_TOPICS_MAX", "LimitKeys", "RefusedTopics"]
 
@@ -81,8 +81,8 @@ class RefusedTopics:
 
     def knows(self, update: Update) -> bool:
         """Tell whether exactly this content is kept out of its topic."""
-        one = self._topics.get(update[0])
-        return one is not None and one.digest == update[7]
+        one = self._topics.get(update[TOPIC])
+        return one is not None and one.digest == update[DIGEST]
 
     def add(self, update: Update, *, limit: str, index: int) -> None:
         """Note that a limit keeps an update out.
@@ -92,9 +92,9 @@ class RefusedTopics:
             limit: The key of the limit.
             index: Position of the topic's selector.
         """
-        topic = update[0]
+        topic = update[TOPIC]
         if topic in self._topics or len(self._topics) < REFUSED_TOPICS_MAX:
-            self._topics[topic] = _Refused(limit, update[7], update[6], index, self._pass_number)
+            self._topics[topic] = _Refused(limit, update[DIGEST], update[EXPIRES_NS], index, self._pass_number)
         else:
             self._beyond[index] = (self._pass_number, limit)
 

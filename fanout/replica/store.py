@@ -12,7 +12,22 @@ from itertools import islice
 
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys, RefusedTopics
 from fanout.replica.topic_tree import TopicTree
-from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, Update, content_digest
+from fanout.replica.update import (
+    DIGEST,
+    EXPIRES_NS,
+    PAYLOAD,
+    PROPERTIES,
+    QOS,
+    RECEIVED_NS,
+    RETAIN,
+    TOPIC,
+    ChangeKind,
+    Changes,
+    Phase,
+    Stamp,
+    Update,
+    content_digest,
+)
 from fanout.selection import Selector
 
 __all__ = ["Replica"]
@@ -261,7 +276,7 @@ class Replica:
     def correct(self, values: Iterable[Update]) -> None:
         """Adopt expiries that another replica of the same topics corrected (`Changes.corrected`)."""
         for value in values:
-            if (held := self.values.get(value[0])) is not None:
+            if (held := self.values.get(value[TOPIC])) is not None:
                 self._set_expiry(held, value)
 
     def _limit(self, payload: bytes, *, full: bool) -> str:
@@ -288,13 +303,13 @@ class Replica:
                 self.refused_total += 1
                 self.refused_by[limit] += 1
                 if had_value:
-                    dispatch.append(self._removal(update[0], qos=update[2], now_ns=update[5]))
+                    dispatch.append(self._removal(update[TOPIC], qos=update[QOS], now_ns=update[RECEIVED_NS]))
                 if not (copies and refused.knows(update)):
                     dispatch.append((*update[:3], False, *update[4:]))
-                refused.add(update, limit=limit, index=self._index(update[0]))
+                refused.add(update, limit=limit, index=self._index(update[TOPIC]))
                 continue
-            if update[3]:
-                refused.discard(update[0])
+            if update[RETAIN]:
+                refused.discard(update[TOPIC])
             if not (copies and kind == _UNCHANGED):
                 dispatch.append(update)
         return dispatch
@@ -307,19 +322,23 @@ class Replica:
         A restarted primary may have forgotten an expiry, or prolonged it. A primary that does not count down (HiveMQ
         CE) sends the whole expiry with each copy, and that prolongs nothing.
         """
-        expires_ns = copy[6]
-        if expires_ns and held[6]:
-            if abs(expires_ns - held[6]) <= _EXPIRY_ROUNDED_NS:
-                self.counts_down = self.counts_down or copy[5] - held[5] > _EXPIRY_ROUNDED_NS
+        expires_ns = copy[EXPIRES_NS]
+        if expires_ns and held[EXPIRES_NS]:
+            if abs(expires_ns - held[EXPIRES_NS]) <= _EXPIRY_ROUNDED_NS:
+                self.counts_down = self.counts_down or copy[RECEIVED_NS] - held[RECEIVED_NS] > _EXPIRY_ROUNDED_NS
                 return []
-            if expires_ns > held[6] and not self.counts_down and expires_ns - copy[5] == held[6] - held[5]:
+            if (
+                expires_ns > held[EXPIRES_NS]
+                and not self.counts_down
+                and expires_ns - copy[RECEIVED_NS] == held[EXPIRES_NS] - held[RECEIVED_NS]
+            ):
                 return []
         return [self._set_expiry(held, copy)]
 
     def _set_expiry(self, held: Update, copy: Update) -> Update:
-        value: Update = (*held[:5], copy[5], copy[6], *held[7:])
-        self.values[held[0]] = value
-        self._change_expiry(held[0], held[6], copy[6])
+        value: Update = (*held[:5], copy[RECEIVED_NS], copy[EXPIRES_NS], *held[7:])
+        self.values[held[TOPIC]] = value
+        self._change_expiry(held[TOPIC], held[EXPIRES_NS], copy[EXPIRES_NS])
         return value
 
     @property
@@ -348,12 +367,12 @@ class Replica:
                 heapq.heappop(heap)
             _, topic = entry
             held = self.values.get(topic)
-            if held is None or not held[6]:
+            if held is None or not held[EXPIRES_NS]:
                 continue
-            if held[6] <= now_ns:
+            if held[EXPIRES_NS] <= now_ns:
                 expired.append(topic)
             else:
-                heapq.heappush(heap, (held[6], topic))
+                heapq.heappush(heap, (held[EXPIRES_NS], topic))
         return self._remove(expired, now_ns=now_ns)
 
     def begin_pass(self, selector_index: int = 0, *, seen: Iterable[bytes] = ()) -> None:
@@ -418,12 +437,12 @@ class Replica:
 
         If it brought this same value, the update was not missed.
         """
-        topic = update[0]
-        if self._seen is None or not update[3]:
+        topic = update[TOPIC]
+        if self._seen is None or not update[RETAIN]:
             return False
         if topic in self._seen:
             held = self.values[topic]
-            if (held[1], held[4]) == (update[1], update[4]):
+            if (held[PAYLOAD], held[PROPERTIES]) == (update[PAYLOAD], update[PROPERTIES]):
                 self._changed.discard(topic)
             return True
         return topic in self._cleared
@@ -593,12 +612,12 @@ class Replica:
             self._live_first.discard(topic)
         if indexed:
             self._tree.discard(topic)
-        if held[6]:
+        if held[EXPIRES_NS]:
             self._expiring -= 1
         if len(self.selectors) > 1:
             index = self.selector_of.pop(topic)
             self._counts[index] -= 1
-            self._digests[index] = (self._digests[index] - held[7]) & _DIGEST_MASK
+            self._digests[index] = (self._digests[index] - held[DIGEST]) & _DIGEST_MASK
 
     def _unseen_below(self, root: bytes) -> Iterator[list[bytes]]:
         """Yield the topics that begin with `root` and that the running pass has not brought, in pieces."""
@@ -650,7 +669,11 @@ class Replica:
             # Topics that go and return, and shortened expiries, leave entries.
             values = self.values
             topics = {topic for _, topic in heap}
-            heap[:] = [(held[6], topic) for topic in topics if (held := values.get(topic)) is not None and held[6]]
+            heap[:] = [
+                (held[EXPIRES_NS], topic)
+                for topic in topics
+                if (held := values.get(topic)) is not None and held[EXPIRES_NS]
+            ]
             heapq.heapify(heap)
         heapq.heappush(heap, (expires_ns, topic))
 

@@ -11,11 +11,27 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from xxhash import xxh3_64_intdigest
 
-__all__ = ["ChangeKind", "Changes", "Phase", "Stamp", "Update", "content_digest"]
+__all__ = [
+    "DIGEST",
+    "EXPIRES_NS",
+    "PAYLOAD",
+    "PROPERTIES",
+    "QOS",
+    "RECEIVED_NS",
+    "RETAIN",
+    "STAMP",
+    "TOPIC",
+    "ChangeKind",
+    "Changes",
+    "Phase",
+    "Stamp",
+    "Update",
+    "content_digest",
+]
 
 
 class Stamp(NamedTuple):
@@ -46,6 +62,16 @@ digest:       `content_digest` of the topic at the primary (before the prefix) a
               with different prefixes can be compared.
 stamp:        its identity, or None when nobody stamped it.
 """
+# Positions in an `Update`, for code off the hot path; in the loops over a batch a literal is faster.
+TOPIC: Final = 0
+PAYLOAD: Final = 1
+QOS: Final = 2
+RETAIN: Final = 3
+PROPERTIES: Final = 4
+RECEIVED_NS: Final = 5
+EXPIRES_NS: Final = 6
+DIGEST: Final = 7
+STAMP: Final = 8
 
 
 def content_digest(topic: bytes, payload: bytes) -> int:

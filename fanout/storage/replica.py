@@ -14,7 +14,7 @@ from typing import Final
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
 from fanout.replica.topic_tree import TopicTree
-from fanout.replica.update import ChangeKind, Changes, Phase, Update
+from fanout.replica.update import EXPIRES_NS, TOPIC, ChangeKind, Changes, Phase, Update
 from fanout.selection import Selector
 from fanout.storage.table import RetainedTable
 
@@ -108,9 +108,9 @@ class DiscReplica(Replica):
             changes = super().apply(good, phase=Phase.SNAPSHOT)
             wrong += [one for one, kind in zip(good, changes.kinds, strict=True) if kind == ChangeKind.REFUSED]
             if wrong:
-                self._table.write({value[0]: None for value in wrong})
+                self._table.write({value[TOPIC]: None for value in wrong})
                 dropped += len(wrong)
-            expiries = [(value[6], value[0]) for value in self.values.values() if value[6]]
+            expiries = [(value[EXPIRES_NS], value[TOPIC]) for value in self.values.values() if value[EXPIRES_NS]]
             if expiries:
                 self._change_expiries([], expiries)
             self._elsewhere += len(self.values)

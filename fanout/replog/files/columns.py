@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from fanout.replica.update import Phase, Stamp, Update
+from fanout.replica.update import RECEIVED_NS, Phase, Stamp, Update
 from fanout.replog.files.schema import EVENTS, FLAG_DUPLICATE, FLAG_STALE, UPDATES
 from fanout.replog.files.sequence_flags import SequenceFlags
 
@@ -195,8 +195,10 @@ class RowEncoder:
             group.updates += updates
             group.kinds += kinds
             # Times never go back inside a batch, so equal ends mean one time: the usual case.
-            received_ns = updates[0][5]
-            group.runs.append((first_log_pos, len(updates), received_ns if updates[-1][5] == received_ns else None))
+            received_ns = updates[0][RECEIVED_NS]
+            group.runs.append(
+                (first_log_pos, len(updates), received_ns if updates[-1][RECEIVED_NS] == received_ns else None)
+            )
         return [
             self._batch(source, link_epoch, phase, group) for (source, link_epoch, phase, _), group in groups.items()
         ]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fanout.replica.update import Changes, Update
+from fanout.replica.update import RECEIVED_NS, Changes, Update
 from fanout.replog.files.columns import EventRow, LogSource, UpdateRows
 
 __all__ = ["Loss", "PendingRows", "WriteQueue"]
@@ -143,7 +143,7 @@ class WriteQueue:
                     rows=count,
                     events=0,
                     log_pos=(first, self.log_pos),
-                    time_ns=(updates[0][5], updates[-1][5]),
+                    time_ns=(updates[0][RECEIVED_NS], updates[-1][RECEIVED_NS]),
                 )
                 return
             rows = UpdateRows(source, link_epoch, changes.phase, updates, changes.kinds, flags, first)
@@ -229,7 +229,7 @@ class WriteQueue:
                 rows=len(rows.updates),
                 events=0,
                 log_pos=(rows.first_log_pos, last),
-                time_ns=(rows.updates[0][5], rows.updates[-1][5]),
+                time_ns=(rows.updates[0][RECEIVED_NS], rows.updates[-1][RECEIVED_NS]),
             )
             self.lose(loss)
         for event in pending.events:
