@@ -42,8 +42,7 @@ from fanout.replica.store import Replica
 from fanout.replog.write.writer import LogWriter
 from fanout.runtime.system_clock import SystemClock
 from fanout.server.client.server import Server
-from fanout.storage.direct import DirectStore
-from fanout.storage.write_behind import WriteBehindStore
+from fanout.storage.store import DiskStore
 from fanout.workers.pool import WorkerPool
 
 __all__ = ["NodeDocuments", "NodeParts"]
@@ -67,6 +66,12 @@ _SERVER_LIMITS: Final = (
     "retained_topics_max",
     "retained_bytes_max",
 )
+_SAME_FIGURES: Final = tuple(
+    name
+    for name in LinkDetail.model_fields.keys() - LinkReadiness.model_fields.keys() - {"paths_above"}
+    if hasattr(LinkStatus, name)
+)
+"""Fields of `LinkDetail` that `LinkStatus` has under the same name."""
 
 
 class NodeParts(Protocol):
@@ -125,7 +130,7 @@ class NodeParts(Protocol):
         """Serves HTTP; None when the configuration has no address for it."""
 
     @property
-    def storage(self) -> WriteBehindStore | DirectStore | None:
+    def storage(self) -> DiskStore | None:
         """Where retained values outlive the process; None when they do not."""
 
 
@@ -141,7 +146,7 @@ class NodeDocuments:
 
     def readiness(self) -> Readiness:
         """Return whether the node may join a pool, and why not."""
-        verdict = self._verdict()
+        verdict = self._judge()
         return Readiness(
             ready=not verdict.reasons,
             state=verdict.state,
@@ -154,7 +159,7 @@ class NodeDocuments:
     def status(self) -> NodeStatus:
         """Return everything about the node."""
         node = self._node
-        verdict = self._verdict()
+        verdict = self._judge()
         return NodeStatus(
             node=node.config.node.id,
             version=__version__,
@@ -223,7 +228,7 @@ class NodeDocuments:
         """Begin to drain unless the node does already, and return how much time is left."""
         drain = self._node.drain
         drain.begin()
-        return Draining(node=self._node.config.node.id, state=self._verdict().state, left_seconds=drain.seconds_left)
+        return Draining(node=self._node.config.node.id, state=self._judge().state, left_seconds=drain.seconds_left)
 
     def agent_line(self) -> str:
         """Return the line for HAProxy's agent check."""
@@ -234,7 +239,7 @@ class NodeDocuments:
             connections_max=server.config.connections_max if server else 0,
         )
 
-    def _verdict(self) -> NodeReadiness:
+    def _judge(self) -> NodeReadiness:
         pool = self._node.pool
         unserved = (self._node.opening,) if self._node.opening else pool.reasons() if pool is not None else ()
         return judge(self._node.drain.phase, (link.status() for link in self._node.links), unserved=unserved)
@@ -243,6 +248,7 @@ class NodeDocuments:
     def _detail(status: LinkStatus) -> LinkDetail:
         return LinkDetail(
             **_readiness(status).model_dump(exclude={"selectors"}),
+            **{name: getattr(status, name) for name in _SAME_FIGURES},
             selectors=tuple(
                 SelectorDetail(
                     filter=selector.filter,
@@ -254,35 +260,15 @@ class NodeDocuments:
                 )
                 for selector in status.selectors
             ),
-            primary=status.primary,
-            last_error=status.last_error,
             hint=status.last_error_hint,
             stale_left_seconds=status.stale_left_s,
-            payload_bytes=status.payload_bytes,
-            refused_total=status.refused_total,
-            short_by=status.short_by,
-            received_total=status.received_total,
-            outside_total=status.outside_total,
-            overtaken_total=status.overtaken_total,
-            heartbeats_lost_total=status.heartbeats_lost_total,
-            epochs_total=status.epochs_total,
-            reconnects_total=status.reconnects_total,
-            truncated_total=status.truncated_total,
-            snapshot_seconds=status.snapshot_seconds,
-            snapshot_topics=status.snapshot_topics,
             audit=_audit_detail(status),
-            alarm=status.alarm,
             client_certificate_expires=_utc_from_s(status.client_certificate_expires_s),
             primary_certificate_expires=_utc_from_s(status.primary_certificate_expires_s),
-            count_difference=status.count_difference,
             audits_total=status.audits.ended_total,
             audits_failed_total=status.audits.failed_total,
             audit_changed_total=status.audits.changed_total,
             audit_removed_total=status.audits.removed_total,
-            missing_announced_total=status.missing_announced_total,
-            missing_suppressed_total=status.missing_suppressed_total,
-            missing_dropped_total=status.missing_dropped_total,
-            missing_pending=status.missing_pending,
             paths_above=tuple(" > ".join(path) for path in status.paths_above),
             hops=max(map(len, status.paths_above), default=0),
         )
@@ -402,12 +388,6 @@ def _readiness(status: LinkStatus) -> LinkReadiness:
         topics=status.topics,
         evidence=status.evidence,
         selectors=tuple(
-            SelectorReadiness(
-                filter=selector.filter,
-                topics=selector.topics,
-                complete=selector.complete,
-                evidence=selector.evidence,
-            )
-            for selector in status.selectors
+            SelectorReadiness.model_validate(selector, from_attributes=True) for selector in status.selectors
         ),
     )

@@ -6,8 +6,8 @@ file is set aside when a value is not what was written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Sequence
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
@@ -15,23 +15,22 @@ from fanout.config import LinkConfig
 from fanout.link.durability.session_codec import find_resumption
 from fanout.link.model.resumption import Resumption
 from fanout.replica.store import Replica
-from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_digest
+from fanout.replica.update import DIGEST, PAYLOAD, TOPIC, ChangeKind, Changes, Phase, Update, content_digest
 from fanout.selection import Selector
-from fanout.storage.direct import DirectStore
 from fanout.storage.file import FileDamagedError
 from fanout.storage.replica import DiscReplica
+from fanout.storage.store import DiskStore
 from fanout.storage.write_behind import WriteBehindStore
 
-__all__ = ["OWN_STORE", "count_retained", "load_retained"]
+__all__ = ["OWN_STORE", "restore_replicas"]
 
-_R = TypeVar("_R", bound=Replica)
 
 OWN_STORE: Final = "own topics"
 """Name of the store of the node's own namespace; names of links have no blanks."""
 
 
-def load_retained(
-    storage: WriteBehindStore,
+def restore_replicas(
+    storage: DiskStore,
     links: Sequence[tuple[LinkConfig, Replica]],
     *,
     own: Replica,
@@ -39,10 +38,11 @@ def load_retained(
     now_ns: int,
     logger: FilteringBoundLogger,
 ) -> dict[str, Resumption]:
-    """Open the file and fill the replicas, which are empty.
+    """Open the file and restore the replicas, which are empty.
 
     Args:
-        storage: The store, closed.
+        storage: The store, closed. With a `DirectStore` every replica is a `DiscReplica` on it, which only counts its
+            values.
         links: Every link with its replica.
         own: The replica of the node's own namespace.
         node_id: This node.
@@ -60,6 +60,9 @@ def load_retained(
         return _load(storage, links, own=own, node_id=node_id, logger=logger)
     except FileDamagedError as error:
         for replica in (own, *(replica for _, replica in links)):
+            if isinstance(replica, DiscReplica):
+                replica.forget()
+                continue
             for _ in replica.tear_down(now_ns=now_ns):
                 pass
         storage.set_aside(str(error), now_ns=now_ns)
@@ -67,50 +70,11 @@ def load_retained(
 
 
 def _load(
-    storage: WriteBehindStore,
+    storage: DiskStore,
     links: Sequence[tuple[LinkConfig, Replica]],
     *,
     own: Replica,
     node_id: str,
-    logger: FilteringBoundLogger,
-) -> dict[str, Resumption]:
-    def fill(store: str, replica: Replica, selectors: Sequence[Selector] | None) -> int:
-        return _fill(storage, store, replica, selectors=selectors)
-
-    return _load_all(storage, links, own=own, node_id=node_id, fill=fill, logger=logger)
-
-
-def count_retained(
-    storage: DirectStore,
-    links: Sequence[tuple[LinkConfig, DiscReplica]],
-    *,
-    own: DiscReplica,
-    node_id: str,
-    now_ns: int,
-    logger: FilteringBoundLogger,
-) -> dict[str, Resumption]:
-    """Open the file that the replicas work on, and have them count its values; see `load_retained`."""
-
-    def count(store: str, replica: DiscReplica, selectors: Sequence[Selector] | None) -> int:
-        return replica.load(lambda update: _is_good(update, selectors))
-
-    storage.open(now_ns=now_ns)
-    try:
-        return _load_all(storage, links, own=own, node_id=node_id, fill=count, logger=logger)
-    except FileDamagedError as error:
-        for replica in (own, *(replica for _, replica in links)):
-            replica.forget()
-        storage.set_aside(str(error), now_ns=now_ns)
-        return {}
-
-
-def _load_all(
-    storage: WriteBehindStore | DirectStore,
-    links: Sequence[tuple[LinkConfig, _R]],
-    *,
-    own: _R,
-    node_id: str,
-    fill: Callable[[str, _R, Sequence[Selector] | None], int],
     logger: FilteringBoundLogger,
 ) -> dict[str, Resumption]:
     resumptions: dict[str, Resumption] = {}
@@ -119,19 +83,19 @@ def _load_all(
         resumption = find_resumption(sessions.get(config.name), config, node_id=node_id)
         if resumption is None:
             continue
-        dropped = fill(config.name, replica, resumption.selectors)
+        dropped = _fill(storage, config.name, replica, selectors=resumption.selectors)
         resumptions[config.name] = resumption
         logger.info("replica loaded", link=config.name, topics=len(replica), dropped=dropped)
     for name in sessions.keys() - resumptions.keys() - {OWN_STORE}:
         storage.forget(name)
         logger.info("values of no use any more removed from disk", link=name)
     if OWN_STORE in sessions:
-        dropped = fill(OWN_STORE, own, None)
+        dropped = _fill(storage, OWN_STORE, own, selectors=None)
         logger.info("own retained values loaded", topics=len(own), dropped=dropped)
     return resumptions
 
 
-def _fill(storage: WriteBehindStore, store: str, replica: Replica, *, selectors: Sequence[Selector] | None) -> int:
+def _fill(storage: DiskStore, store: str, replica: Replica, *, selectors: Sequence[Selector] | None) -> int:
     """Fill a replica, and return how many values were dropped, from the file too.
 
     Args:
@@ -140,6 +104,9 @@ def _fill(storage: WriteBehindStore, store: str, replica: Replica, *, selectors:
         replica: The replica.
         selectors: Values outside are dropped; None for the own namespace.
     """
+    if isinstance(replica, DiscReplica):
+        return replica.load(lambda update: _is_good(update, selectors))
+    assert isinstance(storage, WriteBehindStore)
     dropped: list[Changes] = []
     for values in storage.read(store):
         good: list[Update] = []
@@ -161,12 +128,12 @@ def _is_good(update: Update, selectors: Sequence[Selector] | None) -> bool:
     Raises:
         FileDamagedError: The digest of the value is wrong.
     """
-    selector = None if selectors is None else _selector_of(update[0], selectors)
+    selector = None if selectors is None else _selector_of(update[TOPIC], selectors)
     if selectors is not None and selector is None:
         return False
     prefix = 0 if selector is None else len(selector.prefix.encode())
-    if content_digest(update[0][prefix:], update[1]) != update[7]:
-        raise FileDamagedError(f"the value of {update[0]!r} is not what was written")
+    if content_digest(update[TOPIC][prefix:], update[PAYLOAD]) != update[DIGEST]:
+        raise FileDamagedError(f"the value of {update[TOPIC]!r} is not what was written")
     return True
 
 

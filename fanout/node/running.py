@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +22,6 @@ from fanout.api.http_server import HttpServer
 from fanout.chain.stamp import StampCount
 from fanout.config import LinkConfig, NodeConfig, Role
 from fanout.link.link import Link
-from fanout.link.model.resumption import Resumption
 from fanout.link.session.teardown import piece_topics
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.cautions import find_cautions
@@ -30,7 +30,7 @@ from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
 from fanout.node.missing_topics import MissingAnnouncer
 from fanout.node.replication_log import describe, log_loaded, make_log
-from fanout.node.restore import OWN_STORE, count_retained, load_retained
+from fanout.node.restore import OWN_STORE, restore_replicas
 from fanout.node.store import JoinedStore
 from fanout.node.sys_topics import SysTopics
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
@@ -44,7 +44,8 @@ from fanout.selection import Selector
 from fanout.server.client.server import Server
 from fanout.storage.direct import DirectStore
 from fanout.storage.replica import DiscReplica
-from fanout.storage.write_behind import WriteBehindStore, stored_rows
+from fanout.storage.store import DiskStore, stored_rows
+from fanout.storage.write_behind import WriteBehindStore
 from fanout.workers.pool import WorkerPool
 
 if TYPE_CHECKING:
@@ -387,21 +388,15 @@ class Node:
 
     # Internal.
 
-    def _make_storage(self) -> WriteBehindStore | DirectStore | None:
+    def _make_storage(self) -> DiskStore | None:
         retained = self.config.retained
         if retained.storage == "ram":
             return None
         path = self.config.node.data_directory / f"retained-{self.config.node.id}.sqlite"
+        make: Callable[..., DiskStore] = WriteBehindStore
         if retained.storage == "disc_only":
-            return DirectStore(
-                path,
-                sync=retained.sync,
-                sync_interval_s=retained.sync_interval_s,
-                cache_bytes=retained.cache_bytes,
-                hold=self._hold_for_disk,
-                logger=self._logger,
-            )
-        return WriteBehindStore(
+            make = functools.partial(DirectStore, cache_bytes=retained.cache_bytes)
+        return make(
             path,
             sync=retained.sync,
             sync_interval_s=retained.sync_interval_s,
@@ -423,16 +418,10 @@ class Node:
         if 0 < retained.max_messages < topics_max:
             topics_max = retained.max_messages
             limit_keys = dataclasses.replace(limit_keys, topics="retained.max_messages")
+        make: Callable[..., Replica] = Replica
         if isinstance(self.storage, DirectStore):
-            return DiscReplica(
-                self.storage.table(store),
-                selectors=selectors,
-                topics_max=topics_max,
-                bytes_max=bytes_max,
-                payload_max=payload_max,
-                limit_keys=limit_keys,
-            )
-        return Replica(
+            make = functools.partial(DiscReplica, self.storage.table(store))
+        return make(
             selectors=selectors,
             topics_max=topics_max,
             bytes_max=bytes_max,
@@ -442,19 +431,16 @@ class Node:
 
     def _load_storage(self) -> None:
         """Restore replicas and link sessions from an earlier process."""
-        resumptions: dict[str, Resumption] = {}
-        node_id, now_ns, logger = self.config.node.id, self.clock.now_ns(), self._logger
-        links = [(record.config, record.replica) for record in self._records.values()]
-        if isinstance(self.storage, WriteBehindStore):
-            resumptions = load_retained(
-                self.storage, links, own=self.own, node_id=node_id, now_ns=now_ns, logger=logger
-            )
-        elif self.storage is not None:
-            assert isinstance(self.own, DiscReplica)
-            counted = [(config, replica) for config, replica in links if isinstance(replica, DiscReplica)]
-            resumptions = count_retained(
-                self.storage, counted, own=self.own, node_id=node_id, now_ns=now_ns, logger=logger
-            )
+        if self.storage is None:
+            return
+        resumptions = restore_replicas(
+            self.storage,
+            [(record.config, record.replica) for record in self._records.values()],
+            own=self.own,
+            node_id=self.config.node.id,
+            now_ns=self.clock.now_ns(),
+            logger=self._logger,
+        )
         for name, resumption in resumptions.items():
             self._links[name].restore(resumption)
 

@@ -23,17 +23,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 from fanout.errors import StoreError
 from fanout.replica.update import Changes, Update
-from fanout.storage.file import FileDamagedError, RetainedFile, Sync, translated
+from fanout.storage.file import RetainedFile, translated
 from fanout.storage.file_lock import FileLock
+from fanout.storage.store import DiskStore, Done, Encode, StoreOptions, StoreStats, stored_rows
 from fanout.storage.table import RetainedTable, attach_scratch
-from fanout.storage.write_behind import Done, Encode, StoreStats, stored_rows
-
-if TYPE_CHECKING:
-    from structlog.typing import FilteringBoundLogger
 
 __all__ = ["DirectStore"]
 
@@ -49,45 +46,25 @@ _FORGOTTEN_AT_ONCE: Final = 5_000
 _RETRY_S: Final = 0.02
 
 
-class DirectStore:
-    """The retained values of a node, in a file only.
+class DirectStore(DiskStore):
+    """Retained values in a file only.
 
-    Made closed. `open`, `sessions` and `forget` come first, and `close` last; they wait for the disk: call them from a
-    thread, not from the event loop. Everything else belongs to whoever fills the replicas until `start`, and then to
-    the event loop.
+    Everything but `open`, `sessions`, `forget` and `close` belongs to the code that fills the replicas until `start`,
+    and then to the event loop.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        sync: Sync,
-        sync_interval_s: float,
-        cache_bytes: int,
-        hold: Callable[[bool], None],
-        logger: FilteringBoundLogger,
-    ) -> None:
-        """Prepare; nothing is touched before `open`.
+    def __init__(self, path: Path, *, cache_bytes: int, **options: Unpack[StoreOptions]) -> None:
+        """Prepare; see `DiskStore`.
 
         Args:
             path: The file.
-            sync: When what is committed is forced to the disk.
-            sync_interval_s: Used with `interval` only.
-            cache_bytes: How much of the file is kept in memory.
-            hold: Told True on the event loop when too much waits, and False when it does not any more.
-            logger: Where it is told what was found.
+            cache_bytes: Size of the part of the file in memory.
+            options: See `DiskStore`.
         """
-        self.path = path
-        self._sync: Sync = sync
-        self._sync_interval_s = sync_interval_s
+        super().__init__(path, thread_name="fanout-storage-checkpoints", **options)
         self._cache_bytes = cache_bytes
-        self._hold = hold
-        self._logger = logger
-        self._file: RetainedFile | None = None
         self._lock = FileLock(path)
         self._tables: dict[str, RetainedTable] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._failed: asyncio.Event = asyncio.Event()
         self._failure: StoreError | None = None
         self._committing = threading.Lock()
         """Held while a transaction ends, because `close` runs in another thread."""
@@ -95,7 +72,6 @@ class DirectStore:
         self._rows = 0
         """Updates handed over and not committed."""
         self._rows_total = 0
-        self._transactions = 0
         self._unforced: list[tuple[int, list[Done]]] = []
         """With `always`: the numbers of transactions, and the callbacks that wait until they are on the disk."""
         self._passes = 0
@@ -106,56 +82,31 @@ class DirectStore:
         self._written = 0
         """Values written since the last request for a checkpoint."""
         # Owned by the thread.
-        self._thread = threading.Thread(target=self._run, name="fanout-storage-checkpoints", daemon=True)
-        self._wake = threading.Event()
-        self._closing = threading.Event()
         self._forced = 0
         """Number of the last transaction that is on the disk."""
         self._checkpoint_due = threading.Event()
-        self._held = False
 
     # --- before `start` ---
 
     def open(self, *, now_ns: int) -> None:
-        """Open the file, or make it; a damaged one is set aside, and a new one made.
-
-        Raises:
-            StoreError: Another process has it open, another version made it, or it cannot be used.
-        """
+        """Lock and open the file; see `DiskStore.open`."""
         self._lock.acquire()
         try:
-            self._open()
-        except FileDamagedError as error:
-            self.set_aside(str(error), now_ns=now_ns)
+            super().open(now_ns=now_ns)
         except StoreError:
             self._lock.release()
             raise
 
     def set_aside(self, reason: str, *, now_ns: int) -> None:
-        """Rename the file, which is damaged, and make a new one.
-
-        Raises:
-            StoreError: It cannot be renamed, or no new one made.
-        """
-        if self._file is not None:
-            self._file.close()
-        RetainedFile.set_aside(self.path, reason, now_ns=now_ns, logger=self._logger)
-        self._open()
+        """Rename the file, and create a new one for the same tables; see `DiskStore.set_aside`."""
+        super().set_aside(reason, now_ns=now_ns)
         for table in self._tables.values():
             table.renew()
-
-    def sessions(self) -> dict[str, bytes | None]:
-        """Return every store in the file, with what its owner left beside its values.
-
-        Raises:
-            FileDamagedError: The file cannot be read.
-        """
-        return self._opened.sessions()
 
     def forget(self, store: str) -> None:
         """Remove a store with all its values."""
         self.commit()
-        self._opened.forget(store)
+        super().forget(store)
 
     def table(self, store: str) -> RetainedTable:
         """Return the rows of a store."""
@@ -164,15 +115,14 @@ class DirectStore:
     def start(self) -> None:
         """Begin to commit after each turn of the event loop; to be called on that loop."""
         self.commit()
-        self._loop = asyncio.get_running_loop()
-        self._thread.start()
+        super().start()
 
     # --- for replicas and links ---
 
     def put(
         self, store: str, changes: Sequence[Changes], *, session: Encode | None = None, done: Done | None = None
     ) -> None:
-        """Note batches that the replicas have already written; see `WriteBehindStore.put`."""
+        """Note batches that the replicas have already written; see `DiskStore.put`."""
         if self._failure is not None:
             return
         rows = sum(map(stored_rows, changes))
@@ -265,15 +215,9 @@ class DirectStore:
         """Return the figures of this moment."""
         stopped = self._loop is not None and not self._thread.is_alive() and not self._closing.is_set()
         alarm = "" if self._failure is None else self._failure.message
-        return StoreStats(
-            path=self.path,
-            file_bytes=self._file.size_bytes if self._file is not None else 0,
-            committed_total=self._rows_total,
-            transactions_total=self._transactions,
-            waiting=self._rows,
-            waiting_bytes=0,
-            alarm="the thread that writes the file ended unexpectedly" if stopped else alarm,
-        )
+        if stopped:
+            alarm = "the thread that writes the file ended unexpectedly"
+        return self._make_stats(committed=self._rows_total, waiting_bytes=0, alarm=alarm)
 
     def close(self, *, timeout_s: float) -> bool:
         """Commit what waits, and close the file; return whether everything is written.
@@ -299,11 +243,6 @@ class DirectStore:
         return self._failure is None
 
     # --- internal ---
-
-    @property
-    def _opened(self) -> RetainedFile:
-        assert self._file is not None, "open it first"
-        return self._file
 
     @property
     def _scratch_path(self) -> Path:

@@ -12,25 +12,20 @@ dropped.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sqlite3
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 from fanout.replica.update import ChangeKind, Changes, Update
-from fanout.storage.file import FileDamagedError, RetainedFile, Sync
+from fanout.storage.store import DiskStore, Done, Encode, StoreOptions, StoreStats, stored_rows
 
-if TYPE_CHECKING:
-    from structlog.typing import FilteringBoundLogger
-
-__all__ = ["BYTES_HIGH", "BYTES_LOW", "ROWS_HIGH", "ROWS_LOW", "StoreStats", "WriteBehindStore", "stored_rows"]
+__all__ = ["BYTES_HIGH", "BYTES_LOW", "ROWS_HIGH", "ROWS_LOW", "WriteBehindStore"]
 
 ROWS_HIGH: Final = 1_000_000
 """Pending updates above which `hold(True)` is called."""
@@ -47,32 +42,8 @@ _BYTES_AT_ONCE: Final = 64 * 1024 * 1024
 _RETRY_S: Final = 1.0
 _STORES: Final = frozenset({int(ChangeKind.NEW), int(ChangeKind.REPLACED)})
 _REMOVES: Final = frozenset({int(ChangeKind.REMOVED), int(ChangeKind.REFUSED)})
-_UNTOUCHED: Final = bytes({int(ChangeKind.MESSAGE), int(ChangeKind.UNCHANGED)})
 _PAYLOAD: Final = itemgetter(1)
 _PROPERTIES: Final = itemgetter(4)
-
-Done = Callable[[], None]
-Encode = Callable[[], bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStats:
-    """Figures of a store."""
-
-    path: Path
-    """The file."""
-    file_bytes: int
-    """Size of the file with its write-ahead log."""
-    committed_total: int
-    """Updates committed."""
-    transactions_total: int
-    """Transactions committed."""
-    waiting: int
-    """Updates not committed yet."""
-    waiting_bytes: int
-    """Bytes of their payloads and properties."""
-    alarm: str
-    """Reason why nothing can be written now; empty when it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,51 +58,21 @@ class _Unit:
     done: Done | None
 
 
-class WriteBehindStore:
-    """The retained values of a node on disk.
+class WriteBehindStore(DiskStore):
+    """Retained values in a file behind replicas in memory.
 
-    Made closed. `open`, `sessions`, `read`, `forget` and `set_aside` come first, in that order, and `close` last; they
-    wait for the disk: call them from a thread, not from the event loop. `put` is for the event loop between `start` and
-    `close`, and never waits.
+    `read` comes after `sessions`. `put` never waits.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        sync: Sync,
-        sync_interval_s: float,
-        hold: Callable[[bool], None],
-        logger: FilteringBoundLogger,
-    ) -> None:
-        """Prepare; nothing is touched before `open`.
-
-        Args:
-            path: The file.
-            sync: When what is committed is forced to the disk.
-            sync_interval_s: Used with `interval` only.
-            hold: Told True on the event loop when too much waits, and False when it does not any more.
-            logger: Where alarms are told.
-        """
-        self.path = path
-        self._sync = sync
-        self._sync_interval_s = sync_interval_s
-        self._hold = hold
-        self._logger = logger
-        self._file: RetainedFile | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="fanout-storage-writer", daemon=True)
+    def __init__(self, path: Path, **options: Unpack[StoreOptions]) -> None:
+        """Prepare; see `DiskStore`."""
+        super().__init__(path, thread_name="fanout-storage-writer", **options)
         self._queue: deque[_Unit] = deque()
-        self._wake = threading.Event()
         self._woken = False
-        self._closing = threading.Event()
         self._close_by = 0.0  # monotonic time; valid once `_closing` is set
         self._put_rows = self._put_bytes = 0  # counted by the event loop
         self._done_rows = self._done_bytes = 0  # counted by the thread
-        self._transactions = 0
-        self._held = False
         self._alarm = ""
-        self._failed = asyncio.Event()
         self._failure: Exception | None = None
         """Error that ended the thread early."""
         # The transaction under way, which is retried until it succeeds.
@@ -144,36 +85,6 @@ class WriteBehindStore:
         self._unforced = False
         self._force_at = 0.0
 
-    def open(self, *, now_ns: int) -> None:
-        """Open the file, or make it; a damaged one is set aside, and a new one made.
-
-        Raises:
-            StoreError: Another process has it open, another version made it, or it cannot be used.
-        """
-        try:
-            self._file = RetainedFile(self.path, sync=self._sync)
-        except FileDamagedError as error:
-            self.set_aside(str(error), now_ns=now_ns)
-
-    def set_aside(self, reason: str, *, now_ns: int) -> None:
-        """Rename the file, which is damaged, and make a new one.
-
-        Raises:
-            StoreError: It cannot be renamed, or no new one made.
-        """
-        if self._file is not None:
-            self._file.close()
-        RetainedFile.set_aside(self.path, reason, now_ns=now_ns, logger=self._logger)
-        self._file = RetainedFile(self.path, sync=self._sync)
-
-    def sessions(self) -> dict[str, bytes | None]:
-        """Return every store in the file, with what its owner left beside its values.
-
-        Raises:
-            FileDamagedError: The file cannot be read.
-        """
-        return self._opened.sessions()
-
     def read(self, store: str) -> Iterator[list[Update]]:
         """Yield the values of a store, some thousand at a time.
 
@@ -182,29 +93,10 @@ class WriteBehindStore:
         """
         return self._opened.read(store)
 
-    def forget(self, store: str) -> None:
-        """Remove a store with all its values."""
-        self._opened.forget(store)
-
-    def start(self) -> None:
-        """Start the thread; to be called on the event loop."""
-        self._loop = asyncio.get_running_loop()
-        self._thread.start()
-
     def put(
         self, store: str, changes: Sequence[Changes], *, session: Encode | None = None, done: Done | None = None
     ) -> None:
-        """Hand over the changes of batches.
-
-        Only references are taken, so `changes` must not change afterwards.
-
-        Args:
-            store: Name of the store.
-            changes: The batches, in order; with `session` they are committed together, or not at all.
-            session: Encodes the session of the store; called in the thread, once for the newest of a transaction. None
-                leaves the stored session.
-            done: Called on the event loop when this and everything before is committed.
-        """
+        """Queue the changes of batches. `session` is called in the thread, once for the newest of a transaction."""
         rows = sum(map(stored_rows, changes))
         if not rows and session is None and done is None:
             return
@@ -243,15 +135,8 @@ class WriteBehindStore:
 
     def stats(self) -> StoreStats:
         """Return the figures of this moment."""
-        return StoreStats(
-            path=self.path,
-            file_bytes=self._file.size_bytes if self._file is not None else 0,
-            committed_total=self._done_rows,
-            transactions_total=self._transactions,
-            waiting=self.waiting,
-            waiting_bytes=self.waiting_bytes,
-            alarm="the writer ended unexpectedly" if self._failure is not None else self._alarm,
-        )
+        alarm = "the writer ended unexpectedly" if self._failure is not None else self._alarm
+        return self._make_stats(committed=self._done_rows, waiting_bytes=self.waiting_bytes, alarm=alarm)
 
     def close(self, *, timeout_s: float) -> bool:
         """Write what waits, and close the file; return whether everything is written.
@@ -268,11 +153,6 @@ class WriteBehindStore:
         self._wake.set()
         self._thread.join(timeout_s + _RETRY_S)
         return not self._thread.is_alive() and not self.waiting
-
-    @property
-    def _opened(self) -> RetainedFile:
-        assert self._file is not None, "open it first"
-        return self._file
 
     def _tell(self, done: Iterable[Done]) -> None:
         """Call those who wait for a transaction that is committed; runs on the event loop."""
@@ -356,12 +236,6 @@ class WriteBehindStore:
         if (done or self._held) and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._tell, done)
         return True
-
-
-def stored_rows(changes: Changes) -> int:
-    """Return how many updates of a batch are to be written."""
-    kinds = changes.kinds
-    return len(kinds.translate(None, _UNTOUCHED)) + len(changes.corrected)
 
 
 def _size(changes: Changes) -> int:

@@ -41,7 +41,7 @@ from fanout.node.running import Node
 from fanout.replog.settings import ArchiveStats, LogStats
 from fanout.selection import Selector
 from fanout.server.base.counters import ServerStats
-from fanout.storage.write_behind import StoreStats
+from fanout.storage.store import StoreStats
 from fanout.workers.figures import add_up
 from fanout.workers.messages import Report
 from fanout.workers.worker_process import WorkerState

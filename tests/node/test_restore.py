@@ -16,7 +16,7 @@ from fanout.link.model.evidence import Evidence, Order
 from fanout.link.model.resumption import KeptSession, Resumption
 from fanout.link.model.states import LinkState
 from fanout.link.session.teardown import TOPICS_MAX
-from fanout.node.restore import OWN_STORE, load_retained
+from fanout.node.restore import OWN_STORE, restore_replicas
 from fanout.replica.store import Replica
 from fanout.replica.update import Update, content_digest
 from fanout.selection import Selector
@@ -67,7 +67,7 @@ def load(
     replica = Replica(selectors=config.selectors if config else (), topics_max=topics_max)
     own = Replica()
     links = [(config, replica)] if config else []
-    resumptions = load_retained(storage, links, own=own, node_id="edge-1", now_ns=NOW_NS, logger=logger)
+    resumptions = restore_replicas(storage, links, own=own, node_id="edge-1", now_ns=NOW_NS, logger=logger)
     storage.close(timeout_s=1)
     return replica, own, resumptions, lines
 

@@ -17,7 +17,8 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Update
 from fanout.storage import write_behind as module
 from fanout.storage.file import RetainedFile, Sync
-from fanout.storage.write_behind import WriteBehindStore, stored_rows
+from fanout.storage.store import stored_rows
+from fanout.storage.write_behind import WriteBehindStore
 from tests.link.harness import logging_to
 from tests.storage.pieces import FailingDisk, contents, opened, value
 from tests.support.waiting import wait_until

@@ -1,0 +1,191 @@
+"""Disk store: common base of the stores that hold retained values in a file.
+
+Owns the file from opening to setting it aside, and the sessions that owners leave beside their values.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack
+
+from fanout.replica.update import ChangeKind, Changes
+from fanout.storage.file import FileDamagedError, RetainedFile, Sync
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+__all__ = ["DiskStore", "Done", "Encode", "StoreOptions", "StoreStats", "stored_rows"]
+
+Done = Callable[[], None]
+Encode = Callable[[], bytes]
+
+_UNTOUCHED: Final = bytes({int(ChangeKind.MESSAGE), int(ChangeKind.UNCHANGED)})
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """Figures of a store."""
+
+    path: Path
+    """The file."""
+    file_bytes: int
+    """Size of the file with its write-ahead log."""
+    committed_total: int
+    """Updates committed."""
+    transactions_total: int
+    """Transactions committed."""
+    waiting: int
+    """Updates not committed yet."""
+    waiting_bytes: int
+    """Bytes of their payloads and properties."""
+    alarm: str
+    """Reason why nothing can be written now; empty when it can."""
+
+
+class StoreOptions(TypedDict):
+    """Options of every store; `DiskStore` describes them."""
+
+    sync: Sync
+    sync_interval_s: float
+    hold: Callable[[bool], None]
+    logger: FilteringBoundLogger
+
+
+class DiskStore(abc.ABC):
+    """The retained values of a node, in a file that a thread of the store tends.
+
+    Made closed. `open`, `sessions` and `forget` come first, and `close` last; they wait for the disk: call them from a
+    thread, not from the event loop. `put` is for the event loop between `start` and `close`.
+    """
+
+    def __init__(self, path: Path, *, thread_name: str, **options: Unpack[StoreOptions]) -> None:
+        """Prepare; nothing is touched before `open`.
+
+        Args:
+            path: The file.
+            thread_name: Name of the thread.
+            options: `sync`: when committed values are forced to the disk. `sync_interval_s`: used with `interval` only.
+                `hold`: called on the event loop, with True when too much is pending, with False when it no longer is.
+                `logger`: takes log lines.
+        """
+        self.path = path
+        self._sync = options["sync"]
+        self._sync_interval_s = options["sync_interval_s"]
+        self._hold = options["hold"]
+        self._logger = options["logger"]
+        self._file: RetainedFile | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name=thread_name, daemon=True)
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._failed = asyncio.Event()
+        self._held = False
+        self._transactions = 0
+
+    def open(self, *, now_ns: int) -> None:
+        """Open the file, or create it; a damaged one is set aside, and a new one created.
+
+        Raises:
+            StoreError: Another process has it open, another version made it, or it cannot be used.
+        """
+        try:
+            self._open()
+        except FileDamagedError as error:
+            self.set_aside(str(error), now_ns=now_ns)
+
+    def set_aside(self, reason: str, *, now_ns: int) -> None:
+        """Rename the file, which is damaged, and create a new one.
+
+        Raises:
+            StoreError: It cannot be renamed, or no new one created.
+        """
+        if self._file is not None:
+            self._file.close()
+        RetainedFile.set_aside(self.path, reason, now_ns=now_ns, logger=self._logger)
+        self._open()
+
+    def sessions(self) -> dict[str, bytes | None]:
+        """Return the session of each store in the file, None for a store without one.
+
+        Raises:
+            FileDamagedError: The file cannot be read.
+        """
+        return self._opened.sessions()
+
+    def forget(self, store: str) -> None:
+        """Remove a store with all its values."""
+        self._opened.forget(store)
+
+    def start(self) -> None:
+        """Start the thread; to be called on the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    @abc.abstractmethod
+    def put(
+        self, store: str, changes: Sequence[Changes], *, session: Encode | None = None, done: Done | None = None
+    ) -> None:
+        """Hand over the changes of batches.
+
+        Only references are taken, so `changes` must not change afterwards.
+
+        Args:
+            store: Name of the store.
+            changes: The batches, in order; with `session` they are committed together, or not at all.
+            session: Encodes the session of the store; None leaves the stored session.
+            done: Called on the event loop when this and everything before is committed.
+        """
+
+    @property
+    @abc.abstractmethod
+    def waiting(self) -> int:
+        """Number of updates that are not committed yet."""
+
+    @abc.abstractmethod
+    async def wait_failed(self) -> None:
+        """Wait until the store fails, and raise its error."""
+
+    @abc.abstractmethod
+    def stats(self) -> StoreStats:
+        """Return the figures of this moment."""
+
+    @abc.abstractmethod
+    def close(self, *, timeout_s: float) -> bool:
+        """Write pending values, and close the file; return whether everything is written.
+
+        Args:
+            timeout_s: Time limit.
+        """
+
+    @property
+    def _opened(self) -> RetainedFile:
+        assert self._file is not None, "open it first"
+        return self._file
+
+    def _open(self) -> None:
+        self._file = RetainedFile(self.path, sync=self._sync)
+
+    def _make_stats(self, *, committed: int, waiting_bytes: int, alarm: str) -> StoreStats:
+        return StoreStats(
+            path=self.path,
+            file_bytes=self._file.size_bytes if self._file is not None else 0,
+            committed_total=committed,
+            transactions_total=self._transactions,
+            waiting=self.waiting,
+            waiting_bytes=waiting_bytes,
+            alarm=alarm,
+        )
+
+    @abc.abstractmethod
+    def _run(self) -> None:
+        """Do the work of the thread."""
+
+
+def stored_rows(changes: Changes) -> int:
+    """Return how many updates of a batch are to be written."""
+    return len(changes.kinds.translate(None, _UNTOUCHED)) + len(changes.corrected)
