@@ -16,7 +16,7 @@ from bench.disc_only import measure_only
 from bench.report import Figures, Report, Row, medians, percentile
 from fanout.replica.store import Replica
 from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_digest
-from fanout.storage.store import KeptStore
+from fanout.storage.write_behind import WriteBehindStore
 
 __all__ = ["add_arguments", "run"]
 
@@ -113,14 +113,14 @@ async def _one(arguments: argparse.Namespace) -> _Run:
     )
 
 
-def _store(path: Path, arguments: argparse.Namespace) -> KeptStore:
-    return KeptStore(
+def _store(path: Path, arguments: argparse.Namespace) -> WriteBehindStore:
+    return WriteBehindStore(
         path, sync=arguments.sync, sync_interval_s=1.0, hold=lambda _: None, logger=structlog.get_logger("bench")
     )
 
 
 async def _write(
-    store: KeptStore, arguments: argparse.Namespace, kind: ChangeKind, payload: bytes
+    store: WriteBehindStore, arguments: argparse.Namespace, kind: ChangeKind, payload: bytes
 ) -> tuple[float, float]:
     """Hand over every topic, some batches at a time, as a link that is held back does; return seconds, and of CPU."""
     batches = list(_batches(arguments.topics, kind, payload))
@@ -134,7 +134,7 @@ async def _write(
     return time.perf_counter() - begun, time.process_time() - begun_cpu_s
 
 
-async def _wait(store: KeptStore, arguments: argparse.Namespace, number: int) -> float:
+async def _wait(store: WriteBehindStore, arguments: argparse.Namespace, number: int) -> float:
     """Return how long one value takes until it is committed, in seconds."""
     update = _update(number % arguments.topics, b"%d" % number)
     done = asyncio.Event()

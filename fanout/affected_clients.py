@@ -1,7 +1,6 @@
-"""Whose subscriptions a link's topics concern (core).
+"""Affected subscriptions: those that may match topics of some selectors (core).
 
-Owns this one judgement, by Topic Filters: excludes play no part, so that rather too many subscriptions are concerned
-than too few. It must not know sessions.
+The decision is by Topic Filters and ignores excludes, so it errs on the side of too many subscriptions.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ __all__ = ["Concerned"]
 
 
 class Concerned:
-    """Says of Topic Filters whether they match a local topic of some selectors; each is judged once."""
+    """Tells whether a Topic Filter may match a local topic of some selectors; results are cached."""
 
     def __init__(self, selectors: Iterable[Selector]) -> None:
         self._local = [selector.local_filter for selector in selectors]
         self._known: dict[bytes, bool] = {}
 
     def __call__(self, topic_filter: bytes) -> bool:
-        """Return whether a client's Topic Filter, not a `$share` form, may match one of their topics."""
+        """Tell whether a client's Topic Filter, not a `$share` form, may match one of their topics."""
         known = self._known.get(topic_filter)
         if known is None:
             known = self._known[topic_filter] = self._judge(topic_filter.decode())

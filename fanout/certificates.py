@@ -1,8 +1,4 @@
-"""Certificates and keys in PEM files: into a TLS context, what is wrong with them, and when they expire.
-
-Owns reading the files, and the dates in a certificate (RFC 5280, section 4.1). It must not know who shows or verifies
-them.
-"""
+"""Certificates and keys in PEM files: loading, faults, expiry (RFC 5280, section 4.1)."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ __all__ = [
 ]
 
 EXPIRING_S: Final = 30 * 86_400
-"""So long before a certificate expires it is warned of."""
+"""Time before the expiry of a certificate at which a warning begins."""
 
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _ARMOUR = re.compile(rb"-----[A-Z ]+-----")
@@ -33,13 +29,13 @@ _LONG_FORM = 0x80
 
 
 def load_chain(context: ssl.SSLContext, certificate: Path, key: Path, *, prefix: str = "") -> list[tuple[str, str]]:
-    """Load a certificate and its key; return what is wrong, as keys of the configuration and problems.
+    """Load a certificate and its key; return faults as pairs of configuration key and problem.
 
     Args:
-        context: Takes them.
-        certificate: PEM, those between it and the root behind it.
+        context: Gets both.
+        certificate: PEM, followed by the intermediate certificates.
         key: PEM, not encrypted.
-        prefix: Of the keys `certificate_file` and `key_file`.
+        prefix: Prefix of the keys `certificate_file` and `key_file`.
     """
     of_certificate, of_key = f"{prefix}certificate_file", f"{prefix}key_file"
     faults = [
@@ -61,10 +57,10 @@ def load_chain(context: ssl.SSLContext, certificate: Path, key: Path, *, prefix:
 
 
 def load_authorities(context: ssl.SSLContext, path: Path, *, name: str) -> list[tuple[str, str]]:
-    """Trust the certificates in a PEM file; return what is wrong, as keys of the configuration and problems.
+    """Trust the certificates in a PEM file; return faults as pairs of configuration key and problem.
 
     Args:
-        context: Takes them.
+        context: Gets them.
         path: The file.
         name: Its key in the configuration.
     """
@@ -78,11 +74,11 @@ def load_authorities(context: ssl.SSLContext, path: Path, *, name: str) -> list[
 
 
 def file_expiry_s(path: Path, *, of_all: bool = False) -> int | None:
-    """Return when a PEM file with certificates is of no use any more, in Unix seconds; None when it has none.
+    """Return the expiry of a PEM file with certificates, in Unix seconds; None without certificates.
 
     Args:
         path: The file.
-        of_all: Whether that is when the last one expires, as with CAs; else the first one, as with a chain.
+        of_all: Whether the last certificate to expire counts, as for CAs; else the first, as for a chain.
     """
     try:
         found = _PEM.findall(path.read_bytes())
@@ -101,9 +97,9 @@ def fingerprint(certificate: bytes) -> str:
 
 
 def expiry_s(certificate: bytes) -> int | None:
-    """Return when a certificate in DER expires, in Unix seconds; None when that cannot be read.
+    """Return the expiry of a certificate in DER, in Unix seconds; None when it cannot be read.
 
-    OpenSSL tells it only of a certificate that it has verified, and no other part of the standard library does.
+    The standard library gives it for verified certificates only.
     """
     try:
         tag, start, _ = _element(certificate, 0)
@@ -124,7 +120,7 @@ def expiry_s(certificate: bytes) -> int | None:
 
 
 def _element(data: bytes, at: int) -> tuple[int, int, int]:
-    """Return tag, start and end of the contents of an element of DER (X.690, section 8.1)."""
+    """Return tag, begin and end of the contents of a DER element (X.690, section 8.1)."""
     tag, length, start = data[at], data[at + 1], at + 2
     if length >= _LONG_FORM:
         size = length - _LONG_FORM

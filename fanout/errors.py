@@ -1,31 +1,30 @@
-"""Every error that fanout raises on purpose.
+"""Errors: every exception that fanout raises on purpose.
 
-    FanoutError
-    ├── ConfigError            the operator's file is wrong; carries every fault that was found
-    ├── AddressInvalid         a text is not an address that fanout can use
-    ├── SelectorInvalid        a Topic Filter, an exclude, a prefix or a QoS of a selector is not legal
-    ├── AccessRuleInvalid      the filter of an access rule is not legal
-    ├── PasswordFileError      a password file cannot be written, or a User Name cannot stand in it
-    ├── ProtocolError          the peer broke MQTT; carries the Reason Code to send
-    │   └── UnsupportedProtocolVersion  CONNECT asks for a protocol that is not MQTT 5 or 3.1.1
-    ├── SendQuotaExceeded      no Packet Identifier is free, or the peer's Receive Maximum is used up
-    ├── LinkError              something went wrong between a link and its primary
-    │   ├── PrimaryUnreachable   no address of the primary answered
-    │   │   ├── TlsFailed            something answered, and TLS could not be agreed on with it
-    │   │   └── WebSocketRefused     something answered, and it does not speak MQTT over WebSocket there
-    │   ├── PrimaryRefused       the primary answered CONNECT or SUBSCRIBE with a failing Reason Code
-    │   ├── SnapshotUnproved     the snapshot ended without the evidence that makes a replica complete
-    │   ├── LinkLost             the Network Connection ended
-    │   └── AuditRefused         an audit was asked for that cannot begin now
-    ├── ListenError            a listener's address cannot be bound
-    ├── LogError               the replication log cannot be written or read
-    ├── StoreError             the file of retained values cannot be used
-    ├── NodeUnreachable        a command could not reach a node's HTTP address
-    │   └── NodeSilent           something took the question, and did not answer in time
-    ├── ExtraMissing           an optional part is not installed; the hint is the install command
-    └── ReportError            a report cannot be made from what was given
+FanoutError
+├── ConfigError            the operator's file is wrong; carries every fault that was found
+├── AddressInvalid         a text is not an address that fanout can use
+├── SelectorInvalid        a Topic Filter, an exclude, a prefix or a QoS of a selector is not legal
+├── AccessRuleInvalid      the filter of an access rule is not legal
+├── PasswordFileError      a password file cannot be written, or a User Name cannot stand in it
+├── ProtocolError          the peer broke MQTT; carries the Reason Code to send
+│   └── UnsupportedProtocolVersion  CONNECT asks for a protocol that is not MQTT 5 or 3.1.1
+├── SendQuotaExceeded      no Packet Identifier is free, or the peer's Receive Maximum is used up
+├── LinkError              something went wrong between a link and its primary
+│   ├── PrimaryUnreachable   no address of the primary answered
+│   │   ├── TlsFailed            something answered, and TLS could not be agreed on with it
+│   │   └── WebSocketRefused     something answered, and it does not speak MQTT over WebSocket there
+│   ├── PrimaryRefused       the primary answered CONNECT or SUBSCRIBE with a failing Reason Code
+│   ├── SnapshotUnproved     the snapshot ended without the evidence that makes a replica complete
+│   ├── LinkLost             the Network Connection ended
+│   └── AuditRefused         an audit was asked for that cannot begin now
+├── ListenError            a listener's address cannot be bound
+├── LogError               the replication log cannot be written or read
+├── StoreError             the file of retained values cannot be used
+├── NodeUnreachable        a command could not reach a node's HTTP address
+│   └── NodeSilent           something took the question, and did not answer in time
+├── ExtraMissing           an optional part is not installed; the hint is the install command
+└── ReportError            a report cannot be made from what was given
 
-This module imports only the Reason Codes of the specification; every other module may import it.
 """
 
 from __future__ import annotations
@@ -69,11 +68,11 @@ class FanoutError(Exception):
     """The root of the tree.
 
     Attributes:
-        hint: What an operator can do about it; an empty string when there is nothing to do.
+        hint: Advice for an operator; empty for none.
     """
 
     retryable: ClassVar[bool] = False
-    """Whether trying the same again later may succeed."""
+    """Whether a retry may succeed."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -86,14 +85,14 @@ class FanoutError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ConfigFault:
-    """One thing that is wrong in a configuration file."""
+    """One fault of a configuration file."""
 
     key: str
-    """The dotted key, such as `link[0].selector[1].filter`; empty when the whole file is meant."""
+    """Dotted key, such as `link[0].selector[1].filter`; empty for the whole file."""
     problem: str
-    """What is wrong, without a full stop."""
+    """The problem, without a full stop."""
     hint: str
-    """What to do."""
+    """Advice for the operator."""
 
     def __str__(self) -> str:
         place = f"{self.key}: " if self.key else ""
@@ -142,7 +141,7 @@ class UnsupportedProtocolVersion(ProtocolError):
     """CONNECT asks for a protocol that is not MQTT 5 or 3.1.1 [MQTT-3.1.2-1] [MQTT-3.1.2-2].
 
     Attributes:
-        level: The Protocol Version that the client asked for; below 5 it understands only the CONNACK of MQTT 3.1.1.
+        level: Protocol Version of the CONNECT; below 5 the client understands only the CONNACK of MQTT 3.1.1.
     """
 
     def __init__(self, protocol_name: str, level: int) -> None:
@@ -171,11 +170,11 @@ class PrimaryUnreachable(LinkError):
 
 
 class TlsFailed(PrimaryUnreachable):
-    """TLS could not be agreed on with what answers at the primary's address.
+    """The TLS handshake at the primary's address failed.
 
     Attributes:
         address: The address, as the configuration has it.
-        problem: What was wrong.
+        problem: The problem.
     """
 
     def __init__(self, *, address: str, problem: str, hint: str) -> None:
@@ -185,12 +184,12 @@ class TlsFailed(PrimaryUnreachable):
 
 
 class WebSocketRefused(PrimaryUnreachable):
-    """What answers at the primary's address does not speak MQTT over WebSocket.
+    """The server at the primary's address does not speak MQTT over WebSocket.
 
     Attributes:
         address: The address, as the configuration has it.
-        status: The status code of its answer; empty where that is not the reason.
-        problem: What was wrong; empty where the status code is.
+        status: Status code of the answer; empty where it is not the problem.
+        problem: The problem; empty where the status code tells it.
     """
 
     def __init__(self, *, address: str, status: str = "", problem: str = "") -> None:
@@ -236,13 +235,13 @@ class ListenError(FanoutError):
 
     @classmethod
     def of(cls, error: OSError, *, address: str, key: str, what: str = "port") -> Self:
-        """Return the error for what the system said, with a hint that fits.
+        """Return the error for an error of the system, with a fitting hint.
 
         Args:
-            error: Why the address cannot be bound.
+            error: Error of the system.
             address: The address, as the configuration has it.
-            key: Where it stands there.
-            what: What of it could be chosen otherwise.
+            key: Key of the address.
+            what: The part of the address that could be changed.
         """
         reason = (error.strerror or str(error)).rpartition(": ")[2].lower()  # asyncio puts a sentence in front
         hint = f"Check {key} in the configuration"
@@ -284,7 +283,7 @@ class ExtraMissing(FanoutError):
     """An optional part of fanout is not installed."""
 
     def __init__(self, part: str, *, install: str) -> None:
-        """Say which part it is, and the command that installs it."""
+        """Name the part, and the command that installs it."""
         super().__init__(f"{part} needs a package that is not installed", hint=f"Run: {install}")
 
 

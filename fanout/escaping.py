@@ -1,7 +1,4 @@
-"""Text that strangers wrote, made safe to print: topics, Reason Strings, client identifiers, what a node answers.
-
-Owns which characters are escaped and how. It must not know where the text is printed.
-"""
+"""Escaping: text that strangers wrote, such as topics, Reason Strings and Client Identifiers, made safe to print."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ __all__ = ["escape_unencodable", "printable", "printable_json", "printable_lines
 _INVISIBLE: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
-"""Letters, marks and symbols without a shape; with them two different names look the same (Unicode: characters that are
-ignored by default, other than those of the categories that `str.isprintable` refuses)."""
+"""Letters, marks and symbols without a shape, with which two different names look the same (Unicode: characters
+that are ignored by default, beyond those that `str.isprintable` refuses)."""
 
 
 def printable(text: str, *, length_max: int | None = None) -> str:
@@ -25,7 +22,7 @@ def printable(text: str, *, length_max: int | None = None) -> str:
     `\x1b`, `\n` or `\u202e`; text that is escaped already stays as it is.
 
     Args:
-        text: What a stranger wrote.
+        text: Text of a stranger.
         length_max: Characters before the rest is left out, with a note of how many there are; None keeps all.
     """
     if length_max is not None and len(text) > length_max:
@@ -36,22 +33,22 @@ def printable(text: str, *, length_max: int | None = None) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Return text of several lines, such as a traceback, each of them `printable`, all behind the first indented.
+    """Return text of several lines, such as a traceback, each `printable`, all after the first indented.
 
-    So none of them looks like a message of its own.
+    So no line looks like a message of its own.
     """
     return "\n".join(f"  {line}" if at and line else line for at, line in enumerate(map(printable, text.split("\n"))))
 
 
 def printable_json(text: str) -> str:
-    """Return a JSON text that means the same and in which no string has a character that `printable` escapes."""
+    """Return an equal JSON text without characters that `printable` escapes."""
     if text.isascii() and "\x7f" not in text:  # JSON itself escapes the other control characters of ASCII
         return text
     return "".join(_json_escape(one) if _is_hidden(one) and one != "\n" else one for one in text)
 
 
 def escape_unencodable(error: UnicodeError) -> tuple[str, int]:
-    """Return escapes as in JSON for what an output's encoding does not have; an error handler of `codecs`."""
+    """Return JSON escapes for characters that an output's encoding lacks; an error handler of `codecs`."""
     assert isinstance(error, UnicodeEncodeError)
     return "".join(map(_json_escape, error.object[error.start : error.end])), error.end
 

@@ -1,7 +1,7 @@
-"""How an optional part of fanout is installed where this process runs.
+"""Install command of an optional part of fanout, for the environment of this process.
 
-Owns the name of the distribution, which is not that of the package and the command: `fanout` is another project in the
-public package index.
+The name of the distribution differs from that of the package and the command, because `fanout` is another project in
+the public package index.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ DISTRIBUTION: Final = "fanout-mqtt"
 def install_command(extra: str) -> str:
     """Return the command that adds an extra to the environment of this process.
 
-    There pip finds fanout itself installed, whether from a checkout or from an index, and asks no index for it. Where
-    it is not installed, the checkout is named instead.
+    With fanout installed, from a checkout or from an index, pip asks no index for it. If it is not installed, the
+    command names the checkout.
     """
     pip = f"{shlex.quote(sys.executable)} -m pip install"
     try:

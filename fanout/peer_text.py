@@ -1,8 +1,7 @@
-"""Text and documents that a peer wrote, where they are taken in.
+"""Intake of texts and documents that a peer wrote: their bounds and their form.
 
-Owns their bounds and their form: what is shown to people is short and printable, names are names, and a document is
-looked at only when it is short and its numbers are. So whatever comes from a peer can go on into HTTP answers, log
-lines, the replication log and documents for other nodes. It must not know what any of it means.
+Texts for people are short and printable, names are names, and a document is parsed only when it and its numbers are
+short. So text from a peer can go on into HTTP answers, log lines, the replication log and documents for other nodes.
 """
 
 from __future__ import annotations
@@ -14,18 +13,19 @@ from typing import Any, Final
 __all__ = ["TEXT_CHARACTERS_MAX", "clean_text", "is_node_name", "read_document"]
 
 TEXT_CHARACTERS_MAX: Final = 512
-"""Characters of a text for people that are kept."""
+"""Longest text for people; longer ones are cut."""
 _REPLACEMENT: Final = "\ufffd"
 _DIGITS_MAX: Final = 19
-"""Of an integer in a document: what 64 bits hold."""
+"""Digits of an integer in a document: those of 64 bits."""
 _NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Form of `node.id`, as the configuration has it."""
 
 
 def clean_text(text: str) -> str:
-    """Return a text for people without what is not printable: control characters, overrides of direction, surrogates.
+    """Return a text for people with characters replaced that are not printable, such as control characters.
 
-    White space becomes a space, anything else U+FFFD. A text that is too long ends with an ellipsis.
+    White space becomes a space; other such characters, overrides of direction and surrogates too, become U+FFFD. A text
+    that is too long ends with an ellipsis.
     """
     kept = text[:TEXT_CHARACTERS_MAX]
     if not kept.isprintable():
@@ -34,7 +34,7 @@ def clean_text(text: str) -> str:
 
 
 def is_node_name(value: object) -> bool:
-    """Say whether a value is an identifier that a fanout node may have."""
+    """Tell whether a value is a legal identifier of a fanout node."""
     return isinstance(value, str) and _NODE_NAME.fullmatch(value) is not None
 
 
@@ -43,11 +43,11 @@ def read_document(document: bytes | bytearray, *, bytes_max: int) -> Any:
 
     Args:
         document: UTF-8.
-        bytes_max: A longer document is not looked at.
+        bytes_max: Longest document that is parsed.
 
     Raises:
-        ValueError: It is too long, is not JSON, is nested too deeply, or holds a number that is none or too long. Its
-            strings may have surrogates: JSON can spell them.
+        ValueError: It is too long, is not JSON, is nested too deeply, or has a number that is too long or not finite.
+            Strings may contain surrogates, which JSON can spell.
     """
     if len(document) > bytes_max:
         raise ValueError(f"a document of more than {bytes_max} bytes")

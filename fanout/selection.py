@@ -1,15 +1,14 @@
-"""Selectors: which topics a link replicates, under which local names, and whether two of them share a topic.
+"""Selectors: which topics a link replicates, under which local names, and whether two selectors share a topic.
 
-Owns the rules for Topic Filters in a configuration (MQTT 5, section 4.7), the matching of topics against a
-selector, and the exact detection of overlaps. It must not know about links, files or packets; it has no I/O.
+Owns the rules for Topic Filters in a configuration (MQTT 5, section 4.7), the matching of topics against a selector,
+and the exact detection of overlaps.
 
-How overlap is decided. The topics that two Topic Filters both match are again the topics of one Topic Filter,
-found by a walk level by level (`common_filter`). Whether the excludes leave any of them is decided by one
-*freshest* topic per depth: that filter, with a name that occurs in no exclude in place of every wildcard. An
-exclude that matches this topic has a wildcard wherever the filter has one, so it matches every topic of the
-filter at this depth; and beyond the longest exclude a greater depth changes nothing. So a few topics tried
-are a proof, and the first that passes is the witness. No search over combinations of excludes is needed,
-because there is always one more name for a level.
+How overlaps are decided: the topics that two Topic Filters both match are again the topics of one Topic Filter, found
+by a walk level by level (`common_filter`). One *freshest* topic per depth decides whether the excludes leave any of
+them: that filter, with a name that occurs in no exclude in place of every wildcard. An exclude that matches this topic
+has a wildcard wherever the filter has one, so it matches every topic of the filter at this depth; and beyond the
+longest exclude a greater depth changes nothing. So a few topics are a proof, and the first one left is the witness. No
+search over combinations of excludes is needed, because a level always has one more name.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ LEVELS_MAX = 200
 """Most levels of a Topic Filter; Mosquitto refuses topics with more."""
 
 ContentKind: TypeAlias = Literal["json", "binary", "text"]
-"""What a payload is; every JSON document is text as well (`fanout.link.ingest.content_filter`)."""
+"""Kind of a payload; every JSON document is text as well (`fanout.link.ingest.content_filter`)."""
 
 WritePolicy: TypeAlias = Literal["reject", "forward"]
-"""What happens to a local PUBLISH on a replicated topic."""
+"""Treatment of a local PUBLISH on a replicated topic."""
 
 _Match: TypeAlias = Callable[[bytes], "re.Match[bytes] | None"]
 
@@ -61,12 +60,12 @@ _ANY_PLAIN = "+plain"  # any level that does not begin with "$" [MQTT-4.7.2-1]
 
 
 class Namespace(enum.Enum):
-    """Where two selectors overlap."""
+    """Namespace in which two selectors overlap."""
 
     PRIMARY = "primary"
-    """In the topics of the primary: one message would belong to both."""
+    """Topics at the primary: one message would belong to both."""
     LOCAL = "local"
-    """In the topics of this node, after the prefixes: two messages would share one name."""
+    """Topics at this node, with the prefixes: two messages would share one name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +77,10 @@ class _Shape:
     open: bool
     """Whether further levels may follow (`#`)."""
     roots: frozenset[int]
-    """Where a Topic Name at a primary begins: it must not be empty there [MQTT-4.7.3-1]."""
+    """Levels at which a Topic Name at a primary begins: it must not be empty there [MQTT-4.7.3-1]."""
 
     def matches(self, levels: Sequence[str]) -> bool:
-        """Say whether it matches the legal Topic Name of these levels."""
+        """Tell whether it matches the legal Topic Name of these levels."""
         if len(levels) < len(self.levels) or (len(levels) > len(self.levels) and not self.open):
             return False
         for own, level in zip(self.levels, levels, strict=False):
@@ -95,7 +94,7 @@ class _Shape:
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """The topics of a selector in one namespace: those of a shape without those of the excluded shapes."""
+    """The topics of a selector in one namespace: those of a shape, without excluded ones."""
 
     shape: _Shape
     excludes: tuple[_Shape, ...]
@@ -105,17 +104,17 @@ class _Extent:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """One Topic Filter with what is excluded from it, and how its topics appear locally.
+    """One Topic Filter with its excludes, and the local form of its topics.
 
     Args:
         filter: Topic Filter at the primary; not a `$share` form.
         exclude: Topic Filters whose topics are not replicated.
         qos: Maximum QoS of the subscription at the primary.
         prefix: Put in front of the topic locally; empty, or literal levels that end with "/".
-        writes: What happens to a local PUBLISH inside the selector.
-        content: The kinds of content that are replicated; empty for all.
+        writes: Treatment of a local PUBLISH inside the selector.
+        content: Kinds of content that are replicated; empty for all.
         retained_only: Whether only messages with RETAIN are replicated.
-        live_only: Whether retained values are not replicated: messages are delivered as they come, and none is held.
+        live_only: Whether no retained value is replicated: messages are delivered as they come, and none is held.
         max_payload: Bytes of the largest payload that is replicated; 0 for no limit.
 
     Raises:
@@ -132,7 +131,7 @@ class Selector:
     live_only: bool = False
     max_payload: int = 0
     match: _Match = field(init=False, repr=False, compare=False)
-    """What `matches` asks, without a call in Python: None for a topic at the primary that it does not replicate."""
+    """Pattern of `matches`, to be called directly on the hot path; None for a topic that is not replicated."""
     _match_local: _Match = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -163,31 +162,31 @@ class Selector:
 
     @property
     def is_choosy(self) -> bool:
-        """Whether some of the messages inside it may not be replicated."""
+        """Whether some messages inside it may be left out."""
         return bool(self.content or self.retained_only or self.live_only or self.max_payload)
 
     @property
     def holds_all_retained(self) -> bool:
-        """Whether every retained value inside it is replicated, so that what is not held is not at the primary."""
+        """Whether every retained value inside it is replicated, so a value absent here is absent at the primary."""
         return not (self.content or self.live_only or self.max_payload)
 
     @property
     def local_filter(self) -> str:
-        """A Topic Filter that matches all its local topics, and perhaps others: excludes play no part."""
+        """A Topic Filter that matches all its local topics, and perhaps excluded ones."""
         return self.prefix + self.filter
 
     def matches(self, topic: bytes) -> bool:
-        """Say whether it replicates `topic`, a legal Topic Name at the primary."""
+        """Tell whether it replicates `topic`, a legal Topic Name at the primary."""
         return self.match(topic) is not None
 
     def covers_local(self, topic: bytes) -> bool:
-        """Say whether `topic`, a legal local Topic Name, is the local name of a topic it replicates."""
+        """Tell whether `topic`, a legal local Topic Name, is the local name of a topic that it replicates."""
         return self._match_local(topic) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSelectors:
-    """What of a link matters for overlaps."""
+    """The part of a link that overlaps depend on."""
 
     primaries: frozenset[str]
     """Its primary's addresses; links that share one have the same primary."""
@@ -196,7 +195,7 @@ class LinkSelectors:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SelectorPlace:
-    """Where a selector stands in a sequence of links; both count from 0."""
+    """Position of a selector in a sequence of links; both count from 0."""
 
     link: int
     selector: int
@@ -296,7 +295,7 @@ def intersect(filter_a: str, filter_b: str) -> str | None:
 
 
 def sample_topic(selector: Selector) -> str | None:
-    """Return a shortest topic at the primary that `selector` replicates; None when none is left."""
+    """Return a shortest topic at the primary that `selector` replicates; None when it excludes all."""
     extent = _extent(selector, local=False)
     return _shared_topic(extent, extent)
 
@@ -429,5 +428,5 @@ def _shared_topic(a: _Extent, b: _Extent) -> str | None:
 
 
 def _level_names() -> Iterator[str]:
-    """Return names for a level without end, the most readable first."""
+    """Yield names for a level without end, the most readable first."""
     return itertools.chain("xyzuvw", (f"x{number}" for number in itertools.count(1)))

@@ -28,10 +28,10 @@ LAYERS: dict[str, set[str]] = {
     "runtime": {"escaping"},
     "config": {"errors", "escaping", "mqtt", "selection", "access.settings"},
     "affected_clients": {"errors", "selection"},
-    "replog": {"errors", "replica", "config"},
+    "replog": {"errors", "replica", "config", "runtime"},
     "storage": {"errors", "replica", "selection"},
     "link": {"errors", "mqtt", "selection", "replica", "chain", "peer_text", "config", "certificates", "runtime"},
-    "server": {"errors", "mqtt", "replica", "chain", "config", "access", "certificates"},
+    "server": {"errors", "mqtt", "replica", "chain", "config", "access", "certificates", "runtime"},
     "access": {"errors", "mqtt", "selection", "peer_text"},
     "api": {"errors", "escaping"},
     # It joins parts in other processes, as `node` does in the first one.

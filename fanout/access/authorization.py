@@ -1,7 +1,6 @@
-"""What one client may read and write: the rules and the HTTP hook, both of which must allow it.
+"""Authorization of one client: its rights to read and write topics, by the rules and the HTTP hook. Both must allow.
 
-Owns the decisions on topics for one client. Whatever is replaced at the gate holds from the next decision on. It must
-not know packets or subscriptions.
+A replacement at the gate holds from the next decision on.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _NO_RULES = RuleSet()
 
 
 class Policy(Protocol):
-    """What is in force at the moment; `fanout.access.gate.Gate` is it."""
+    """Rules and hook in force; implemented by `fanout.access.gate.Gate`."""
 
     @property
     def rules(self) -> RuleSet:
@@ -37,7 +36,7 @@ class Policy(Protocol):
 
 
 class Access:
-    """What one client may read and write, by what is in force at the moment of the question."""
+    """Rights of one client, by the policy in force at the moment of each question."""
 
     __slots__ = ("_policy", "_rights", "_rules", "identity")
 
@@ -51,29 +50,29 @@ class Access:
 
     @property
     def may_publish_all(self) -> bool:
-        """Whether every topic may be written, so that no topic needs to be asked for."""
+        """Whether every topic may be written, so that single topics need no decision."""
         return self._current().unlimited and self._hook("publish") is None
 
     def may_publish(self, topic: bytes) -> bool | asyncio.Future[bool]:
-        """Say whether `topic`, a legal Topic Name, may be written.
+        """Decide whether `topic`, a legal Topic Name, may be written.
 
         Returns:
-            The decision; or a future of it when the hook must be asked, which is never cancelled and never fails.
+            The decision; or, when the hook must be asked, a future of it that is never cancelled and never fails.
         """
         if self._rules is not self._policy.rules:
             self._renew()
         if not self._rights.may_publish(topic):
             return False
-        if self._policy.hook is None:  # asked first: this is the way of every PUBLISH
+        if self._policy.hook is None:  # the usual case of every PUBLISH
             return True
         hook = self._hook("publish")
         return True if hook is None else self._ask(hook, "publish", topic)
 
     def may_subscribe(self, topic_filter: bytes) -> bool | asyncio.Future[bool]:
-        """Say whether every topic of a Topic Filter may be read.
+        """Decide whether every topic of a Topic Filter may be read.
 
         Args:
-            topic_filter: A legal one; of a Shared Subscription the filter behind the group counts.
+            topic_filter: A legal Topic Filter; of a Shared Subscription the filter behind the group counts.
 
         Returns:
             As `may_publish`.
@@ -98,10 +97,10 @@ class Access:
         return self._current().explain(topic_filter)
 
     def lost(self, topic_filters: Iterable[bytes]) -> list[bytes]:
-        """Return those subscriptions that the rules do not grant any more.
+        """Return the subscriptions that the rules no longer grant.
 
         Args:
-            topic_filters: Those that were granted, as the client sent them. The hook is not asked again.
+            topic_filters: Granted Topic Filters, as the client sent them. The hook is not asked again.
         """
         return [topic_filter for topic_filter in topic_filters if self.explain(topic_filter) is not None]
 
@@ -133,7 +132,7 @@ class Access:
                 decision.set_result(not task.cancelled() and task.result().allow)
             except Exception:
                 decision.set_result(False)
-                raise  # a bug, which the event loop reports; nobody is to wait for ever because of it
+                raise  # a bug, which the event loop reports; the future is set all the same
 
         asked.add_done_callback(decide)
         return decision

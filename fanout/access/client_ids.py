@@ -1,6 +1,6 @@
-"""Patterns of Client Identifiers: text in which `*` stands for any characters, also none.
+"""Patterns of Client Identifiers: texts in which `*` stands for any characters, or none.
 
-Owns how they match. The work is linear in the length of both, since clients choose their identifiers.
+Matching is linear in the length of both texts, because clients choose their identifiers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ __all__ = ["matches_pattern"]
 
 
 def matches_pattern(pattern: str, text: str) -> bool:
-    """Say whether the whole of `text` matches `pattern`; letters match in their own case only."""
+    """Tell whether the whole of `text` matches `pattern`, case-sensitively."""
     first, *others = pattern.split("*")
     if not others:
         return text == pattern
@@ -17,7 +17,7 @@ def matches_pattern(pattern: str, text: str) -> bool:
     if len(text) < len(first) + len(last) or not text.startswith(first) or not text.endswith(last):
         return False
     position, end = len(first), len(text) - len(last)
-    for piece in middle:  # the leftmost place of each piece leaves the most for those behind it
+    for piece in middle:  # the leftmost place of each piece leaves the most for the next ones
         position = text.find(piece, position, end)
         if position < 0:
             return False

@@ -1,8 +1,7 @@
-"""The filter of a rule: a Topic Filter in which `%u` and `%c` stand for the client's own names.
+"""Rule filters: Topic Filters in which `%u` and `%c` stand for the client's User Name and Client Identifier.
 
-Owns their form and how names are filled in. A name comes from outside and must never make a rule wider: it is
-filled in only when it is one plain level, or part of one (MQTT 5, section 4.7.1). It must not know what a
-rule decides.
+Owns their form and their substitution. A name comes from outside and must never make a rule wider, so it is filled in
+only when it is one plain level, or part of one (MQTT 5, section 4.7.1).
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ _NAMES = {"u": "User Name", "c": "Client Identifier"}
 
 
 class Nothing:
-    """Says that a rule is about a name which the client does not have."""
+    """Type of `NOTHING`: the rule names something that the client does not have."""
 
 
 NOTHING = Nothing()
-"""The only one."""
+"""The only instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class RuleFilter:
 
     @property
     def placeholders(self) -> frozenset[str]:
-        """Which of "u" and "c" stand in it."""
+        """The placeholders in it, of "u" and "c"."""
         return frozenset(_PLACEHOLDER.findall(self.text)) - {"%"}
 
     def fill_in(self, *, user: str, client_id: str) -> str | Nothing | None:
@@ -76,8 +75,8 @@ class RuleFilter:
             client_id: Its Client Identifier; empty when it has none.
 
         Returns:
-            The filter; NOTHING when a name is missing; None when a name cannot stand in a filter: it holds a
-            wildcard, a "/" or U+0000, begins with "$" where the filter begins, or makes it too long.
+            The filter; NOTHING when a name is missing; None when a name cannot be filled in, because it has a wildcard,
+            a "/" or U+0000, begins with "$" where the filter begins, or makes the filter too long.
         """
         placeholders = self.placeholders
         names = {"u": user, "c": client_id}
@@ -98,5 +97,5 @@ class RuleFilter:
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Say whether every topic that the Topic Filter `narrow` matches is matched by `wide` too."""
+    """Tell whether `wide` matches every topic that the Topic Filter `narrow` matches."""
     return common_filter(wide, narrow) == common_filter(narrow, narrow)

@@ -1,14 +1,13 @@
-"""The gate: it joins password file, HTTP hook and rules, and decides who may connect, read and write.
+"""Gate: joins password file, HTTP hook and rules; decides who may connect, read and write.
 
-Owns the order in which they are asked, and their replacement while clients are connected. It must not know sockets,
-packets or sessions; it reads no file.
+Owns the order in which they are asked, and their replacement while clients are connected.
 
-Who a client is. A verified client certificate settles it. Otherwise a user of the password file needs its password;
-everybody else who shows a User Name or a password is put to the hook, if it is asked for "connect". Without a file and
-without a hook nobody can verify a name: the client is anonymous. Whoever shows nothing is anonymous too, and a
-hook that is asked for "connect" must agree.
+Authentication: a verified client certificate settles the identity. Otherwise a user of the password file needs its
+password, and every other client that shows a User Name or a password is put to the hook, if it is asked for "connect".
+Without a file and without a hook no name can be verified, and the client is anonymous. A client that shows nothing is
+anonymous too, and a hook that is asked for "connect" must agree.
 
-What a client may do. The rules must allow it, and so must the hook where it is asked for "subscribe" or "publish". A
+Authorization: the rules must allow a topic, and so must the hook where it is asked for "subscribe" or "publish". A
 superuser, whom only the hook can name, may do everything.
 """
 
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING
 from fanout.access.authorization import Access
 from fanout.access.http_hook import FAILURES, Answer, HttpHook, Question
 from fanout.access.identity import Credentials, Identity, Means
-from fanout.access.password_checks import Outcome, PasswordChecks
+from fanout.access.password_checks import PasswordChecks, PasswordOutcome
 from fanout.access.passwords import PasswordFile
 from fanout.access.rules import RuleSet
 from fanout.access.settings import AccessConfig, HookAction, rules_of
@@ -38,20 +37,20 @@ __all__ = ["AccessChange", "AccessStats", "Gate", "is_loopback"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessChange:
-    """What a replacement changed; `Gate.admits` and `Access.lost` say what follows for one client."""
+    """Changes of a replacement; `Gate.admits` and `Access.lost` tell the consequence for one client."""
 
     anonymous: bool
-    """Whether other clients than before may connect without a verified user."""
+    """Whether the set of clients that may connect without a verified user has changed."""
     rules: bool
-    """Whether the rules are others, so that subscriptions may have been lost."""
+    """Whether the rules have changed, so that subscriptions may be lost."""
     hook: bool
-    """Whether the hook is another one, or asked for something else. What it said of connected clients stands."""
+    """Whether the hook or its actions have changed. Its answers for connected clients stand."""
     users_revoked: frozenset[str]
-    """Users that are gone, or have another password: their connections rest on nothing any more."""
+    """Users that are gone or have another password: their connections are no longer authenticated."""
 
     @property
     def sessions_to_check(self) -> bool:
-        """Whether any session can be touched."""
+        """Whether any session may be affected."""
         return self.anonymous or self.rules or bool(self.users_revoked)
 
 
@@ -66,13 +65,13 @@ class AccessStats:
     password_checks_total: int
     """Passwords checked."""
     password_remembered_total: int
-    """Checks that were not necessary."""
+    """Checks that a remembered result saved."""
     password_waiting: int
     """Checks that run or wait."""
     hook_asked_total: int
     """Questions sent to the hook."""
     hook_remembered_total: int
-    """Questions that were not necessary."""
+    """Questions that a remembered answer saved."""
     hook_waiting: int
     """Questions that are asked or wait."""
     hook_failures_total: dict[str, int]
@@ -102,11 +101,11 @@ class Gate:
         monotonic: Callable[[], float],
         logger: FilteringBoundLogger,
     ) -> None:
-        """Make a gate; it begins threads and connections when they are needed.
+        """Create a gate; threads and connections begin when they are needed.
 
         Args:
-            config: What is configured.
-            passwords: What `config.password_file` says; None when there is no such key.
+            config: The configuration.
+            passwords: The content of `config.password_file`; None without that key.
             monotonic: Tells seconds of a clock that never goes back.
             logger: Takes log lines.
         """
@@ -131,7 +130,7 @@ class Gate:
         self._warn()
 
     async def authenticate(self, credentials: Credentials) -> Identity | ReasonCode:
-        """Find out who a client is; cancelling it loses nothing.
+        """Authenticate a client; cancelling it loses nothing.
 
         Returns:
             Its identity; or the Reason Code that refuses it: BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, SERVER_BUSY
@@ -142,20 +141,20 @@ class Gate:
         return answer
 
     def authenticate_now(self, credentials: Credentials) -> Identity | ReasonCode | None:
-        """Answer as `authenticate` when nobody needs to be asked or waited for; otherwise return None."""
+        """Return the result of `authenticate` if it is known without waiting; otherwise None."""
         answer = self._without_asking(credentials)
         if answer is not None:
             self._count(answer)
         return answer
 
     def authorize(self, identity: Identity) -> Access:
-        """Return what a client may read and write, to be kept with its session."""
+        """Return the rights of a client, to be kept with its session."""
         return Access(self, identity)
 
     def admits(self, identity: Identity) -> bool:
-        """Say whether a client that was admitted before may stay.
+        """Tell whether a client that was admitted before may stay.
 
-        What a hook or a certificate said stands until the end of the connection.
+        The answer of a hook and a certificate stand until the end of the connection.
         """
         match identity.means:
             case Means.ANONYMOUS:
@@ -166,17 +165,17 @@ class Gate:
                 return True
 
     def replace(self, config: AccessConfig, *, passwords: PasswordFile | None) -> AccessChange:
-        """Put another configuration in force; connections stay, and what is asked at the moment is answered.
+        """Apply another configuration; connections stay, and open questions are answered.
 
         `password_checks_max`, `password_queue_max`, `password_remember_s` and `password_remembered_max` stay as they
         were at the start.
 
         Args:
-            config: What is configured now.
-            passwords: What its password file says now.
+            config: The new configuration.
+            passwords: The content of its password file.
 
         Returns:
-            What changed, for the sessions that exist.
+            The changes, for existing sessions.
         """
         former, former_passwords = self.config, self._passwords
         change = AccessChange(
@@ -199,7 +198,7 @@ class Gate:
         return change
 
     async def close(self) -> None:
-        """Drop what is asked or checked at the moment, and end threads and connections."""
+        """Drop open questions and checks, and end threads and connections."""
         await self._checks.close()
         if self.hook is not None:
             await self.hook.close()
@@ -228,7 +227,7 @@ class Gate:
         """Return the hook if it is asked for `action`."""
         return self.hook if self.hook is not None and action in self.hook.config.actions else None
 
-    # Who a client is.
+    # --- authentication ---
 
     async def _authenticate(self, credentials: Credentials) -> Identity | ReasonCode:
         answer = self._without_asking(credentials)
@@ -240,7 +239,7 @@ class Gate:
         return await self._ask_to_connect(hook, credentials)
 
     def _without_asking(self, credentials: Credentials) -> Identity | ReasonCode | None:
-        """Return who a client is, where neither a password needs to be checked nor the hook to be asked."""
+        """Return the identity of a client that needs neither a password check nor the hook; else None."""
         if credentials.certificate_user:
             return _identity(credentials, means=Means.CERTIFICATE, user=credentials.certificate_user)
         hook = self.hook_for("connect")
@@ -259,7 +258,7 @@ class Gate:
     def _admits_anonymous(self, address: str, *, local: bool) -> bool:
         policy = self.config.anonymous
         if policy == "loopback":
-            # Also the address: a proxy on this machine tells whom it stands for.
+            # The address too: a proxy on this machine forwards the address of its client.
             return local and (not address or is_loopback(address))
         return policy == "always"
 
@@ -273,12 +272,12 @@ class Gate:
             outcome = await self._checks.check(password, user=user, stored=stored)
             passwords = self._passwords
             if passwords is None or passwords.users.get(user) != stored:
-                continue  # the file was replaced meanwhile
-            if outcome is Outcome.MATCH and stored is not None:
+                continue  # the file was replaced during the check
+            if outcome is PasswordOutcome.MATCH and stored is not None:
                 return _identity(credentials, means=Means.PASSWORD, user=user, proof=stored)
             return _REFUSALS[outcome]
         hook = self.hook_for("connect")
-        if hook is None:  # file and hook were taken away meanwhile
+        if hook is None:  # file and hook were removed meanwhile
             return ReasonCode.SERVER_BUSY
         return await self._ask_to_connect(hook, credentials)
 
@@ -300,7 +299,7 @@ class Gate:
         user = answer.user or credentials.username or ""
         return _identity(credentials, means=Means.HOOK, user=user, superuser=answer.superuser)
 
-    # Its own.
+    # --- internal ---
 
     def _new_hook(self) -> HttpHook | None:
         if self.config.http is None:
@@ -328,7 +327,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class _HookFigures:
-    """What one or several hooks have counted."""
+    """Figures of one or several hooks."""
 
     asked_total: int = 0
     remembered_total: int = 0
@@ -336,7 +335,7 @@ class _HookFigures:
 
     @classmethod
     def of(cls, *counted: _HookFigures | HttpHook) -> _HookFigures:
-        """Return the sum."""
+        """Return the sum of figures."""
         return cls(
             sum(each.asked_total for each in counted),
             sum(each.remembered_total for each in counted),
@@ -345,22 +344,22 @@ class _HookFigures:
 
 
 _REFUSALS = {
-    Outcome.MATCH: ReasonCode.BAD_USER_NAME_OR_PASSWORD,
-    Outcome.MISMATCH: ReasonCode.BAD_USER_NAME_OR_PASSWORD,
-    Outcome.BUSY: ReasonCode.SERVER_BUSY,
-    Outcome.FAILED: ReasonCode.SERVER_UNAVAILABLE,
+    PasswordOutcome.MATCH: ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+    PasswordOutcome.MISMATCH: ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+    PasswordOutcome.BUSY: ReasonCode.SERVER_BUSY,
+    PasswordOutcome.FAILED: ReasonCode.SERVER_UNAVAILABLE,
 }
 
 
 @functools.lru_cache(maxsize=1024)  # asked for every client; the same few addresses come again
 def is_loopback(host: str) -> bool:
-    """Say whether `host`, an IP address or a name, is surely this machine seen from itself."""
+    """Tell whether `host`, an IP address or a name, is certainly loopback."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         return host == "localhost"
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_loopback  # what a socket for both versions tells of an IPv4 peer
+        return address.ipv4_mapped.is_loopback  # a dual-stack socket gives IPv4 peers this form
     return address.is_loopback
 
 

@@ -1,13 +1,13 @@
-"""A service of the operator that is asked over HTTP whether a client may do something.
+"""HTTP hook: a service of the operator that decides whether a client may do something.
 
-Owns the form of questions and answers, how many are asked at a time, how long answers are remembered, and what a
-failure means: a refusal, a count, and a log line that does not repeat. It must not know rules or password files.
+Owns the form of questions and answers, the limit of concurrent requests, the memory of answers, and failures: each is a
+refusal, a count, and a log line that does not repeat.
 
 A question is a POST with a JSON object: `action` ("connect", "subscribe", "publish"), `client_id`, `username` (null for
-none), `address` (IP address, empty for a Unix socket), for "connect" `password` (null for none), otherwise `topic`
-(a Topic Name, or a Topic Filter without `$share/{group}/`). The answer is 200 with a JSON object: `allow` (true or
-false), and for "connect" where wanted `superuser` (true or false) and `user` (the user that the client is taken for).
-Other keys are ignored; everything else is a failure.
+none), `address` (IP address, empty for a Unix socket), for "connect" `password` (null for none), otherwise `topic` (a
+Topic Name, or a Topic Filter without `$share/{group}/`). The answer is 200 with a JSON object: `allow` (true or false),
+and for "connect" where wanted `superuser` (true or false) and `user` (the user that the client is taken for). Other
+keys are ignored; every other answer is a failure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["FAILURES", "Answer", "HttpHook", "Question"]
 
 FAILURES: Final = ("busy", "timeout", "unreachable", "status", "answer")
-"""Why a question can have no answer: too many wait, too late, no connection, not 200, not an answer."""
+"""Reasons of a question without an answer: too many wait, too late, no connection, not 200, not an answer."""
 _ANSWER_BYTES_MAX: Final = 64 * 1024
 _REMEMBERED_TOPIC_BYTES_MAX: Final = 1024
 _LOG_INTERVAL_S: Final = 10.0
@@ -42,19 +42,19 @@ _USER_BYTES_MAX: Final = 65_535
 
 
 class Question(NamedTuple):
-    """What is asked of the service."""
+    """One question to the service."""
 
     action: HookAction
     client_id: str
     username: str | None
     address: str
     topic: str = ""
-    """Not for "connect"."""
+    """Topic; empty for "connect"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the service says; a refusal when it says nothing."""
+    """Answer of the service; a refusal when it gives none."""
 
     allow: bool
     superuser: bool = False
@@ -75,16 +75,16 @@ class HttpHook:
         """Prepare; the first question opens the first connection.
 
         Args:
-            config: Where to ask, and bounds.
+            config: Address and limits.
             monotonic: Tells seconds of a clock that never goes back.
             logger: Takes log lines.
         """
         self.config = config
-        """Where to ask, and bounds."""
+        """Address and limits."""
         self.asked_total = 0
         """Questions that were sent."""
         self.remembered_total = 0
-        """Questions that a remembered answer, or one on its way, made unnecessary."""
+        """Questions that a remembered or a pending answer saved."""
         self.failures_total = dict.fromkeys(FAILURES, 0)
         """Questions without an answer, by reason."""
         self._monotonic = monotonic
@@ -99,19 +99,19 @@ class HttpHook:
 
     @property
     def unfinished(self) -> int:
-        """How many questions are asked or wait."""
+        """Number of questions that are asked or wait."""
         return len(self._unfinished)
 
     def ask(self, question: Question, *, password: bytes | None = None) -> Answer | asyncio.Task[Answer]:
-        """Ask, or remember.
+        """Ask a question, unless its answer is remembered.
 
         Args:
-            question: What is asked.
-            password: For "connect", what the client sent: UTF-8.
+            question: The question.
+            password: For "connect", the password of the client: UTF-8.
 
         Returns:
-            The answer, or a task with it, which never fails. Whoever waits for the task must not cancel it:
-            others may wait for it too. `asyncio.wait` is right, or a callback.
+            The answer, or a task of it, which never fails. Waiters must not cancel the task, because others may share
+            it: use `asyncio.wait` or a callback.
         """
         key = (question, self._digest(password))
         answer = self._answers.get(key, now_s=self._monotonic())
@@ -133,8 +133,7 @@ class HttpHook:
         """Close all connections.
 
         Args:
-            finish: Let the questions on their way be answered first, which is over after `timeout_s`; otherwise they
-                are dropped.
+            finish: Wait for the answers of open questions first, at most `timeout_s`; otherwise they are dropped.
         """
         tasks = list(self._unfinished.values())
         if not finish:
@@ -162,8 +161,8 @@ class HttpHook:
     async def _post(self, content: bytes) -> bytes:
         """Send a question and return the document that answers it.
 
-        A kept connection may have been closed by the service just then. The question changes nothing there, so
-        it is asked once more.
+        The service may just have closed a kept connection. The question changes nothing there, so it is asked once
+        more.
         """
         import httpx
 
@@ -181,7 +180,7 @@ class HttpHook:
             if response.status_code != HTTPStatus.OK:
                 raise _NoAnswer("status")
             document = b""
-            async for piece in response.aiter_raw():  # what is compressed has no bound
+            async for piece in response.aiter_raw():  # decompressed bytes have no bound
                 document += piece
                 if len(document) > _ANSWER_BYTES_MAX:
                     raise _NoAnswer("answer")
@@ -193,17 +192,17 @@ class HttpHook:
         return Answer(allow=False, failure=failure)
 
     def _digest(self, password: bytes | None) -> bytes:
-        """Return what stands for a password in memory."""
+        """Return the digest that stands for a password in memory."""
         if password is None:
             return b""
         return hashlib.blake2b(password, key=self._key, digest_size=32).digest()
 
 
 class _FailureLog:
-    """Tells that the service fails: once when it begins, then every few seconds, and when it is over."""
+    """Logs that the service fails: at the first failure, then every few seconds, and when it works again."""
 
     def __init__(self, url: str, *, monotonic: Callable[[], float], logger: FilteringBoundLogger) -> None:
-        self._url = url.partition("?")[0]  # what follows may be a secret
+        self._url = url.partition("?")[0]  # the query may be a secret
         self._monotonic = monotonic
         self._logger = logger
         self._count = 0  # since the last success
@@ -228,7 +227,7 @@ def _make_client(config: HookConfig) -> httpx.AsyncClient:
     import httpx  # a node without a hook starts without it, 0.1 s sooner
 
     return httpx.AsyncClient(
-        timeout=None,  # a question has one time limit, from when it is asked
+        timeout=None,  # a question has one time limit, from the moment it is asked
         limits=httpx.Limits(max_connections=config.requests_max, max_keepalive_connections=config.requests_max),
         trust_env=False,  # a proxy of the environment has no business with passwords
         verify=_trusted_by_the_system() if config.url.startswith("https:") else False,

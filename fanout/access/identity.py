@@ -1,7 +1,4 @@
-"""What a client shows when it connects, and what it is taken for afterwards.
-
-Owns these two values only; how one becomes the other is the business of `fanout.access.gate`.
-"""
+"""Credentials of a client that connects, and the identity that `fanout.access.gate` makes of them."""
 
 from __future__ import annotations
 
@@ -12,10 +9,10 @@ __all__ = ["Credentials", "Identity", "Means"]
 
 
 class Means(enum.StrEnum):
-    """What an identity rests on."""
+    """Proof of an identity."""
 
     ANONYMOUS = "anonymous"
-    """Nothing: the client's name, if it gave one, was not verified and does not count."""
+    """None: a User Name, if given, was not verified and does not count."""
     PASSWORD = "password"
     """The password file."""
     CERTIFICATE = "certificate"
@@ -26,13 +23,13 @@ class Means(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What a client shows when it connects."""
+    """Credentials of CONNECT and of the connection."""
 
     client_id: str
     """Client Identifier, the assigned one when the client sent none."""
     address: str
-    """IP address of the client, without port; behind a trusted proxy the one that the proxy tells. Empty for a
-    Unix socket."""
+    """IP address of the client, without port; behind a trusted proxy the address that the proxy gives. Empty for a Unix
+    socket."""
     local: bool
     """Whether the listener is loopback or a Unix socket, so that only this machine reaches it."""
     username: str | None = None
@@ -45,7 +42,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a client is taken for, from CONNECT to the end of its Network Connection."""
+    """Identity of a client, from CONNECT to the end of its Network Connection."""
 
     client_id: str
     """Client Identifier. Clients choose it: it narrows what a user may do, and proves nothing."""
@@ -56,8 +53,8 @@ class Identity:
     local: bool = False
     """As in `Credentials`."""
     means: Means = Means.ANONYMOUS
-    """What it rests on."""
+    """Proof of the identity."""
     superuser: bool = False
     """Whether it may read and write every topic, whatever the rules say."""
     proof: str = field(default="", repr=False)
-    """For `Means.PASSWORD` the stored hash that the password matched: when the file has another, it is void."""
+    """For `Means.PASSWORD`, the stored hash that matched; the identity is void when the file has another."""

@@ -1,7 +1,4 @@
-"""Answers that stay true for a while, in bounded number.
-
-Owns their age and their number. The time comes in as an argument.
-"""
+"""Timed memory: values that expire after a fixed time, in bounded number. The time comes in as an argument."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ V = TypeVar("V")
 
 
 class TimedMemory(Generic[K, V]):
-    """Values by key, each for the same time from when it was put in; the oldest makes room for a new one."""
+    """Values by key, each for the same time since it was put in; a new one displaces the oldest."""
 
     __slots__ = ("_entries", "_entries_max", "_seconds")
 
@@ -24,15 +21,15 @@ class TimedMemory(Generic[K, V]):
         """Make an empty memory.
 
         Args:
-            seconds: How long a value is remembered; 0 remembers nothing.
-            entries_max: How many are remembered at a time.
+            seconds: Life of a value; 0 remembers nothing.
+            entries_max: Values at a time.
         """
         self._seconds = seconds
         self._entries_max = entries_max
         self._entries: OrderedDict[K, tuple[float, V]] = OrderedDict()  # in the order in which they expire
 
     def __len__(self) -> int:
-        """Return the number of values held, those that nobody asked for since they expired included."""
+        """Return the number of values held, including expired ones that were not asked for."""
         return len(self._entries)
 
     def get(self, key: K, *, now_s: float) -> V | None:

@@ -1,10 +1,9 @@
-"""The password file: one line `user:hash` for each user, `#` before a comment.
+"""Password file: one line `user:hash` for each user, `#` before a comment.
 
-Owns its format, reading it, and writing it so that nobody ever reads half of it. The hash is Argon2id in the usual
-encoded form, which names its own cost, so that stronger and weaker hashes may stand side by side. Checking a
-password is the business of `fanout.access.password_checks`.
+Owns its format, reading, and atomic writing. The hash is Argon2id in the usual encoded form, which names its own cost,
+so stronger and weaker hashes may stand side by side. `fanout.access.password_checks` checks passwords.
 
-No error repeats what stands behind the colon: it may be a password that somebody wrote there.
+No error repeats the text behind the colon: it may be a password that was written there by mistake.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ PASSWORD_BYTES_MAX: Final = 65_535
 """Longest password that CONNECT carries (MQTT 5, section 3.1.3.6)."""
 _USER_BYTES_MAX: Final = 65_535
 
-# What OWASP recommends as the least; a node checks many at a time, and each takes this memory meanwhile.
+# The minimum that OWASP recommends; a node runs many checks at a time, and each takes this memory.
 _HASHER = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1, hash_len=32, salt_len=16, type=Type.ID)
 
 _HASH = re.compile(
     r"\$argon2id\$v=19\$m=(?P<kib>\d{1,9}),t=(?P<passes>\d{1,9}),p=(?P<lanes>\d{1,9})"
     r"\$(?P<salt>[A-Za-z0-9+/]+)\$(?P<digest>[A-Za-z0-9+/]+)"
 )
-# A hash that costs more would stop the node instead of a guesser.
+# A costlier hash would stop the node instead of a guesser.
 _KIB_MAX: Final = 1024 * 1024
 _PASSES_MAX: Final = 100
 _LANES_MAX: Final = 16
@@ -60,14 +59,14 @@ _MAKE_ANEW = "Make the line anew with fanout passwd."
 
 @dataclass(frozen=True, slots=True)
 class PasswordFile:
-    """What a password file says."""
+    """Content of a password file."""
 
     lines: tuple[str, ...] = ()
-    """Every line as it stands, without its end."""
+    """Every line, without its end."""
     users: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """The hash of each user."""
     exposure: str = ""
-    """How others than the owner can misuse the file, for a warning; empty when they cannot."""
+    """Text of a warning about permissions of the file; empty for none."""
 
     def with_user(self, user: str, stored: str) -> PasswordFile:
         """Return a file in which `user` has the hash `stored`: on its line, or on a new one at the end."""
@@ -111,7 +110,7 @@ def parse_password_file(text: str, *, path: str, exposure: str = "") -> Password
 
     Args:
         text: Its content.
-        path: What errors call it.
+        path: Name of the file in errors.
         exposure: As in `PasswordFile`.
 
     Raises:
@@ -168,21 +167,21 @@ def load_password_file(path: Path) -> PasswordFile:
 
 
 def update_password_file(path: Path, change: Callable[[PasswordFile], PasswordFile]) -> PasswordFile:
-    """Change a password file, or make one that only its owner can read.
+    """Change a password file, or create one that only its owner can read.
 
-    The file is replaced at once: whoever reads it sees the old or the new one. Other calls for files in the same
-    directory wait for their turn, so that no change is lost. Mode and owner stay.
+    The file is replaced atomically: readers see the old or the new one. Other calls for files in the same directory
+    wait for their turn, so no change is lost. Mode and owner stay.
 
     Args:
-        path: The file; of a symbolic link, what it points to.
-        change: Gets what the file says, or an empty one when it does not exist, and returns what it shall say.
+        path: The file; symbolic links are followed.
+        change: Gets the content of the file, empty if it does not exist, and returns the new content.
 
     Returns:
-        What it says now.
+        The new content.
 
     Raises:
         ConfigError: The file exists and is not legal.
-        PasswordFileError: It cannot be written; it is as before.
+        PasswordFileError: It cannot be written; it is unchanged.
     """
     target = path.resolve()
     try:
@@ -234,7 +233,7 @@ def _replace(target: Path, file: PasswordFile, status: os.stat_result | None) ->
 
 
 def _user_of(line: str) -> str | None:
-    """Return what stands before the colon; None for a comment or an empty line."""
+    """Return the text before the colon; None for a comment or an empty line."""
     return None if line.startswith("#") or not line.strip() else line.partition(":")[0]
 
 
@@ -275,7 +274,7 @@ def _hash_problem(stored: str) -> str:
 
 
 def _length(text: str) -> int:
-    """Return how many bytes a piece of Base64 without padding has; 0 when it is none."""
+    """Return the number of bytes in Base64 without padding; 0 for other text."""
     try:
         return len(base64.b64decode(text + "=" * (-len(text) % 4), validate=True))
     except binascii.Error:

@@ -1,17 +1,14 @@
-"""Rules for topics: which ones a client may read and write.
+"""Access rules: which topics a client may read and write.
 
-Owns the meaning of a list of rules. It must not know files, connections or passwords.
+The first rule that fits the client, the direction and the topic decides; without one the answer is no. An empty list
+allows everything. `docs/decisions/0005-access-rules.md` has the reasons.
 
-The first rule that fits the client, the direction and the topic decides; when none does, the answer is no. An
-empty list allows everything. `docs/decisions/0005-access-rules.md` says why.
-
-A subscription is granted only when every topic that its Topic Filter matches may be read, which is decided
-exactly. A topic that may not be read has either a rule that denies it or none. For each rule that denies, the
-topics of both filters are again those of one filter (`fanout.selection.common_filter`). Of such a filter, and
-of the subscription's own, one *freshest* topic per depth is tried: with a name that occurs in no rule in place
-of every wildcard. A rule that matches it has a wildcard there too, hence matches every topic of the filter at
-that depth; and beyond the longest rule a greater depth changes nothing. So when all these topics may be read,
-all may; and one that may not is the witness.
+A subscription is granted only when every topic that its Topic Filter matches may be read, and this is decided exactly.
+A topic that may not be read has either a rule that denies it or none. For each rule that denies, the topics of both
+filters are again those of one filter (`fanout.selection.common_filter`). Of such a filter, and of the subscription's
+own, one *freshest* topic per depth is tried: with a name that occurs in no rule in place of every wildcard. A rule that
+matches it has a wildcard there too, so it matches every topic of the filter at that depth; and beyond the longest rule
+a greater depth changes nothing. So when all these topics may be read, all may; and one that may not is the witness.
 """
 
 from __future__ import annotations
@@ -31,14 +28,14 @@ from fanout.selection import Selector, common_filter
 __all__ = ["ANY", "DECISIONS_MAX", "Denied", "Direction", "Rights", "Rule", "RuleSet"]
 
 Direction: TypeAlias = Literal["read", "write", "all"]
-"""What a rule is about: subscriptions, PUBLISH packets, or both."""
+"""Direction of a rule: subscriptions, PUBLISH packets, or both."""
 
 ANY: Final = "*"
 """The `user` of a rule for every client, and the `client_id` of one for every identifier."""
 DECISIONS_MAX: Final = 65_536
-"""Decisions on topics that a set of rules remembers, unless it is told otherwise."""
+"""Default number of decisions on topics that a set of rules remembers."""
 _REMEMBERED_TOPIC_BYTES_MAX: Final = 256
-"""Longest topic that is remembered: it bounds the memory to about 30 MB for `DECISIONS_MAX`."""
+"""Longest topic that is remembered, which bounds the memory to about 30 MB for `DECISIONS_MAX`."""
 
 _WILDCARDS: Final = ("+", "#")
 
@@ -56,13 +53,13 @@ class Rule:
     allows: bool
     """Whether it allows or denies."""
     direction: Direction
-    """What it allows or denies."""
+    """Direction that it decides on."""
     filter: str
     """Topics that it decides on: a Topic Filter, in which `%u` and `%c` stand for the client's own names."""
     user: str = ANY
-    """User that it is for; `ANY` for every client, empty for clients without a user."""
+    """User that it applies to; `ANY` for every client, empty for clients without a user."""
     client_id: str = ANY
-    """Client Identifiers that it is for; `*` stands for any characters."""
+    """Client Identifiers that it applies to; `*` stands for any characters."""
     _filter: RuleFilter = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -70,11 +67,11 @@ class Rule:
 
     @property
     def placeholders(self) -> frozenset[str]:
-        """Which of "u" and "c" stand in the filter."""
+        """The placeholders in the filter, of "u" and "c"."""
         return self._filter.placeholders
 
     def is_for(self, identity: Identity) -> bool:
-        """Say whether it is for a client."""
+        """Tell whether it applies to a client."""
         return self.user in (ANY, identity.user) and (
             self.client_id == ANY or matches_pattern(self.client_id, identity.client_id)
         )
@@ -86,17 +83,17 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """Why a subscription is refused."""
+    """Reason of a refused subscription."""
 
     topic: str
-    """A topic that it would match and that may not be read."""
+    """A topic that it matches and that may not be read."""
     rule: int | None
     """Index of the rule that denies it; None when no rule allows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A rule as it stands for one client."""
+    """A rule for one client, with the names filled in."""
 
     index: int
     allows: bool
@@ -106,15 +103,15 @@ class _Line:
 
 
 class RuleSet:
-    """A list of rules; what each client may do by it is found by `rights`."""
+    """A list of rules; `rights` gives the rights of a client."""
 
     def __init__(self, rules: Sequence[Rule] = (), *, decisions_max: int = DECISIONS_MAX) -> None:
         """Prepare the rules.
 
         Args:
             rules: In order.
-            decisions_max: How many decisions on topics are remembered, for all clients together. When there
-                are more, all are forgotten: what is asked often comes back at once.
+            decisions_max: Decisions on topics that are remembered, for all clients together. When it is reached, all
+                are forgotten; frequent ones return at once.
         """
         self.rules = tuple(rules)
         """The rules, in order."""
@@ -126,11 +123,11 @@ class RuleSet:
 
     @property
     def remembered(self) -> int:
-        """How many decisions on topics are remembered."""
+        """Number of decisions on topics that are remembered."""
         return len(self._memory)
 
     def rights(self, identity: Identity) -> Rights:
-        """Return what a client may read and write."""
+        """Return the rights of a client."""
         read: list[_Line] = []
         write: list[_Line] = []
         for index, (rule, prepared) in enumerate(zip(self.rules, self._lines, strict=True)):
@@ -147,14 +144,14 @@ class RuleSet:
 
 
 def _line(index: int, rule: Rule, topic_filter: str | Nothing | None) -> _Line | None:
-    """Return a rule as it stands for a client whose filter is given; None when it does not concern it."""
+    """Return a rule for a client whose filter is given; None when it does not apply."""
     if topic_filter is None:
-        # The client chose a name that no filter can hold. It must gain nothing by that: a rule that allows
-        # allows nothing, and one that denies denies everything.
+        # The client chose a name that no filter can hold. It must gain nothing by that: an allowing rule allows
+        # nothing, and a denying rule denies everything.
         return None if rule.allows else _Line(index, False, None, _every_topic)
     if isinstance(topic_filter, Nothing):
         return None
-    if rule.placeholders:  # not worth a regular expression for one client
+    if rule.placeholders:  # a regular expression does not pay off for one client
         return _Line(index, rule.allows, topic_filter, partial(matches, topic_filter.encode()))
     return _Line(index, rule.allows, topic_filter, Selector(topic_filter).matches)
 
@@ -164,7 +161,7 @@ def _every_topic(_topic: bytes) -> bool:
 
 
 class Rights:
-    """What one client may read and write by one set of rules."""
+    """Rights of one client by one set of rules."""
 
     __slots__ = ("_denied", "_depth", "_fresh", "_memory", "_read", "_remembered", "_unlimited", "_write")
 
@@ -184,7 +181,7 @@ class Rights:
         return self._unlimited
 
     def may_publish(self, topic: bytes) -> bool:
-        """Say whether `topic`, a legal Topic Name, may be written."""
+        """Tell whether `topic`, a legal Topic Name, may be written."""
         allowed = self._remembered.get(topic)
         if allowed is None:
             if self._unlimited:
@@ -196,7 +193,7 @@ class Rights:
         return allowed
 
     def may_subscribe(self, topic_filter: bytes) -> bool:
-        """Say whether every topic of `topic_filter` may be read; see `explain`."""
+        """Tell whether every topic of `topic_filter` may be read; see `explain`."""
         return self.explain(topic_filter) is None
 
     def explain(self, topic_filter: bytes) -> Denied | None:
@@ -229,12 +226,12 @@ class Rights:
         self._denied = [(topic_filter, topic_filter.partition("/")[0]) for topic_filter in denied]
 
     def _topics_to_try(self, topic_filter: str) -> Iterator[str]:
-        """Yield topics of a filter; when they all may be read, all of its topics may."""
+        """Yield topics of a filter that decide for all of its topics."""
         yield from self._freshest(topic_filter)
         first = topic_filter.partition("/")[0]
         for denied, denied_first in self._denied:
             if first != denied_first and first not in _WILDCARDS and denied_first not in _WILDCARDS:
-                continue  # the usual case, told without looking further
+                continue  # the usual case, decided without a common filter
             common = common_filter(topic_filter, denied)
             if common is not None:
                 yield from self._freshest(common)
@@ -245,7 +242,7 @@ class Rights:
         if is_open:
             levels.pop()
         levels = [self._fresh if level == "+" else level for level in levels] or [self._fresh]
-        if levels != [""]:  # of "/#" the shortest would be empty, which no Topic Name is [MQTT-4.7.3-1]
+        if levels != [""]:  # the shortest topic of "/#" would be empty [MQTT-4.7.3-1]
             yield "/".join(levels)
         if is_open:
             while len(levels) <= self._depth:
@@ -254,7 +251,7 @@ class Rights:
 
 
 class _Memory:
-    """Bounds what all rights of a set of rules remember together."""
+    """Bounds the decisions that all rights of a set of rules remember together."""
 
     __slots__ = ("_count", "_entries_max", "_filled")
 
@@ -287,5 +284,5 @@ def _first(lines: tuple[_Line, ...], topic: bytes) -> _Line | None:
 
 
 def _level_names() -> Iterator[str]:
-    """Return names for a level without end, the most readable first."""
+    """Yield names for a level without end, the most readable first."""
     return itertools.chain("xyz", (f"x{number}" for number in itertools.count(1)))

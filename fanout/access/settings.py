@@ -1,10 +1,8 @@
-"""What can be configured: `[access]`, `[[access.rule]]` and `[access.http]`.
+"""Settings of access control: `[access]`, `[[access.rule]]` and `[access.http]`, legal values, rules between keys.
 
-Dataclasses in the style of `fanout.config.settings`, which includes `AccessConfig`: Pydantic reads the annotations
-when a file is loaded, and a class that is built directly is not validated. This module must not import
+The dataclasses are in the style of `fanout.config.settings`, which includes `AccessConfig`: Pydantic reads the
+annotations when a file is loaded, and a class that is built directly is not validated. This module must not import
 `fanout.config`, which imports it.
-
-Owns what makes each value legal, and the rules between them (`find_access_faults`).
 """
 
 from __future__ import annotations
@@ -35,14 +33,14 @@ __all__ = [
 ]
 
 AnonymousPolicy: TypeAlias = Literal["loopback", "always", "never"]
-"""Which clients may connect without a verified user.
+"""Clients that may connect without a verified user.
 
 loopback: those of this machine, through a listener that only this machine reaches.
 always:   all.
 never:    none.
 """
 HookAction: TypeAlias = Literal["connect", "subscribe", "publish"]
-"""What the HTTP hook can be asked."""
+"""Actions that the HTTP hook can decide on."""
 
 _STRICT = ConfigDict(extra="forbid")
 _FAULT = "fanout_fault"  # fanout.config.values.FAULT
@@ -102,7 +100,7 @@ def _client_ids(text: str) -> str:
 
 
 def _http_url(text: str, *, example: str = "http://127.0.0.1:9000/mqtt") -> str:
-    if "@" in text:  # said first, and without the text: it may contain a password
+    if "@" in text:  # checked first, and without the text, which may contain a password
         raise _fault("the address contains a user name or a password", "Write only the scheme, host, port and path.")
     as_in = f'Write it as in "{example}".'
     try:
@@ -222,7 +220,7 @@ def rules_of(config: AccessConfig) -> tuple[Rule, ...]:
 
 
 def find_access_faults(config: AccessConfig) -> list[ConfigFault]:
-    """Return everything that is wrong between the keys of `[access]`."""
+    """Return all faults between the keys of `[access]`."""
     return [fault for index in range(len(config.rules)) for fault in _rule_faults(config.rules, index)]
 
 
@@ -244,11 +242,11 @@ def _rule_faults(rules: tuple[RuleSection, ...], index: int) -> Iterator[ConfigF
 
 
 def _decides_all(first: RuleSection, later: RuleSection) -> bool:
-    """Say whether `first` leaves nothing to decide for `later`, whoever the client is."""
+    """Tell whether `first` leaves nothing to decide for `later`, for any client."""
     return (
         (first.allow or first.deny) in ("all", later.allow or later.deny)
         and first.user in (ANY, later.user)
         and first.client_id in (ANY, later.client_id)
-        and not RuleFilter(first.filter).placeholders  # it concerns only clients whose names can be filled in
+        and not RuleFilter(first.filter).placeholders  # placeholders limit it to clients whose names can be filled in
         and covers(first.filter, later.filter)
     )

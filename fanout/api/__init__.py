@@ -1,1 +1,1 @@
-"""The node's HTTP face: probes for orchestrators, documents for people and tools, metrics for Prometheus."""
+"""HTTP interface of a node: probes for orchestrators, documents for people and tools, metrics for Prometheus."""

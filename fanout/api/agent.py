@@ -1,7 +1,7 @@
-"""HAProxy's agent check: a TCP port that says in one line whether the node takes clients, and how many more.
+"""HAProxy's agent check: a TCP port that tells in one line whether the node takes clients, and how many more.
 
-Owns the words of the line (HAProxy's configuration manual, "agent-check") and the port. It must not know how a node
-comes by its readiness. Whatever a peer sends is ignored; it gets the line, and the connection is closed.
+Owns the words of the line (HAProxy's configuration manual, "agent-check") and the port. Input of a peer is ignored; it
+gets the line, and the connection is closed.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from fanout.escaping import printable
 __all__ = ["AgentListener", "agent_line"]
 
 _LINGER_S: Final = 2.0
-"""How long a peer may take to close its side, once it has the line."""
+"""Time for a peer to close its side after the line."""
 _CONNECTIONS_MAX: Final = 256
-"""Beyond it the oldest is closed: it has its line, and it is only waited for its end."""
+"""Connections at a time; a further one closes the oldest, which has its line."""
 _TEXT_CHARACTERS_MAX: Final = 200
 """Longest reason in a line; HAProxy cuts lines at 16 KiB and shows less."""
 
 
 def agent_line(readiness: Readiness, *, connections: int, connections_max: int) -> str:
-    """Return the line that tells HAProxy what to do with a node.
+    """Return the line for HAProxy.
 
-    A node that drains says `drain`, which HAProxy remembers for the server until it reads `ready`; therefore every
-    other line has that word, so that the node is taken back after its restart. The weight is the share of connections
-    that are free, in percent: 0 when there are none, so that no client is sent where it would be turned away.
+    A draining node says `drain`, which HAProxy remembers for the server until it reads `ready`; therefore every other
+    line has that word, so the node is taken back after its restart. The weight is the share of free connections in
+    percent: 0 when none is free, so HAProxy sends no client that would be refused.
 
     Args:
-        readiness: What `/readyz` says.
+        readiness: The document of `/readyz`.
         connections: Network Connections of clients.
-        connections_max: How many there may be; 0 on a node that serves nobody.
+        connections_max: Their limit; 0 on a node that serves no clients.
     """
     if readiness.ready:
         free = max(0, connections_max - connections)
@@ -54,7 +54,7 @@ class AgentListener:
         """Prepare; nothing is opened before `start`.
 
         Args:
-            answer: Makes the line, for each connection anew.
+            answer: Returns the line; called for each connection.
             host: Name or address to listen on.
             port: TCP port; 0 takes a free one, see `port` after `start`.
         """
@@ -66,7 +66,7 @@ class AgentListener:
 
     @property
     def port(self) -> int:
-        """The port that is bound; before `start`, the one asked for."""
+        """The bound port; before `start`, the requested one."""
         return self._port
 
     async def start(self) -> None:
@@ -85,14 +85,14 @@ class AgentListener:
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Listen no more; harmless when not started."""
+        """Stop listening; harmless when not started."""
         if self._server is not None:
             self._server.close()
             self._server = None
 
 
 class _Answer(asyncio.Protocol):
-    """One connection: it is answered at once, and lives until the peer has closed its side too."""
+    """One connection: answered at once, and open until the peer has closed its side too."""
 
     def __init__(self, answer: Callable[[], str], answered: dict[_Answer, asyncio.Transport]) -> None:
         self._make_answer = answer
@@ -105,7 +105,7 @@ class _Answer(asyncio.Protocol):
         if len(self._answered) > _CONNECTIONS_MAX:
             self._answered.pop(next(iter(self._answered))).abort()
         stream.write(self._make_answer().encode())
-        # Closing at once with something of the peer's unread would be a reset, which can take the line with it.
+        # Closing with unread input would be a reset, which can destroy the line on its way.
         stream.write_eof()
         self._deadline = asyncio.get_running_loop().call_later(_LINGER_S, stream.abort)
 

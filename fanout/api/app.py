@@ -1,8 +1,8 @@
-"""The HTTP endpoints of a node.
+"""HTTP endpoints of a node: paths, status codes, requests.
 
-This module owns paths and status codes. It must not know sockets (`fanout.api.http_server`) nor how a node
-comes by its documents (`fanout.api.node_view`). Handlers are coroutines although they never await: FastAPI
-runs plain functions in threads, and the node's state belongs to its event loop.
+`fanout.api.http_server` has the sockets, `fanout.api.node_view` the source of the documents. Handlers are coroutines
+although they never await, because FastAPI runs plain functions in threads, and the node's state belongs to its event
+loop.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ENDPOINTS = ("/livez", "/readyz", "/v1/status", "/v1/lag", "/metrics", "/openapi
 ACTIONS = ("/v1/drain", "/v1/links/{link}/audit")
 """Every path that takes POST."""
 _WAITING_MAX = 256
-"""Requests for costly documents that wait for their turn; more are answered 429."""
+"""Requests for costly documents that may wait; more are answered 429."""
 _BUSY: dict[int | str, dict[str, Any]] = {429: {"model": Fault, "description": "Too many requests wait."}}
 _NO_REQUEST = AuditRequest()
 _ASK = "/openapi.json says what may be asked"
@@ -60,7 +60,7 @@ def create_app(node: NodeView) -> FastAPI:
         title="fanout",
         version=__version__,
         summary="Health, status and metrics of one fanout node",
-        docs_url=None,  # its page loads scripts from elsewhere; a node may have no way out
+        docs_url=None,  # its page loads scripts from other servers, which a node may not reach
         redoc_url=None,
     )
     registry = node_registry(node)
@@ -112,7 +112,7 @@ def create_app(node: NodeView) -> FastAPI:
         await turns.wait()
         try:
             encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        except (TypeError, ValueError):  # a version that is none
+        except (TypeError, ValueError):  # not a version
             encode, content_type = choose_encoder("")
         return Response(encode(registry), headers={"Content-Type": content_type})
 
@@ -160,7 +160,7 @@ def create_app(node: NodeView) -> FastAPI:
 
 
 class _Refusal(HTTPException):
-    """What a handler refuses, with more to say than the router has."""
+    """A refusal of a handler, with a hint."""
 
     def __init__(self, status_code: int, error: str, *, hint: str) -> None:
         super().__init__(status_code, error)
@@ -168,7 +168,7 @@ class _Refusal(HTTPException):
 
 
 class _Turns:
-    """Lets one costly document be made in a turn of the event loop: in between, probes and MQTT have theirs."""
+    """Limits costly documents to one per turn of the event loop, so that probes and MQTT are served in between."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -187,19 +187,19 @@ class _Turns:
 
 
 def _refuse_browsers(request: Request) -> None:
-    # Any page that somebody on this machine opens can post to loopback, and its browser then names the page's origin.
+    # Any web page opened on this machine can post to loopback; its browser then sends the page's origin.
     if "origin" in request.headers:
         raise _Refusal(403, "a page in a browser may not ask for this", hint="Use a command, or leave out Origin")
 
 
 async def _read_audit_request(request: Request) -> AuditRequest:
-    """Read the body, which FastAPI would do before anything is checked, and as long as something comes."""
+    """Read the body here, because FastAPI would read it before any check, and without a bound."""
     body = await _read_body(request)
     if not body:
         return _NO_REQUEST
     try:
         if "json" not in request.headers.get("content-type", ""):
-            body = b'""'  # a form, as pages send them
+            body = b'""'  # a form, as web pages send it
         return AuditRequest.model_validate_json(body)
     except ValidationError as error:
         faults = [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]
@@ -208,7 +208,7 @@ async def _read_audit_request(request: Request) -> AuditRequest:
 
 async def _read_body(request: Request) -> bytes:
     too_large = _Refusal(413, f"the body has more than {BODY_BYTES_MAX} bytes", hint=_ASK)
-    if int(request.headers.get("content-length", "0")) > BODY_BYTES_MAX:  # h11 has seen that it is a number
+    if int(request.headers.get("content-length", "0")) > BODY_BYTES_MAX:  # h11 has checked that it is a number
         raise too_large
     body = bytearray()
     async for piece in request.stream():
@@ -239,7 +239,7 @@ async def _request_fault(request: Request, error: Exception) -> Response:
 
 
 def _problem(fault: dict[str, Any]) -> str:
-    """Return what the validator found, without its own words."""
+    """Return the problem that the validator found, in plain words."""
     name = fault["loc"][-1]
     match fault["type"]:
         case "literal_error":
@@ -261,7 +261,7 @@ async def _audit_refused(request: Request, error: Exception) -> Response:
 
 
 async def _client_gone(request: Request, error: Exception) -> Response:
-    return Response(status_code=400)  # nobody gets it, and it is nobody's bug
+    return Response(status_code=400)  # nobody reads it, and it is no bug
 
 
 async def _bug(request: Request, error: Exception) -> Response:

@@ -1,7 +1,7 @@
-"""uvicorn as a node runs it: without its signal handlers, its logging and its idea of who ends the process.
+"""Embedded uvicorn: runs inside a node, without signal handlers and logging of its own.
 
-Owns the settings of uvicorn. To import this module takes as long as all of MQTT, so `fanout.api.http_server` does it
-in a thread, while links connect already.
+The import of this module takes as long as all of MQTT, so `fanout.api.http_server` does it in a thread while links
+connect.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ __all__ = ["EmbeddedServer"]
 _HEAD_BYTES_MAX: Final = 16 * 1024
 """Largest request line with header fields."""
 _ACCEPTED_AT_ONCE: Final = 64
-"""Connections accepted in one turn of the event loop, so that a new one is read before so many newer ones come that it
-gives way (asyncio; uvloop takes them one by one)."""
+"""Connections accepted in one turn of the event loop, so that a new one is read before newer ones displace it (asyncio;
+uvloop accepts them one by one)."""
 _KEEP_ALIVE_SECONDS: Final = 5
-"""How long a connection is kept without a byte between two requests."""
+"""Time that a connection may be idle between two requests."""
 _DRAIN_SECONDS: Final = 2
-"""How long running requests may take to finish when it is told to end."""
+"""Time for running requests to finish at the end."""
 
 
 class EmbeddedServer(uvicorn.Server):
-    """A uvicorn whose signals belong to the node."""
+    """A uvicorn server that leaves signals to the node."""
 
     def __init__(self, app: FastAPI, *, closed_total: MutableMapping[str, int]) -> None:
-        """Prepare to serve `app`, to the last import.
+        """Prepare to serve `app`, with all imports done.
 
         Args:
-            app: What to serve.
-            closed_total: Counts connections that are closed for the client's fault, or to make room, by reason.
+            app: The application.
+            closed_total: Counts connections that the node closes, by reason.
         """
         config = uvicorn.Config(
             app,
@@ -53,7 +53,7 @@ class EmbeddedServer(uvicorn.Server):
             log_config=None,  # the node has set up logging
             access_log=False,
             server_header=False,
-            headers=[("Cache-Control", "no-store")],  # every answer is the state of one moment
+            headers=[("Cache-Control", "no-store")],  # every answer is a state of the moment
             proxy_headers=False,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=_DRAIN_SECONDS,
@@ -67,13 +67,13 @@ class EmbeddedServer(uvicorn.Server):
         yield
 
     async def on_tick(self, counter: int) -> bool:
-        """Close what is overdue; called ten times a second."""
+        """Close overdue connections; called ten times a second."""
         for connection in tuple(self.server_state.connections):
             connection.end_if_overdue()  # type: ignore[union-attr]  # all of them are ours
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let running requests finish for as long as they may, and close what is left."""
+        """Let running requests finish within their time, and close the rest."""
         await super().shutdown(sockets)
         for connection in tuple(self.server_state.connections):
             connection.transport.abort()

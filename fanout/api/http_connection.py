@@ -1,7 +1,7 @@
-"""One HTTP connection: uvicorn's, with bounds on what a client may send, how long it may take, and how many there are.
+"""HTTP connection: that of uvicorn, with limits on the bytes of a request, on time, and on the number of connections.
 
-Owns the bounds of a connection and which one gives way to a new one. It must not know paths. uvicorn itself limits only
-the time between two requests, and its limit on connections is one for good: each further request is answered 503.
+Owns the limits and the choice of the connection that a new one displaces. uvicorn itself limits only the time between
+two requests, and beyond its limit of connections it answers each further request with 503.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 __all__ = ["HttpConnection"]
 
 _CONNECTIONS_MAX: Final = 256
-"""Beyond it the oldest gives way: probes, a dashboard and a scraper need a handful."""
+"""Connections at a time; a further one displaces the oldest. Probes, a dashboard and a scraper need a handful."""
 _REQUEST_SECONDS: Final = 10.0
-"""From the begin of the connection, or the last answer, until a request is whole."""
+"""Time for a whole request, from the begin of the connection or the last answer."""
 _ANSWER_SECONDS: Final = 30.0
-"""How long a client may take to read an answer."""
+"""Time for a client to read an answer."""
 _LINGER_SECONDS: Final = 2.0
-"""How long a client that sends too much has for reading why: closing at once could take the answer with it."""
+"""Time for a client that sends too much to read the reason: closing at once could destroy the answer."""
 
 
 class HttpConnection(H11Protocol):
@@ -43,7 +43,7 @@ class HttpConnection(H11Protocol):
         *,
         closed_total: MutableMapping[str, int],
     ) -> None:
-        """Make one as uvicorn does.
+        """Create a connection as uvicorn does.
 
         Args:
             config: Passed to uvicorn.
@@ -54,12 +54,12 @@ class HttpConnection(H11Protocol):
         """
         super().__init__(config, server_state, app_state, _loop)
         self._closed_total = closed_total
-        self._since_s = self.loop.time()  # of the connection, then of the last answer
-        self._body_bytes = 0  # of the request that comes in, less what came together with its head
-        self._lingers = False  # whether it was told why it is closed, and nothing more is read
+        self._since_s = self.loop.time()  # begin of the connection, then of the last answer
+        self._body_bytes = 0  # of the present request, without those that came with its head
+        self._lingers = False  # whether the reason was sent, and nothing more is read
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Take the transport; when there are too many, the one that keeps the node waiting for longest gives way."""
+        """Take the transport; beyond the limit, close the connection that has kept the node waiting longest."""
         super().connection_made(transport)
         if len(self.connections) > _CONNECTIONS_MAX:
             others: list[HttpConnection] = [one for one in self.connections if one is not self]  # type: ignore[misc]
@@ -80,7 +80,7 @@ class HttpConnection(H11Protocol):
         self._limit_body()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP, unless the answer to its begin was sent, and close."""
+        """Answer bytes that are not HTTP, unless an answer was begun, and close."""
         self._closed_total["malformed"] += 1
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
@@ -103,12 +103,12 @@ class HttpConnection(H11Protocol):
 
     @property
     def _is_working(self) -> bool:
-        """Whether the client waits for the node, and not the node for the client."""
+        """Whether the client waits for the node, not the node for the client."""
         is_whole = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE)
         return is_whole and self.conn.our_state is h11.SEND_RESPONSE and not self.flow.write_paused
 
     def _limit_body(self) -> None:
-        """Read no more of a body that nobody wants: its request is answered, and it is too large to be skipped."""
+        """Stop reading the body of a request that was answered, when it is too large to be skipped."""
         is_unwanted = self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE
         if is_unwanted and self._body_bytes > BODY_BYTES_MAX and not self.transport.is_closing():
             self._closed_total["body_too_large"] += 1
@@ -121,5 +121,5 @@ class HttpConnection(H11Protocol):
         self._abort()
 
     def _abort(self) -> None:
-        self.connections.discard(self)  # at once: another one may have to give way before this one is told of its end
+        self.connections.discard(self)  # at once: another one may be displaced before `connection_lost` of this one
         self.transport.abort()

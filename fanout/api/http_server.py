@@ -1,7 +1,6 @@
-"""Running the HTTP endpoints inside the node's own event loop.
+"""HTTP server inside the node's event loop: its listening sockets, and the begin and end of uvicorn.
 
-This module owns the listening sockets, and when uvicorn (`fanout.api.embedded`) begins and ends. Signals, logging and
-the order of shutdown belong to the node. It must not know what is served.
+Signals, logging and the order of shutdown belong to the node.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["HttpServer"]
 _BACKLOG: Final = 256
 """Connections that wait to be accepted."""
 _SYSTEM_BUFFER_BYTES: Final = 64 * 1024
-"""What the system may hold of requests that are not read, and of answers, about; by itself it would be megabytes."""
+"""Socket buffers for unread requests and for answers; the default would be megabytes."""
 
 
 class HttpServer:
@@ -34,7 +33,7 @@ class HttpServer:
         """Prepare; nothing is opened before `start`.
 
         Args:
-            make_app: Makes what to serve, in a thread: it may take its time to import what it needs.
+            make_app: Creates the application, in a thread because of slow imports.
             host: Name or address to listen on; a name with several addresses is bound on all of them.
             port: TCP port; 0 takes a free one, see `port` after `start`.
         """
@@ -48,16 +47,16 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port that is bound; before `start`, the one asked for."""
+        """The bound port; before `start`, the requested one."""
         return self._port
 
     @property
     def url(self) -> str:
-        """The address to give to a client, such as `http://127.0.0.1:8080`."""
+        """Base URL for clients, such as `http://127.0.0.1:8080`."""
         return f"http://{self._authority}"
 
     def status(self) -> HttpStatus:
-        """Return how many connections there are, and what became of others."""
+        """Return the number of connections, and of closed ones by reason."""
         connections = 0 if self._server is None else len(self._server.server_state.connections)
         return HttpStatus(connections=connections, closed_total=self._closed_total)
 
@@ -66,7 +65,7 @@ class HttpServer:
         return f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
 
     async def start(self) -> None:
-        """Bind; connections are accepted from now on, and answered as soon as the application is made.
+        """Bind. Connections are accepted from now on, and answered once the application exists.
 
         Raises:
             ListenError: The address cannot be bound.
@@ -76,10 +75,10 @@ class HttpServer:
         self._task = asyncio.create_task(self._serve(sockets), name="http-server")
 
     async def wait_failed(self) -> None:
-        """Wait until it serves no more; to be called while it is started.
+        """Wait until the server ends; to be called between `start` and `stop`.
 
         Raises:
-            Exception: What made it fail, which only a bug does.
+            Exception: The error that ended it, which is a bug.
         """
         if self._task is not None:
             await asyncio.shield(self._task)
@@ -128,7 +127,7 @@ class HttpServer:
                     bound.setsockopt(socket.SOL_SOCKET, option, _SYSTEM_BUFFER_BYTES)
                 if family == socket.AF_INET6:
                     bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                # With port 0 the first socket chooses, and the host's other addresses follow.
+                # With port 0 the first socket chooses, and the other addresses of the host follow.
                 port = self._port or (sockets[0].getsockname()[1] if len(sockets) > 1 else 0)
                 bound.bind((where[0], port, *where[2:]))
                 bound.listen(_BACKLOG)

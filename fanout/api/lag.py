@@ -1,8 +1,7 @@
-"""What is said about how far a link is behind (core).
+"""Lag of a link as a document: the figure, its basis, and the reason when it is not known (core).
 
 The link measures: a heartbeat is a message that it publishes at the primary and receives back through its own
-subscription, and an overdue one raises the lag (`fanout.link.protocol.control_channel`). This module owns the wording
-of the result: on what it is based, and why it is not known.
+subscription, and an overdue heartbeat raises the lag (`fanout.link.protocol.control_channel`).
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ def link_lag(
     Args:
         name: The link's name.
         state: The link's state.
-        lag_seconds: How far the link is behind, at least; None when that is not known.
-        items_behind: How many updates the primary has and the link has not got; None when that is not known.
-        heartbeat_age_seconds: Time since a heartbeat came back; None when none did in this epoch.
+        lag_seconds: Lower bound of the lag; None when not known.
+        items_behind: Updates at the primary that the link has not got; None when not known.
+        heartbeat_age_seconds: Time since the last heartbeat came back; None for none in this epoch.
         heartbeat_interval_seconds: Time between heartbeats; 0 when they are switched off.
-        heartbeat_refusal: Why heartbeats do not come back; empty when nothing says that they will not.
+        heartbeat_refusal: Known reason why heartbeats do not come back; empty for none.
         received_total: PUBLISH packets received from the primary.
         topics: Retained topics held.
     """

@@ -1,8 +1,8 @@
-"""The node's metrics, read at each scrape from the documents that the node gives anyway.
+"""Prometheus metrics of a node, read at each scrape from its documents.
 
-This module owns names, labels and meaning; `docs/operations.md` says what to do when one moves. It must not
-count anything itself. Labels are bounded sets: links and selectors of the configuration, states, reasons;
-never a topic or a client. A metric whose value is not known is absent, never zero.
+Owns names, labels and meaning; `docs/operations.md` has the advice for each. Nothing is counted here. Labels are
+bounded sets: links and selectors of the configuration, states, reasons; never a topic or a client. A metric without a
+known value is absent, never zero.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ Sample: TypeAlias = tuple[str, tuple[str, ...], float]
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """One metric: what it is called and what it means."""
+    """Name, kind and meaning of one metric."""
 
     name: str
-    """The name in the exposition; a counter's ends in `_total`."""
+    """Name in the exposition; a counter's ends in `_total`."""
     kind: Literal["counter", "gauge"]
     """`counter` only grows while the process lives; `gauge` moves both ways."""
     meaning: str
@@ -295,7 +295,7 @@ METRICS = (
         ("reason",),
     ),
 )
-"""Every metric of a node, beside those of the process (`process_...`) that prometheus-client adds."""
+"""Every metric of a node, without those of the process (`process_...`), which prometheus-client adds."""
 
 
 class NodeCollector(Collector):
@@ -314,7 +314,7 @@ class NodeCollector(Collector):
 
 
 def node_registry(node: NodeView) -> CollectorRegistry:
-    """Return a registry of its own with the metrics of `node` and of this process."""
+    """Return a new registry with the metrics of `node` and of this process."""
     registry = CollectorRegistry()
     registry.register(NodeCollector(node))
     ProcessCollector(registry=registry)
@@ -358,32 +358,15 @@ def _link_samples(link: LinkDetail) -> Iterator[Sample]:
     for state in LINK_STATES:
         yield "fanout_link_state", (link.name, state), state == link.state
     yield "fanout_link_state_start_time_seconds", label, link.since.timestamp()
-    yield "fanout_link_topics", label, link.topics
-    yield "fanout_link_payload_bytes", label, link.payload_bytes
-    yield "fanout_link_received_total", label, link.received_total
-    yield "fanout_link_outside_total", label, link.outside_total
-    yield "fanout_link_overtaken_total", label, link.overtaken_total
-    yield "fanout_link_heartbeats_lost_total", label, link.heartbeats_lost_total
-    yield "fanout_link_refused_total", label, link.refused_total
-    yield "fanout_link_truncated_total", label, link.truncated_total
-    yield "fanout_link_epochs_total", label, link.epochs_total
-    yield "fanout_link_reconnects_total", label, link.reconnects_total
+    for name, value in link:
+        if isinstance(value, int) and name not in {"ready", "epoch"}:
+            yield f"fanout_link_{name}", label, value
     if link.snapshot_seconds is not None:
         yield "fanout_link_snapshot_seconds", label, link.snapshot_seconds
     for whose, expires in (("client", link.client_certificate_expires), ("primary", link.primary_certificate_expires)):
         if expires is not None:
             yield "fanout_link_certificate_expiry_time_seconds", (link.name, whose), expires.timestamp()
-    yield "fanout_link_snapshot_topics", label, link.snapshot_topics
-    yield "fanout_link_audits_total", label, link.audits_total
-    yield "fanout_link_audits_failed_total", label, link.audits_failed_total
-    yield "fanout_link_audit_changed_total", label, link.audit_changed_total
-    yield "fanout_link_audit_removed_total", label, link.audit_removed_total
-    yield "fanout_link_missing_announced_total", label, link.missing_announced_total
-    yield "fanout_link_missing_suppressed_total", label, link.missing_suppressed_total
-    yield "fanout_link_missing_dropped_total", label, link.missing_dropped_total
-    yield "fanout_link_missing_pending", label, link.missing_pending
     yield "fanout_link_alarm", label, link.alarm is not None
-    yield "fanout_link_hops", label, link.hops
     for selector in link.selectors:
         yield "fanout_selector_topics", (link.name, selector.filter), selector.topics
         complete = (link.name, selector.filter, selector.evidence or "")
@@ -419,11 +402,9 @@ def _access_samples(access: AccessStatus) -> Iterator[Sample]:
 
 
 def _retained_samples(retained: RetainedStatus) -> Iterator[Sample]:
-    yield "fanout_retained_file_bytes", (), retained.file_bytes
-    yield "fanout_retained_committed_total", (), retained.committed_total
-    yield "fanout_retained_transactions_total", (), retained.transactions_total
-    yield "fanout_retained_waiting_rows", (), retained.waiting_rows
-    yield "fanout_retained_waiting_bytes", (), retained.waiting_bytes
+    for name, value in retained:
+        if isinstance(value, int):
+            yield f"fanout_retained_{name}", (), value
     yield "fanout_retained_alarm", (), retained.alarm is not None
 
 

@@ -1,9 +1,8 @@
-"""The documents that a node answers over HTTP, as frozen pydantic models.
+"""Documents that a node answers over HTTP, as frozen pydantic models.
 
-This module owns the shape of every JSON document: names with the unit last, null for what is not known (never
-zero), timestamps in UTC, digests as 16 hexadecimal digits (JSON readers lose integers above 2**53). It must
-not know where the numbers come from: `fanout.node` fills the models, `fanout.api.app` serves them,
-`fanout.cli` reads them back. A reader ignores fields that it does not know, so that an older command
+Owns the shape of every JSON document: names with the unit last, null for values that are not known (never zero),
+timestamps in UTC, digests as 16 hexadecimal digits (JSON readers lose integers above 2**53). `fanout.node` fills the
+models, `fanout.api.app` serves them, `fanout.cli` reads them. A reader ignores unknown fields, so an older command
 understands a newer node.
 """
 

@@ -1,4 +1,4 @@
-"""What the HTTP face asks of a node; `fanout.node` implements it, tests use a stand-in."""
+"""Interface of a node for its HTTP endpoints; `fanout.node.documents` implements it, tests use a stand-in."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["NodeView"]
 
 
 class NodeView(Protocol):
-    """A node, seen by its HTTP face.
+    """A node, as its HTTP endpoints see it.
 
-    Every method is called on the node's event loop, at each request, and, but for `audit`, must return at once:
-    counters are read, not computed. The metrics are derived from these documents, so that they cannot disagree.
+    Every method is called on the node's event loop at each request and, except `audit`, must return at once: counters
+    are read, not computed. Metrics are derived from these documents, so they cannot disagree.
     """
 
     def readiness(self) -> Readiness:
@@ -26,10 +26,10 @@ class NodeView(Protocol):
         """Return how far each link is behind."""
 
     def drain(self) -> Draining:
-        """Begin to leave the pool, and then end; harmless when that has begun."""
+        """Begin to drain; harmless when the node drains already."""
 
     async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
-        """Audit one of the links that `readiness` has, now, and return what was found.
+        """Audit one of the links now and return the result.
 
         Raises:
             AuditRefused: No audit can begin now.

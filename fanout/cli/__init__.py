@@ -1,4 +1,4 @@
-"""The `fanout` command: starts nodes, asks running ones, makes reports.
+"""The `fanout` command: starts nodes, queries running nodes, makes reports.
 
 Importing this package loads next to nothing; each command imports what it needs when it runs, so that
 `fanout --help` and a probe every second stay cheap, and so that pyspark is loaded by `fanout report` alone.
@@ -22,10 +22,10 @@ def main() -> None:
 
     codecs.register_error("fanout-escape", escape_unencodable)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="fanout-escape")  # a topic may have letters that the locale lacks
+        sys.stdout.reconfigure(errors="fanout-escape")  # topics may have characters that the locale lacks
     try:
         app(prog_name="fanout")
     except Exception:
-        # What an operator can act on was printed before; what comes here is a defect, told apart by its code.
+        # Errors that an operator can act on were printed before; this is a defect, with an exit code of its own.
         sys.stderr.write(printable_lines(traceback.format_exc()))
         sys.exit(ExitCode.BUG)

@@ -1,4 +1,4 @@
-"""The tree of commands, and how a failed one ends."""
+"""The tree of commands, and the end of a failed command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fanout audit`: have a node compare what it holds with its primaries, and repair it."""
+"""`fanout audit`: make a node compare its replicas with its primaries, and repair them."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def audit(
 def _audit_each(
     client: NodeClient, names: Iterable[str], *, confirm: bool
 ) -> tuple[dict[str, AuditDetail], dict[str, FanoutError]]:
-    """Audit one link after another; return what was found, and why there is nothing of the others.
+    """Audit one link after another; return the results, and the errors of the others.
 
-    When the node does not answer any more, what follows is not asked for; that fault is the last one.
+    When the node stops answering, the remaining links are skipped; that error is the last one.
     """
     details: dict[str, AuditDetail] = {}
     faults: dict[str, FanoutError] = {}

@@ -1,4 +1,4 @@
-"""`fanout check`: say what a configuration would run, or everything that is wrong with it."""
+"""`fanout check`: print what a configuration would run, or all of its faults."""
 
 from __future__ import annotations
 

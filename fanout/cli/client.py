@@ -1,7 +1,6 @@
-"""Asking a running node over HTTP.
+"""HTTP client of a running node, for commands.
 
-This module owns the address of a node, time limits, and turning what can go wrong into a `NodeUnreachable`
-that says what to check. It must not print.
+Owns the address of a node, time limits, and the translation of failures into a `NodeUnreachable` with advice.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from fanout.errors import AuditRefused, NodeSilent, NodeUnreachable
 __all__ = ["NodeClient", "node_url"]
 
 _TIMEOUT_S: Final = 3.0
-"""For connecting and for each answer: a node answers within milliseconds, or something is wrong."""
+"""Time limit of connecting and of each answer; a healthy node answers within milliseconds."""
 
 _READ_S: Final = 30.0
-"""For a whole answer, from when it begins."""
+"""Time limit of a whole answer, from its begin."""
 _ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Longest answer: a link takes some 1,000 bytes of it."""
+"""Longest answer; a link takes about 1,000 bytes of it."""
 
 _PORT_MAX: Final = 65_535
 
@@ -35,7 +34,7 @@ Document = TypeVar("Document", bound=BaseModel)
 
 
 def node_url(text: str) -> str:
-    """Return the base URL of a node from what a user typed, with `http://` in front where it was left out.
+    """Return the base URL of a node from the text of a user; a missing `http://` is added.
 
     Raises:
         ValueError: The text is not an HTTP address.
@@ -44,7 +43,7 @@ def node_url(text: str) -> str:
         url = httpx.URL(text if "://" in text else f"http://{text}")
     except httpx.InvalidURL:
         url = httpx.URL()
-    # A port alone would be read as an address: 8080 is 0.0.31.144.
+    # A port alone would be parsed as an address: 8080 is 0.0.31.144.
     if url.scheme not in {"http", "https"} or not url.host or url.host.isdigit() or (url.port or 0) > _PORT_MAX:
         raise ValueError(f"{text!r} is not an HTTP address such as http://127.0.0.1:8080")
     return str(url).rstrip("/")
@@ -55,12 +54,12 @@ class NodeClient:
 
     def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S) -> None:
         self.url = url
-        # A node is asked directly: a proxy from the environment is for the world outside.
+        # Nodes are asked directly, not through a proxy of the environment.
         self._http = httpx.Client(
             timeout=timeout_s,
             trust_env=False,
             follow_redirects=False,
-            headers={"Accept-Encoding": "identity"},  # what is compressed has no bound
+            headers={"Accept-Encoding": "identity"},  # decompressed bytes have no bound
         )
 
     def __enter__(self) -> Self:
@@ -91,10 +90,10 @@ class NodeClient:
         return self._parse(Draining, self._json(answer, "draining"))
 
     def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
-        """Have a link audited, however long that takes, and return what was found.
+        """Audit a link, without a time limit, and return the result.
 
         Raises:
-            AuditRefused: The node says why not.
+            AuditRefused: The node refuses, with its reason.
         """
         path, patient = f"/v1/links/{link}/audit", httpx.Timeout(_TIMEOUT_S, read=None)
         answer = self._ask("POST", path, json={"confirmed": confirmed}, timeout=patient)
@@ -109,7 +108,7 @@ class NodeClient:
         """Return the JSON document at `path` as the node sent it.
 
         Raises:
-            NodeUnreachable: Nothing answered in time, or what answered is not a node.
+            NodeUnreachable: Nothing answered in time, or the answer is not that of a node.
         """
         answer = self._ask("GET", path)
         # Only `/readyz` answers 503 with a document.
@@ -146,7 +145,7 @@ class NodeClient:
     def _json(self, answer: httpx.Response, path: str) -> Any:
         try:
             return answer.json()
-        except (ValueError, RecursionError) as error:  # not JSON, not even text, or without end in depth
+        except (ValueError, RecursionError) as error:  # not JSON, not text, or nested too deeply
             raise self._stranger(f"no JSON for {path}") from error
 
     def _parse(self, model: type[Document], document: Any) -> Document:

@@ -59,13 +59,13 @@ def wait_ended(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Ask until nothing listens any more, and return whether that happened in time.
+    """Ask until nothing listens at the address; return whether that happened in time.
 
-    A node that is slow to answer, as one may be that sends its clients away, has not ended.
+    A slow answer, as while a node disconnects its clients, does not count as the end.
 
     Args:
         client: The node.
-        timeout_s: How long to go on.
+        timeout_s: Time limit.
         clock: Tells seconds.
         sleep: Pauses.
     """

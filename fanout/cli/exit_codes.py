@@ -10,7 +10,7 @@ __all__ = ["ExitCode", "exit_code_of"]
 
 
 class ExitCode(enum.IntEnum):
-    """What the end of a command means."""
+    """Exit codes of commands."""
 
     OK = 0
     """Done; where a question was asked, the answer is yes."""

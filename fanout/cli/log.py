@@ -1,4 +1,4 @@
-"""`fanout log`: look into a replication log without Spark, also while nodes write it."""
+"""`fanout log`: show, measure and verify a replication log without Spark, also while nodes write it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that several commands share."""
+"""Common arguments of commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEFAULT_URL: Final = "http://127.0.0.1:8080"
 
 
 def checked_url(text: str) -> str:
-    """Return the base URL for what a user typed; a callback of `UrlArgument`.
+    """Return the base URL for the text of a user; a callback of `UrlArgument`.
 
     Raises:
         typer.BadParameter: It is not an HTTP address.

@@ -69,7 +69,7 @@ def _ask() -> bytes:
 def _read() -> bytes:
     from fanout.access.passwords import PASSWORD_BYTES_MAX
 
-    # One line end is not the password's; any more bytes would be too many already.
+    # One line end does not belong to the password; the extra byte reveals one that is too long.
     return _checked(re.sub(rb"\r?\n\Z", b"", typer.get_binary_stream("stdin").read(PASSWORD_BYTES_MAX + 3)))
 
 

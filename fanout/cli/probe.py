@@ -1,4 +1,4 @@
-"""`fanout probe`: test a primary from outside, and say how to configure a link to it."""
+"""`fanout probe`: test a primary from outside, and print the configuration of a link to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fanout.link.transport.tls import LinkTls
     from fanout.probe.advice import Advice
     from fanout.probe.client import Target
-    from fanout.probe.results import Report, VersionReport
+    from fanout.probe.results import ProbeReport, VersionReport
 
 __all__ = ["ProbedVersion", "register"]
 
@@ -49,7 +49,7 @@ _KEYS = re.compile(rf"\b({'|'.join(_OPTIONS.keys() - {'primary', 'filter'})})\b"
 
 
 class ProbedVersion(enum.StrEnum):
-    """With which protocol versions a primary is tested."""
+    """Protocol versions with which a primary is tested."""
 
     BOTH = "both"
     FIVE = "5"
@@ -154,7 +154,7 @@ def probe(
             )
         )
     if prefix == _PREFIX:
-        del given["control_topic"]  # where the user may write is not known to be anywhere but at the default
+        del given["control_topic"]  # the user is only known to have rights at the default
     del given["primary"]
     advice = advise(report, read_filter=read_filter, keys=given)
     if as_json:
@@ -165,7 +165,7 @@ def probe(
 
 
 def _checked_link(keys: Mapping[str, str | bool], read_filter: str | None) -> LinkConfig:
-    """Return the options as a link, checked as its keys in a configuration are.
+    """Return the options as a link, checked like its keys in a configuration.
 
     Raises:
         ConfigError: One of them is not legal.
@@ -181,7 +181,7 @@ def _checked_link(keys: Mapping[str, str | bool], read_filter: str | None) -> Li
 
 
 def _of_options(error: ConfigError) -> ConfigError:
-    """Return the faults of the link as those of the options that its keys come from."""
+    """Return the faults of the link as faults of the options that its keys come from."""
     from fanout.errors import ConfigError, ConfigFault
 
     faults = (
@@ -206,7 +206,7 @@ def _tls(link: LinkConfig) -> LinkTls | None:
 
 
 def _in_options(error: TlsFailed) -> TlsFailed:
-    """Return an error of a link with options in place of its keys."""
+    """Return an error with options in place of keys of a link."""
     from fanout.errors import TlsFailed
 
     return TlsFailed(address=error.address, problem=_as_options(error.problem), hint=_as_options(error.hint))
@@ -238,7 +238,7 @@ def _target(link: LinkConfig, tls: LinkTls | None) -> Target:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Show on a terminal what is being tested."""
+    """Show the running check on a terminal."""
     from fanout.cli.output.terminal import error_console, styled
 
     console = error_console()
@@ -249,7 +249,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield lambda check: status.update(styled(check))
 
 
-def _show(report: Report, advice: Advice) -> None:
+def _show(report: ProbeReport, advice: Advice) -> None:
     from fanout.cli.output.terminal import facts, show
 
     show(facts(("primary", report.address), ("says it is", report.server or "-")))
@@ -270,7 +270,7 @@ def _table(report: VersionReport) -> Table:
     return table
 
 
-def _document(report: Report, advice: Advice) -> dict[str, object]:
+def _document(report: ProbeReport, advice: Advice) -> dict[str, object]:
     return {
         "primary": report.address,
         "server": report.server or None,
@@ -295,7 +295,7 @@ def _document(report: Report, advice: Advice) -> dict[str, object]:
     }
 
 
-def _exit_code(report: Report, advice: Advice) -> ExitCode:
+def _exit_code(report: ProbeReport, advice: Advice) -> ExitCode:
     from fanout.cli.output.terminal import print_error
     from fanout.errors import FanoutError
 

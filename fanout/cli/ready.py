@@ -70,8 +70,8 @@ def wait_ready(
 
     Args:
         client: The node.
-        timeout_s: How long to go on; 0 asks once.
-        progress: Is shown each answer.
+        timeout_s: Time limit; 0 asks once.
+        progress: Shows each answer.
         clock: Tells seconds.
         sleep: Pauses.
 

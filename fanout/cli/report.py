@@ -1,7 +1,7 @@
-"""`fanout report`: prove from replication logs what was applied, late or missing.
+"""`fanout report`: prove from replication logs which updates were applied, late or missing.
 
-The commands stage the logs (what is not sealed yet becomes Parquet in a temporary directory, and what nodes shipped to
-a store is fetched into it) and run the Spark job. pyspark is imported only then.
+The commands stage the logs and run the Spark job: open segments become Parquet in a temporary directory, and shipped
+files are fetched from their store. pyspark is imported only then.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _STANDARD_OUTPUT: Final = Path("-")
 
 
 class _Run(Protocol):
-    """A report with everything decided but its input and where it goes."""
+    """A report that lacks only its input and its output."""
 
     def __call__(self, logs: LogFiles, *, json_path: Path | None, progress: Callable[[str], None]) -> ReportResult: ...
 
@@ -471,9 +471,9 @@ def _make(run: _Run, *, log_dirs: list[str], master: str, json_file: Path | None
 
 @contextmanager
 def _staged(log_dirs: list[str], *, master: str, progress: Callable[[str], None]) -> Iterator[LogFiles]:
-    """Give the files of all logs.
+    """Yield the files of all logs.
 
-    On a cluster, and of a URI that Spark can read by itself, those that are sealed: Spark reads it, not this process.
+    On a cluster, and of a URI that Spark can read by itself, only sealed files: Spark reads them, not this process.
     """
     import tempfile
 
@@ -499,7 +499,7 @@ def _staged(log_dirs: list[str], *, master: str, progress: Callable[[str], None]
             updates=[*without_compacted(staged.updates, compacted.values()), *others.updates],
             events=[*without_compacted(staged.events, compacted.values()), *others.events],
             directories=log_dirs,
-            # What is shipped, copied or compacted is; where a node writes, its open segments are staged too.
+            # Shipped, copied or compacted logs are sealed; where a node writes, its open segments are staged too.
             sealed_only=len(local) < len(log_dirs) or not all((place / "open").is_dir() for place in local),
         )
 
@@ -507,7 +507,7 @@ def _staged(log_dirs: list[str], *, master: str, progress: Callable[[str], None]
 def _fetched(
     stores: list[str], scratch: Path, *, compacted: Collection[Compacted], progress: Callable[[str], None]
 ) -> list[Path]:
-    """Return log directories with what is in these stores and not compacted yet."""
+    """Return log directories with the files of these stores that are not compacted yet."""
     from fanout.replog.shipping.fetching import fetch
 
     def wanted(name: str) -> bool:

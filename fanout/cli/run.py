@@ -19,7 +19,7 @@ __all__ = ["LogFormat", "LogLevel", "register"]
 
 
 class LogFormat(enum.StrEnum):
-    """What a log line looks like."""
+    """Format of log lines."""
 
     TEXT = "text"
     JSON = "json"
@@ -47,7 +47,7 @@ LogLevelOption: TypeAlias = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the three commands to `app`, and that of a node's worker, which nobody else runs."""
+    """Add the three commands to `app`, and the hidden one of a node's worker."""
     app.command()(secondary)
     app.command()(primary)
     app.command()(tap)
@@ -101,7 +101,7 @@ def worker(
     import signal
 
     end = _inherited_socket(feed)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the hub gets them too, and says what to do
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the hub gets them too, and instructs the worker
         signal.signal(number, signal.SIG_IGN)
 
     from fanout.runtime.system_clock import SystemClock
@@ -127,7 +127,7 @@ def _inherited_socket(descriptor: int) -> socket.socket:
 def _run(path: Path, *, role: Role, log_format: LogFormat, log_level: LogLevel) -> None:
     from fanout.config import load_config
 
-    node_config = load_config(path, role=role)  # before the slow imports: a wrong file is told at once
+    node_config = load_config(path, role=role)  # before the slow imports: a faulty file is reported at once
 
     import asyncio
     import os
@@ -135,7 +135,7 @@ def _run(path: Path, *, role: Role, log_format: LogFormat, log_level: LogLevel) 
     from fanout.node import run_node
 
     _configure_logging(log_format, log_level)
-    os.environ.update(FANOUT_LOG_FORMAT=log_format, FANOUT_LOG_LEVEL=log_level)  # workers log alike
+    os.environ.update(FANOUT_LOG_FORMAT=log_format, FANOUT_LOG_LEVEL=log_level)  # workers log in the same way
     with asyncio.Runner(loop_factory=_event_loop_factory()) as runner:
         raise typer.Exit(runner.run(run_node(node_config, role=role, path=path)))
 

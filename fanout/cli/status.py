@@ -1,4 +1,4 @@
-"""`fanout status` and `fanout lag`: what a running node says about itself."""
+"""`fanout status` and `fanout lag`: status and lag of a running node."""
 
 from __future__ import annotations
 

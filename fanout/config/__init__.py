@@ -1,7 +1,7 @@
-"""The configuration of a node: a TOML file becomes frozen dataclasses, or a `ConfigError` with every fault.
+"""Configuration of a node: a TOML file becomes frozen dataclasses, or a `ConfigError` with every fault.
 
-Pydantic validates (`values`, `settings`, `translation`), `rules` judges what one value alone cannot show, and
-`loading` joins them. Nothing outside this package imports Pydantic for the configuration.
+Pydantic validates single values (`values`, `settings`, `translation`), `rules` checks the rules between values, and
+`loading` joins them. Only this package imports Pydantic for the configuration.
 """
 
 from fanout.access.settings import AccessConfig

@@ -1,6 +1,6 @@
 """Network addresses as an operator writes them: `mqtt://host:port` and its kin for MQTT, `host:port` for HTTP.
 
-Owns their syntax and which schemes exist. It resolves no names and opens nothing.
+Owns their syntax and the known schemes; no name is resolved.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _URL_PATH = re.compile(r"(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})*)+"
 """An absolute path of a URL (RFC 3986, section 3.3); "@" is left out, which stands for credentials here."""
 _PORT_MAX = 65_535
 _UNIX_PATH_BYTES_MAX = 107
-"""What fits into an address of Linux, with its last zero byte."""
+"""Longest path of a Unix socket on Linux, without its zero byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to connect to, or where to listen."""
+    """An address to connect to or to listen on."""
 
     scheme: str
     """`mqtt`, `mqtts`, `ws`, `wss`, `unix` or `http`."""
@@ -41,7 +41,7 @@ class Address:
     port: int
     """1 to 65535; 0 where the system chooses the port of a listener, and for `unix`."""
     path: str = ""
-    """What a WebSocket client asks for, beginning with "/"; empty: "/", and for all but `ws` and `wss` of a primary."""
+    """Path of a WebSocket request, beginning with "/"; empty for "/", and without WebSocket or for a listener."""
 
     @property
     def authority(self) -> str:
@@ -52,12 +52,12 @@ class Address:
 
     @property
     def has_tls(self) -> bool:
-        """Whether TLS is spoken there."""
+        """Whether the scheme uses TLS."""
         return self.scheme in _TLS
 
     @property
     def has_websocket(self) -> bool:
-        """Whether MQTT is spoken over WebSocket there."""
+        """Whether the scheme uses MQTT over WebSocket."""
         return self.scheme in _WEBSOCKET
 
     def __str__(self) -> str:
@@ -99,9 +99,9 @@ def parse_primary(text: str) -> Address:
 
 
 def parse_listen(text: str) -> Address:
-    """Read the address of an MQTT listener that needs no other keys; with port 0 the system chooses.
+    """Read the address of an MQTT listener without other keys; with port 0 the system chooses.
 
-    Such are `mqtt://host:port`, `ws://host:port` and `unix:///path`.
+    These are `mqtt://host:port`, `ws://host:port` and `unix:///path`.
 
     Raises:
         AddressInvalid: When it is not such an address.
@@ -177,7 +177,7 @@ def _parse_mqtt(text: str) -> Address:
 
 
 def _refuse_credentials(text: str) -> None:
-    if "@" in text:  # said first, and without the text: it may contain a password
+    if "@" in text:  # checked first, and without the text, which may contain a password
         raise AddressInvalid(
             "the address contains a user name or a password",
             hint="Write only host and port; a link has the keys username and password_file or password_env.",
@@ -225,7 +225,7 @@ def _is_host(host: str) -> bool:
             return False
         return True
     try:
-        host.encode("idna")  # as the resolver will, which raises the same for a part that is too long
+        host.encode("idna")  # as the resolver does, which fails alike for a label that is too long
     except UnicodeError:
         return False
     return _HOST_NAME.fullmatch(host) is not None

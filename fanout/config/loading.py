@@ -1,7 +1,7 @@
-"""From a TOML file to a `NodeConfig`, or to every fault in it at once.
+"""Loading: makes a `NodeConfig` of a TOML file, or reports every fault in it at once.
 
-Owns the order of the steps: read, parse, validate each value, then apply the rules between values. The rules
-are applied to a file with faulty values too: each of those is replaced by an inert one, which breaks no rule.
+Owns the order of the steps: read, parse, validate each value, then apply the rules between values. The rules are
+applied to a file with faulty values too: each of those is replaced by an inert one, which breaks no rule.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fanout.errors import ConfigError, ConfigFault
 __all__ = ["load_config", "parse_config", "parse_tables"]
 
 _ADAPTER = TypeAdapter(NodeConfig)
-_SECTION_KEYS = frozenset({"", "link", "server", "log"})  # what is said when a section is missing
+_SECTION_KEYS = frozenset({"", "link", "server", "log"})  # listed when a section is missing
 _SELECTING_KEYS = ("filter", "exclude", "prefix")
 _TOML_PLACE = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
 _TOML_TWICE = re.compile(r"Cannot declare \((.+)\) twice")
@@ -36,7 +36,7 @@ def load_config(path: str | Path, *, role: Role | None = None) -> NodeConfig:
 
     Args:
         path: The file.
-        role: What the node is to be started as; None checks only what holds for every role.
+        role: Role of the node; None checks only what holds for every role.
 
     Raises:
         ConfigError: When the file cannot be read, is not TOML, or has faults; it carries all of them.
@@ -48,7 +48,7 @@ def load_config(path: str | Path, *, role: Role | None = None) -> NodeConfig:
         fault = ConfigFault("", f"cannot read the configuration file: {_reason(error)}", hint)
         raise ConfigError(str(path), (fault,)) from error
     try:
-        text = data.decode("utf-8-sig")  # a byte order mark, which some editors write, is no fault
+        text = data.decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - data.rfind(b"\n", 0, error.start)
@@ -62,7 +62,7 @@ def parse_config(text: str, *, path: str, role: Role | None = None) -> NodeConfi
 
     Args:
         text: TOML.
-        path: What errors call the file.
+        path: Name of the file in errors.
         role: As for `load_config`.
 
     Raises:
@@ -79,8 +79,8 @@ def parse_tables(data: dict[str, Any], *, path: str, role: Role | None = None) -
     """Validate the tables of a configuration file.
 
     Args:
-        data: What TOML makes of the file.
-        path: What errors call the file.
+        data: The tables.
+        path: Name of the file in errors.
         role: As for `load_config`.
 
     Raises:
@@ -94,7 +94,7 @@ def parse_tables(data: dict[str, Any], *, path: str, role: Role | None = None) -
         faults = [translate(detail, data=data) for detail in details]
         config = _validate(_made_inert(data, details))
     known = {fault.key for fault in faults}
-    if any(key in data and key != "node" for key in known):  # a section is not what it should be, or misspelt
+    if any(key in data and key != "node" for key in known):  # a section has the wrong type or is misspelt
         known |= _SECTION_KEYS
     faults += [fault for fault in find_faults(config, role=role) if fault.key not in known]
     if faults:
@@ -135,7 +135,7 @@ def _validate(data: dict[str, Any]) -> NodeConfig:
 
 
 def _made_inert(data: dict[str, Any], details: list[ErrorDetails]) -> dict[str, Any]:
-    """Return a copy of `data` in which inert values stand where the errors are."""
+    """Return a copy of `data` with inert values in place of the faulty ones."""
     inert = copy.deepcopy(data)
     for detail in details:
         _make_inert(inert, detail["loc"])
@@ -146,7 +146,7 @@ def _make_inert(data: dict[str, Any], location: tuple[Any, ...]) -> None:
     match location:
         case "link", int(link), "selector", int(selector), key, *_ if key not in _SELECTING_KEYS:
             data["link"][link]["selector"][selector].pop(key, None)
-        case "link", int(link), "selector", int(selector), *_:  # a part of it would select something else
+        case "link", int(link), "selector", int(selector), *_:  # a part of it would select other topics
             data["link"][link]["selector"][selector] = _inert_selector(link, selector)
         case "link", int(link):
             data["link"][link] = {key: _inert_values(link)[f"link.{key}"] for key in ("name", "primary", "selector")}
@@ -161,14 +161,14 @@ def _make_inert(data: dict[str, Any], location: tuple[Any, ...]) -> None:
 
 
 def _replace(table: dict[str, Any], key: str, value: object) -> None:
-    """Put `value` in the place of `key`; None removes it, so that the default holds."""
+    """Set `key` to `value`; None removes it, so that the default holds."""
     table.pop(key, None)
     if value is not None:
         table[key] = value
 
 
 def _inert_values(link: int) -> dict[str, object]:
-    """Return what stands for a faulty value, by section and key; for others the default breaks no rule."""
+    """Return inert values by section and key; for other keys the default breaks no rule."""
     return {
         "node": {"id": "inert"},
         "node.id": "inert",
@@ -177,7 +177,7 @@ def _inert_values(link: int) -> dict[str, object]:
         "server.write_buffer_high_bytes": 1024**4,
         "http.listen": "127.0.0.1:0",
         "link.name": f"inert-{link}",
-        "link.primary": f"mqtts://inert-{link}",  # to which the keys of TLS are not wrong
+        "link.primary": f"mqtts://inert-{link}",  # the keys of TLS are legal with it
         "link.client_id": f"inert-{link}",
         "link.username": "inert",
         "link.count_url": "http://inert/",

@@ -1,6 +1,6 @@
-"""Where the secrets of a link come from: a file or an environment variable, never the configuration itself.
+"""Secrets of a link, read from a file or an environment variable, never from the configuration itself.
 
-Owns reading them. A secret is returned once to who connects, and appears in no message.
+A secret is returned once to the code that connects, and appears in no message.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KEY_BYTES_MAX = 4096
 
 
 def read_password(link: LinkConfig, *, environment: Mapping[str, str] = os.environ) -> bytes | None:
-    """Return the password of a link, or None when it has none.
+    """Return the password of a link; None for none.
 
     Args:
         link: The link; `password_file` is relative to the current directory.
@@ -34,7 +34,7 @@ def read_password(link: LinkConfig, *, environment: Mapping[str, str] = os.envir
         source = str(link.password_file)
         try:
             with link.password_file.open("rb") as file:
-                # One line end is the editor's; any more bytes would be too many already.
+                # One line end comes from the editor; the extra byte reveals a password that is too long.
                 password = file.read(PASSWORD_BYTES_MAX + 3)
         except OSError as error:
             problem = f'cannot read the password of the link "{link.name}": {_reason(error)}'

@@ -1,6 +1,6 @@
 """Rules between the keys of a configuration: one pure function finds every fault at once.
 
-It assumes that each value is legal by itself (`fanout.config.values`), and reads no file and no environment.
+Each value is assumed to be legal by itself (`fanout.config.values`). No file and no environment is read.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from fanout.selection import (
 __all__ = ["OVERLAPS_SHOWN_MAX", "Role", "find_faults"]
 
 Role: TypeAlias = Literal["primary", "secondary", "tap"]
-"""What the node is started as."""
+"""Role of a node."""
 
 OVERLAPS_SHOWN_MAX = 50
-"""Overlaps reported one by one; n selectors that are all alike have n * (n - 1) / 2."""
+"""Overlaps that are reported one by one, at most; n equal selectors have n * (n - 1) / 2."""
 
 _EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def find_faults(config: NodeConfig, *, role: Role | None) -> list[ConfigFault]:
-    """Return everything that is wrong between the keys of `config`.
+    """Return all faults between the keys of `config`.
 
     Args:
         config: A configuration whose Client Identifiers are filled in.
-        role: What the node is to be started as; None accepts what any role accepts.
+        role: Role of the node; None accepts what any role accepts.
     """
     return [
         *_role_faults(config, role),
@@ -132,7 +132,7 @@ def _listener_faults(config: NodeConfig) -> Iterator[ConfigFault]:
 
 
 def _clash(a: Address, b: Address) -> bool:
-    """Say whether both cannot be listened on at a time."""
+    """Tell whether two listeners cannot have these addresses at the same time."""
     if "unix" in (a.scheme, b.scheme):
         return a.scheme == b.scheme and a.host == b.host
     if a.port != b.port or a.port == 0:
@@ -143,7 +143,7 @@ def _clash(a: Address, b: Address) -> bool:
 
 
 def _reaches(target: Address, listener: Address) -> bool:
-    """Say whether `target`, seen from this machine, is surely what listens on `listener`."""
+    """Tell whether `target`, seen from this machine, certainly reaches `listener`."""
     if target.port != listener.port:
         return False
     return _is_same_host(target.host, listener.host) or (
@@ -156,7 +156,7 @@ def _is_same_host(a: str, b: str) -> bool:
 
 
 def _retained_faults(config: NodeConfig) -> Iterator[ConfigFault]:
-    """Refuse beside `disc_only` what has every topic in memory all the same, or looks at every one at once."""
+    """Refuse options that need every topic in memory, or all at once, together with `disc_only`."""
     if config.retained.storage != "disc_only":
         return
     if config.server is not None and config.server.workers > 1:

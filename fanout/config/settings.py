@@ -1,13 +1,12 @@
-"""What can be configured: one dataclass per section of the file, with every key, its default and its meaning.
+"""Settings: one dataclass per section of the configuration file, with every key, its default and its meaning.
 
-The classes are plain frozen dataclasses, so that nothing outside this package meets Pydantic, which reads the
-annotations when a file is loaded. A class that is built directly, as tests do, is not validated.
-`configs/full.toml` shows every key. What makes a value legal is in `fanout.config.values`, rules between keys
-are in `fanout.config.rules`.
+The classes are plain frozen dataclasses, so that only this package meets Pydantic, which reads the annotations when a
+file is loaded. A class that is built directly, as tests do, is not validated. `configs/full.toml` shows every key.
+`fanout.config.values` defines legal values, `fanout.config.rules` the rules between keys.
 
-A section that is absent is off: no `[server]`, no MQTT listener; no `[http]`, no HTTP; no `[log]`, no
-replication log. Only `[access]`, which `fanout.access.settings` has, and `[retained]` are never off: their
-defaults hold then. Relative paths are relative to the current directory of the process, not to the file.
+An absent section is off: no `[server]`, no MQTT listener; no `[http]`, no HTTP; no `[log]`, no replication log. Only
+`[access]` (`fanout.access.settings`) and `[retained]` are never off: their defaults hold then. Relative paths are
+relative to the current directory of the process, not to the file.
 """
 
 from __future__ import annotations
@@ -75,8 +74,8 @@ __all__ = [
     "QueueOverflow",
     "RetainPolicy",
     "RetainedConfig",
-    "RetainedPass",
     "RetainedStorage",
+    "RetainedSync",
     "SelectorSection",
     "ServerConfig",
     "ShipConfig",
@@ -87,40 +86,40 @@ MinEvidence: TypeAlias = Literal["manifest", "count", "marker", "barrier", "two-
 """Kinds of evidence for a snapshot, strongest first (`docs/decisions/0003-snapshot-evidence.md`)."""
 
 LossPolicy: TypeAlias = Literal["tear_down", "serve_stale"]
-"""What becomes of the replica of a session that is lost.
+"""Treatment of the replica after its session was lost.
 
-tear_down:   it is removed at once.
-serve_stale: it is served on, not ready, until the next snapshot is proved, or the grace is over.
+tear_down:   the replica is removed at once.
+serve_stale: it is served, not ready, until the next snapshot is proved or the grace is over.
 """
 
 RetainPolicy: TypeAlias = Literal["bridge", "keep"]
-"""How a link over MQTT 3.1.1 learns that a live update is retained; ordinary clients get it without RETAIN.
+"""Way in which a link over MQTT 3.1.1 recognizes retained live updates, which ordinary clients get without RETAIN.
 
 bridge: the link asks for the flag with the bridge bit of the protocol level, which Mosquitto and others know.
-keep:   every live update is taken for a retained one.
+keep:   every live update is treated as retained.
 """
 
 RetainedStorage: TypeAlias = Literal["ram", "disc", "disc_only"]
-"""Where retained values are.
+"""Place of retained values.
 
-ram:       in memory; a node that starts has none.
-disc:      in memory, and in a file from which a node that starts has them again.
-disc_only: in such a file, of which a part is in memory.
+ram:       in memory; a node starts without any.
+disc:      in memory, and in a file from which a node restores them at its start.
+disc_only: in such a file, with a part of it in memory.
 """
 
-RetainedPass: TypeAlias = Literal["off", "interval", "always"]
-"""When what was written to the file is forced to the disk; a process that ends in whatever way loses none of it.
+RetainedSync: TypeAlias = Literal["off", "interval", "always"]
+"""When written values are forced to the disk; the end of the process, in any way, loses none of them.
 
-off:      when the system does it.
-interval: every `sync_interval_s`; a loss of power takes back what came since.
-always:   before it is acknowledged.
+off:      when the system decides.
+interval: every `sync_interval_s`; a power failure loses the values since.
+always:   before they are acknowledged.
 """
 
 QueueOverflow: TypeAlias = Literal["disconnect", "drop_oldest"]
-"""What becomes of a session for which more messages at QoS 1 and 2 wait than may.
+"""Treatment of a session whose queue of QoS 1 and 2 messages is full.
 
-disconnect:  it ends, so that its client knows that something is missing.
-drop_oldest: it goes on without the oldest of what was not sent yet.
+disconnect:  the session ends, so its client knows that messages are missing.
+drop_oldest: it goes on without the oldest unsent messages.
 """
 
 TlsVersion: TypeAlias = Literal["1.2", "1.3"]
@@ -134,16 +133,16 @@ _LISTEN = (Address("mqtt", "127.0.0.1", 1884),)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityConfig:
-    """`[node]`: who the node is."""
+    """`[node]`: identity of the node."""
 
     __pydantic_config__ = _STRICT
 
     id: Name
-    """Its identifier; no other node that talks to the same primary or stands in the same report has it."""
+    """Its identifier; unique among the nodes of a primary and of a report."""
     data_directory: PathText = Path("var/lib")
-    """Where the node keeps what it must find again after a restart."""
+    """Directory of data that must survive a restart."""
     drain_s: SecondsOrZero = 5.0
-    """How long clients are still served once the node is told to go, and is not ready any more; 0 has none of it."""
+    """Time for which a node that was told to stop serves clients without being ready; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,29 +154,29 @@ class ListenerConfig:
     address: ListenerAddress
     """Address to listen on."""
     certificate_file: PathText | None = None
-    """PEM file with the server's certificate and those between it and the root; None without TLS."""
+    """PEM file with the server's certificate and the intermediate ones; None without TLS."""
     key_file: PathText | None = None
     """PEM file with its private key; None without TLS."""
     client_ca_file: PathText | None = None
-    """PEM file with the certificates of those who sign clients' certificates; None asks no client for one."""
+    """PEM file with the CAs of clients' certificates; None asks clients for no certificate."""
     require_client_certificate: Flag = False
     """Whether a client without a valid certificate is refused."""
     proxy_protocol_from: tuple[NetworkAddress, ...] = ()
-    """Addresses and networks of load balancers; if there are any, only they may connect, with a PROXY header."""
+    """Addresses and networks of load balancers; if any, only they may connect, with a PROXY header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """`[server]`: the MQTT listeners and what one client may use."""
+    """`[server]`: the MQTT listeners and the limits of clients."""
 
     __pydantic_config__ = _STRICT
 
     listen: ListenAddresses = _LISTEN
-    """Addresses to listen on, where nothing else is to be said."""
+    """Addresses of listeners without other keys."""
     workers: WorkerCount = 1
     """Processes that serve clients; with more than one they share the listeners, and another one holds the links."""
     connect_timeout_s: Seconds = 5.0
-    """How long a new connection may take to send its whole CONNECT."""
+    """Time for a new connection to send its whole CONNECT."""
     connections_max: Count = 10_000
     """Network Connections at a time, those before CONNECT included; more are closed at once."""
     connections_per_address_max: Count = 8_000
@@ -195,7 +194,7 @@ class ServerConfig:
     filter_levels_max: Count = 128
     """Levels of a Topic Filter that a client subscribes to; one with more is refused (0x97)."""
     server_reference: ServerReference | None = None
-    """Where clients are sent when they are told to leave (Server Reference, with 0x9C); None names no server."""
+    """Server Reference for clients that are disconnected (with 0x9C); None names no server."""
     keep_alive_max_s: Uint16 = 0
     """Longest Keep Alive a client gets (Server Keep Alive in MQTT 5); 0 leaves it to the client."""
     session_expiry_max_s: SessionExpiry = 3_600
@@ -215,19 +214,19 @@ class ServerConfig:
     queue_bytes_max: ByteCount = 64 * MIB
     """Bytes of the messages that may wait for one session, and of those sent to it and not acknowledged."""
     queue_overflow: QueueOverflow = "disconnect"
-    """What becomes of a session with more messages at QoS 1 and 2; at QoS 0 the oldest are dropped in any case."""
+    """Treatment of a session with more messages at QoS 1 and 2; at QoS 0 the oldest are dropped anyway."""
     write_buffer_high_bytes: ByteCount = MIB
     """Unsent bytes of one connection above which its messages wait in the queue."""
     write_buffer_low_bytes: ByteCount = 256 * KIB
     """Unsent bytes of one connection below which it gets messages again."""
     publisher_stamps: Flag = False
-    """Whether stamps that clients put on what they publish here are read; else they are properties like any other."""
+    """Whether stamps of publishing clients are read; else they are ordinary properties."""
     sys_interval_s: SecondsOrZero = 10.0
     """Pause between new values of the `$SYS` topics; 0 has none of them."""
     websocket_origins: tuple[Origin, ...] = ()
     """Origins of web pages that may use WebSocket, "*" for all; empty: those from the host that they connect to."""
     retained_topics_max: Count = 1_000_000
-    """Retained values of this node's own topics, those that clients publish here (a primary)."""
+    """Retained values of this node's own topics, which clients publish here (a primary)."""
     retained_bytes_max: ByteCount = GIB
     """Bytes of the topics, payloads and properties of these retained values."""
     listener_tables: Annotated[tuple[ListenerConfig, ...], Field(alias="listener")] = ()
@@ -250,12 +249,12 @@ class HttpConfig:
     agent_listen: HttpAddress | None = None
     """Address at which HAProxy's agent check is answered; None answers none."""
     report_directory: PathText | None = None
-    """Where `fanout report watch` keeps its last result, which `/v1/lag` then shows; None shows none."""
+    """Directory of the last result of `fanout report watch`, which `/v1/lag` shows; None for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShipConfig:
-    """`[log.ship]`: where sealed files of the log are copied to."""
+    """`[log.ship]`: the store to which sealed files of the log are copied."""
 
     __pydantic_config__ = _STRICT
 
@@ -264,7 +263,7 @@ class ShipConfig:
     retry_max_s: Seconds = 60.0
     """Longest pause before a store that failed is tried again; the first one is a second, and it doubles."""
     behind_max_s: Seconds = 900.0
-    """How long a sealed file may wait for the store before there is an alarm."""
+    """Time that a sealed file may wait for the store before an alarm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,11 +273,11 @@ class LogConfig:
     __pydantic_config__ = _STRICT
 
     directory: PathText = Path("var/replication-log")
-    """Where the log is written; each node needs its own."""
+    """Directory of the log; each node needs its own."""
     flush_interval_s: Seconds = 0.1
-    """How long a row may wait in memory before it is written to the open segment."""
+    """Time that a row may wait in memory before it is written to the open segment."""
     fsync_interval_s: Seconds = 1.0
-    """How long a written row may wait before it is forced to the disk."""
+    """Time that a written row may wait before it is forced to the disk."""
     segment_bytes_max: ByteCount = 64 * MIB
     """Size at which a segment is closed and turned into Parquet."""
     segment_age_max_s: Seconds = 60.0
@@ -286,9 +285,9 @@ class LogConfig:
     queue_rows_max: Count = 1_000_000
     """Rows that may wait to be written; beyond it rows are counted as a gap, not kept."""
     keep_days: DaysOrZero = 0.0
-    """How long Parquet files are kept; 0 keeps them for ever. What waits to be shipped stays in any case."""
+    """Age at which Parquet files are removed; 0 for never. Files that wait to be shipped stay anyway."""
     keep_bytes_max: ByteCountOrZero = 0
-    """Bytes of Parquet files that are kept; 0 keeps any. What waits to be shipped stays in any case."""
+    """Bytes of Parquet files that are kept; 0 for no limit. Files that wait to be shipped stay anyway."""
     ship: ShipConfig | None = None
     """`[log.ship]`; None when absent: the files are copied nowhere."""
 
@@ -300,22 +299,22 @@ class RetainedConfig:
     __pydantic_config__ = _STRICT
 
     storage: RetainedStorage = "ram"
-    """Where they are; see `RetainedStorage`. The file is in `node.data_directory`."""
-    sync: RetainedPass = "interval"
-    """Used with a file only; see `RetainedPass`."""
+    """Their place; see `RetainedStorage`. The file is in `node.data_directory`."""
+    sync: RetainedSync = "interval"
+    """Used with a file only; see `RetainedSync`."""
     sync_interval_s: Seconds = 1.0
-    """Used with a file and `interval` only: how long a written value may wait before it is forced to the disk."""
+    """Used with a file and `interval` only: time that a written value may wait before it is forced to the disk."""
     cache_bytes: ByteCount = 256 * MIB
-    """Used with `disc_only` only: how much of the file is in memory."""
+    """Used with `disc_only` only: size of the part of the file in memory."""
     max_messages: MessageCount = 0
     """Retained values in each store: of each link, and of this node's own topics; more are delivered only, and counted;
     0: no limit but those of the stores."""
     max_payload: PayloadBytes = 0
     """Bytes of the largest payload that is retained; larger ones are delivered only, and counted; 0: no limit."""
     expiry_s: Uint32 = 0
-    """When a retained value of this node's own topics expires if its publisher did not say; 0: never."""
+    """Expiry of retained values of this node's own topics without a Message Expiry Interval; 0: never."""
     available: Flag = True
-    """Whether clients may publish retained messages here (Retain Available); who does all the same is refused."""
+    """Whether clients may publish retained messages here (Retain Available); others are refused."""
 
 
 _RETAINED = RetainedConfig()
@@ -323,26 +322,26 @@ _RETAINED = RetainedConfig()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectorSection:
-    """`[[link.selector]]` as the file has it; loading makes it a `fanout.selection.Selector`."""
+    """`[[link.selector]]` in the file; loading makes it a `fanout.selection.Selector`."""
 
     __pydantic_config__ = _STRICT
 
     filter: SelectedFilter
     """Topic Filter at the primary."""
     exclude: tuple[Exclude, ...] = ()
-    """Topic Filters of what is not replicated."""
+    """Topic Filters of topics that are not replicated."""
     qos: Qos = 1
     """Maximum QoS of the subscription at the primary."""
     prefix: Prefix = ""
-    """Put in front of the topic locally; empty, or ending with "/"."""
+    """Prefix of local topics; empty, or ending with "/"."""
     writes: WritePolicy = "reject"
-    """What happens to a local PUBLISH inside the selector."""
+    """Treatment of a local PUBLISH inside the selector."""
     content: tuple[ContentKind, ...] = ()
     """Kinds of content that are replicated; empty: all."""
     retained_only: Flag = False
     """Whether only messages with RETAIN are replicated."""
     live_only: Flag = False
-    """Whether no retained value is replicated, but only what is published from now on."""
+    """Whether only live messages are replicated, and no retained values."""
     max_payload: PayloadBytes = 0
     """Bytes of the largest payload that is replicated; 0: no limit."""
 
@@ -363,18 +362,18 @@ def _selector(section: SelectorSection) -> Selector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkConfig:
-    """`[[link]]`: a connection to a primary, and what is replicated through it."""
+    """`[[link]]`: a connection to a primary, with its selectors."""
 
     __pydantic_config__ = _STRICT
 
     name: Name
     """Its name, unique in the node."""
     primaries: Annotated[PrimaryAddresses, Field(alias="primary")]
-    """Key `primary`: an address, or a list of addresses of the same primary, tried in order; with TLS or without."""
+    """Key `primary`: an address, or a list of addresses of the same primary, tried in order."""
     selectors: Annotated[
         tuple[Annotated[Selector, converted(SelectorSection, _selector)], ...], Field(alias="selector")
     ] = ()
-    """Tables `[[link.selector]]`: what is replicated; at least one."""
+    """Tables `[[link.selector]]`; at least one."""
     client_id: ClientId = ""
     """Client Identifier; empty in the file means `fanout-{node.id}-{link.name}`; not empty after loading."""
     username: UserName | None = None
@@ -384,18 +383,18 @@ class LinkConfig:
     password_env: EnvironmentName | None = None
     """Environment variable whose value is the password; None for none."""
     ca_file: PathText | None = None
-    """PEM file with the certificates of the primary's CAs; None trusts those that the system trusts."""
+    """PEM file with the primary's CAs; None for those of the system."""
     server_certificate_sha256: CertificateDigests = ()
-    """SHA-256 digests of the primary's certificate, any of which takes the place of a CA, host name and dates; an empty
-    list verifies these."""
+    """SHA-256 digests of the primary's certificate. A match replaces the check of CA, host name and dates; an empty
+    list checks these."""
     client_certificate_file: PathText | None = None
-    """PEM file with the certificate that the link shows, and those between it and the root; None shows none."""
+    """PEM file with the link's certificate and the intermediate ones; None for none."""
     client_key_file: PathText | None = None
     """PEM file with its private key, not encrypted; None for none."""
     tls_min_version: TlsVersion = "1.2"
-    """Oldest version of TLS that the link speaks."""
+    """Oldest version of TLS that the link accepts."""
     tls_insecure: Flag = False
-    """Whether nothing of the primary's certificate is verified: anybody on the way can read and change everything."""
+    """Whether the primary's certificate is not verified: anybody on the way can read and change everything."""
     version: Literal[4, 5] = 5
     """Protocol version: 5 for MQTT 5, 4 for MQTT 3.1.1."""
     retain_policy: RetainPolicy = "bridge"
@@ -405,17 +404,17 @@ class LinkConfig:
     session_expiry_s: SessionExpiry = 300
     """How long the primary keeps the session, and this node the replica, without a connection."""
     on_session_loss: LossPolicy = "tear_down"
-    """What becomes of the replica when the session is lost; see `LossPolicy`."""
+    """Treatment of the replica after a session loss; see `LossPolicy`."""
     grace_s: Seconds = 300.0
-    """Used with `serve_stale` only: how long a replica without a session is served at most."""
+    """Used with `serve_stale` only: longest time that a replica without a session is served."""
     disconnect_clients: Flag = False
-    """Whether clients that have subscribed to the link's topics are told to go (0x9C) before a tear-down."""
+    """Whether clients with subscriptions to the link's topics are disconnected (0x9C) before a tear-down."""
     receive_maximum: PositiveUint16 = 65_535
     """QoS 1 and 2 messages that the primary may send without waiting for their acknowledgement."""
     packet_bytes_max: PacketBytes = 16 * MIB
-    """Largest packet accepted from the primary, which drops what is larger (Maximum Packet Size)."""
+    """Largest packet accepted from the primary, which drops larger ones (Maximum Packet Size)."""
     connect_timeout_s: Seconds = 10.0
-    """How long one address may take from the first packet to CONNACK."""
+    """Time for one address from the first packet to CONNACK."""
     retry_min_s: Seconds = 0.5
     """First pause before connecting again; it doubles, with jitter, up to `retry_max_s`."""
     retry_max_s: Seconds = 30.0
@@ -423,29 +422,29 @@ class LinkConfig:
     min_evidence: MinEvidence = "barrier"
     """Weakest evidence for a snapshot with which the node may be ready."""
     snapshot_quiet_s: Seconds = 5.0
-    """How long a snapshot may bring no byte before it counts as truncated."""
+    """Silence after which an unfinished snapshot counts as truncated."""
     count_url: ListUrl | None = None
-    """Where EMQX lists its retained messages, for the evidence `count`; None asks nobody."""
+    """URL of EMQX's list of retained messages, for the evidence `count`; None for none."""
     count_key_file: PathText | None = None
     """File with `key:secret` for that; None sends none."""
     heartbeat_s: SecondsOrZero = 5.0
     """Pause between heartbeats through the primary; 0 sends none, and then lag is unknown."""
     audit_interval_s: SecondsOrZero = 3_600.0
-    """Pause between audits while live, give or take a tenth; 0 makes only those that something calls for."""
+    """Pause between audits while live, give or take a tenth; 0 makes only requested ones."""
     max_removed_percent: Percent = 20
-    """Share of a selector's topics that an audit may remove unless somebody confirms it."""
+    """Share of a selector's topics that an audit may remove without confirmation."""
     control_topic: ControlTopic = "fanout/control"
     """Topic at the primary below which the node publishes markers and heartbeats."""
     announce_missing: Flag = False
-    """Whether a local SUBSCRIBE that fits a selector and matches nothing is announced at the primary."""
+    """Whether a local SUBSCRIBE inside a selector that matches no topic is announced at the primary."""
     stamp_updates: Flag = False
     """Whether live updates of a primary that is no fanout node get this node's stamps, for the nodes below it."""
     publisher_stamps: Flag = False
-    """Whether stamps that publishers put on their messages are read; else they are properties like any other."""
+    """Whether stamps of publishers are read; else they are ordinary properties."""
     receive_buffer_bytes: ByteCount = 4 * MIB
-    """Receive buffer asked from the system (SO_RCVBUF), which keeps a snapshot from being truncated."""
+    """Receive buffer of the socket (SO_RCVBUF), which keeps a snapshot from being truncated."""
     topics_max: Count = 5_000_000
-    """Retained values held for the link; more are delivered but not held, and counted."""
+    """Retained values held for the link; more are counted and delivered, but not held."""
     bytes_max: ByteCount = 4 * GIB
     """Bytes of the topics, payloads and properties of these retained values."""
 

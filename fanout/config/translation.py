@@ -1,7 +1,7 @@
-"""Pydantic's errors in the words of an operator: dotted key, what is wrong, what to do.
+"""Translation of Pydantic's errors into faults for an operator: dotted key, problem, hint.
 
-Owns the sentences for wrong types, limits, missing and unknown keys. It does not load or repair anything, and
-it never repeats the value of a key that it does not know, which may be a password.
+Owns the sentences for wrong types, limits, missing and unknown keys. The value of an unknown key is never repeated: it
+may be a password.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _MISSING_HINTS = {
 }
 _CHOICE_HINTS = {"link.version": "Use 5 (MQTT 5) or 4 (MQTT 3.1.1), without quotes."}
 _UNITS = {"_s": "seconds", "_days": "days", "_bytes": "bytes", "bytes_max": "bytes", "max_payload": "bytes"}
-"""How the names of keys end whose values have a unit, which is not written behind the number."""
+"""Endings of the names of keys with a unit, which is not written behind the number."""
 _REFUSED_KEYS = {
     "password": ("the password itself must not be in this file", "Use password_file or password_env."),
     "role": (
@@ -88,7 +88,7 @@ _REFUSED_KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an error is, and what stands there."""
+    """Place of an error, with the value there."""
 
     section: str
     key: str
@@ -97,11 +97,11 @@ class _Place:
 
 
 def translate(error: ErrorDetails, *, data: Mapping[str, Any]) -> ConfigFault:
-    """Return the fault that an error of Pydantic means.
+    """Return the fault for an error of Pydantic.
 
     Args:
         error: One of `ValidationError.errors()`.
-        data: What was validated.
+        data: The validated tables.
     """
     names = [part for part in error["loc"] if isinstance(part, str)]
     place = _Place(".".join(names[:-1]), names[-1], error["input"], error.get("ctx", {}))
@@ -112,7 +112,7 @@ def translate(error: ErrorDetails, *, data: Mapping[str, Any]) -> ConfigFault:
 
 @functools.cache
 def section_keys(section: str) -> Mapping[str, object]:
-    """Return the keys of a section as the file spells them, with their defaults (`MISSING` for none)."""
+    """Return the keys of a section as in the file, with their defaults (`MISSING` for none)."""
     kind = SECTIONS[section]
     hints = typing.get_type_hints(kind, include_extras=True)
     keys: dict[str, object] = {}
@@ -222,7 +222,7 @@ def _unknown(place: _Place) -> tuple[str, str]:
         hint = f"Write {_title(tables[0])}."
     elif elsewhere:
         hint = f"It is a key of {' and '.join(map(_title, elsewhere))}; write it there"
-        # The usual slip: a key of the link after the selector, where TOML takes it for the selector's.
+        # The usual mistake: a key of the link after the selector, which TOML assigns to the selector.
         hint += ", above [[link.selector]]." if (place.section, elsewhere) == ("link.selector", ["link"]) else "."
     elif close:
         hint = f'Did you mean "{close[0]}"?'

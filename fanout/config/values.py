@@ -1,7 +1,6 @@
-"""The kinds of value that a key can have: type, limits, syntax. Pydantic reads them from the annotations.
+"""Kinds of values of the configuration: type, limits, syntax. Pydantic reads them from the annotations.
 
-Owns what makes one value legal by itself, and the words for it where Pydantic has none. What a key means and
-its default are in `fanout.config.settings`, rules between keys in `fanout.config.rules`.
+Owns the legality of one value, and the words for its faults where Pydantic has none.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ def _checked(check: Callable[[str], None]) -> BeforeValidator:
 
 
 def converted(section: type[S], convert: Callable[[S], T]) -> GetPydanticSchema:
-    """Make an annotation that reads a table as `section` and keeps what `convert` makes of it."""
+    """Make an annotation that reads a table as `section` and converts it."""
 
     def schema(_source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(convert, handler(section))
@@ -154,7 +153,7 @@ def _check_server_reference(text: str) -> None:
 
 
 def _check_environment_name(text: str) -> None:
-    if not _ENVIRONMENT_NAME.fullmatch(text):  # said without the text: it may be the password itself
+    if not _ENVIRONMENT_NAME.fullmatch(text):  # the message leaves the text out: it may be the password itself
         raise _fault(
             "this is not the name of an environment variable",
             'Write the name, such as "PLANT_PASSWORD", and put the password into that variable.',
@@ -213,7 +212,7 @@ def _check_origin(text: str) -> None:
 def _check_store_uri(text: str) -> None:
     scheme, _, rest = text.partition("://")
     place = rest.partition("?")[0]
-    if "@" in place.partition("/")[0]:  # said without the text: it may be the secret itself
+    if "@" in place.partition("/")[0]:  # the message leaves the text out: it may be the secret itself
         raise _fault(
             "it has credentials in it",
             "Leave them out, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, or use the "
@@ -262,7 +261,7 @@ SelectedFilter: TypeAlias = Annotated[str, _checked(_check_selected_filter)]
 Exclude: TypeAlias = Annotated[str, _checked(check_filter)]
 Prefix: TypeAlias = Annotated[str, _checked(check_prefix)]
 
-# It may be empty where there is [[server.listener]], which the rules look after.
+# It may be empty beside [[server.listener]], which the rules check.
 ListenAddresses: TypeAlias = tuple[Annotated[Address, _parsed(parse_listen)], ...]
 ListenerAddress: TypeAlias = Annotated[Address, _parsed(parse_listener)]
 NetworkAddress: TypeAlias = Annotated[Network, _parsed(_parse_network)]
@@ -280,7 +279,7 @@ Qos: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=2)]
 Uint16: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=65_535)]
 PositiveUint16: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=65_535)]
 Uint32: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=0xFFFF_FFFF)]
-# 0xFFFFFFFF means that the session never expires (MQTT 5, section 3.1.2.11.2), and nothing would bound it.
+# 0xFFFFFFFF would mean that the session never expires (MQTT 5, section 3.1.2.11.2), without a bound.
 SessionExpiry: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=0xFFFF_FFFE)]
 Count: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=1_000_000_000)]
 WorkerCount: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=64)]

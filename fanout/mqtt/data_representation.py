@@ -1,8 +1,7 @@
-"""The data types of MQTT (MQTT 5, section 1.5): integers, UTF-8 strings, binary data and string pairs.
+"""Data types of MQTT (MQTT 5, section 1.5): integers, UTF-8 strings, binary data and string pairs.
 
-Owns reading and writing one value at a position, and the two kinds of fault that a peer can make (section
-1.2). It knows no packet. Readers take the whole body of a packet, so running past its end is a Malformed
-Packet.
+Owns reading and writing one value at a position, and the two kinds of fault of a peer (section 1.2). Readers take the
+whole body of a packet, so reading past its end is a Malformed Packet.
 """
 
 from __future__ import annotations

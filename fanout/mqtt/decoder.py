@@ -1,9 +1,8 @@
-"""The stream decoder: bytes of one Network Connection in, whole packets out, PUBLISH and acks in runs.
+"""Stream decoder: bytes of one Network Connection in, whole packets out, PUBLISH and acknowledgements in runs.
 
-Owns the fixed header (MQTT 5, section 2.1), the tail of a packet that has not arrived whole, the packets that
-a role may receive, Topic Aliases (section 3.3.2.3.4), and the loop over PUBLISH, the hot path of the whole
-program. It knows no session: whether CONNACK came first, whether a Packet Identifier is known and so on is
-its user's business.
+Owns the fixed header (MQTT 5, section 2.1), the incomplete last packet, the packets that a role may receive, Topic
+Aliases (section 3.3.2.3.4), and the loop over PUBLISH, the hot path of the whole program. Rules of the Session, such as
+the order of CONNACK or known Packet Identifiers, belong to its user.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from fanout.mqtt.topics import check_topic_name, check_topic_names
 __all__ = ["CONNECT_BYTES_MAX", "AckRun", "Decoder", "Item", "PublishRow", "PublishRun"]
 
 CONNECT_BYTES_MAX: Final = 384 * 1024
-"""Largest CONNECT that is taken, since nobody knows yet who sends it: its five fields of 64 KiB, and as much again for
-properties as for one of them."""
+"""Largest CONNECT of a client that is not authenticated yet: five fields of 64 KiB, and 64 KiB of properties."""
 
 _PUBLISH_FLAGS = frozenset({0b0000, 0b0001, *range(0b0010, 0b0110), *range(0b1010, 0b1110)})
 _PUBLISH = PacketType.PUBLISH << 4
@@ -42,15 +40,15 @@ _ITEM_WORK = 64
 
 
 class Decoder:
-    """Decodes what one peer sends.
+    """Decodes the bytes of one peer.
 
     Attributes:
-        version: 4 or 5; None while a server waits for CONNECT. It is set as soon as the Protocol Version is
-            read, so a CONNECT that is at fault behind it can be answered in its version.
-        known_topics: Topic Names that are known to be valid, such as the keys of a replica; membership saves
-            validation. May be replaced at any time.
-        fault: What the peer did wrong; None while nothing. Once set, nothing more is decoded.
-        has_more: Whether the last `feed` left something for the next one, because there was much to decode.
+        version: 4 or 5; None while a server waits for CONNECT. It is set as soon as the Protocol Version is read, so a
+            fault in the rest of CONNECT can be answered in that version.
+        known_topics: Valid Topic Names, such as the keys of a replica; membership saves validation. May be replaced
+            at any time.
+        fault: Fault of the peer; None without. Once set, nothing more is decoded.
+        has_more: Whether the last `feed` left bytes for the next one, because of `work_max`.
     """
 
     __slots__ = (
@@ -85,16 +83,16 @@ class Decoder:
 
         Args:
             version: 4 or 5; None for a server that waits for CONNECT.
-            packet_bytes_max: The Maximum Packet Size that the peer was told; a longer packet is a fault. CONNECT, which
-                comes before that, has at most `CONNECT_BYTES_MAX`.
-            topic_alias_max: The Topic Alias Maximum that the peer was told; 0 allows none.
+            packet_bytes_max: Maximum Packet Size that was sent to the peer; a longer packet is a fault. CONNECT, which
+                comes earlier, has at most `CONNECT_BYTES_MAX`.
+            topic_alias_max: Topic Alias Maximum that was sent to the peer; 0 allows none.
             known_topics: See the attribute.
-            work_max: After how much work `feed` leaves the rest for the next one, in bytes of packets other than
-                PUBLISH and acknowledgements; each packet or run counts as 64 more. None: it decodes all there is.
-            role: Our own side; the peer may send what this role may receive.
+            work_max: Work after which `feed` leaves the rest for the next one, in bytes of packets other than PUBLISH
+                and acknowledgements; each packet or run counts as 64 more. None for no limit.
+            role: Our own side, which determines what the peer may send.
 
         Raises:
-            ValueError: `version` is none of these, or is None for a client.
+            ValueError: `version` is not 4 or 5, or is None for a client.
         """
         if version not in (4, 5) and not (version is None and role == "server"):
             raise ValueError(f"a {role} cannot decode version {version}")
@@ -107,14 +105,14 @@ class Decoder:
         self.has_more = False
         self._role: Role = role
         self._aliases: dict[int, bytes] = {}
-        # Topic Names that were found valid: a publisher uses few of them, again and again. A link has one decoder, a
-        # server as many as clients.
+        # Topic Names that were checked: a publisher repeats few of them. A link has one decoder, a server one for each
+        # client.
         self._checked: set[bytes] = set()
         self._checked_max = _CHECKED_TOPICS_MAX if role == "client" else _CHECKED_TOPICS_OF_CLIENT_MAX
         # Validated property blocks of PUBLISH: a publisher repeats one block in most of its messages.
         self._memo: dict[bytes, tuple[bytes, int | None, int | None, tuple[int, ...], int]] = {}
-        # The bytes of a packet that has not arrived whole, joined only when `_needed` bytes are there: a
-        # large packet that comes in small reads costs one copy, not one per read.
+        # The bytes of an incomplete packet, joined only when `_needed` bytes are there: a large packet in small reads
+        # costs one copy, not one per read.
         self._chunks: list[bytes] = []
         self._buffered = 0
         self._needed = 0
@@ -126,19 +124,18 @@ class Decoder:
 
     @property
     def buffered_bytes(self) -> int:
-        """How many bytes of a packet that has not arrived whole are held; at most the Maximum Packet Size."""
+        """Bytes of an incomplete packet that are held; at most the Maximum Packet Size."""
         return self._buffered
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Item]:
-        """Decode all whole packets in what was kept and `data`.
+        """Decode all whole packets in the held bytes and `data`.
 
         Args:
-            data: The bytes of one read; copied unless `bytes`, so the caller may reuse its buffer. Empty to go on when
-                `has_more` is set.
+            data: The bytes of one read; copied unless `bytes`, so the caller may reuse its buffer. Empty to continue
+                when `has_more` is set.
 
         Returns:
-            The packets in order. When the peer breaks the protocol: those before the fault, and `fault` is
-            set.
+            The packets in order. When the peer breaks the protocol: those before the fault, and `fault` is set.
 
         Raises:
             ProtocolError: `fault` was set before.
@@ -169,7 +166,7 @@ class Decoder:
         return items
 
     def _decode(self, buffer: bytes, items: list[Item]) -> int:
-        """Decode whole packets into `items` and return the position of the first that is not whole."""
+        """Decode whole packets into `items` and return the position of the first incomplete one."""
         pos = 0
         end = len(buffer)
         work_left = self._work_max
@@ -182,7 +179,7 @@ class Decoder:
             if buffer[pos] & 0xF0 == _PUBLISH and self.version is not None:
                 rows: list[PublishRow] = []
                 new_topics: list[bytes] = []
-                items.append(PublishRun(rows))  # what precedes a fault is kept
+                items.append(PublishRun(rows))  # rows before a fault count
                 before = pos
                 try:
                     pos = self._decode_publish_run(buffer, pos, rows, new_topics)
@@ -203,7 +200,7 @@ class Decoder:
             if stop > end:
                 self._needed = stop - pos
                 return pos
-            if packet_type == PacketType.PUBLISH:  # the shortest ones, which have no room for a Topic Name
+            if packet_type == PacketType.PUBLISH:  # the run skips packets too short for a Topic Name
                 raise malformed("a PUBLISH without a Topic Name")
             if packet_type in ACK_TYPES:
                 run = AckRun(packet_type, [], None)
@@ -240,7 +237,7 @@ class Decoder:
         return packet_type
 
     def _decode_remaining_length(self, buffer: bytes, pos: int) -> tuple[int, int] | None:
-        """Return where the body of the packet at `pos` starts and stops; None for a length not yet whole."""
+        """Return begin and end of the body of the packet at `pos`; None for an incomplete length."""
         value = 0
         for index, byte in enumerate(buffer[pos + 1 : pos + 5]):
             value |= (byte & 0x7F) << 7 * index
@@ -273,9 +270,9 @@ class Decoder:
         return decode_connect(body, protocol=protocol)
 
     def _decode_publish_run(self, buffer: bytes, pos: int, rows: list[PublishRow], new_topics: list[bytes]) -> int:
-        """Decode PUBLISH packets into `rows` until another packet or one not whole; return its position.
+        """Decode PUBLISH packets into `rows` until another or an incomplete packet; return its position.
 
-        Topic Names that are not known go into `new_topics`, for the caller to check, whatever this raises.
+        Unknown Topic Names go into `new_topics`, which the caller checks even after an exception.
 
         One loop on local variables, and no call for a packet with a known topic and without properties: 1.5 M
         packets per second and core.
@@ -372,7 +369,7 @@ class Decoder:
         return pos
 
     def _check_topics(self, topics: list[bytes], rows: list[PublishRow]) -> None:
-        """Check Topic Names of a run that are not known, and remember them; a bad one ends the run before its row."""
+        """Check and remember unknown Topic Names of a run; a bad one ends the run before its row."""
         try:
             check_topic_names(topics)
         except ProtocolError:
@@ -390,7 +387,7 @@ class Decoder:
         self._checked.update(topics[-self._checked_max :])
 
     def _resolve_alias(self, topic_alias: int, topic: bytes) -> bytes:
-        """Return the Topic Name that a PUBLISH with a Topic Alias means; a Topic Name sets the alias."""
+        """Return the Topic Name of a PUBLISH with a Topic Alias; a Topic Name in it sets the alias."""
         if topic_alias == 0 or topic_alias > self._topic_alias_max:
             # [MQTT-3.3.2-8]; [MQTT-3.3.2-9] from a client, [MQTT-3.3.2-11] from a server
             raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, f"the Topic Alias is {topic_alias}")
@@ -403,7 +400,7 @@ class Decoder:
         return known
 
     def _decode_ack_run(self, buffer: bytes, pos: int, run: AckRun) -> int:
-        """Decode acks into `run` until another packet or one that is not whole; return its position."""
+        """Decode acknowledgements into `run` until another or an incomplete packet; return its position."""
         assert self.version is not None
         packet_ids = run.packet_ids
         first = buffer[pos]

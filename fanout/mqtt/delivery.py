@@ -1,7 +1,7 @@
-"""QoS 1 and QoS 2 (MQTT 5, sections 4.3 and 4.9): what one side of a Session remembers of Packet Identifiers.
+"""Delivery state of QoS 1 and QoS 2 (MQTT 5, sections 4.3 and 4.9): the Packet Identifiers of one side of a Session.
 
-Owns the state of both directions: `Inbound` for what the peer publishes, `Outbound` for what we publish. It
-writes no packet and stores nothing beyond memory; a method says what its caller has to do.
+`Inbound` is the state of messages from the peer, `Outbound` of messages to it. No packet is written here; a method
+tells its caller what to do.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.packet_ids import PacketIds
 from fanout.mqtt.packet_types import PacketType
 
-__all__ = ["AckRunOutcome", "Inbound", "Outbound", "Outcome", "SendState"]
+__all__ = ["AckOutcome", "AckRunOutcome", "Inbound", "Outbound", "SendState"]
 
 M = TypeVar("M")
 
 
 class Inbound:
-    """The receiver's side: QoS 2 messages that are received once, and the count for our Receive Maximum.
+    """Receiver: QoS 2 messages that were received and not released, and the count for our Receive Maximum.
 
     Attributes:
         open_count: Packets at QoS 1 or 2 of this Network Connection that are not yet answered with PUBACK,
@@ -33,12 +33,11 @@ class Inbound:
     __slots__ = ("_open", "_unreleased", "_unreleased_copy")
 
     def __init__(self) -> None:
-        # QoS 2 messages that were received and not released: state of the Session, it outlives Network
-        # Connections.
+        # QoS 2 messages that were received and not released: state of the Session, which outlives Network Connections.
         self._unreleased: set[int] = set()
-        # What `unreleased` gave last; None once that is not so any more.
+        # The last result of `unreleased`; None once it is outdated.
         self._unreleased_copy: frozenset[int] | None = None
-        # What counts for the Receive Maximum: state of the Network Connection (section 4.9).
+        # Messages that count for the Receive Maximum: state of the Network Connection (section 4.9).
         self._open: set[int] = set()
 
     @property
@@ -48,13 +47,13 @@ class Inbound:
 
     @property
     def unreleased(self) -> frozenset[int]:
-        """Packet Identifiers of QoS 2 messages received and not released; the same object until they change."""
+        """Packet Identifiers of QoS 2 messages received and not released; one object until they change."""
         if self._unreleased_copy is None:
             self._unreleased_copy = frozenset(self._unreleased)
         return self._unreleased_copy
 
     def restore(self, unreleased: Iterable[int]) -> None:
-        """Take over what an earlier process had in `unreleased`."""
+        """Take over `unreleased` of an earlier process."""
         self._unreleased.update(unreleased)
         self._unreleased_copy = None
 
@@ -64,12 +63,12 @@ class Inbound:
         Args:
             packet_id: Its Packet Identifier.
             qos: 1 or 2.
-            dup: Its DUP flag. It decides nothing: a receiver may not conclude from it that it saw the message
-                before (section 3.3.1.1), only the Packet Identifier counts [MQTT-4.3.3-10].
+            dup: Its DUP flag, which decides nothing: a receiver may not conclude from it that it saw the message before
+                (section 3.3.1.1), only the Packet Identifier counts [MQTT-4.3.3-10].
 
         Returns:
-            Whether the message is to be applied. False: a QoS 2 message that was received and not released;
-            answer it with PUBREC again, do not apply it.
+            Whether to apply the message. False for a QoS 2 message that was received before and not released: answer it
+            with PUBREC again.
         """
         self._open.add(packet_id)
         if qos == 1:
@@ -81,7 +80,7 @@ class Inbound:
         return True
 
     def acknowledge(self, packet_id: int) -> None:
-        """Note that PUBACK, or a PUBREC that refuses the message, was sent [MQTT-4.3.3-9]."""
+        """Note that PUBACK, or a refusing PUBREC, was sent [MQTT-4.3.3-9]."""
         self._open.discard(packet_id)
         if packet_id in self._unreleased:
             self._unreleased.remove(packet_id)
@@ -91,8 +90,7 @@ class Inbound:
         """Note PUBREL; answer it with PUBCOMP.
 
         Returns:
-            Whether the Packet Identifier was known; otherwise PUBCOMP says Packet Identifier not found
-            (0x92).
+            Whether the Packet Identifier was known; otherwise send PUBCOMP with Packet Identifier not found (0x92).
         """
         if packet_id not in self._unreleased:
             return False
@@ -106,48 +104,48 @@ class Inbound:
         return len(self._open) > receive_maximum
 
     def new_connection(self) -> None:
-        """Note a new Network Connection of the Session: the count starts again, QoS 2 state stays."""
+        """Note a new Network Connection of the Session: the count is reset, QoS 2 state stays."""
         self._open.clear()
 
 
 class SendState(enum.Enum):
-    """What a message that was sent waits for."""
+    """Packet that a sent message waits for."""
 
     AWAIT_PUBACK = "await_puback"
     AWAIT_PUBREC = "await_pubrec"
     AWAIT_PUBCOMP = "await_pubcomp"
 
 
-class Outcome(enum.Enum):
-    """What an acknowledgement means for a message that was sent."""
+class AckOutcome(enum.Enum):
+    """Effect of an acknowledgement on a sent message."""
 
     COMPLETED = "completed"
-    """The peer has it; its Packet Identifier is free."""
+    """The peer has the message; its Packet Identifier is free."""
     REFUSED = "refused"
-    """The peer has it not, and said so (Reason Code of 0x80 or above); its Packet Identifier is free."""
+    """The peer refused the message (Reason Code of 0x80 or above); its Packet Identifier is free."""
     RELEASE = "release"
-    """The peer has it; send PUBREL."""
+    """The peer has the message; send PUBREL."""
     UNKNOWN = "unknown"
     """No message has that Packet Identifier. Answer a PUBREC with PUBREL 0x92, ignore anything else."""
     UNEXPECTED = "unexpected"
     """The message waits for another type of packet; nothing changed."""
 
 
-_TRANSITIONS: dict[tuple[SendState, PacketType], Outcome] = {
-    (SendState.AWAIT_PUBACK, PacketType.PUBACK): Outcome.COMPLETED,
-    (SendState.AWAIT_PUBREC, PacketType.PUBREC): Outcome.RELEASE,
+_TRANSITIONS: dict[tuple[SendState, PacketType], AckOutcome] = {
+    (SendState.AWAIT_PUBACK, PacketType.PUBACK): AckOutcome.COMPLETED,
+    (SendState.AWAIT_PUBREC, PacketType.PUBREC): AckOutcome.RELEASE,
     # PUBREC again: its PUBREL was lost with a Network Connection
-    (SendState.AWAIT_PUBCOMP, PacketType.PUBREC): Outcome.RELEASE,
-    (SendState.AWAIT_PUBCOMP, PacketType.PUBCOMP): Outcome.COMPLETED,
+    (SendState.AWAIT_PUBCOMP, PacketType.PUBREC): AckOutcome.RELEASE,
+    (SendState.AWAIT_PUBCOMP, PacketType.PUBCOMP): AckOutcome.COMPLETED,
 }
-"""What a packet does when its Reason Code is below 0x80; what is missing is `UNEXPECTED`."""
+"""Effect of packets with a Reason Code below 0x80; other combinations are `UNEXPECTED`."""
 
 
 class AckRunOutcome(NamedTuple):
-    """What a run of acknowledgements means."""
+    """Effect of a run of acknowledgements."""
 
     completed: int
-    """How many messages are done, those that the peer refused included; so many places became free."""
+    """Number of finished messages, including refused ones; as many places became free."""
     to_release: list[int]
     """Packet Identifiers to send PUBREL for, in order."""
     unknown: list[int]
@@ -155,14 +153,14 @@ class AckRunOutcome(NamedTuple):
 
 
 class Outbound(Generic[M]):
-    """The sender's side: messages at QoS 1 and 2 in flight, in order, within the peer's Receive Maximum.
+    """Sender: messages at QoS 1 and 2 in flight, in order, within the peer's Receive Maximum.
 
-    `M` is whatever the caller wants back for sending again. Session state: it outlives Network Connections.
+    `M` is the caller's type of a message. Session state: it outlives Network Connections.
 
     Attributes:
         window: The peer's Receive Maximum; a new Network Connection may change it.
-        bytes: What is in flight, by the sizes that the caller told.
-        bytes_max: From how many bytes on nothing more may be sent.
+        bytes: Bytes in flight, by the sizes that the caller gave.
+        bytes_max: Bytes in flight at which nothing more may be sent.
     """
 
     __slots__ = ("_in_flight", "_packet_ids", "bytes", "bytes_max", "window")
@@ -175,15 +173,14 @@ class Outbound(Generic[M]):
         Args:
             window: See the class.
             bytes_max: See the class.
-            packet_ids: Where Packet Identifiers come from, to share them with SUBSCRIBE and UNSUBSCRIBE; None
-                for own.
+            packet_ids: Source of Packet Identifiers, to share it with SUBSCRIBE and UNSUBSCRIBE; None for a new one.
         """
         self.window = window
         self.bytes = 0
         self.bytes_max = bytes_max
         self._packet_ids = PacketIds() if packet_ids is None else packet_ids
-        # In the order of sending; on PUBREC a message goes to the end, so PUBRELs are sent again in the order
-        # in which the PUBRECs came, and PUBLISHs in the order of sending [MQTT-4.6.0-1] [MQTT-4.6.0-4].
+        # In the order of sending. On PUBREC a message moves to the end, so PUBRELs are sent again in the order of the
+        # PUBRECs, and PUBLISHs in the order of sending [MQTT-4.6.0-1] [MQTT-4.6.0-4].
         self._in_flight: dict[int, tuple[M, SendState, int]] = {}
 
     def __contains__(self, packet_id: int) -> bool:
@@ -196,14 +193,14 @@ class Outbound(Generic[M]):
 
     @property
     def free(self) -> int:
-        """How many more messages may be sent now [MQTT-4.9.0-2]."""
+        """Number of further messages that may be sent now [MQTT-4.9.0-2]."""
         return max(0, self.window - len(self._in_flight)) if self.bytes < self.bytes_max else 0
 
     def send(self, message: M, qos: int, *, size: int = 0) -> int:
         """Note that `message` is sent.
 
         Args:
-            message: What `in_flight` gives back.
+            message: The message, which `in_flight` returns.
             qos: 1 or 2.
             size: Its bytes.
 
@@ -211,7 +208,7 @@ class Outbound(Generic[M]):
             Its Packet Identifier.
 
         Raises:
-            SendQuotaExceeded: `free` is 0, or no Packet Identifier is; nothing changes.
+            SendQuotaExceeded: `free` is 0, or no Packet Identifier is free; nothing changes.
         """
         if len(self._in_flight) >= self.window:
             raise SendQuotaExceeded("The peer's Receive Maximum is used up")
@@ -224,7 +221,7 @@ class Outbound(Generic[M]):
         """Note that `messages`, of one QoS, are sent; in a fifth of the time that it takes one by one.
 
         Args:
-            messages: What `in_flight` gives back.
+            messages: The messages, which `in_flight` returns.
             qos: 1 or 2.
             size: Their bytes, of which each counts an equal part.
 
@@ -232,7 +229,7 @@ class Outbound(Generic[M]):
             Their Packet Identifiers.
 
         Raises:
-            SendQuotaExceeded: `free` is less, or there are not so many Packet Identifiers; nothing changes.
+            SendQuotaExceeded: `free` or the number of free Packet Identifiers is less; nothing changes.
         """
         if len(messages) > self.free:
             raise SendQuotaExceeded("The peer's Receive Maximum is used up")
@@ -255,7 +252,7 @@ class Outbound(Generic[M]):
         return self._packet_ids.last
 
     def continue_behind(self, packet_id: int) -> None:
-        """Use next the Packet Identifier that follows `packet_id`; the first one at 0."""
+        """Continue with the Packet Identifier after `packet_id`; 0 begins anew."""
         self._packet_ids.continue_behind(packet_id)
 
     def packet_ids(self) -> Iterator[int]:
@@ -270,18 +267,19 @@ class Outbound(Generic[M]):
         """
         return self._in_flight[packet_id][0]
 
-    def acknowledge(self, ack_type: PacketType, packet_id: int, reason_code: int = 0) -> Outcome:
-        """Take a PUBACK, PUBREC or PUBCOMP from the peer and say what it means."""
+    def acknowledge(self, ack_type: PacketType, packet_id: int, reason_code: int = 0) -> AckOutcome:
+        """Take a PUBACK, PUBREC or PUBCOMP from the peer and return its effect."""
         entry = self._in_flight.get(packet_id)
         if entry is None:
-            return Outcome.UNKNOWN
+            return AckOutcome.UNKNOWN
         message, state, size = entry
-        outcome = _TRANSITIONS.get((state, ack_type), Outcome.UNEXPECTED)
-        if outcome is Outcome.UNEXPECTED:
+        outcome = _TRANSITIONS.get((state, ack_type), AckOutcome.UNEXPECTED)
+        if outcome is AckOutcome.UNEXPECTED:
             return outcome
         if reason_code >= 0x80:
-            outcome = Outcome.REFUSED  # the Packet Identifier is free (sections 4.3.2 and 4.3.3, "Reason Code of 0x80")
-        if outcome is not Outcome.RELEASE:
+            # The Packet Identifier is free (sections 4.3.2 and 4.3.3, "Reason Code of 0x80").
+            outcome = AckOutcome.REFUSED
+        if outcome is not AckOutcome.RELEASE:
             del self._in_flight[packet_id]
             self.bytes -= size
             self._packet_ids.release(packet_id)
@@ -291,7 +289,7 @@ class Outbound(Generic[M]):
         return outcome
 
     def acknowledge_run(self, run: AckRun) -> AckRunOutcome:
-        """Take a run of PUBACK, PUBREC or PUBCOMP and say what it means."""
+        """Take a run of PUBACK, PUBREC or PUBCOMP and return its effect."""
         if run.type is PacketType.PUBACK:
             return self._acknowledge_pubacks(run.packet_ids)
         completed = 0
@@ -303,9 +301,9 @@ class Outbound(Generic[M]):
                 continue
             reason_code = run.reason_codes[index] if run.reason_codes is not None else 0
             outcome = self.acknowledge(run.type, packet_id, reason_code)
-            if outcome is Outcome.RELEASE:
+            if outcome is AckOutcome.RELEASE:
                 to_release.append(packet_id)
-            elif outcome in {Outcome.COMPLETED, Outcome.REFUSED}:
+            elif outcome in {AckOutcome.COMPLETED, AckOutcome.REFUSED}:
                 completed += 1
             else:
                 unknown.append(packet_id)
@@ -330,12 +328,12 @@ class Outbound(Generic[M]):
         return AckRunOutcome(len(completed), [], unknown)
 
     def restore_release(self, packet_id: int, message: M) -> None:
-        """Take over a QoS 2 message that an earlier process may have sent: it is released and not sent again."""
+        """Take over a QoS 2 message that an earlier process may have sent: release it, do not send it again."""
         self._packet_ids.claim(packet_id)
         self._in_flight[packet_id] = (message, SendState.AWAIT_PUBCOMP, 0)
 
     def in_flight(self) -> Iterator[tuple[int, M, SendState]]:
-        """Return what to send again after the Session was resumed, in order [MQTT-4.4.0-1].
+        """Return the messages to send again after the Session was resumed, in order [MQTT-4.4.0-1].
 
         A message that waits for PUBCOMP is sent again as PUBREL, any other as PUBLISH with DUP set
         [MQTT-3.3.1-1].

@@ -1,8 +1,7 @@
-"""Decoding the body of one whole MQTT Control Packet other than PUBLISH (MQTT 5 and 3.1.1, chapter 3).
+"""Packet bodies: decoding of one whole MQTT Control Packet other than PUBLISH (MQTT 5 and 3.1.1, chapter 3).
 
-Owns the checks of one packet by itself: fields, reserved bits, Reason Codes, properties, and that nothing
-follows the last field. It knows no stream, and nothing about the order of packets on a Network Connection
-(`decoder`).
+Owns the checks of one packet by itself: fields, reserved bits, Reason Codes, properties, and that nothing follows the
+last field. `decoder` checks the order of packets.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ from fanout.mqtt.topics import SHARE_PREFIX, check_topic_filter, check_topic_nam
 __all__ = ["TOPIC_FILTERS_MAX", "Protocol", "decode_ack", "decode_body", "decode_connect", "decode_protocol"]
 
 TOPIC_FILTERS_MAX = 8_192
-"""Topic Filters of one SUBSCRIBE or UNSUBSCRIBE. A packet is decoded and carried out in one piece, in some 5 us for
-each of them: 262,144, which 1 MiB has room for, would hold up every other client for more than a second."""
+"""Topic Filters of one SUBSCRIBE or UNSUBSCRIBE. A packet is processed in one piece, at about 5 us for each:
+262,144, which fit into 1 MiB, would hold up all other clients for more than a second."""
 
 _BRIDGE_BIT = 0x80
 _PUBACK_CODES = frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})
@@ -55,9 +54,8 @@ _REASON_CODES: dict[PacketType, frozenset[int]] = {
     PacketType.PUBREL: _PUBREL_CODES,  # [MQTT-3.6.2-1]
     PacketType.PUBCOMP: _PUBREL_CODES,  # [MQTT-3.7.2-1]
     PacketType.AUTH: frozenset({0x00, 0x18, 0x19}),  # [MQTT-3.15.2-1]
-    # In the packets that refuse or end something any code of 0x80 or above is taken, not only those of the
-    # packet's table: it is a failure all the same (section 2.4), and an operator is told more by the code
-    # than by our refusal.
+    # Packets that refuse or end something may have any code of 0x80 or above, not only those of the packet's table:
+    # it is a failure all the same (section 2.4), and the code tells an operator more than our refusal.
     PacketType.CONNACK: _FAILURES | {0x00},
     PacketType.SUBACK: _FAILURES | {0x00, 0x01, 0x02},
     PacketType.UNSUBACK: _FAILURES | {0x00, 0x11},
@@ -68,7 +66,7 @@ _LAST_CONNECT_RETURN_CODE = 5
 
 
 class Protocol(NamedTuple):
-    """What the first two fields of CONNECT say (MQTT 5, sections 3.1.2.1 and 3.1.2.2)."""
+    """The first two fields of CONNECT (MQTT 5, sections 3.1.2.1 and 3.1.2.2)."""
 
     version: int
     """4 or 5."""
@@ -172,8 +170,7 @@ def decode_body(packet_type: PacketType, body: bytes, *, version: int) -> Packet
 
 def _decode_connack(body: bytes, version: int) -> Connack:
     if version == 5 and body == b"\x00\x01":
-        # A server of MQTT 3.1.1 answers a version that it does not speak in its own format ([MQTT-3.1.2-2] of
-        # 3.1.1).
+        # A server of MQTT 3.1.1 answers an unknown version in its own format ([MQTT-3.1.2-2] of 3.1.1).
         return Connack(session_present=False, reason_code=ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
     flags, pos = _decode_u8(body, 0)
     if flags > 1:
@@ -205,7 +202,7 @@ def _decode_subscribe(body: bytes, version: int) -> Subscribe:
             subscriptions.append(Subscription(topic_filter, options))
             continue
         subscription = _decode_options(topic_filter, options)
-        # Whether the form of a Shared Subscription is right is said in SUBACK, for each filter.
+        # SUBACK tells whether the form of a Shared Subscription is right, for each filter.
         if subscription.no_local and topic_filter.startswith(SHARE_PREFIX):
             raise protocol_error("No Local is set on a Shared Subscription")  # [MQTT-3.8.3-4]
         subscriptions.append(subscription)
@@ -329,7 +326,7 @@ def _decode_block(body: bytes, pos: int, version: int, owner: PropertyOwner) -> 
 
 
 def _decode_reason(packet_type: PacketType, body: bytes, pos: int) -> tuple[int, Properties]:
-    """Decode a Reason Code and properties, which end the packet; without a Property Length there are none."""
+    """Decode the Reason Code and properties at the end of a packet; a missing Property Length means none."""
     reason_code = body[pos]
     pos += 1
     _check_reason_code(packet_type, reason_code)

@@ -1,7 +1,4 @@
-"""Packet Identifiers of one sender in one Session (MQTT 5, section 2.2.1).
-
-Owns which identifiers are in use. It knows neither packets nor acknowledgements (`delivery`).
-"""
+"""Packet Identifiers of one sender in one Session (MQTT 5, section 2.2.1): which of them are in use."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ _MAX = 0xFFFF
 class PacketIds:
     """Hands out identifiers from 1 to 65,535, never one that is in use [MQTT-2.2.1-3].
 
-    They are handed out in ascending order and start again at 1, so an identifier rests as long as possible
-    before it is used again, which makes traces readable and a late acknowledgement noticeable.
+    The order is ascending and starts again at 1, so an identifier rests as long as possible before its next use. That
+    makes traces readable and a late acknowledgement noticeable.
     """
 
     __slots__ = ("_in_use", "_last")
@@ -33,7 +30,7 @@ class PacketIds:
 
     @property
     def in_use(self) -> int:
-        """How many identifiers are in use."""
+        """Number of identifiers in use."""
         return len(self._in_use)
 
     def allocate(self) -> int:
@@ -58,7 +55,7 @@ class PacketIds:
         """Return the next `count` identifiers and mark them as in use.
 
         Raises:
-            SendQuotaExceeded: There are not so many; nothing changes.
+            SendQuotaExceeded: Fewer are free; nothing changes.
         """
         if len(self._in_use) + count > _MAX:
             raise SendQuotaExceeded("All 65,535 Packet Identifiers are in use")
@@ -75,7 +72,7 @@ class PacketIds:
         return self._last
 
     def continue_behind(self, packet_id: int) -> None:
-        """Hand out next what follows `packet_id`, or the first one at 0."""
+        """Continue after `packet_id`; 0 begins anew."""
         self._last = packet_id
 
     def claim(self, packet_id: int) -> None:
@@ -92,5 +89,5 @@ class PacketIds:
         self._in_use.remove(packet_id)
 
     def release_all(self, packet_ids: Iterable[int]) -> None:
-        """Make `packet_ids` available again; those that are not in use are passed over."""
+        """Make `packet_ids` available again; those not in use are ignored."""
         self._in_use.difference_update(packet_ids)

@@ -1,7 +1,4 @@
-"""The MQTT Control Packet types (MQTT 5, section 2.1.2), their flags (2.1.3) and the direction of flow.
-
-Owns the three tables that the fixed header needs and nothing else. It knows no field behind the fixed header.
-"""
+"""MQTT Control Packet types (MQTT 5, section 2.1.2), their flags (2.1.3) and their direction of flow."""
 
 from __future__ import annotations
 
@@ -65,4 +62,4 @@ RECEIVABLE: dict[tuple[Role, int], frozenset[PacketType]] = {
     ("client", 4): _FROM_SERVER,
     ("client", 5): _FROM_SERVER | {PacketType.DISCONNECT, PacketType.AUTH},
 }
-"""What a role may receive in a version: DISCONNECT from a server and AUTH exist in MQTT 5 only."""
+"""Packets that a role may receive in a version: DISCONNECT from a server and AUTH exist in MQTT 5 only."""

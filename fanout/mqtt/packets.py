@@ -1,8 +1,7 @@
-"""One value for each MQTT Control Packet, and its encoding (MQTT 5 and 3.1.1, chapter 3).
+"""Packets: one value for each MQTT Control Packet, and its encoding (MQTT 5 and 3.1.1, chapter 3).
 
-Owns what a packet holds, for both versions: MQTT 3.1.1 has no properties and fewer codes. It knows nothing of
-streams (`decoder`) and is not used for a PUBLISH on the data path (`publish` encodes that, the decoder gives
-rows).
+Both versions share the values: MQTT 3.1.1 has no properties and fewer codes. PUBLISH on the data path does not use
+them: `publish` encodes it, the decoder gives rows.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Connect:
     will: Will | None = None
     properties: Properties = NO_PROPERTIES
     bridge: bool = False
-    """Protocol Level 0x84, the unofficial sign of a bridge, which wants RETAIN as published (MQTT 3.1.1)."""
+    """Protocol Level 0x84, the unofficial mark of a bridge that wants RETAIN as published (MQTT 3.1.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,11 +201,10 @@ Packet: TypeAlias = (
 def encode(packet: Packet, *, version: int) -> bytes:
     """Encode `packet` for a Network Connection of `version` (4 or 5).
 
-    Version 4 leaves out properties and the Reason Codes of acknowledgements, and says every failing SUBACK as
-    0x80.
+    Version 4 leaves out properties and the Reason Codes of acknowledgements, and encodes every failing SUBACK as 0x80.
 
     Raises:
-        ValueError: The packet cannot be said in that version, or holds a value that MQTT forbids.
+        ValueError: The packet does not exist in that version, or has a value that MQTT forbids.
     """
     if version not in (4, 5):
         raise ValueError(f"there is no MQTT version {version}")
@@ -240,8 +238,8 @@ def encode(packet: Packet, *, version: int) -> bytes:
 def encode_acks(ack_type: PacketType, packet_ids: Sequence[int]) -> bytes:
     """Encode one PUBACK, PUBREC, PUBREL or PUBCOMP (Reason Code 0, no properties) for each of `packet_ids`.
 
-    The bytes are the same in both versions. One array operation instead of a packet each: a read may be
-    answered by thousands of them.
+    The bytes are the same in both versions. One array operation replaces a packet each, because one read may need
+    thousands of them.
 
     Raises:
         ValueError: `ack_type` acknowledges nothing.
@@ -257,9 +255,9 @@ def encode_acks(ack_type: PacketType, packet_ids: Sequence[int]) -> bytes:
 
 
 def encode_unknown(ack_type: PacketType, packet_ids: Sequence[int]) -> bytes:
-    """Encode one PUBREL or PUBCOMP of MQTT 5 that says Packet Identifier not found, for each of `packet_ids`.
+    """Encode one PUBREL or PUBCOMP of MQTT 5 with Packet Identifier not found, for each of `packet_ids`.
 
-    In a tenth of the time of `encode`: a read may hold tens of thousands to be answered so.
+    It takes a tenth of the time of `encode`: one read may need tens of thousands of such answers.
     """
     head = bytes((ack_type << 4 | FIXED_HEADER_FLAGS[ack_type], 3))
     tail = bytes((ReasonCode.PACKET_IDENTIFIER_NOT_FOUND,))

@@ -1,9 +1,8 @@
-"""The properties of MQTT 5 (section 2.2.2): one table says type, packets, repetition and range of each.
+"""Properties of MQTT 5 (section 2.2.2): one table has the type, packets, repetition and range of each.
 
-Owns decoding, encoding and the rules of a property by itself. What a property means, and rules that need the
-state of a session, are not known here. A property block travels with its length in front;
-`split_publish_properties` takes the block of a PUBLISH without it, because the data path keeps properties
-encoded and only cuts some out.
+Owns decoding, encoding and the rules of a property by itself; rules that need the state of a session are elsewhere. A
+property block travels with its length in front. `split_publish_properties` takes the block of a PUBLISH without it,
+because the data path keeps properties encoded and only cuts some out.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ WILL: Final[Literal["will"]] = "will"
 """Stands for the Will Properties in the payload of CONNECT (MQTT 5, section 3.1.3.2)."""
 
 PropertyOwner: TypeAlias = PacketType | Literal["will"]
-"""What a property block belongs to."""
+"""Owner of a property block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class PublishProperties(NamedTuple):
     subscription_identifiers: tuple[int, ...]
     """The Subscription Identifiers, in order."""
     user_at: int
-    """Where in `kept` the User Property begins that is its last property; its length when another one is the last."""
+    """Offset in `kept` of the User Property that is its last property; the length of `kept` if another one is last."""
 
 
 class _Type(enum.Enum):
@@ -160,13 +159,13 @@ _POSITIVE_U16 = range(1, 0x1_0000)
 
 
 class _Rule(NamedTuple):
-    """One row of table 2-4 of MQTT 5 and what the sections of the packets add to it."""
+    """One row of table 2-4 of MQTT 5, with the additions of the packets' sections."""
 
     name: str
     type: _Type
     owners: frozenset[PropertyOwner]
     values: range | None = None
-    """The values that are allowed; None for types other than integers."""
+    """Legal values; None for types other than integers."""
 
 
 def _rule(name: str, value_type: _Type, *owners: PropertyOwner, values: range | None = None) -> _Rule:
@@ -217,7 +216,7 @@ def _may_repeat(name: str, packet: PropertyOwner) -> bool:
 
 
 def _check_response_topic(topic: str) -> str:
-    """Return what is wrong with a Response Topic; an empty string for nothing [MQTT-3.3.2-14]."""
+    """Return the fault of a Response Topic; empty for none [MQTT-3.3.2-14]."""
     if not topic:
         return "the Response Topic is empty"  # it is a Topic Name [MQTT-4.7.3-1]
     if "+" in topic or "#" in topic:
@@ -226,7 +225,7 @@ def _check_response_topic(topic: str) -> str:
 
 
 def decode_properties(data: bytes, pos: int, *, packet: PropertyOwner) -> tuple[Properties, int]:
-    """Return the properties at `pos`, where their length stands, and the position behind them.
+    """Return the properties at `pos`, which begin with their length, and the position behind them.
 
     Raises:
         ProtocolError: As Malformed Packet: the block is cut off, or has an identifier that is unknown or not
@@ -296,7 +295,7 @@ def encode_properties(properties: Properties, *, packet: PropertyOwner) -> bytes
 
 
 def split_publish_properties(raw: bytes) -> PublishProperties:
-    """Validate the property block of a PUBLISH (without its length) and cut out what does not travel on.
+    """Validate the property block of a PUBLISH (without its length) and cut out properties of this hop.
 
     Raises:
         ProtocolError: As `decode_properties` for a PUBLISH, but a Topic Alias of 0 is left to the decoder.
@@ -305,7 +304,7 @@ def split_publish_properties(raw: bytes) -> PublishProperties:
 
 
 def split_publish_block(raw: bytes) -> tuple[bytes, int | None, int | None, tuple[int, ...], int]:
-    """Do what `split_publish_properties` does, for the decoder: a plain tuple takes a third less time."""
+    """Do the work of `split_publish_properties` for the decoder: a plain tuple takes a third less time."""
     # Decoded by hand rather than through the table: a stamped stream has a new block in every message, and
     # this takes 0.5 to 1 us where the table takes 8. The tests hold both against each other.
     end = len(raw)
@@ -316,7 +315,7 @@ def split_publish_block(raw: bytes) -> tuple[bytes, int | None, int | None, tupl
     subscription_identifiers: list[int] = []
     pieces: list[bytes] = []
     kept_from = 0
-    user_at = -1  # where the User Property begins that is the last property but for those that are cut out
+    user_at = -1  # begin of the User Property that is the last one apart from those cut out
     stop = 0
     is_ascii = raw.isascii()  # then every string in it is well-formed
     try:

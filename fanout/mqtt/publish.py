@@ -1,7 +1,6 @@
-"""Encoding PUBLISH for delivery (MQTT 5, section 3.3): the hot path of the server.
+"""Encoding of PUBLISH for delivery (MQTT 5, section 3.3): the hot path of the server.
 
-Owns one function that turns plain values into the bytes of one PUBLISH. It knows no subscriber; values are
-trusted to come from the decoder or the replica, so nothing is validated again.
+Values come from the decoder or the replica, so they are not validated again.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def encode_publish(
         subscription_identifiers: Those of the matching subscriptions; version 5 only.
 
     Raises:
-        ValueError: The packet is longer than a Remaining Length can say.
+        ValueError: The packet is longer than a Remaining Length allows.
         struct.error: The topic is longer than 65,535 bytes, or the Packet Identifier does not fit two bytes.
     """
     if version == 5:

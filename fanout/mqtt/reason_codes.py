@@ -10,8 +10,7 @@ __all__ = ["ReasonCode", "connect_return_code"]
 class ReasonCode(enum.IntEnum):
     """Every Reason Code of MQTT 5; a value of 0x80 or above means failure.
 
-    0x00 has three names in the specification: Success, Normal disconnection, Granted QoS 0. Here it is
-    `SUCCESS`.
+    0x00 has three names in the specification: Success, Normal disconnection, Granted QoS 0. Here it is `SUCCESS`.
     """
 
     SUCCESS = 0x00
@@ -60,7 +59,7 @@ class ReasonCode(enum.IntEnum):
 
     @property
     def text(self) -> str:
-        """The specification's name, as a person reads it."""
+        """The name in the specification."""
         if self is ReasonCode.SUCCESS:
             return "Success"
         return self.name.replace("_", " ").capitalize().replace("qos", "QoS").replace("Qos", "QoS")

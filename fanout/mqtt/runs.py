@@ -1,7 +1,6 @@
-"""What the stream decoder gives: packets, and runs of those that come by the thousand.
+"""Output of the stream decoder: packets, and runs of those that come by the thousand.
 
-Owns the shape of a run: consecutive PUBLISHs, or consecutive acknowledgements of one type, without an object for each.
-It knows neither bytes nor sessions.
+A run is a sequence of PUBLISH packets, or of acknowledgements of one type, without an object for each packet.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ flags:       the low four bits of the fixed header: bit 0 RETAIN, bits 1 and 2 Q
 packet_id:   Packet Identifier; 0 at QoS 0.
 properties:  `PublishProperties.kept`, encoded and validated; empty for none.
 expiry_s:    Message Expiry Interval in seconds; None for none.
-user_at:     `PublishProperties.user_at`: where the User Property begins that ends `properties`, else their length.
+user_at:     `PublishProperties.user_at`: begin of a User Property at the end of `properties`, else their length.
 """
 
 
@@ -44,7 +43,7 @@ class AckRun:
     packet_ids: list[int]
     """At least one Packet Identifier, in the order of arrival."""
     reason_codes: list[int] | None
-    """One Reason Code for each of `packet_ids`; None when all are 0."""
+    """The Reason Code of each of `packet_ids`; None when all are 0."""
 
     def __len__(self) -> int:
         """Return the number of packets."""

@@ -1,8 +1,7 @@
 """Topic Names and Topic Filters (MQTT 5, section 4.7; shared subscriptions, section 4.8.2).
 
-Owns the rules of their form, matching one filter with one name, and `FilterTrie`, which finds the filters
-that match a name. Names and filters are UTF-8 in `bytes`, as on the wire. It knows neither subscriptions nor
-sessions.
+Owns the rules of their form, the match of one filter with one name, and `FilterTrie`, which finds the filters that
+match a name. Names and filters are UTF-8 in `bytes`, as on the wire.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MAX = MAX_STRING_BYTES
 """The longest Topic Name or Topic Filter in bytes [MQTT-4.7.3-3]."""
 
 SHARE_PREFIX = b"$share/"
-"""How the Topic Filter of a Shared Subscription begins (MQTT 5, section 4.8.2)."""
+"""Beginning of the Topic Filter of a Shared Subscription (MQTT 5, section 4.8.2)."""
 # '#' that is not a whole level or not the last [MQTT-4.7.1-1], '+' that is not a whole level [MQTT-4.7.1-2].
 _MISPLACED_WILDCARD = re.compile(rb"[^/]#|#.|[^/]\+|\+[^/]", re.DOTALL)
 _FORBIDDEN_IN_NAME = re.compile(rb"[+#\0]")
@@ -54,7 +53,7 @@ def check_topic_name(topic: bytes) -> None:
         ProtocolError: It is ill-formed UTF-8 or holds U+0000 (Malformed Packet), or it is empty
             [MQTT-4.7.3-1], too long [MQTT-4.7.3-3] or holds a wildcard [MQTT-3.3.2-2] (Topic Name invalid).
     """
-    # One search and one decode is all that a good name costs: this runs for every unknown name.
+    # A good name costs one search and one decode: this runs for every unknown name.
     if _FORBIDDEN_IN_NAME.search(topic) is None and 0 < len(topic) <= MAX:
         try:
             topic.decode()
@@ -89,7 +88,7 @@ def check_topic_names(topics: Sequence[bytes]) -> None:
 
 
 def check_topic_filter(topic_filter: bytes) -> None:
-    """Check that `topic_filter` is a Topic Filter; the form of `$share/...` is `parse_shared`'s business.
+    """Check that `topic_filter` is a Topic Filter; `parse_shared` checks the form of `$share/...`.
 
     Raises:
         ProtocolError: It is ill-formed UTF-8 or holds U+0000 (Malformed Packet), or it is empty
@@ -156,9 +155,8 @@ class _Node(Generic[T]):
 class FilterTrie(Generic[T]):
     """Topic Filters with values; finds the values of all filters that match a Topic Name.
 
-    The cost of `match` follows the number of levels and of matching branches, never the number of filters.
-    Filters must be valid and without `$share/{ShareName}/`. A value is hashable and may stand at many
-    filters.
+    The cost of `match` depends on the number of levels and of matching branches, not on the number of filters. Filters
+    must be valid and without `$share/{ShareName}/`. A value is hashable and may belong to many filters.
     """
 
     __slots__ = ("_root", "_size")
@@ -172,7 +170,7 @@ class FilterTrie(Generic[T]):
         return self._size
 
     def add(self, topic_filter: bytes, value: T) -> None:
-        """Put `value` at `topic_filter`; does nothing when it is there."""
+        """Add `value` at `topic_filter`; does nothing when it is there."""
         node = self._root
         for level in topic_filter.split(b"/"):
             child = node.children.get(level)
@@ -184,7 +182,7 @@ class FilterTrie(Generic[T]):
             self._size += 1
 
     def remove(self, topic_filter: bytes, value: T) -> None:
-        """Take `value` from `topic_filter`.
+        """Remove `value` from `topic_filter`.
 
         Raises:
             KeyError: `value` is not at `topic_filter`; nothing changes.
@@ -203,7 +201,7 @@ class FilterTrie(Generic[T]):
             node = parent
 
     def at(self, topic_filter: bytes) -> list[T]:
-        """Return the values at this very `topic_filter`."""
+        """Return the values at exactly this `topic_filter`."""
         node = self._root
         for level in topic_filter.split(b"/"):
             child = node.children.get(level)

@@ -1,6 +1,6 @@
-"""What is legal in a configuration and surely not meant, so that a person is told of it.
+"""Cautions: legal settings of a configuration that an operator hardly meant, such as a listener that admits anybody.
 
-Owns finding that out from the configuration alone. It must not read files, nor know how a person is told.
+`fanout check` and the start of a node print them. They are found from the configuration alone; no file is read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["find_cautions"]
 
 
 def find_cautions(config: NodeConfig) -> list[ConfigFault]:
-    """Return what a person should look at before clients do; a node starts all the same."""
+    """Return the cautions of a configuration; a node starts in spite of them."""
     return [*_closed_listeners(config), *_silent_selectors(config), *_open_links(config)]
 
 
@@ -77,7 +77,7 @@ def _closed_listeners(config: NodeConfig) -> Iterator[ConfigFault]:
 
 
 def _admits_anybody(listener: ListenerConfig, access: AccessConfig) -> bool:
-    # Behind a load balancer the client's own address counts, which is elsewhere.
+    # Behind a load balancer the client's own address counts, and that is another machine's.
     own_machine = is_local(listener.address) and not listener.proxy_protocol_from
     return (
         access.anonymous == "always"

@@ -1,4 +1,4 @@
-"""The node's documents for the HTTP interface, filled from its parts (`fanout.api.node_view.NodeView`)."""
+"""Documents of the HTTP interface, filled from the parts of the node (`fanout.api.node_view.NodeView`)."""
 
 from __future__ import annotations
 
@@ -35,15 +35,14 @@ from fanout.link.link import Link
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.status import LinkStatus
 from fanout.node.drain import Drain
-from fanout.node.readiness import Verdict, judge, link_reasons, reason_against
+from fanout.node.readiness import NodeReadiness, judge, link_reasons, reason_against
 from fanout.node.store import JoinedStore
-from fanout.node.watched_report import KeptReport
+from fanout.node.watch_results import WatchResults
 from fanout.replica.store import Replica
 from fanout.replog.write.writer import LogWriter
 from fanout.runtime.system_clock import SystemClock
 from fanout.server.client.server import Server
-from fanout.storage.direct import DirectStore
-from fanout.storage.store import KeptStore
+from fanout.storage.store import DiskStore
 from fanout.workers.pool import WorkerPool
 
 __all__ = ["NodeDocuments", "NodeParts"]
@@ -67,10 +66,16 @@ _SERVER_LIMITS: Final = (
     "retained_topics_max",
     "retained_bytes_max",
 )
+_SAME_FIGURES: Final = tuple(
+    name
+    for name in LinkDetail.model_fields.keys() - LinkReadiness.model_fields.keys() - {"paths_above"}
+    if hasattr(LinkStatus, name)
+)
+"""Fields of `LinkDetail` that `LinkStatus` has under the same name."""
 
 
 class NodeParts(Protocol):
-    """The parts of a node of which its documents tell; `fanout.node.running.Node` has them."""
+    """The parts of a node that its documents describe; `fanout.node.running.Node` has them."""
 
     @property
     def config(self) -> NodeConfig:
@@ -78,7 +83,7 @@ class NodeParts(Protocol):
 
     @property
     def role(self) -> Role:
-        """What the node does."""
+        """Role of the node."""
 
     @property
     def clock(self) -> SystemClock:
@@ -86,11 +91,11 @@ class NodeParts(Protocol):
 
     @property
     def opening(self) -> str:
-        """What the node does before it serves anybody; empty once it does."""
+        """Step of the start that is under way; empty once the node serves."""
 
     @property
     def drain(self) -> Drain:
-        """Whether the node serves, and how it ends."""
+        """Phase of the node: serving, draining or stopping."""
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -98,7 +103,7 @@ class NodeParts(Protocol):
 
     @property
     def own(self) -> Replica:
-        """What clients have published at the node itself."""
+        """Retained values that clients published at this node."""
 
     @property
     def store(self) -> JoinedStore:
@@ -106,15 +111,15 @@ class NodeParts(Protocol):
 
     @property
     def server(self) -> Server | WorkerPool | None:
-        """What serves clients; None for nobody."""
+        """Serves clients; None on a node without clients."""
 
     @property
     def pool(self) -> WorkerPool | None:
-        """The processes that serve clients; None where this one does, or nobody is served."""
+        """Worker processes that serve clients; None where this process serves them, or the node has no clients."""
 
     @property
     def gate(self) -> Gate | None:
-        """Decides who may connect, read and write; None where this process serves nobody."""
+        """Access control; None where this process serves no clients."""
 
     @property
     def log(self) -> LogWriter | None:
@@ -125,23 +130,23 @@ class NodeParts(Protocol):
         """Serves HTTP; None when the configuration has no address for it."""
 
     @property
-    def kept(self) -> KeptStore | DirectStore | None:
+    def storage(self) -> DiskStore | None:
         """Where retained values outlive the process; None when they do not."""
 
 
 class NodeDocuments:
-    """Answers what the HTTP interface asks, from the state of the parts at that moment."""
+    """Builds each document from the state of the parts at the moment of the request."""
 
     def __init__(self, node: NodeParts) -> None:
         self._node = node
         self._started_ns = node.clock.now_ns()
         self._started_s = node.clock.monotonic()
         http = node.config.http
-        self._kept_report = KeptReport(None if http is None else http.report_directory, node=node.config.node.id)
+        self._watch_results = WatchResults(None if http is None else http.report_directory, node=node.config.node.id)
 
     def readiness(self) -> Readiness:
         """Return whether the node may join a pool, and why not."""
-        verdict = self._verdict()
+        verdict = self._judge()
         return Readiness(
             ready=not verdict.reasons,
             state=verdict.state,
@@ -154,7 +159,7 @@ class NodeDocuments:
     def status(self) -> NodeStatus:
         """Return everything about the node."""
         node = self._node
-        verdict = self._verdict()
+        verdict = self._judge()
         return NodeStatus(
             node=node.config.node.id,
             version=__version__,
@@ -198,12 +203,12 @@ class NodeDocuments:
             node=self._node.config.node.id,
             role=self._node.role,
             links=tuple(links),
-            reported=self._kept_report.lag(),
-            reported_completeness=self._kept_report.completeness(),
+            reported=self._watch_results.lag(),
+            reported_completeness=self._watch_results.completeness(),
         )
 
     async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
-        """Audit one of the links now and return what was found.
+        """Audit one of the links now and return the result.
 
         Raises:
             AuditRefused: No audit can begin now.
@@ -212,21 +217,21 @@ class NodeDocuments:
         report = await audited.audit(confirmed=confirmed)
         return _audit_detail_of(report, ended_ns=self._node.clock.now_ns())
 
-    def standing(self) -> ReadinessNotice:
-        """Return how the node stands, for those below it: what it holds counts, not whether it serves on."""
+    def readiness_notice(self) -> ReadinessNotice:
+        """Return the readiness notice for the nodes below: it tells of this node's values, not of a drain."""
         statuses = [link.status() for link in self._node.links]
         reasons = link_reasons(statuses)
         paths_above = [path for status in statuses for path in status.paths_above]
         return ReadinessNotice("; ".join(reasons), join(self._node.config.node.id, paths_above))
 
     def drain(self) -> Draining:
-        """Begin to drain, unless that has begun, and return how it goes on."""
+        """Begin to drain unless the node does already, and return how much time is left."""
         drain = self._node.drain
         drain.begin()
-        return Draining(node=self._node.config.node.id, state=self._verdict().state, left_seconds=drain.seconds_left)
+        return Draining(node=self._node.config.node.id, state=self._judge().state, left_seconds=drain.seconds_left)
 
     def agent_line(self) -> str:
-        """Return what HAProxy's agent check is told."""
+        """Return the line for HAProxy's agent check."""
         server = self._node.server
         return agent_line(
             self.readiness(),
@@ -234,7 +239,7 @@ class NodeDocuments:
             connections_max=server.config.connections_max if server else 0,
         )
 
-    def _verdict(self) -> Verdict:
+    def _judge(self) -> NodeReadiness:
         pool = self._node.pool
         unserved = (self._node.opening,) if self._node.opening else pool.reasons() if pool is not None else ()
         return judge(self._node.drain.phase, (link.status() for link in self._node.links), unserved=unserved)
@@ -243,6 +248,7 @@ class NodeDocuments:
     def _detail(status: LinkStatus) -> LinkDetail:
         return LinkDetail(
             **_readiness(status).model_dump(exclude={"selectors"}),
+            **{name: getattr(status, name) for name in _SAME_FIGURES},
             selectors=tuple(
                 SelectorDetail(
                     filter=selector.filter,
@@ -254,35 +260,15 @@ class NodeDocuments:
                 )
                 for selector in status.selectors
             ),
-            primary=status.primary,
-            last_error=status.last_error,
             hint=status.last_error_hint,
             stale_left_seconds=status.stale_left_s,
-            payload_bytes=status.payload_bytes,
-            refused_total=status.refused_total,
-            short_by=status.short_by,
-            received_total=status.received_total,
-            outside_total=status.outside_total,
-            overtaken_total=status.overtaken_total,
-            heartbeats_lost_total=status.heartbeats_lost_total,
-            epochs_total=status.epochs_total,
-            reconnects_total=status.reconnects_total,
-            truncated_total=status.truncated_total,
-            snapshot_seconds=status.snapshot_seconds,
-            snapshot_topics=status.snapshot_topics,
             audit=_audit_detail(status),
-            alarm=status.alarm,
             client_certificate_expires=_utc_from_s(status.client_certificate_expires_s),
             primary_certificate_expires=_utc_from_s(status.primary_certificate_expires_s),
-            count_difference=status.count_difference,
             audits_total=status.audits.ended_total,
             audits_failed_total=status.audits.failed_total,
             audit_changed_total=status.audits.changed_total,
             audit_removed_total=status.audits.removed_total,
-            missing_announced_total=status.missing_announced_total,
-            missing_suppressed_total=status.missing_suppressed_total,
-            missing_dropped_total=status.missing_dropped_total,
-            missing_pending=status.missing_pending,
             paths_above=tuple(" > ".join(path) for path in status.paths_above),
             hops=max(map(len, status.paths_above), default=0),
         )
@@ -340,9 +326,9 @@ class NodeDocuments:
         return LogStatus.model_validate(figures)
 
     def _retained(self) -> RetainedStatus | None:
-        if self._node.kept is None:
+        if self._node.storage is None:
             return None
-        figures = dataclasses.asdict(self._node.kept.stats())
+        figures = dataclasses.asdict(self._node.storage.stats())
         path, alarm, waiting = figures.pop("path"), figures.pop("alarm"), figures.pop("waiting")
         return RetainedStatus(file=str(path), alarm=alarm or None, waiting_rows=waiting, **figures)
 
@@ -402,12 +388,6 @@ def _readiness(status: LinkStatus) -> LinkReadiness:
         topics=status.topics,
         evidence=status.evidence,
         selectors=tuple(
-            SelectorReadiness(
-                filter=selector.filter,
-                topics=selector.topics,
-                complete=selector.complete,
-                evidence=selector.evidence,
-            )
-            for selector in status.selectors
+            SelectorReadiness.model_validate(selector, from_attributes=True) for selector in status.selectors
         ),
     )

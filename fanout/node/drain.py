@@ -1,7 +1,7 @@
-"""How a node goes: from serving, over draining, to stopping.
+"""Drain: the way of a node from serving to stopping.
 
-Owns the phases, their order, and how long a load balancer has to notice that the node is not ready before clients
-are told to leave. It must not know signals or HTTP, which ask for it, nor what stopping does.
+Owns the phases and their order, and the time that a load balancer has to notice that the node is not ready before
+clients are disconnected. Signals and HTTP ask for a drain; `fanout.node.running` does the stopping.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ __all__ = ["Drain", "NodePhase"]
 
 
 class NodePhase(enum.Enum):
-    """Where a node is in its life; it only goes forward."""
+    """Phase of a node's life; it only moves forward."""
 
     SERVING = "serving"
-    """It is ready when its links are."""
+    """The node is ready when its links are."""
     DRAINING = "draining"
-    """It is not ready, so that no more clients are sent to it; those that it has, or gets all the same, are served."""
+    """The node is not ready, so load balancers send it no more clients. It still serves all clients that connect."""
     STOPPING = "stopping"
-    """Its clients are told to leave, and its parts stop."""
+    """Clients are disconnected, and the parts stop."""
 
 
 class Drain:
-    """The end of one node's service.
+    """The phase of one node, and the timer of its drain.
 
     Attributes:
-        phase: Where the node is.
+        phase: The current phase.
         seconds: How long draining takes.
     """
 
     def __init__(self, *, seconds: float, logger: FilteringBoundLogger) -> None:
-        """Make one that was not asked for.
+        """Begin in the phase `SERVING`.
 
         Args:
             seconds: How long draining takes; 0 goes from serving to stopping at once.
@@ -47,7 +47,7 @@ class Drain:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Drain, then stop; does nothing when that was asked for before."""
+        """Drain, then stop; does nothing after the first call."""
         if self.phase is not NodePhase.SERVING:
             return
         if not self.seconds:
@@ -58,7 +58,7 @@ class Drain:
         self._timer = asyncio.get_running_loop().call_later(self.seconds, self.end)
 
     def end(self) -> None:
-        """Stop, whether the time for draining is over or not."""
+        """Stop now, even if time for draining is left."""
         self.phase = NodePhase.STOPPING
         if self._timer is not None:
             self._timer.cancel()
@@ -66,7 +66,7 @@ class Drain:
 
     @property
     def seconds_left(self) -> float:
-        """How long it is until the node stops, while it drains; 0 when it stops."""
+        """Seconds until the node stops, while it drains; 0 once it stops."""
         if self.phase is NodePhase.STOPPING or self._timer is None:
             return 0.0
         return max(0.0, self._timer.when() - asyncio.get_running_loop().time())

@@ -1,8 +1,7 @@
-"""What local clients publish: who may, what it becomes, and its identity.
+"""Ingress of local clients: the decision on each PUBLISH, its stamp, and the replica of the node's own namespace.
 
-Owns the node's own namespace (every topic outside the selectors) and the decision on each row. Topics inside a
-selector belong to the primary: they are refused, or forwarded when the selector says so. Knows no sessions and no
-sockets.
+The own namespace is every topic outside the selectors. A topic inside a selector belongs to the primary: a PUBLISH to
+it is refused, or forwarded when the selector says so.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ _LEVEL_ENDS = (b"", b"/")
 
 
 class Forward(Protocol):
-    """Publishes at a primary what a local client published."""
+    """Forwards a local client's PUBLISH to a primary."""
 
     def __call__(self, row: PublishRow, *, prefix: bytes) -> PublishVerdict:
-        """Send `row`, its topic without `prefix`, and return what the primary says of it, now or later."""
+        """Send `row`, with `prefix` taken off its topic, and return the primary's answer, now or later."""
 
 
 class LocalIngress:
-    """The node's own namespace, and the way into it.
+    """Takes what local clients publish, and holds the node's own namespace.
 
     Attributes:
         replica: The retained values of the topics that clients publish at this node.
@@ -52,15 +51,15 @@ class LocalIngress:
         """Join the ingress with the rest of the node.
 
         Args:
-            stamps: The node's count; what is accepted is stamped, unless the publisher did that, and is believed.
+            stamps: Stamps accepted messages, except those that carry a publisher's stamp that is read.
             replica: The store of the node's own namespace.
-            selectors: Every selector of every link, with the way to its primary.
-            control_prefixes: Where the links' control topics begin: nothing below is replicated, whatever the
+            selectors: Every selector of every link, with the function that forwards to its primary.
+            control_prefixes: Prefixes of the links' control topics. Topics below are never replicated, whatever the
                 selectors say, so that a next node can publish its own control messages here.
-            accept: Logs and dispatches what a batch changed; gets the publisher's Client Identifier, or None. Returns
-                what retained messages of it wait for before they are acknowledged; None for nothing.
-            expiry_s: When a retained value expires whose publisher did not say, in seconds; 0: never.
-            publisher_stamps: Whether stamps that publishers put on their messages are read; else they are plain data.
+            accept: Logs and dispatches the changes of a batch; gets the publisher's Client Identifier, or None. Returns
+                a verdict to await before its retained messages are acknowledged; None to acknowledge at once.
+            expiry_s: Expiry in seconds of retained values without a Message Expiry Interval; 0: never.
+            publisher_stamps: Whether stamps of publishers are read; else they are ordinary properties.
         """
         self.replica = replica
         self._stamps = stamps
@@ -71,7 +70,7 @@ class LocalIngress:
         self._publisher_stamps = publisher_stamps
 
     def publish(self, client_id: str, rows: list[PublishRow], now_ns: int) -> Sequence[PublishVerdict]:
-        """Take a run of PUBLISH packets; `fanout.server.base.ports.Ingress` says what is promised."""
+        """Take a run of PUBLISH packets; the contract is `fanout.server.base.ports.Ingress.publish`."""
         verdicts: list[PublishVerdict] = []
         updates: list[Update] = []
         success = ReasonCode.SUCCESS
@@ -110,7 +109,7 @@ class LocalIngress:
             changes = self.replica.apply(updates, phase=Phase.LIVE)
             committed = self._accept(changes, client_id)
             if committed is not None:
-                # At QoS 0 too, where nobody is told: publishers of a worker wait when too much is not answered.
+                # At QoS 0 too, though no publisher is told: publishers of a worker wait when too many answers are open.
                 return [
                     committed if verdict is success and row[2] & 1 else verdict
                     for row, verdict in zip(rows, verdicts, strict=True)
@@ -118,7 +117,7 @@ class LocalIngress:
         return verdicts
 
     def remove_expired(self, now_ns: int, *, piece: int) -> bool:
-        """Remove values of the node's own namespace whose time has passed, and tell subscribers.
+        """Remove expired values of the node's own namespace, and tell subscribers.
 
         Args:
             now_ns: Unix time in nanoseconds.

@@ -1,12 +1,11 @@
-"""Tells a link's primary of topics that clients wait for and that are not there.
+"""Announcer of missing topics: tells a link's primary which topics clients wait for and the replica does not have.
 
-Owns when that is known, and the search for it, in slices between which the event loop does other things: first comes
-what the limits allow, then the look whether the topics are missing, then the announcement; what the primary did not
-get waits on. It must not know how a message gets to the primary, nor who the clients are.
+Owns the order of the work: the rate limit first, then the search of the replica, in slices between which the event loop
+serves others, then the announcement. Announcements that the primary did not take wait for the next try.
 
-"Missing" means that the link is ready, hence holds every retained value of its selectors, and none matches. While it is
-not, a filter waits. Selectors that keep retained values out (`live_only`, `content`, `max_payload`) say nothing about
-what the primary has, so nothing is announced for them.
+A topic is missing when the link is ready, so that it holds every retained value of its selectors, and no value matches
+the filter. Until then a filter waits. Selectors that leave retained values out (`live_only`, `content`, `max_payload`)
+prove nothing about the primary, so nothing is announced for them.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from fanout.selection import Selector, common_filter, sample_topic
 __all__ = ["AnnouncingLink", "MissingAnnouncer"]
 
 _SLICE_S: Final = 0.002
-"""So long a search may take before others have their turn."""
+"""Length of one slice of a search, after which the event loop serves others."""
 _REST: Final = 3.0
-"""Then it rests for so many times as long as it took: many searches take a quarter of the processor at most."""
+"""Pause after a slice, as a multiple of its time: searches take a quarter of the processor at most."""
 
 
 class AnnouncingLink(Protocol):
-    """A link, as far as it matters here (`fanout.link.link.Link`)."""
+    """The part of a link that announcements need (`fanout.link.link.Link`)."""
 
     config: LinkConfig
     missing: MissingTopics
@@ -45,14 +44,14 @@ class AnnouncingLink(Protocol):
         """Publish an announcement; return the primary's Reason Code, now or later."""
 
     def status(self) -> LinkStatus:
-        """Return how the link is."""
+        """Return the status of the link."""
 
 
 class MissingAnnouncer:
-    """Announces for one link; `run` does it.
+    """Announces the missing topics of one link, in `run`.
 
     Attributes:
-        topic: Where it announces at the primary, and where nodes below announce here.
+        topic: Topic of announcements, at the primary and from the nodes below.
     """
 
     def __init__(
@@ -68,8 +67,8 @@ class MissingAnnouncer:
 
         Args:
             link: The link.
-            replica: What it holds, read only.
-            is_subscribed: Says whether a client is subscribed to a Topic Filter, to this very one.
+            replica: The values of the link; only read.
+            is_subscribed: Tells whether a client has a subscription with exactly this Topic Filter.
             clock: The time.
             logger: Takes log lines.
         """
@@ -83,13 +82,13 @@ class MissingAnnouncer:
         self._clock = clock
         self._logger = logger
         self._attention = asyncio.Event()
-        """Set when there may be something to do."""
+        """Set when there may be work."""
         self._searched: bytes | None = None
         """The Topic Filter of the search under way; None while there is none."""
         self._arrived = False
-        """Whether a topic came that it matches, which may lie where the search was before."""
+        """Whether a matching topic arrived during the search, perhaps behind the place of the search."""
         self._refused: ReasonCode | None = None
-        """Why the primary took none of the newest announcements; None when it did."""
+        """Reason Code with which the primary refused the newest announcements; None if it took them."""
 
     def add_subscribed(self, topic_filter: bytes) -> None:
         """Note a Topic Filter that a client has subscribed to, not a `$share` form."""
@@ -98,22 +97,22 @@ class MissingAnnouncer:
             self.wake()
 
     def add_relayed(self, payload: bytes) -> None:
-        """Note what a node below has announced here."""
+        """Note an announcement of a node below."""
         self._missing.add_relayed(payload)
         self.wake()
 
     def wake(self) -> None:
-        """Look again: the link may have become ready."""
+        """Check again: the link may have become ready."""
         self._attention.set()
 
     def note(self, updates: Iterable[Update]) -> None:
-        """Note what comes into the replica while it is searched."""
+        """Note updates that reach the replica during a search."""
         if self._searched is not None and not self._arrived:
             wanted = self._searched
             self._arrived = any(update[3] and update[1] and matches(wanted, update[0]) for update in updates)
 
     async def run(self) -> None:
-        """Announce what is missing, as long as the node lives."""
+        """Announce missing topics until cancelled."""
         while True:
             while not (len(self._missing) and self._link.status().ready):
                 self._attention.clear()
@@ -124,20 +123,20 @@ class MissingAnnouncer:
                 await self._look_after(*next_one)
 
     def _concerns(self, topic_filter: bytes) -> bool:
-        """Say whether a filter has to wait: topics of the link may match it, and it is not plain that one does."""
+        """Tell whether a filter must wait: topics of the link may match it, and none is known to match."""
         if not self._parts(topic_filter):
             return False
         has_wildcard = b"+" in topic_filter or b"#" in topic_filter
         return has_wildcard or topic_filter not in self._replica.view or not self._link.status().ready
 
     def _parts(self, topic_filter: bytes) -> list[tuple[str, str, Selector]]:
-        """Return the parts of a local filter that selectors cover, as filters here and at the primary."""
+        """Return the parts of a local filter that selectors cover, each as a local filter and one at the primary."""
         wanted = topic_filter.decode()
         common = ((common_filter(wanted, selector.local_filter), selector) for selector in self._selectors)
         return [(part, part.removeprefix(one.prefix), one) for part, one in common if part not in (None, one.prefix)]
 
     def _is_replicated(self, at_primary: str, selector: Selector) -> bool:
-        """Say whether a selector brings topics of a filter: not what it excludes, nor the link's control topics."""
+        """Tell whether a selector replicates topics of a filter, apart from excludes and the link's control topics."""
         try:
             wanted = Selector(at_primary, exclude=(*selector.exclude, self._control_filter))
         except SelectorInvalid:  # more levels than a selector may have, which a client's Topic Filter may
@@ -145,7 +144,7 @@ class MissingAnnouncer:
         return sample_topic(wanted) is not None
 
     async def _look_after(self, topic_filter: bytes, waiting: Waiting) -> None:
-        """Announce what is missing of a filter, or let it wait again if that cannot be."""
+        """Announce the missing parts of a filter; if that fails, the filter waits again."""
         if not waiting.path and not await self._is_subscribed(topic_filter):
             return
         for local, at_primary, selector in self._parts(topic_filter):
@@ -172,7 +171,7 @@ class MissingAnnouncer:
             self._logger.warning("missing topic not announced", filter=at_primary, reason_code=reason_code.text)
 
     async def _is_there(self, topic_filter: bytes) -> bool:
-        """Search the replica for a topic that a filter matches."""
+        """Tell whether the replica has a topic that matches a filter."""
         clock = self._clock
         self._searched, self._arrived = topic_filter, False
         try:

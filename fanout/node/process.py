@@ -1,8 +1,4 @@
-"""A node as a process: what signals ask of it, and the exit code in which it ends.
-
-Owns the handlers of SIGTERM, SIGINT and SIGHUP, and the reading of the configuration again. It must not know the parts
-of a node, nor the order in which they start and stop.
-"""
+"""A node as a process: its signal handlers, the reload of its configuration, and its exit code."""
 
 from __future__ import annotations
 
@@ -22,24 +18,24 @@ from fanout.node.running import Node
 __all__ = ["run_node"]
 
 _FAILED: Final = 70
-"""Exit code when a part of the node failed: a bug, as `fanout.cli` has it."""
+"""Exit code when a part of the node failed: `BUG` of `fanout.cli`."""
 _STORE_FAILED: Final = 5
-"""Exit code when the disk failed that has the values: something could not be done, as `fanout.cli` has it."""
+"""Exit code when the disk with the retained values failed: `FAILED` of `fanout.cli`."""
 
 
 async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) -> int:
-    """Run a node until it is told to go: by SIGTERM or HTTP, which drain it first, or by SIGINT, which does not.
+    """Run a node until it is told to stop: SIGTERM and HTTP drain it first, SIGINT does not.
 
     A second signal ends the process at once. SIGHUP reloads.
 
     Args:
         config: A validated configuration for this role.
         role: What the node does.
-        path: The file that it is from, which SIGHUP reads again; None leaves that signal alone.
+        path: The file of the configuration, which SIGHUP reads again; None leaves that signal alone.
 
     Returns:
-        The exit code: 0 after a stop in good order, 5 when the disk failed that alone has the retained values
-        (`disc_only`), 70 when another part failed, which only a bug makes it do.
+        The exit code: 0 after an orderly stop, 5 when the disk failed that alone has the retained values
+        (`disc_only`), 70 when another part failed, which is a bug.
 
     Raises:
         ConfigError: The password file cannot be used.
@@ -58,7 +54,7 @@ async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) 
             os._exit(128 + number)
         signals.append(number)
         logger.info("stopping", signal=number.name)
-        if number is signal.SIGINT:  # somebody waits at a terminal
+        if number is signal.SIGINT:  # a person waits at a terminal
             node.drain.end()
         else:
             node.drain.begin()
@@ -66,7 +62,7 @@ async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_asked, number)
     reloads = _Reloads(node, path=path, logger=logger) if path is not None else None
-    if reloads is not None:  # also before the start, which would be the end of the process otherwise
+    if reloads is not None:  # before the start too, else the signal would end the process
         loop.add_signal_handler(signal.SIGHUP, reloads.ask)
     await node.start()
     if reloads is not None:
@@ -90,7 +86,7 @@ async def run_node(config: NodeConfig, *, role: Role, path: Path | None = None) 
 
 
 class _Reloads:
-    """Reads the configuration again when it is told to; one reading at a time."""
+    """Reloads the configuration on request, one reload at a time."""
 
     def __init__(self, node: Node, *, path: Path, logger: FilteringBoundLogger) -> None:
         self._node = node
@@ -99,7 +95,7 @@ class _Reloads:
         self._asked = asyncio.Event()
 
     def ask(self) -> None:
-        """Read it again, now or when the reading that goes on has ended."""
+        """Request a reload; a running reload is finished first."""
         self._asked.set()
 
     async def run(self) -> None:

@@ -1,8 +1,7 @@
-"""Whether a node is ready, and why not: one table over the states of a link, and the node's own phase (core).
+"""Readiness of a node: one table over the states of its links, and the phase of the node itself (core).
 
-Owns the verdict and its words; `docs/operations.md` shows the table. It must not know HTTP, nor how a link comes by its
-state. Nothing is kept here: that readiness is latched for an epoch is the doing of `fanout.link`, whose state `LIVE` is
-left by session loss, stall or a lost connection only, and whose evidence is of the epoch.
+`docs/operations.md` shows the table. The functions are pure: latching readiness for an epoch is done by `fanout.link`,
+which leaves its state `LIVE` only on session loss, a stall or a lost connection.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from fanout.link.model.states import LinkState
 from fanout.link.model.status import LinkStatus
 from fanout.node.drain import NodePhase
 
-__all__ = ["WAITS_FOR", "Verdict", "judge", "link_reasons", "reason_against"]
+__all__ = ["WAITS_FOR", "NodeReadiness", "judge", "link_reasons", "reason_against"]
 
 WAITS_FOR: Final[Mapping[LinkState, str | None]] = MappingProxyType(
     {
@@ -32,23 +31,23 @@ WAITS_FOR: Final[Mapping[LinkState, str | None]] = MappingProxyType(
         LinkState.TEARING_DOWN: "the end of the tear-down",
     }
 )
-"""What a link waits for in each state before it can be ready; None in the one state in which it may be."""
+"""For each state of a link, the step that it must complete to be ready; None in `LIVE`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether a node is ready."""
+class NodeReadiness:
+    """The readiness of a node, with its reasons."""
 
     state: NodeState
-    """In one word."""
+    """Readiness in one word."""
     reasons: tuple[str, ...]
-    """Everything that is against it; empty when it is ready."""
+    """Every reason why the node is not ready; empty when it is."""
 
 
 def reason_against(status: LinkStatus) -> str | None:
     """Return why a link is not ready, for a person; None when it is.
 
-    It holds no figure that counts on by itself: nodes below are told of each other reason.
+    The text holds no running counter, because every change of it is sent to the nodes below.
     """
     waits_for = WAITS_FOR[status.state]
     if waits_for is not None:
@@ -65,23 +64,23 @@ def reason_against(status: LinkStatus) -> str | None:
 
 
 def link_reasons(links: Iterable[LinkStatus]) -> tuple[str, ...]:
-    """Return what is against the links of a node, each with its name; empty when all are ready."""
+    """Return why links are not ready, each with its name; empty when all are."""
     reasons = ((status.name, reason_against(status)) for status in links)
     return tuple(f"link {name} is {reason}" for name, reason in reasons if reason is not None)
 
 
-def judge(phase: NodePhase, links: Iterable[LinkStatus], *, unserved: tuple[str, ...] = ()) -> Verdict:
+def judge(phase: NodePhase, links: Iterable[LinkStatus], *, unserved: tuple[str, ...] = ()) -> NodeReadiness:
     """Return whether a node is ready.
 
     Args:
-        phase: Where the node is in its life.
+        phase: Phase of the node.
         links: Its links.
-        unserved: Why clients cannot be served by it, or by its workers; empty when they can.
+        unserved: Reasons why the node or its workers cannot serve clients; empty when they can.
     """
     own = () if phase is NodePhase.SERVING else (f"the node is {phase.value}",)
     reasons = (*own, *link_reasons(links), *unserved)
     if phase is NodePhase.DRAINING:
-        return Verdict("draining", reasons)
+        return NodeReadiness("draining", reasons)
     if phase is NodePhase.STOPPING:
-        return Verdict("stopping", reasons)
-    return Verdict("not_ready" if reasons else "ready", reasons)
+        return NodeReadiness("stopping", reasons)
+    return NodeReadiness("not_ready" if reasons else "ready", reasons)

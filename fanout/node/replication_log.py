@@ -1,7 +1,6 @@
-"""The replication log of a node: how its writer is made, and what it says of the node when it starts.
+"""Set-up of a node's replication log: its writer, the start event, and the values that an earlier process left.
 
-Owns the way from the configuration to the writer, the detail of the start event, and the values of an earlier process.
-It must not know what is logged later, nor when the log opens and closes (`fanout.node.running`).
+`fanout.node.running` opens and closes the log, and appends to it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from fanout.runtime.system_clock import SystemClock
 __all__ = ["describe", "log_loaded", "make_log"]
 
 _AT_ONCE: Final = 50_000
-"""Values of an earlier process that are put into the log at a time."""
+"""Values of an earlier process that are logged in one piece."""
 
 
 def make_log(
@@ -35,8 +34,8 @@ def make_log(
 
     Args:
         config: The node's configuration.
-        role: What the node does.
-        epoch: When its process started, Unix time in microseconds.
+        role: Role of the node.
+        epoch: Start of its process, Unix time in microseconds.
         clock: The time.
         logger: Takes log lines.
     """
@@ -62,23 +61,23 @@ def make_log(
 
 
 async def log_loaded(log: LogWriter, own: Replica, *, source: LogSource) -> None:
-    """Log the own values that an earlier process left: reports count what the last process of a node says.
+    """Log the own values that an earlier process left, because reports count only the last process of a node.
 
-    Those of links are logged when they are compared with the primary.
+    The values of links are logged when they are compared with the primary.
 
     Args:
         log: The log, open.
         own: The node's own values.
-        source: Whose they are.
+        source: Source of the own values.
     """
     for piece in own.pieces(_AT_ONCE):
         kinds = bytearray([ChangeKind.UNCHANGED]) * len(piece)
         log.append(Changes(piece, kinds, [], Phase.AUDIT), source=source)
-        await asyncio.to_thread(log.flush)  # the log's queue may have room for less than all of them
+        await asyncio.to_thread(log.flush)  # the log's queue may not have room for all of them
 
 
 def describe(config: NodeConfig) -> str:
-    """Return the detail of the start event, which tells reports what this node replicates."""
+    """Return the detail of the start event, from which reports learn the links and selectors of this node."""
     return json.dumps(
         {
             "format": 1,

@@ -1,13 +1,13 @@
-"""What an earlier process left on disk, put back into the replicas of this one.
+"""Restore of replicas at the start of a node, from the file of retained values that an earlier process left.
 
-Owns what of it is still good: whose configuration has changed since, and values that are not what was written. It must
-not know how the file is made, nor what a link does with a session.
+Owns the choice of what is still valid: a link's values are dropped when its configuration has changed, and the whole
+file is set aside when a value is not what was written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Sequence
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
@@ -15,23 +15,22 @@ from fanout.config import LinkConfig
 from fanout.link.durability.session_codec import find_resumption
 from fanout.link.model.resumption import Resumption
 from fanout.replica.store import Replica
-from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_digest
+from fanout.replica.update import DIGEST, PAYLOAD, TOPIC, ChangeKind, Changes, Phase, Update, content_digest
 from fanout.selection import Selector
-from fanout.storage.direct import DirectStore
 from fanout.storage.file import FileDamagedError
 from fanout.storage.replica import DiscReplica
-from fanout.storage.store import KeptStore
+from fanout.storage.store import DiskStore
+from fanout.storage.write_behind import WriteBehindStore
 
-__all__ = ["OWN_STORE", "load_direct", "load_kept"]
+__all__ = ["OWN_STORE", "restore_replicas"]
 
-_R = TypeVar("_R", bound=Replica)
 
 OWN_STORE: Final = "own topics"
-"""The store of the node's own namespace; no link has a name with a blank."""
+"""Name of the store of the node's own namespace; names of links have no blanks."""
 
 
-def load_kept(
-    kept: KeptStore,
+def restore_replicas(
+    storage: DiskStore,
     links: Sequence[tuple[LinkConfig, Replica]],
     *,
     own: Replica,
@@ -39,15 +38,16 @@ def load_kept(
     now_ns: int,
     logger: FilteringBoundLogger,
 ) -> dict[str, Resumption]:
-    """Open the file and fill the replicas, which are empty.
+    """Open the file and restore the replicas, which are empty.
 
     Args:
-        kept: The store, closed.
+        storage: The store, closed. With a `DirectStore` every replica is a `DiscReplica` on it, which only counts its
+            values.
         links: Every link with its replica.
         own: The replica of the node's own namespace.
         node_id: This node.
         now_ns: Unix time in nanoseconds.
-        logger: Where it is told what was found.
+        logger: Takes log lines.
 
     Returns:
         The sessions that can be resumed, by the name of their link.
@@ -55,93 +55,60 @@ def load_kept(
     Raises:
         StoreError: The file cannot be used.
     """
-    kept.open(now_ns=now_ns)
+    storage.open(now_ns=now_ns)
     try:
-        return _load(kept, links, own=own, node_id=node_id, logger=logger)
+        return _load(storage, links, own=own, node_id=node_id, logger=logger)
     except FileDamagedError as error:
         for replica in (own, *(replica for _, replica in links)):
+            if isinstance(replica, DiscReplica):
+                replica.forget()
+                continue
             for _ in replica.tear_down(now_ns=now_ns):
                 pass
-        kept.set_aside(str(error), now_ns=now_ns)
+        storage.set_aside(str(error), now_ns=now_ns)
         return {}
 
 
 def _load(
-    kept: KeptStore,
+    storage: DiskStore,
     links: Sequence[tuple[LinkConfig, Replica]],
     *,
     own: Replica,
     node_id: str,
     logger: FilteringBoundLogger,
 ) -> dict[str, Resumption]:
-    def fill(store: str, replica: Replica, selectors: Sequence[Selector] | None) -> int:
-        return _fill(kept, store, replica, selectors=selectors)
-
-    return _load_all(kept, links, own=own, node_id=node_id, fill=fill, logger=logger)
-
-
-def load_direct(
-    kept: DirectStore,
-    links: Sequence[tuple[LinkConfig, DiscReplica]],
-    *,
-    own: DiscReplica,
-    node_id: str,
-    now_ns: int,
-    logger: FilteringBoundLogger,
-) -> dict[str, Resumption]:
-    """Open the file that the replicas work on, and have them count what is in it; see `load_kept`."""
-
-    def count(store: str, replica: DiscReplica, selectors: Sequence[Selector] | None) -> int:
-        return replica.load(lambda update: _is_good(update, selectors))
-
-    kept.open(now_ns=now_ns)
-    try:
-        return _load_all(kept, links, own=own, node_id=node_id, fill=count, logger=logger)
-    except FileDamagedError as error:
-        for replica in (own, *(replica for _, replica in links)):
-            replica.forget()
-        kept.set_aside(str(error), now_ns=now_ns)
-        return {}
-
-
-def _load_all(
-    kept: KeptStore | DirectStore,
-    links: Sequence[tuple[LinkConfig, _R]],
-    *,
-    own: _R,
-    node_id: str,
-    fill: Callable[[str, _R, Sequence[Selector] | None], int],
-    logger: FilteringBoundLogger,
-) -> dict[str, Resumption]:
     resumptions: dict[str, Resumption] = {}
-    sessions = kept.sessions()
+    sessions = storage.sessions()
     for config, replica in links:
         resumption = find_resumption(sessions.get(config.name), config, node_id=node_id)
         if resumption is None:
             continue
-        dropped = fill(config.name, replica, resumption.selectors)
+        dropped = _fill(storage, config.name, replica, selectors=resumption.selectors)
         resumptions[config.name] = resumption
         logger.info("replica loaded", link=config.name, topics=len(replica), dropped=dropped)
     for name in sessions.keys() - resumptions.keys() - {OWN_STORE}:
-        kept.forget(name)
+        storage.forget(name)
         logger.info("values of no use any more removed from disk", link=name)
     if OWN_STORE in sessions:
-        dropped = fill(OWN_STORE, own, None)
+        dropped = _fill(storage, OWN_STORE, own, selectors=None)
         logger.info("own retained values loaded", topics=len(own), dropped=dropped)
     return resumptions
 
 
-def _fill(kept: KeptStore, store: str, replica: Replica, *, selectors: Sequence[Selector] | None) -> int:
-    """Give a replica its values, and return how many were dropped, on disk too.
+def _fill(storage: DiskStore, store: str, replica: Replica, *, selectors: Sequence[Selector] | None) -> int:
+    """Fill a replica, and return how many values were dropped, from the file too.
 
     Args:
-        kept: The store.
-        store: Which values.
-        replica: Where they belong.
-        selectors: Values of others are dropped; None when the topics are not a link's.
+        storage: The store.
+        store: Name of its store.
+        replica: The replica.
+        selectors: Values outside are dropped; None for the own namespace.
     """
+    if isinstance(replica, DiscReplica):
+        return replica.load(lambda update: _is_good(update, selectors))
+    assert isinstance(storage, WriteBehindStore)
     dropped: list[Changes] = []
-    for values in kept.read(store):
+    for values in storage.read(store):
         good: list[Update] = []
         outside: list[Update] = []
         for update in values:
@@ -151,22 +118,22 @@ def _fill(kept: KeptStore, store: str, replica: Replica, *, selectors: Sequence[
         if outside:
             dropped.append(Changes(outside, bytearray([ChangeKind.REMOVED]) * len(outside), [], Phase.AUDIT))
     if dropped:
-        kept.put(store, dropped)
+        storage.put(store, dropped)
     return sum(len(changes.updates) for changes in dropped)
 
 
 def _is_good(update: Update, selectors: Sequence[Selector] | None) -> bool:
-    """Say whether a value is of a selector.
+    """Tell whether a selector covers a value.
 
     Raises:
-        FileDamagedError: It is not what was written.
+        FileDamagedError: The digest of the value is wrong.
     """
-    selector = None if selectors is None else _selector_of(update[0], selectors)
+    selector = None if selectors is None else _selector_of(update[TOPIC], selectors)
     if selectors is not None and selector is None:
         return False
     prefix = 0 if selector is None else len(selector.prefix.encode())
-    if content_digest(update[0][prefix:], update[1]) != update[7]:
-        raise FileDamagedError(f"the value of {update[0]!r} is not what was written")
+    if content_digest(update[TOPIC][prefix:], update[PAYLOAD]) != update[DIGEST]:
+        raise FileDamagedError(f"the value of {update[TOPIC]!r} is not what was written")
     return True
 
 

@@ -1,13 +1,13 @@
-"""One node from start to stop.
+"""One node: creates its parts, starts and stops them in order, runs its tasks.
 
-Owns the order in which the parts start and stop, the node's tasks, and the way of a batch between them:
-replica, then replication log, then clients. Makes no protocol decision.
+A batch goes from the replica to the replication log, then to clients. No protocol decision is made here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +22,6 @@ from fanout.api.http_server import HttpServer
 from fanout.chain.stamp import StampCount
 from fanout.config import LinkConfig, NodeConfig, Role
 from fanout.link.link import Link
-from fanout.link.model.resumption import Resumption
 from fanout.link.session.teardown import piece_topics
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.cautions import find_cautions
@@ -31,7 +30,7 @@ from fanout.node.drain import Drain
 from fanout.node.ingress import Forward, LocalIngress
 from fanout.node.missing_topics import MissingAnnouncer
 from fanout.node.replication_log import describe, log_loaded, make_log
-from fanout.node.restore import OWN_STORE, load_direct, load_kept
+from fanout.node.restore import OWN_STORE, restore_replicas
 from fanout.node.store import JoinedStore
 from fanout.node.sys_topics import SysTopics
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
@@ -45,7 +44,8 @@ from fanout.selection import Selector
 from fanout.server.client.server import Server
 from fanout.storage.direct import DirectStore
 from fanout.storage.replica import DiscReplica
-from fanout.storage.store import KeptStore, stored_rows
+from fanout.storage.store import DiskStore, stored_rows
+from fanout.storage.write_behind import WriteBehindStore
 from fanout.workers.pool import WorkerPool
 
 if TYPE_CHECKING:
@@ -54,21 +54,21 @@ if TYPE_CHECKING:
 __all__ = ["Node"]
 
 _HOUSEKEEPING_S: Final = 0.25
-"""Pause between looks for expired values of the node's own; links look after theirs."""
+"""Pause between checks for expired values of the own namespace; links check theirs themselves."""
 _ALIVE_S: Final = 10.0
-"""Pause between the node's own heartbeat events in the replication log: "nothing to do" is not "dead"."""
+"""Pause between the node's own heartbeat events in the log, which tell an idle node from a dead one."""
 _CLIENTS_LEAVE_S: Final = 5.0
-"""How long clients may take to read what was written to them when the node stops."""
+"""Time for clients to read what was written to them, when the node stops."""
 _FORWARDED_S: Final = 5.0
-"""How long the primary may take to answer what links forwarded for clients that have left."""
-_KEPT_CLOSE_S: Final = 10.0
-"""How long writing retained values to their file may take when the node stops."""
+"""Time for the primary to answer forwarded messages of clients that have left, when the node stops."""
+_STORAGE_CLOSE_S: Final = 10.0
+"""Time for writing retained values to their file, when the node stops."""
 _LOG_CLOSE_S: Final = 30.0
-"""How long writing and sealing the replication log may take when the node stops."""
+"""Time for writing and sealing the replication log, when the node stops."""
 
 
 class _LinkRecord:
-    """What the node keeps for one link."""
+    """One link with its configuration, replica and log source."""
 
     def __init__(self, config: LinkConfig, *, replica: Replica, source: LogSource | None) -> None:
         self.config = config
@@ -80,11 +80,11 @@ class Node:
     """The parts of one node, joined. `start` once, `stop` once."""
 
     def __init__(self, config: NodeConfig, *, role: Role, logger: FilteringBoundLogger) -> None:
-        """Make every part; nothing is opened before `start`, but the password file is read.
+        """Create every part. Nothing is opened before `start`, but the password file is read.
 
         Args:
             config: A validated configuration for this role.
-            role: What the node does.
+            role: Role of the node.
             logger: Takes log lines.
 
         Raises:
@@ -99,8 +99,8 @@ class Node:
         self.stamps = StampCount(node=config.node.id, epoch=self.epoch)
         self._log = make_log(config, role=role, epoch=self.epoch, clock=self.clock, logger=self._logger)
         self._holding: set[str] = set()
-        self.kept = self._make_kept()
-        """Where retained values outlive the process; None when they do not."""
+        self.storage = self._make_storage()
+        """Retained values on disk; None when they are in memory only."""
         self._links: dict[str, Link] = {}
         self._records: dict[str, _LinkRecord] = {}
         for link_config in config.links:
@@ -128,11 +128,11 @@ class Node:
         )
         self._announcers = self._make_announcers()
         self.pool = self._make_pool() if server_config and server_config.workers > 1 else None
-        """The processes that serve clients; None where this one does, or nobody is served."""
+        """Worker processes that serve clients; None where this process serves them, or the node has no clients."""
         self.gate = self._make_gate() if server_config and self.pool is None else None
-        """Decides who may connect, read and write; None where this process serves nobody."""
+        """Access control; None where this process serves no clients."""
         self.server: Server | WorkerPool | None = self.pool
-        """What serves clients; None for nobody."""
+        """Serves clients; None on a node without clients."""
         if server_config and self.pool is None:
             self.server = Server(
                 server_config,
@@ -155,11 +155,11 @@ class Node:
         )
         agent = config.http.agent_listen if config.http else None
         self.agent = AgentListener(self.documents.agent_line, host=agent.host, port=agent.port) if agent else None
-        """Answers load balancers of the kind HAProxy; None when the configuration has no such port."""
+        """Answers HAProxy's agent check; None when the configuration has no such port."""
         self.opening = "the node is starting"
-        """What the node does before it serves anybody; empty once it does."""
+        """Step of the start that is under way; empty once the node serves."""
         self.drain = Drain(seconds=config.node.drain_s if self.server is not None else 0.0, logger=self._logger)
-        """Whether the node serves, and how it ends."""
+        """Phase of the node: serving, draining or stopping."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -175,7 +175,7 @@ class Node:
     async def start(self) -> None:
         """Start every part: HTTP interface, retained values on disk, log, clients' listeners, links.
 
-        The HTTP interface is first: what is on disk may take a minute, in which the process is alive and not ready.
+        The HTTP interface comes first: while values load from disk, maybe for a minute, it answers "alive, not ready".
 
         Raises:
             ListenError: An address cannot be bound.
@@ -191,8 +191,8 @@ class Node:
                 await self.http.stop()
             raise
         try:
-            if self.kept is not None:
-                self.kept.start()
+            if self.storage is not None:
+                self.storage.start()
             self.readiness_changed()
             if self.server is not None:
                 await self.server.start()
@@ -205,8 +205,8 @@ class Node:
         self.spawn("housekeeping", self._keep_house)
         if self.http is not None:
             self.spawn("http", self.http.wait_failed)
-        if self.kept is not None:
-            self.spawn("retained values", self.kept.wait_failed)
+        if self.storage is not None:
+            self.spawn("retained values", self.storage.wait_failed)
         if self.pool is not None:
             self.spawn("workers", self.pool.wait_failed)
         for name, link in self._links.items():
@@ -226,26 +226,25 @@ class Node:
             )
 
     async def _open_files(self) -> None:
-        if self.kept is not None:
+        if self.storage is not None:
             self.opening = "the node is loading retained values from disk"
-            await asyncio.to_thread(self._load_kept)
+            await asyncio.to_thread(self._load_storage)
         self.opening = "the node is starting"
         if self._log is not None:
             try:
                 await asyncio.to_thread(self._log.open)
             except BaseException:
-                if self.kept is not None:  # its file and lock are open; `stop` needs a log that is
-                    await asyncio.to_thread(self.kept.close, timeout_s=_KEPT_CLOSE_S)
+                if self.storage is not None:  # its file and lock are open, and `stop` assumes an open log
+                    await asyncio.to_thread(self.storage.close, timeout_s=_STORAGE_CLOSE_S)
                 raise
             self._log.event("start", detail=describe(self.config))
             if self._own_source is not None:
                 await log_loaded(self._log, self.own, source=self._own_source)
 
     async def stop(self) -> None:
-        """Stop every part: clients leave first, while everything still works; the replication log is last.
+        """Stop every part: clients leave first, while everything still works; the replication log stops last.
 
-        What clients published and links are to forward has its answer from the primary before the links go, unless
-        that takes too long.
+        Links stop after the primary has answered all forwarded messages of clients, unless that takes too long.
         """
         self.drain.end()
         if self.server is not None:
@@ -264,8 +263,8 @@ class Node:
             await self.agent.stop()
         if self.http is not None:
             await self.http.stop()
-        if self.kept is not None and not await asyncio.to_thread(self.kept.close, timeout_s=_KEPT_CLOSE_S):
-            self._logger.warning("retained values not written in time", deadline_s=_KEPT_CLOSE_S)
+        if self.storage is not None and not await asyncio.to_thread(self.storage.close, timeout_s=_STORAGE_CLOSE_S):
+            self._logger.warning("retained values not written in time", deadline_s=_STORAGE_CLOSE_S)
         if self._log is not None:
             self._log.event("stop")
             if not await asyncio.to_thread(self._log.close, timeout_s=_LOG_CLOSE_S):
@@ -273,12 +272,12 @@ class Node:
         self._logger.info("node stopped")
 
     async def reload(self, config: NodeConfig) -> None:
-        """Put `[access]` of another configuration, and its password file, in force; connections stay.
+        """Apply `[access]` of another configuration, and its password file; connections stay.
 
-        Everything else needs a restart: where it differs, a log line says so.
+        All other keys need a restart; a log line names those that differ.
 
         Raises:
-            ConfigError: The password file cannot be used; what was in force stays.
+            ConfigError: The password file cannot be used; nothing has changed.
         """
         if self.server is None:
             return
@@ -305,19 +304,19 @@ class Node:
             self.server.reload_certificates()
 
     async def wait_failed(self) -> BaseException:
-        """Wait until a task of the node ends, and return why: a `StoreError` of the disk, anything else is a bug."""
+        """Wait until a task of the node ends, and return its error: a `StoreError` of the disk, or a bug."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         task = done.pop()
         return task.exception() or RuntimeError(f"the task {task.get_name()} ended")
 
     def spawn(self, name: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Run something as long as the node; its end before is a failure of the node."""
+        """Run a task for the life of the node; if it ends earlier, the node has failed."""
         self._tasks.append(asyncio.create_task(run(), name=name))
 
-    # What links call (`fanout.link.link.LinkSink`).
+    # For links (`fanout.link.model.status.LinkSink`).
 
     def record(self, link: str, changes: Changes, *, epoch: int) -> None:
-        """Log what a batch changed in a link's replica."""
+        """Log the changes of a batch in a link's replica."""
         source = self._records[link].source
         if link in self._announcers:
             self._announcers[link].note(changes.updates)
@@ -325,7 +324,7 @@ class Node:
             self._log.append(changes, source=source, link_epoch=epoch)
 
     def dispatch(self, changes: Changes) -> None:
-        """Deliver what a batch changed to this node's clients, and what it corrected to those that are nodes."""
+        """Deliver the changes of a batch to clients, and its corrected expiries to clients that are nodes."""
         if self.server is None:
             return
         if changes.dispatch:
@@ -338,7 +337,7 @@ class Node:
         return self.server.connection_count if self.server is not None else 0
 
     async def prepare_tear_down(self, link: str) -> int:
-        """Send clients of a link's topics away where that is configured; return how many connections there are."""
+        """Disconnect clients of a link's topics where that is configured; return the number of connections."""
         if self.server is None:
             return 0
         record = self._records[link]
@@ -361,7 +360,7 @@ class Node:
         lag_us: int | None = None,
         detail: str = "",
     ) -> None:
-        """Log an event of a link, and tell the nodes below how this one stands then."""
+        """Log an event of a link, and send the nodes below a new readiness notice."""
         if event == "state":
             self.readiness_changed()
         if self._log is not None:
@@ -379,31 +378,25 @@ class Node:
             )
 
     def readiness_changed(self) -> None:
-        """Tell the nodes below how this one stands, if that has changed."""
+        """Send the nodes below a new readiness notice if it has changed."""
         for announcer in self._announcers.values():
             announcer.wake()
         if self.server is not None:
-            updates = self._sys.set_standing(self.documents.standing(), now_ns=self.clock.now_ns())
+            updates = self._sys.set_readiness_notice(self.documents.readiness_notice(), now_ns=self.clock.now_ns())
             if updates:
                 self.server.dispatch(updates)
 
-    # Its own.
+    # Internal.
 
-    def _make_kept(self) -> KeptStore | DirectStore | None:
+    def _make_storage(self) -> DiskStore | None:
         retained = self.config.retained
         if retained.storage == "ram":
             return None
         path = self.config.node.data_directory / f"retained-{self.config.node.id}.sqlite"
+        make: Callable[..., DiskStore] = WriteBehindStore
         if retained.storage == "disc_only":
-            return DirectStore(
-                path,
-                sync=retained.sync,
-                sync_interval_s=retained.sync_interval_s,
-                cache_bytes=retained.cache_bytes,
-                hold=self._hold_for_disk,
-                logger=self._logger,
-            )
-        return KeptStore(
+            make = functools.partial(DirectStore, cache_bytes=retained.cache_bytes)
+        return make(
             path,
             sync=retained.sync,
             sync_interval_s=retained.sync_interval_s,
@@ -425,16 +418,10 @@ class Node:
         if 0 < retained.max_messages < topics_max:
             topics_max = retained.max_messages
             limit_keys = dataclasses.replace(limit_keys, topics="retained.max_messages")
-        if isinstance(self.kept, DirectStore):
-            return DiscReplica(
-                self.kept.table(store),
-                selectors=selectors,
-                topics_max=topics_max,
-                bytes_max=bytes_max,
-                payload_max=payload_max,
-                limit_keys=limit_keys,
-            )
-        return Replica(
+        make: Callable[..., Replica] = Replica
+        if isinstance(self.storage, DirectStore):
+            make = functools.partial(DiscReplica, self.storage.table(store))
+        return make(
             selectors=selectors,
             topics_max=topics_max,
             bytes_max=bytes_max,
@@ -442,22 +429,23 @@ class Node:
             limit_keys=limit_keys,
         )
 
-    def _load_kept(self) -> None:
-        """Give the replicas what an earlier process left, and the links its sessions."""
-        resumptions: dict[str, Resumption] = {}
-        node_id, now_ns, logger = self.config.node.id, self.clock.now_ns(), self._logger
-        links = [(record.config, record.replica) for record in self._records.values()]
-        if isinstance(self.kept, KeptStore):
-            resumptions = load_kept(self.kept, links, own=self.own, node_id=node_id, now_ns=now_ns, logger=logger)
-        elif self.kept is not None:
-            assert isinstance(self.own, DiscReplica)
-            counted = [(config, replica) for config, replica in links if isinstance(replica, DiscReplica)]
-            resumptions = load_direct(self.kept, counted, own=self.own, node_id=node_id, now_ns=now_ns, logger=logger)
+    def _load_storage(self) -> None:
+        """Restore replicas and link sessions from an earlier process."""
+        if self.storage is None:
+            return
+        resumptions = restore_replicas(
+            self.storage,
+            [(record.config, record.replica) for record in self._records.values()],
+            own=self.own,
+            node_id=self.config.node.id,
+            now_ns=self.clock.now_ns(),
+            logger=self._logger,
+        )
         for name, resumption in resumptions.items():
             self._links[name].restore(resumption)
 
     def _make_pool(self) -> WorkerPool:
-        load_passwords(self.config.access.password_file)  # a file that cannot be used is told before anything starts
+        load_passwords(self.config.access.password_file)  # a faulty file is reported before anything starts
         return WorkerPool(
             self.config,
             ingress=self.ingress,
@@ -472,11 +460,11 @@ class Node:
 
     def _hold_for_disk(self, held: bool) -> None:
         self._hold("disk", held)
-        if isinstance(self.server, Server):  # those of workers wait for the hub's answers in any case
+        if isinstance(self.server, Server):  # publishers of workers wait for the hub's answers anyway
             self.server.hold_publishers(held)
 
     def _hold(self, who: str, held: bool) -> None:
-        """Have links read nothing as long as anybody has too much of what they bring."""
+        """Apply backpressure: links stop reading while any consumer is full."""
         self._holding.discard(who)
         if held:
             self._holding.add(who)
@@ -501,7 +489,7 @@ class Node:
             sink=self,
             clock=self.clock,
             logger=self._logger.bind(link=config.name),
-            store=self.kept,
+            store=self.storage,
             stamps=self.stamps,
         )
 
@@ -522,16 +510,16 @@ class Node:
         return committed
 
     def _keep_own(self, changes: Changes) -> asyncio.Future[ReasonCode] | None:
-        """Write own values to disk; return what comes when they are there, None when nothing is to be written."""
-        if self.kept is None or not stored_rows(changes):
+        """Write own values to disk; return a future that is set once they are there, None without a write."""
+        if self.storage is None or not stored_rows(changes):
             return None
         committed: asyncio.Future[ReasonCode] = asyncio.get_running_loop().create_future()
 
         def done() -> None:
-            if not committed.done():  # who waited for it may be gone, and has cancelled it
+            if not committed.done():  # the waiter may be gone, and has cancelled it
                 committed.set_result(ReasonCode.SUCCESS)
 
-        self.kept.put(OWN_STORE, [changes], done=done)
+        self.storage.put(OWN_STORE, [changes], done=done)
         return committed
 
     def _make_announcers(self) -> dict[str, MissingAnnouncer]:
@@ -551,39 +539,39 @@ class Node:
         return self.server is not None and await self.server.is_subscribed(topic_filter)
 
     def _note_subscribed(self, topic_filters: Sequence[bytes]) -> None:
-        """Let links that announce missing topics look for what clients have subscribed to."""
+        """Pass new subscriptions of clients to the links that announce missing topics."""
         for announcer in self._announcers.values():
             for topic_filter in topic_filters:
                 announcer.add_subscribed(topic_filter)
 
     def _relay_missing(self, changes: Changes) -> None:
-        """Let them do the same with what nodes below have announced here."""
+        """Pass announcements of nodes below to these links."""
         for announcer in self._announcers.values():
             for topic, payload, *_ in changes.updates:
                 if topic == announcer.topic:
                     announcer.add_relayed(payload)
 
     async def _keep_house(self) -> None:
-        """Remove the node's own values that have expired, and say in the log that the node is alive."""
+        """Remove expired values of the own namespace, and log the node's heartbeat."""
         look_at = alive_at = sys_at = self.clock.monotonic()
         long_lived, long_waiting = LongLived(), LongLived()
         sys_interval_s = self.server.config.sys_interval_s if self.server is not None else 0.0
         while True:
             now_ns = self.clock.now_ns()
             more = self.ingress.remove_expired(now_ns, piece=piece_topics(self.client_count()))
-            if self.clock.monotonic() >= look_at:  # and not for each piece that expires
+            if self.clock.monotonic() >= look_at:  # not after each piece that expires
                 look_at = self.clock.monotonic() + _HOUSEKEEPING_S
                 long_lived.note(len(self.store))
-                if self.server is not None:  # removals are in no store while slow clients are yet to get them
+                if self.server is not None:  # removals for slow clients are in no store
                     long_waiting.note(self.server.conflated_topics_max)
-                self.readiness_changed()  # a limit that keeps values out changes it without a word of the link
+                self.readiness_changed()  # a replica limit changes it without an event of the link
             if self._log is not None and self.clock.monotonic() >= alive_at:
                 alive_at = self.clock.monotonic() + _ALIVE_S
                 self._log.event("heartbeat", topics=len(self.store))
             if sys_interval_s and self.clock.monotonic() >= sys_at:
                 sys_at = self.clock.monotonic() + sys_interval_s
                 self._tell_sys_topics(now_ns)
-            # While a disk or a worker has too many batches, there is a pause even so.
+            # While a disk or a worker is full, pause even if there is more.
             await asyncio.sleep(0 if more and not self._holding else _HOUSEKEEPING_S)
 
     def _tell_sys_topics(self, now_ns: int) -> None:

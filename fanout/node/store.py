@@ -1,4 +1,4 @@
-"""The retained values that clients read: those of every link and the node's own, seen as one."""
+"""Joined store: the retained values that clients read, of every link and of the node's own namespace, as one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["JoinedStore"]
 
 
 class JoinedStore:
-    """Several replicas whose topics never overlap, which configuration and ingress see to."""
+    """Several replicas whose topics never overlap; configuration and ingress ensure that."""
 
     def __init__(self, replicas: Sequence[Replica], *, uncounted: Sequence[Replica] = ()) -> None:
-        """Join them.
+        """Join replicas.
 
         Args:
-            replicas: Those that count.
-            uncounted: Those that can be read and do not count: the node's `$SYS` topics.
+            replicas: Replicas that `len` counts.
+            uncounted: Replicas that can be read and are not counted: the node's `$SYS` topics.
         """
         self._replicas = tuple(replicas)
         self._readable = (*replicas, *uncounted)

@@ -1,7 +1,7 @@
-"""The `$SYS` topics of a node: what tools for other servers read, and how its links are.
+"""The `$SYS` topics of a node: figures under the names that tools for other servers read, and the state of each link.
 
-Owns their names and values. They are retained and read-only (`fanout.node.ingress` refuses a PUBLISH to them), and
-are neither replicated nor in the replication log. A value that has not changed is not sent again.
+The topics are retained and read-only: `fanout.node.ingress` refuses a PUBLISH to them. They are not replicated and not
+logged. An unchanged value is not sent again.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class SysTopics:
 
         Args:
             stats: The server's figures.
-            retained_topics: Topics with a retained value, these not counted.
-            links: For each link by its name: its state, and whether it is ready.
-            uptime_s: How long the node has been running, in whole seconds.
+            retained_topics: Topics with a retained value, without `$SYS`.
+            links: State and readiness of each link, by name.
+            uptime_s: Uptime of the node in whole seconds.
             now_ns: Unix time in nanoseconds.
 
         Returns:
-            The updates to dispatch: the values that have changed.
+            The values that have changed, to be dispatched.
         """
         values: dict[str, str | int] = {
             "broker/version": f"fanout version {__version__}",
@@ -66,13 +66,13 @@ class SysTopics:
         for name, (state, ready) in links.items():
             values[f"fanout/{name}/state"] = state
             values[f"fanout/{name}/ready"] = "true" if ready else "false"
-        # As the copies of an audit, which are not dispatched when they bring nothing new.
+        # Phase AUDIT: unchanged values are not dispatched.
         updates = [_update(f"$SYS/{name}".encode(), str(value).encode(), now_ns) for name, value in values.items()]
         return self.replica.apply(updates, phase=Phase.AUDIT).dispatch
 
-    def set_standing(self, standing: ReadinessNotice, *, now_ns: int) -> list[Update]:
-        """Set how the node stands, for the nodes below it; return the update to dispatch, if it has changed."""
-        # At QoS 1, so that it waits for its turn with the data.
+    def set_readiness_notice(self, standing: ReadinessNotice, *, now_ns: int) -> list[Update]:
+        """Set the readiness notice for the nodes below; return the update to dispatch if it has changed."""
+        # QoS 1 keeps it in order with the data.
         update = _update(READINESS_TOPIC, encode_readiness_notice(standing), now_ns, qos=1)
         return self.replica.apply([update], phase=Phase.AUDIT).dispatch
 

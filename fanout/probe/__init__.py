@@ -1,1 +1,1 @@
-"""What a broker does that a link relies on, found out from outside with a client that is not ours (aiomqtt)."""
+"""Probe: tests the features of a broker that a link relies on, from outside, with an independent client (aiomqtt)."""

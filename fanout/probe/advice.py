@@ -1,7 +1,6 @@
-"""From what a probe found to the configuration of a link, as TOML that `fanout check` accepts.
+"""Advice from a probe: the configuration of a link, as TOML that `fanout check` accepts.
 
-Owns which settings follow from which results, and whether a link can replicate from the primary at all. It
-must not know how anything is tested.
+Owns which settings follow from which results, and whether a link can replicate from the primary at all.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fanout.escaping import printable_json
-from fanout.probe.results import Outcome, Report, VersionReport
+from fanout.probe.results import Outcome, ProbeReport, VersionReport
 
 __all__ = ["Advice", "advise"]
 
@@ -24,13 +23,13 @@ _NEEDED: Final = {
     "retained by #": "filters with wildcards do not bring the retained set",
     _LARGE: "large retained sets do not arrive whole",
 }
-"""What must pass, each with what is said when it does not; each needs the one before."""
+"""Checks that must pass, each with the text for its failure; each needs the one before."""
 _SUBACK: Final = "SUBACK first"
-"""What a link awaits wherever it comes."""
+"""The check of a packet that a link awaits in any place."""
 _LATER: Final = ("fence", "barrier")
-"""What a link awaits behind all of a set; what comes too early makes it take the set by silence, twice."""
+"""Checks of packets that a link awaits behind a whole set; one too early costs a second set and a wait."""
 _MARKER: Final = "marker"
-"""What a link awaits besides, where its own messages come back."""
+"""The check of a packet that a link also awaits where its own messages come back."""
 _BARRIER: Final = "barrier"
 _TWO_PASS: Final = "two-pass"
 _SERVER_FENCE: Final = "$SYS version"
@@ -41,21 +40,21 @@ _TWO_PASS_MEANS: Final = (
     " alike each time passes, too"
 )
 _SESSION_EXPIRY_S: Final = 300
-"""What a link asks for unless it is configured."""
+"""Default of `session_expiry_s` of a link."""
 _AUDIT_OFTEN_S: Final = 300.0
 _QUIET_S: Final = 5.0
-"""`snapshot_quiet_s` unless it is configured."""
+"""Default of `snapshot_quiet_s` of a link."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to configure."""
+    """Advice for the configuration."""
 
     evidence: str | None
-    """What a link with these settings takes a set for complete by: `marker`, `barrier`, or the weaker `two-pass`; None
-    when it would not become ready."""
+    """Evidence of a link with these settings: `marker`, `barrier`, or the weaker `two-pass`; None when it would
+    not become ready."""
     reason: str
-    """Why, or why not; one sentence without a full stop."""
+    """The reason; one sentence without a full stop."""
     toml: str
     """A whole configuration of a secondary."""
 
@@ -66,15 +65,15 @@ class Advice:
 
     @property
     def is_proved(self) -> bool:
-        """Whether what comes behind a set proves it complete."""
+        """Whether a packet behind a set proves it complete."""
         return self.evidence in (_MARKER, _BARRIER)
 
 
-def advise(report: Report, *, read_filter: str | None, keys: Mapping[str, str | bool]) -> Advice:
+def advise(report: ProbeReport, *, read_filter: str | None, keys: Mapping[str, str | bool]) -> Advice:
     """Return the settings for a link to a primary.
 
     Args:
-        report: What was found.
+        report: The probe.
         read_filter: The filter that the link would select; None for all topics.
         keys: Keys of the link that are known already, such as `username`.
     """
@@ -111,7 +110,7 @@ def _quoted(value: str | bool) -> str:
 
 
 def _rank(report: VersionReport) -> int:
-    """Return how good a version is for a link, the best lowest."""
+    """Return the rank of a version for a link; the best is lowest."""
     if _reason_against(report) is None:
         return 1 if _evidence(report) == _TWO_PASS else 0
     return 2 if report.has_passed("connection") else 3
@@ -151,10 +150,10 @@ def _evidence(report: VersionReport) -> str | None:
 
 
 def _evidence_with(report: VersionReport, *, keeps: bool) -> str | None:
-    """Return what a link takes a set for complete by; None when it waits for something that never comes.
+    """Return the evidence of a link; None when it waits for a packet that never comes.
 
     Args:
-        report: What was found.
+        report: The probe of the version.
         keeps: Whether its connection over MQTT 3.1.1 is without the bridge bit.
     """
     returns = _returns(report, keeps=keeps)
@@ -170,7 +169,7 @@ def _evidence_with(report: VersionReport, *, keeps: bool) -> str | None:
 
 
 def _keeps(report: VersionReport) -> bool:
-    """Say whether a link over MQTT 3.1.1 must take every live message for a retained one."""
+    """Tell whether a link over MQTT 3.1.1 must treat every live message as retained."""
     if report.version == 5:
         return False
     if _outcome(report, "RETAIN of updates") is Outcome.FAILED:
@@ -182,7 +181,7 @@ def _keeps(report: VersionReport) -> bool:
 
 
 def _returns(report: VersionReport, *, keeps: bool) -> bool:
-    """Say whether the link's own messages come back to it: markers, heartbeats and a fence of its own."""
+    """Tell whether the link's own messages come back to it: markers, heartbeats and its own fence."""
     bridged = report.version == 4 and not keeps
     costs = bridged and _outcome(report, "control, bridge bit") is Outcome.FAILED
     return not _may_not_publish(report) and not costs
@@ -193,13 +192,13 @@ def _may_not_publish(report: VersionReport) -> bool:
 
 
 def _is_lost(report: VersionReport, what: str) -> bool:
-    """Say whether it did not come at all in a round in which it was not behind a whole set."""
+    """Tell whether a packet was absent in a round in which it was not behind a whole set."""
     result = report.result(what)
     return result is None or (result.outcome is not Outcome.PASSED and result.figure is None)
 
 
 def _doubt(report: VersionReport) -> str:
-    """Say why nothing proves a set complete."""
+    """Return the reason why nothing proves a set complete."""
     if not _returns(report, keeps=_keeps(report)) and not report.has_passed(_SERVER_FENCE):
         return "there is no retained message that could be asked for behind a set"
     return next(
@@ -243,7 +242,7 @@ def _selector_keys(report: VersionReport) -> Iterator[str]:
 
 
 def _comes(report: VersionReport, evidence: str) -> bool:
-    """Say whether it came at all, in a round in which it was not behind a whole set."""
+    """Tell whether a packet came in a round in which it was not behind a whole set."""
     result = report.result(evidence)
     return result is not None and result.outcome is Outcome.FAILED and result.figure is not None
 

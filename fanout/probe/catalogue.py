@@ -1,4 +1,4 @@
-"""Every check, in the order in which they are made: what it needs, and what its end means for a link."""
+"""Catalogue of the checks, in their order: the needs of each, and the meaning of its result for a link."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fanout.probe.results import Result
 __all__ = ["CHECKS", "CONNECT", "SERVER_VERSION", "Check"]
 
 CONNECT: Final = "connection"
-"""The check that all others need; the runner makes it."""
+"""Name of the check that all others need; the runner makes it."""
 _BOTH: Final = (5, 4)
 _FIVE: Final = (5,)
 
@@ -23,23 +23,23 @@ class Check:
     """One check."""
 
     name: str
-    """Its name in the table."""
+    """Name in the table."""
     run: Callable[[Ground], Awaitable[Result]]
-    """Make it."""
+    """Function of the check."""
     passed: str
-    """What it means for a link when it passes."""
+    """Meaning for a link when it passes."""
     otherwise: str
-    """What it means when it does not."""
+    """Meaning when it does not pass."""
     needs: tuple[str, ...] = ()
     """Checks that must have passed before."""
     versions: tuple[int, ...] = _BOTH
-    """Protocol versions that have what is tested."""
+    """Protocol versions with the tested feature."""
     for_filter: bool = False
-    """Whether it is of the filter that is read as it is, and not made without one."""
+    """Whether it reads the given filter; it is skipped without one."""
 
 
 SERVER_VERSION: Final = "$SYS version"
-"""The check whose text is what the primary says that it is."""
+"""Name of the check whose text is the primary's name and version."""
 _CONTROL: Final = "control message"
 _RETAINED: Final = "retained message"
 _HASH: Final = "retained by #"
@@ -304,4 +304,4 @@ CHECKS: Final = (
         "nothing tells how much is missing from a set that comes short",
     ),
 )
-"""In their order: what publishes nothing comes first."""
+"""The checks in order; those that publish nothing come first."""

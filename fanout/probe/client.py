@@ -1,8 +1,7 @@
-"""One MQTT client of a probe: aiomqtt, with what passes on the wire written down in order.
+"""MQTT client of a probe: aiomqtt, with a record of the packets in the order of the wire.
 
-aiomqtt shows messages; the order of SUBACK, PINGRESP and messages, the CONNACK and the Reason Codes of PUBACK
-are taken from the callbacks of paho-mqtt beneath it. Nothing of fanout's own codec is used: the probe is the
-independent side. This module must not know what is tested.
+aiomqtt shows messages only; the order of SUBACK, PINGRESP and messages, the CONNACK and the Reason Codes of PUBACK come
+from the callbacks of paho-mqtt beneath it. fanout's own codec is not used, because the probe must be independent.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 __all__ = ["ANSWER_S", "Arrival", "ProbeClient", "Target", "properties"]
 
 ANSWER_S: Final = 5.0
-"""How long a primary may take for CONNACK, SUBACK or PUBACK."""
+"""Time for a primary to send CONNACK, SUBACK or PUBACK."""
 _KEEP_ALIVE_S: Final = 60
 _IN_FLIGHT_MAX: Final = 100
 """QoS 1 messages under way; fewer where the primary's Receive Maximum is lower."""
 _RECEIVE_MAXIMUM: Final = 65_535
 _RECEIVE_BUFFER_BYTES: Final = 4 * 1024 * 1024
-"""As much as a link asks for: what it leaves in the primary's queue may be dropped there."""
+"""The buffer of a link: bytes that wait in the primary's queue may be dropped there."""
 _PINGREQ: Final = b"\xc0\x00"
 _CLOSED: Final = "the primary closed the connection"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A primary, and as whom to connect."""
+    """A primary, with credentials."""
 
     host: str
     """Host name or address."""
@@ -63,7 +62,7 @@ class Arrival:
     kind: str
     """`SUBACK`, `PINGRESP` or `PUBLISH`."""
     at: float
-    """When it came, monotonic seconds."""
+    """Time of arrival, monotonic seconds."""
     message: paho.MQTTMessage | None = None
     """The message of a PUBLISH."""
     codes: tuple[int, ...] = ()
@@ -82,7 +81,7 @@ class ProbeClient:
     """A connection; a context manager that ends it.
 
     Attributes:
-        arrivals: What came, oldest first.
+        arrivals: Packets that came, oldest first.
         session_present: As CONNACK says.
         connack: The properties of CONNACK by their names; empty over MQTT 3.1.1.
     """
@@ -100,12 +99,12 @@ class ProbeClient:
         """Prepare; entering the context connects.
 
         Args:
-            target: Where to, and as whom.
+            target: The primary, with credentials.
             version: 5, or 4 for MQTT 3.1.1.
             client_id: Client Identifier.
-            clean: Clean Start, or Clean Session: whether a session that is there is not wanted.
-            session_expiry_s: How long the session lives without a connection. Over MQTT 3.1.1 a session lives for
-                ever unless `clean`.
+            clean: Clean Start, or Clean Session: whether to discard an existing session.
+            session_expiry_s: Life of the session without a connection. Over MQTT 3.1.1 a session lives for ever unless
+                `clean`.
             bridge: Whether to set the bridge bit of the protocol level (MQTT 3.1.1).
         """
         self.version = version
@@ -135,13 +134,13 @@ class ProbeClient:
             max_inflight_messages=_IN_FLIGHT_MAX,
             socket_options=((socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES),),
             tls_context=target.tls,
-            # The context has the say; else paho-mqtt would verify the host name by itself.
+            # The context decides; else paho-mqtt would verify the host name itself.
             tls_insecure=None if target.tls is None or target.tls.check_hostname else True,
             transport="tcp" if target.websocket_path is None else "websockets",
             websocket_path=target.websocket_path,
             logger=_PahoLog(lambda: self._arrive("PINGRESP")),
         )
-        # aiomqtt has no public way to what is beneath it; this is the only place that reaches there.
+        # aiomqtt has no public access to paho-mqtt; only this line reaches it.
         self._paho: paho.Client = self._client._client
         self._watch()
         if bridge:
@@ -162,17 +161,17 @@ class ProbeClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Send DISCONNECT; a connection that is gone already is no error."""
+        """Send DISCONNECT; a lost connection is no error."""
         if self.is_connected:
             with contextlib.suppress(aiomqtt.MqttError):
                 await self._client.__aexit__(None, None, None)
         gone = self._client._disconnected
         if gone.done():
-            gone.exception()  # seen: asyncio has nothing to complain of
+            gone.exception()  # retrieved, so that asyncio does not complain
 
     @property
     def is_connected(self) -> bool:
-        """Whether the primary has not closed the connection."""
+        """Whether the connection is open."""
         return self._paho.is_connected()
 
     async def subscribe(
@@ -227,7 +226,7 @@ class ProbeClient:
             qos: Their QoS.
             retain: Their RETAIN.
             message_properties: Their properties (MQTT 5).
-            timeout_s: How long no acknowledgement may come.
+            timeout_s: Longest time without an acknowledgement.
 
         Raises:
             aiomqtt.MqttError: The connection ended, or there was no acknowledgement in time.
@@ -258,10 +257,10 @@ class ProbeClient:
         plain, send = (sock, sock.sendall) if isinstance(sock, socket.socket) else (sock._socket, sock.send)
         try:
             _cork(plain, on=True)
-            # Not the subscribe of aiomqtt: it would wait for SUBACK before the others are written.
+            # The subscribe of aiomqtt would wait for SUBACK before the others are written.
             self._paho.subscribe(self._subscriptions(filters, qos, no_local=False))
             self._paho.loop_write()
-            send(_PINGREQ)  # paho-mqtt sends it by itself only, from its keep-alive
+            send(_PINGREQ)  # paho-mqtt sends PINGREQ from its keep-alive only
             if marker is not None:
                 self._paho.publish(*marker, qos=1)
                 self._paho.loop_write()
@@ -270,7 +269,7 @@ class ProbeClient:
             raise aiomqtt.MqttError(_CLOSED) from error
 
     def messages(self, *, since: int = 0) -> list[paho.MQTTMessage]:
-        """Return the messages that came, but for those among the first `since` arrivals."""
+        """Return the messages that came after the first `since` arrivals."""
         return [one.message for one in self.arrivals[since:] if one.message is not None]
 
     async def message(self, topic: str, *, since: int = 0, timeout_s: float) -> paho.MQTTMessage | None:
@@ -278,8 +277,8 @@ class ProbeClient:
 
         Args:
             topic: Its Topic Name.
-            since: How many arrivals are left out.
-            timeout_s: How long to wait.
+            since: Number of first arrivals to ignore.
+            timeout_s: Time limit.
         """
         found: list[paho.MQTTMessage] = []
 
@@ -291,7 +290,7 @@ class ProbeClient:
         return found[0] if found else None
 
     async def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until `condition` holds; say whether it did in time.
+        """Wait until `condition` holds; return whether it did in time.
 
         Raises:
             aiomqtt.MqttError: The primary closed the connection meanwhile.
@@ -321,7 +320,7 @@ class ProbeClient:
         return [(one, options) for one in filters]
 
     def _watch(self) -> None:
-        """Put a look of our own before each callback that aiomqtt has."""
+        """Wrap each callback of aiomqtt to record packets first."""
         watched: Any = self._paho
         on_connect, on_disconnect = watched.on_connect, watched.on_disconnect
         on_subscribe, on_publish = watched.on_subscribe, watched.on_publish
@@ -347,9 +346,9 @@ class ProbeClient:
         def disconnected(client: Any, data: Any, flags: Any, code: Any, told: Any) -> None:
             on_disconnect(client, data, flags, code, told)
             waiting = self._client._connected
-            if not waiting.done():  # aiomqtt would go on waiting
+            if not waiting.done():  # aiomqtt would wait on
                 waiting.set_exception(aiomqtt.MqttError("the connection was closed without CONNACK"))
-                waiting.exception()  # seen, also when nobody waits any more
+                waiting.exception()  # retrieved, also when nobody waits any more
             self._changed.set()
 
         watched.on_connect = connected
@@ -364,7 +363,7 @@ class ProbeClient:
 
 
 class _PahoLog(logging.Logger):
-    """Takes the log of paho-mqtt, and tells of each PINGRESP: it has no callback for it, only a line there."""
+    """Takes the log of paho-mqtt and reports each PINGRESP, for which there is a log line and no callback."""
 
     def __init__(self, on_pingresp: Callable[[], None]) -> None:
         super().__init__("fanout.probe.paho", logging.CRITICAL)
@@ -376,6 +375,6 @@ class _PahoLog(logging.Logger):
 
 
 def _cork(sock: socket.socket, *, on: bool) -> None:
-    """Hold written bytes back, or let them go: then they leave in one segment, where the system can do that."""
+    """Hold written bytes back, or release them, so that they leave in one segment where the system supports it."""
     if hasattr(socket, "TCP_CORK"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, int(on))

@@ -1,7 +1,6 @@
-"""Where the checks of one protocol version work: clients, topics of their own, and what must be cleaned up.
+"""Test ground of one protocol version: clients, topics of their own, and the record of what must be cleaned up.
 
-Owns the topics below a unique root, the Client Identifiers, and the record of what is left at the primary:
-retained messages and sessions. It must not know what is tested.
+Owns the topics below a unique root, the Client Identifiers, and the retained messages and sessions left at the primary.
 """
 
 from __future__ import annotations
@@ -20,38 +19,38 @@ from fanout.probe.retained_set import RetainedSet
 __all__ = ["PATIENCE_S", "Ground"]
 
 PATIENCE_S: Final = 2.0
-"""How long a message that the primary has taken may be on its way before it counts as not delivered."""
+"""Time after which an accepted message counts as not delivered."""
 _LEFT_S: Final = 0.5
-"""How long to look for what should be gone."""
+"""Time to wait for messages that should be gone."""
 _CLEARINGS: Final = 3
-"""A primary may acknowledge a clear before it is done."""
+"""Tries of clearing, because a primary may acknowledge a clear before it is done."""
 _FAILURE: Final = 0x80
 
 
 @dataclass(slots=True)
 class Ground:
-    """What the checks of one version share."""
+    """Common state of the checks of one version."""
 
     target: Target
     """The primary."""
     version: int
     """5, or 4 for MQTT 3.1.1."""
     root: str
-    """What every topic of this version begins with, without the last slash."""
+    """Beginning of every topic of this version, without the last slash."""
     client_name: str
-    """What every Client Identifier begins with."""
+    """Beginning of every Client Identifier."""
     set_size: int
     """Messages of the large retained set."""
     read_filter: str | None
-    """A Topic Filter whose retained set is read as it is; None for none."""
+    """A Topic Filter whose retained set is only read; None for none."""
     connack: dict[str, object] = field(default_factory=dict)
-    """What the first CONNACK told, by paho-mqtt's names."""
+    """Properties of the first CONNACK, by paho-mqtt's names."""
     expiring_since: float = 0.0
-    """When the messages that expire were published, monotonic seconds."""
+    """Time at which the expiring messages were published, monotonic seconds."""
     fence: str | None = None
-    """The retained message that a link would take for its fence; None before it is known."""
+    """Topic of the retained message that a link would use as its fence; None before it is known."""
     rounds: list[RetainedSet] = field(default_factory=list)
-    """The large set, as often as it was read at QoS 0."""
+    """The reads of the large set at QoS 0."""
     _retained: dict[str, None] = field(default_factory=dict)
     _sessions: dict[str, None] = field(default_factory=dict)
     _count: int = 0
@@ -68,7 +67,7 @@ class Ground:
         )
 
     def session_client(self, name: str, *, session_expiry_s: int) -> ProbeClient:
-        """Return a client that keeps its session, and finds it again under the same name."""
+        """Return a client that keeps its session under a name."""
         client_id = f"{self.client_name}-{name}"
         self._sessions[client_id] = None
         return ProbeClient(
@@ -82,7 +81,7 @@ class Ground:
         *,
         message_properties: Properties | None = None,
     ) -> bool:
-        """Publish retained messages at QoS 1, and note that they must be cleared; say whether all were accepted."""
+        """Publish retained messages at QoS 1, note them for clearing, and return whether all were accepted."""
         self._retained.update(dict.fromkeys(topic for topic, _ in messages))
         codes = await client.publish_all(messages, retain=True, message_properties=message_properties)
         return all(code < _FAILURE for code in codes)
@@ -94,7 +93,7 @@ class Ground:
             self._retained.pop(topic, None)
 
     async def clean_up(self) -> str:
-        """Clear every retained message and end every session; say what is left, empty for nothing."""
+        """Clear every retained message and end every session; return a text of what is left, empty for nothing."""
         left = []
         try:
             await self._clear_retained()
@@ -119,7 +118,7 @@ class Ground:
         raise aiomqtt.MqttError("retained messages are still there")
 
     async def _still_retained(self) -> tuple[str, ...]:
-        """Return topics below the root that still have a retained message; a set begins to come at once."""
+        """Return topics below the root that still have a retained message."""
         topics: set[str] = set()
 
         def found() -> bool:
@@ -137,5 +136,5 @@ class Ground:
                 pass
 
     def elapsed_s(self) -> float:
-        """Return how long the messages that expire are there, in seconds."""
+        """Return the age of the expiring messages, in seconds."""
         return time.monotonic() - self.expiring_since

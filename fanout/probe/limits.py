@@ -1,4 +1,4 @@
-"""What CONNACK says about the primary's limits (MQTT 5, section 3.2.2.3)."""
+"""Checks of the primary's limits, as in CONNACK (MQTT 5, section 3.2.2.3)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMITS: Final = {
     "Topic Alias Maximum": ("TopicAliasMaximum", 0),
     "Server Keep Alive": ("ServerKeepAlive", None),
 }
-"""Name of a limit to its name in paho-mqtt, and what holds when CONNACK does not say; None for no limit."""
+"""Limits: name in paho-mqtt, and default without the property; None for no limit."""
 
 FLAGS: Final = {
     "Retain Available": "RetainAvailable",
@@ -25,7 +25,7 @@ FLAGS: Final = {
     "Subscription Identifiers": "SubscriptionIdentifierAvailable",
     "Shared Subscription": "SharedSubscriptionAvailable",
 }
-"""Name of what a primary may leave out to its name in paho-mqtt; it is there unless CONNACK says 0."""
+"""Optional features: name in paho-mqtt; available unless CONNACK has 0."""
 
 
 def limit_check(name: str) -> Callable[[Ground], Awaitable[Result]]:
@@ -42,7 +42,7 @@ def limit_check(name: str) -> Callable[[Ground], Awaitable[Result]]:
 
 
 def flag_check(name: str) -> Callable[[Ground], Awaitable[Result]]:
-    """Return the check that reads whether something is available."""
+    """Return the check that reads whether a feature is available."""
     field = FLAGS[name]
 
     async def check(ground: Ground) -> Result:

@@ -1,7 +1,4 @@
-"""What a probe found: one result for each check, and what it means for a link.
-
-Owns the words. It must not know how anything is tested.
-"""
+"""Results of a probe: one for each check, with its meaning for a link."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from dataclasses import dataclass
 __all__ = [
     "Finding",
     "Outcome",
-    "Report",
+    "ProbeReport",
     "Result",
     "VersionReport",
     "failed",
@@ -22,30 +19,30 @@ __all__ = [
 
 
 class Outcome(enum.StrEnum):
-    """How a check ended."""
+    """Outcome of a check."""
 
     PASSED = "passed"
-    """The primary does it."""
+    """The primary has the feature."""
     FAILED = "failed"
-    """The primary does not do it, or not as MQTT has it."""
+    """The primary lacks the feature, or deviates from MQTT."""
     NOT_PERMITTED = "not permitted"
-    """The user may not do what the check needs."""
+    """The user lacks a right that the check needs."""
     NOT_AVAILABLE = "not available"
-    """The primary does not offer it, or what the check needs."""
+    """The primary does not offer the feature, or one that the check needs."""
     NOT_TESTED = "not tested"
-    """The time was up before."""
+    """The time was up before the check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The end of one check."""
+    """Result of one check."""
 
     outcome: Outcome
-    """How it ended."""
+    """Outcome of the check."""
     seen: str
-    """What was seen, without a full stop."""
+    """The observation, without a full stop."""
     figure: float | None = None
-    """The number in it on which advice depends; None where there is none."""
+    """Its number on which advice depends; None for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +52,14 @@ class Finding:
     check: str
     """The name of the check."""
     result: Result
-    """How it ended."""
+    """Result of the check."""
     meaning: str
-    """What that means for a link."""
+    """Its meaning for a link."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionReport:
-    """What was found with one protocol version."""
+    """Findings with one protocol version."""
 
     version: int
     """5 for MQTT 5, 4 for MQTT 3.1.1."""
@@ -74,24 +71,24 @@ class VersionReport:
         return next((one.result for one in self.findings if one.check == check), None)
 
     def has_passed(self, *checks: str) -> bool:
-        """Say whether all of these checks passed."""
+        """Tell whether all of these checks passed."""
         return all((result := self.result(one)) is not None and result.outcome is Outcome.PASSED for one in checks)
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ProbeReport:
     """A whole probe."""
 
     address: str
-    """What was probed."""
+    """The probed address."""
     server: str
-    """What the primary says that it is; empty when it says nothing."""
+    """Name and version that the primary gives; empty for none."""
     versions: tuple[VersionReport, ...]
     """MQTT 5 first."""
     complete: bool
     """Whether all checks were made; else the time was up."""
     left_behind: str
-    """What could not be cleaned up; empty when nothing is left."""
+    """Text of what could not be cleaned up; empty for nothing."""
 
 
 def passed(seen: str, figure: float | None = None) -> Result:

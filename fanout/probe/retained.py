@@ -1,4 +1,4 @@
-"""Checks of retained messages: which a SUBSCRIBE brings, with which flags, how they go and how they expire."""
+"""Checks of retained messages: delivery by SUBSCRIBE, flags, clearing, expiry."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ __all__ = [
 ]
 
 _TOPICS: Final = ("set/a", "set/b", "set/b/c")
-"""The topics that the small checks look at, below the root."""
+"""Topics of the small checks, below the root."""
 _LONG_EXPIRY_S: Final = 600
 _SHORT_EXPIRY_S: Final = 1
 _EXPIRY_WAIT_S: Final = 3.0
-"""After so long the one has expired, and the other must show a lower interval."""
+"""Time after which one message has expired and the other must have a lower interval."""
 _EXPIRY_TOLERANCE_S: Final = 2.5
-"""For the rounding at both ends, and the way; less than what has passed."""
+"""Tolerance for rounding at both ends and the transfer; less than the elapsed time."""
 _NAME_AND_VALUE: Final = ("fanout-probe", "1")
 _COUNT_TEXT_MAX: Final = 80
 _RETAINED_COUNT: Final = "$SYS/broker/retained messages/count"
@@ -155,13 +155,13 @@ async def check_retain_on_live(ground: Ground) -> Result:
 
 
 async def check_no_local(ground: Ground) -> Result:
-    """Publish what the same client has subscribed to with No Local."""
+    """Publish to a topic that the same client has subscribed to with No Local."""
     own, other = ground.topic("local", "own"), ground.topic("local", "other")
     async with ground.client() as client, ground.client() as publisher:
         await client.subscribe(ground.topic("local", "+"), qos=1, no_local=True)
         await client.publish(own, b"1")
         await publisher.publish(other, b"1")
-        # Both are taken, ours first: when the other one is there, ours would be.
+        # Ours is published first: when the other one is there, ours would be too.
         came = await client.message(other, timeout_s=PATIENCE_S)
         returned = any(one.topic == own for one in client.messages())
     if came is None:
@@ -186,7 +186,7 @@ async def check_clear_forwarded(ground: Ground) -> Result:
 
 
 async def check_clear_removes(ground: Ground) -> Result:
-    """Read what was cleared."""
+    """Read a cleared message."""
     topic = ground.topic("cleared")
     async with ground.client() as client:
         await ground.retain(client, [(topic, b"1")])
@@ -240,7 +240,7 @@ async def check_retained_count(ground: Ground) -> Result:
 
 
 async def _plant_expiring(ground: Ground, client: ProbeClient) -> None:
-    """Publish what the checks of expiry read later."""
+    """Publish the messages for the checks of expiry."""
     ground.expiring_since = time.monotonic()
     if ground.version == 5:
         for name, seconds in (("long", _LONG_EXPIRY_S), ("short", _SHORT_EXPIRY_S)):
@@ -256,7 +256,7 @@ async def _read(ground: Ground, topic: str, *, patience_s: float = PATIENCE_S) -
 
 
 async def _read_set(ground: Ground, topic_filter: str, *topics: str) -> Result:
-    """Subscribe with a new client, and say whether these topics come, all of them retained."""
+    """Subscribe with a new client, and check that these topics come, all of them retained."""
     topic_filter, wanted = ground.topic(topic_filter), {ground.topic(topic) for topic in topics}
     async with ground.client() as client:
         await client.subscribe(topic_filter)

@@ -1,7 +1,4 @@
-"""One retained set as it came: its topics, and what came before, within and behind it.
-
-Owns the reading of the order of packets. It must not know how a set is asked for (`fanout.probe.sets`).
-"""
+"""One retained set as it came: its topics, and the packets before, within and behind it."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ __all__ = ["RetainedSet"]
 
 @dataclass(slots=True)
 class RetainedSet:
-    """What one SUBSCRIBE brought."""
+    """The retained messages of one SUBSCRIBE."""
 
     inside: str
-    """What the topics of the set begin with."""
+    """Beginning of the topics of the set."""
     expected: int | None
-    """How many topics there are; None when that is not known."""
+    """Number of topics in the set; None when not known."""
     fence: str | None
     """Topic of the fence; None for none."""
     control: str | None
@@ -27,13 +24,13 @@ class RetainedSet:
     topics: set[str] = field(default_factory=set)
     """Topics that came."""
     places: dict[str, int] = field(default_factory=dict)
-    """`SUBACK`, `fence`, `PINGRESP` and `marker`, as far as they came, to the number of topics before them."""
+    """Number of topics before `SUBACK`, `fence`, `PINGRESP` and `marker`, for those that came."""
     codes: tuple[int, ...] = ()
     """Reason Codes of SUBACK."""
     pause_s: float = 0.0
     """Longest time without a topic, from the request to the last one, in seconds."""
     newest_at: float | None = None
-    """When the newest topic came, or when the set was asked for; monotonic seconds, None before."""
+    """Time of the newest topic, or of the request; monotonic seconds, None before."""
 
     def take(self, arrival: Arrival) -> None:
         """Take the next packet."""
@@ -54,15 +51,15 @@ class RetainedSet:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all topics came; also when it is not known how many there are."""
+        """Whether all topics came; true when their number is not known."""
         return self.expected is None or len(self.topics) >= self.expected
 
     def is_behind(self, what: str) -> bool:
-        """Say whether `what` came behind all topics, and all there are."""
+        """Tell whether `what` came behind a whole set."""
         return self.places.get(what) == len(self.topics) and self.is_whole
 
     def describe(self, what: str) -> str:
-        """Say where `what` came."""
+        """Describe the place of `what`."""
         total, before = len(self.topics), self.places.get(what)
         if before is None:
             return "it does not come"

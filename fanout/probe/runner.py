@@ -1,7 +1,7 @@
-"""One whole probe: the checks with each protocol version, one after another, then the cleaning up.
+"""Runner of a probe: the checks with each protocol version, one after another, then the clean-up.
 
-Owns the time limit, what becomes of checks whose needs did not pass, and that nothing stays at the primary,
-however the probe ends.
+Owns the time limit, the result of checks whose needs did not pass, and that nothing stays at the primary, however the
+probe ends.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fanout.errors import FanoutError, PrimaryRefused, PrimaryUnreachable
 from fanout.probe.catalogue import CHECKS, CONNECT, SERVER_VERSION, Check
 from fanout.probe.client import Target
 from fanout.probe.ground import Ground
-from fanout.probe.results import Finding, Outcome, Report, Result, VersionReport, failed, not_available, passed
+from fanout.probe.results import Finding, Outcome, ProbeReport, Result, VersionReport, failed, not_available, passed
 
 __all__ = ["probe"]
 
 _CLEAN_UP_S: Final = 20.0
-"""How long the cleaning up may take, whatever time the checks took."""
+"""Time limit of the clean-up, apart from that of the checks."""
 _UNSUPPORTED: Final = {0x01, 0x84}
 """Answers to CONNECT that mean: not this protocol version (MQTT 3.1.1 and MQTT 5)."""
 
@@ -41,22 +41,22 @@ async def probe(
     timeout_s: float,
     on_check: Callable[[str], None] = lambda _: None,
     tls_failure: Callable[[Exception], FanoutError] | None = None,
-) -> Report:
+) -> ProbeReport:
     """Test a primary.
 
     Args:
-        target: The primary, and as whom to connect.
-        address: How the report names it.
+        target: The primary, with credentials.
+        address: Its address in the report.
         versions: Protocol versions, 5 and 4, in their order.
-        prefix: What the topics of the probe begin with, without a slash at the end.
+        prefix: Beginning of the topics of the probe, without a slash at the end.
         set_size: Messages of the large retained set.
-        read_filter: A Topic Filter whose retained set is read as it is; None for none.
+        read_filter: A Topic Filter whose retained set is only read; None for none.
         timeout_s: Seconds for all checks together.
-        on_check: Told the name of each check before it is made.
-        tls_failure: Returns what a failed handshake of TLS means; None without TLS.
+        on_check: Called with the name of each check before it begins.
+        tls_failure: Returns the error for a failed TLS handshake; None without TLS.
 
     Raises:
-        PrimaryUnreachable: Nothing answers with any version, or no TLS could be agreed on.
+        PrimaryUnreachable: Nothing answers with any version, or the TLS handshake fails.
         PrimaryRefused: The primary refuses the connection with every version.
     """
     nonce = secrets.token_hex(3)
@@ -93,11 +93,11 @@ async def probe(
             raise tls_failure(cause) from cause
         raise _error(address, refusals, has_tls=tls_failure is not None)
     complete = all(one.result.outcome is not Outcome.NOT_TESTED for report in reports for one in report.findings)
-    return Report(address, server, tuple(reports), complete, "; ".join(filter(None, left)))
+    return ProbeReport(address, server, tuple(reports), complete, "; ".join(filter(None, left)))
 
 
 async def _open(ground: Ground) -> None:
-    """Connect once, and note what CONNACK grants."""
+    """Connect once, and note the properties of CONNACK."""
     async with ground.client() as client:
         ground.connack = dict(client.connack)
 
@@ -133,7 +133,7 @@ async def _make(check: Check, ground: Ground, deadline: float) -> Result:
 
 
 def _hindrance(check: Check, results: dict[str, Result]) -> Result | None:
-    """Return the result of a check that cannot be made; None when it can."""
+    """Return the result of a check whose needs did not pass; None when they did."""
     for name in check.needs:
         outcome = results[name].outcome
         if outcome in (Outcome.NOT_PERMITTED, Outcome.NOT_TESTED):
@@ -157,7 +157,7 @@ async def _clean_up(ground: Ground) -> str:
 
 
 def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Tell of an error in a callback, but not of those that aiomqtt makes of a socket that was closed meanwhile."""
+    """Report an error in a callback, except those of aiomqtt for a socket that was closed meanwhile."""
     error = context.get("exception")
     if not (isinstance(error, OSError) and error.errno == errno.EBADF):
         loop.default_exception_handler(context)

@@ -1,4 +1,4 @@
-"""Checks of sessions: whether a client that comes back finds its session, and what was kept for it."""
+"""Checks of sessions: a client that returns finds its session, and the messages queued for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check_many_kept", "check_messages_kept", "check_session_present"]
 _EXPIRY_S: Final = 300
 _FEW: Final = 10
 _MANY: Final = 2_000
-"""Or as many as the large set has, if that is less."""
+"""Messages of the large check, or those of the large set if that is less."""
 
 
 async def check_session_present(ground: Ground) -> Result:
@@ -43,7 +43,7 @@ async def check_many_kept(ground: Ground) -> Result:
 
 
 async def _publish_meanwhile(ground: Ground, count: int) -> Result:
-    """Publish while the session has no connection, and say what of it comes when it has one again."""
+    """Publish while the session has no connection, and check which messages come once it has one again."""
     topic = ground.topic("kept", "value")
     sent = [b"%d %d" % (count, index) for index in range(count)]
     async with ground.client() as publisher:
@@ -55,7 +55,7 @@ async def _publish_meanwhile(ground: Ground, count: int) -> Result:
             taken = len(client.arrivals)
             await client.until(partial(_has_more_than, client, taken), PATIENCE_S)
             found = [bytes(one.payload) for one in client.messages() if one.topic == topic]
-    # What came for an earlier check and was acknowledged too late comes again, and is left out.
+    # Messages of an earlier check that were acknowledged too late come again, and do not count.
     known = set(sent)
     unique = [payload for payload in dict.fromkeys(found) if payload in known]
     if unique == sent:

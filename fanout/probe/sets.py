@@ -1,8 +1,8 @@
-"""Checks of large retained sets: whether all of it comes, and what else comes behind it.
+"""Checks of large retained sets: all of a set comes, and other packets come behind it.
 
 SUBSCRIBE with a fence, PINGREQ and the link's own message leave in one write, as a link sends them
-(`docs/decisions/0003-snapshot-evidence.md`). What comes only behind a whole set proves a snapshot complete;
-what comes before it, within it or behind one that is short proves nothing.
+(`docs/decisions/0003-snapshot-evidence.md`). A packet that comes only behind a whole set proves a snapshot complete;
+one that comes before it, within it or behind an incomplete set proves nothing.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ __all__ = [
 SERVER_FENCE: Final = "$SYS/broker/version"
 """The fence that a link tries first."""
 _ROUNDS: Final = 3
-"""The set is read so often: what sometimes comes too early proves nothing."""
+"""Number of reads of the set, because a packet that sometimes comes too early proves nothing."""
 _QUIET_S: Final = 5.0
-"""A set that brings nothing for so long is over, as for a link with its defaults."""
+"""Silence that ends a set, the default of a link."""
 _FIRST_S: Final = 15.0
-"""How long a primary may take before anything comes."""
+"""Time for a primary to begin with a set."""
 _READ_TOPICS_MAX: Final = 200_000
-"""Topics of `--filter` that are read at most."""
+"""Largest number of topics that are read of `--filter`."""
 _IDENTITY_TEXT_MAX: Final = 80
 _FAILURE: Final = 0x80
 
 
 async def check_read_set(ground: Ground) -> Result:
-    """Read the retained set of the given filter as it is, twice, without publishing anything."""
+    """Read the retained set of the given filter twice, without publishing."""
     assert ground.read_filter is not None, "the runner leaves the check out without one"
     first = await _read(ground, ground.read_filter, qos=0, inside="", expected=None, marker=False)
     if first.codes and first.codes[0] >= _FAILURE:
@@ -74,7 +74,7 @@ async def check_large_set(ground: Ground) -> Result:
     """Read many retained messages at QoS 0, as a link does."""
     async with ground.client() as client:
         if ground.fence is None:
-            # Before the set: that of a link is older than topics that are new since its first epoch, too.
+            # Before the set: the fence of a link too is older than topics that are new since its first epoch.
             ground.fence = ground.topic("fence")
             await ground.retain(client, [(ground.fence, b"fence")])
         messages = [(ground.topic("large", str(index)), b"%032d" % index) for index in range(ground.set_size)]
@@ -90,7 +90,7 @@ async def check_large_set_qos_1(ground: Ground) -> Result:
 
 
 async def check_suback(ground: Ground) -> Result:
-    """Look where SUBACK came."""
+    """Check the place of SUBACK."""
     if not ground.rounds:
         return not_available("the large set could not be read")
     worst = max(ground.rounds, key=lambda one: one.places.get("SUBACK", 0))
@@ -101,17 +101,17 @@ async def check_suback(ground: Ground) -> Result:
 
 
 async def check_fence(ground: Ground) -> Result:
-    """Look where the retained message came that the same SUBSCRIBE asked for with its second Topic Filter."""
+    """Check the place of the retained message for the second Topic Filter of the same SUBSCRIBE."""
     return _place(ground, "fence", note=f" ({ground.fence})" if ground.fence == SERVER_FENCE else " (our own)")
 
 
 async def check_barrier(ground: Ground) -> Result:
-    """Look where PINGRESP came."""
+    """Check the place of PINGRESP."""
     return _place(ground, "PINGRESP")
 
 
 async def check_marker(ground: Ground) -> Result:
-    """Look where our own QoS 1 message came."""
+    """Check the place of our own QoS 1 message."""
     return _place(ground, "marker")
 
 

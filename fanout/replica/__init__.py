@@ -1,1 +1,1 @@
-"""The replica: topics and retained values, what a batch changes in them, digests over them. Core: no I/O."""
+"""The replica: retained values by topic, the changes of a batch, digests over all values. Core: no I/O."""

@@ -1,9 +1,9 @@
-"""Topics whose newest value a limit of the replica keeps out: what the replica lacks at the moment (core).
+"""Refused topics: those whose newest value a limit of the replica keeps out (core).
 
-Owns which topics these are, by which limit, and when each of them is out of the count again: with a value that fits,
-its removal, its expiry, or a complete pass that did not bring it. It must not know values, nor what a limit is.
+A topic leaves the count with a value that fits, its removal, its expiry, or a complete pass that did not bring it.
 
-It is bounded. Beyond the bound only the limit is noted, for the selector, until a complete pass stays within the bound.
+The memory is bounded. Beyond the bound only the limit is noted for the selector, until a complete pass stays within the
+bound.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from fanout.replica.update import Update
+from fanout.replica.update import DIGEST, EXPIRES_NS, TOPIC, Update
 
 __all__ = ["LIMIT_KEYS", "REFUSED_TOPICS_MAX", "LimitKeys", "RefusedTopics"]
 
 REFUSED_TOPICS_MAX: Final = 1024
-"""Topics that are known by name."""
+"""Topics that are remembered by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitKeys:
-    """The keys of the configuration that the limits of a replica come from."""
+    """Configuration keys of the limits of a replica."""
 
     topics: str = "topics_max"
-    """Of the number of topics."""
+    """Limit of the number of topics."""
     size: str = "bytes_max"
-    """Of the bytes of topics and payloads."""
+    """Limit of the bytes of topics and payloads."""
     payload: str = "retained.max_payload"
-    """Of the bytes of one payload."""
+    """Limit of the bytes of one payload."""
 
     def all(self) -> tuple[str, str, str]:
         """Return every key."""
@@ -36,7 +36,7 @@ class LimitKeys:
 
 
 LIMIT_KEYS: Final = LimitKeys()
-"""Those of a link."""
+"""Keys of a link."""
 
 
 class _Refused(NamedTuple):
@@ -46,7 +46,7 @@ class _Refused(NamedTuple):
     selector: int
     """Position of its selector."""
     pass_number: int
-    """The newest pass that had begun when it came."""
+    """The newest pass at the time of its arrival."""
 
 
 class RefusedTopics:
@@ -56,20 +56,20 @@ class RefusedTopics:
         """Begin with none."""
         self._topics: dict[bytes, _Refused] = {}
         self._beyond: dict[int, tuple[int, str]] = {}
-        """For each selector with topics beyond the bound the pass in which one came last, and its limit."""
+        """For each selector with topics beyond the bound: the pass in which the last one came, and its limit."""
         self._pass_number = 0
         self._settles = False
-        """Whether what the newest pass did not bring is gone once it is complete."""
+        """Whether topics that the newest pass did not bring are forgotten once it is complete."""
 
     def __bool__(self) -> bool:
-        """Say whether there may be any; their time may have passed."""
+        """Tell whether there may be any; some may have expired."""
         return bool(self._topics or self._beyond)
 
     def limits(self, now_ns: int) -> tuple[str, ...]:
-        """Return the keys of the limits that keep something out now, sorted; empty when nothing is kept out.
+        """Return the keys of the limits that keep topics out now, sorted.
 
         Args:
-            now_ns: Unix time in nanoseconds; what has expired by then is out of the count.
+            now_ns: Unix time in nanoseconds; topics that have expired by then do not count.
         """
         if not self:
             return ()
@@ -80,9 +80,9 @@ class RefusedTopics:
         return tuple(sorted(limits))
 
     def knows(self, update: Update) -> bool:
-        """Say whether this very content is what a limit keeps out of its topic."""
-        one = self._topics.get(update[0])
-        return one is not None and one.digest == update[7]
+        """Tell whether exactly this content is kept out of its topic."""
+        one = self._topics.get(update[TOPIC])
+        return one is not None and one.digest == update[DIGEST]
 
     def add(self, update: Update, *, limit: str, index: int) -> None:
         """Note that a limit keeps an update out.
@@ -92,30 +92,30 @@ class RefusedTopics:
             limit: The key of the limit.
             index: Position of the topic's selector.
         """
-        topic = update[0]
+        topic = update[TOPIC]
         if topic in self._topics or len(self._topics) < REFUSED_TOPICS_MAX:
-            self._topics[topic] = _Refused(limit, update[7], update[6], index, self._pass_number)
+            self._topics[topic] = _Refused(limit, update[DIGEST], update[EXPIRES_NS], index, self._pass_number)
         else:
             self._beyond[index] = (self._pass_number, limit)
 
     def discard(self, topic: bytes) -> None:
-        """Note that a topic has a value that is held, or none."""
+        """Note that the newest value of a topic is held, or that it has none."""
         self._topics.pop(topic, None)
 
     def begin_pass(self, *, goes_on: bool) -> None:
         """Note that a pass over a selector's retained set begins.
 
         Args:
-            goes_on: Whether it goes on with what earlier ones brought; then what they refused is not known to be gone.
+            goes_on: Whether it continues earlier passes; then topics that those refused may still exist.
         """
         self._pass_number += 1
         self._settles = not goes_on
 
     def end_pass(self, index: int) -> None:
-        """Forget what the newest pass, which was complete, did not bring.
+        """Forget topics that the newest pass did not bring, once it is complete.
 
         Args:
-            index: Position of the selector that it was over.
+            index: Position of the selector of the pass.
         """
         if not self._settles:
             return
@@ -127,6 +127,6 @@ class RefusedTopics:
             del self._beyond[index]
 
     def clear(self) -> None:
-        """Forget all: the replica begins anew."""
+        """Forget all topics."""
         self._topics.clear()
         self._beyond.clear()

@@ -1,13 +1,10 @@
-"""An index over Topic Names that finds those which a Topic Filter matches (MQTT 5, section 4.7).
+"""Topic tree: an index over Topic Names that finds those that a Topic Filter matches (MQTT 5, section 4.7).
 
-Owns an ordered set of topics and the search in it. It must not know about values, selectors or subscriptions.
-
-The tree is not made of nodes: the topics stand in lists of some hundred, in the order of their bytes, so that
-every branch is one contiguous stretch and costs nothing. With a million topics
-`plant/lineN/cellN/sensorN/temp` a topic costs 9 bytes (nested dicts with shared ends: 88), and adding the
-batches of a snapshot, which arrive branch by branch, 0.1 us a topic (1.3 us). A topic that arrives alone, in
-no order, costs about 4 us, which is
-rare: known topics never come here.
+The index is not made of nodes: the topics stand in lists of some hundred, in the order of their bytes, so every branch
+is one contiguous stretch and costs nothing. With a million topics `plant/lineN/cellN/sensorN/temp`, a topic costs 9
+bytes (nested dicts with shared ends: 88), and adding the batches of a snapshot, which arrive branch by branch, costs
+0.1 us a topic (1.3 us). A single topic in random order costs about 4 us, which is rare: known topics are not added
+again.
 """
 
 from __future__ import annotations
@@ -20,13 +17,13 @@ from collections.abc import Iterator, Sequence
 __all__ = ["TopicSearch", "TopicTree"]
 
 _CHUNK_TOPICS = 256
-"""A list is split into pieces of this length when it has more than twice as many topics."""
+"""Length of the pieces into which a list is split when it has more than twice as many topics."""
 
 _ABOVE_ALL = b"\xff"
-"""Behind all topics with the same beginning: no UTF-8 has this byte."""
+"""Sorts behind all topics with the same beginning: UTF-8 never has this byte."""
 
 _MERGE_AT = 8
-"""From this many new topics for one list, sorting it again is quicker than inserting one by one."""
+"""Number of new topics in one list from which sorting it again is faster than inserting one by one."""
 
 
 class TopicSearch:
@@ -45,10 +42,9 @@ class TopicSearch:
     def match(self, topic_filter: bytes) -> Iterator[list[bytes]]:
         """Yield the topics that a Topic Filter matches, in the order of their bytes, in pieces.
 
-        A piece is a stretch of the set, some hundred topics or none: so that the search takes little time
-        between two of them, and they end at the same places whoever searches. The set may change while the search
-        is under way: a topic that is there from beginning to end is yielded once, one that comes or goes meanwhile
-        may or may not be.
+        A piece is a stretch of the set, some hundred topics or none, so the search takes little time between two
+        pieces; the same filter gives the same pieces. The set may change during the search: a topic that stays from
+        beginning to end is yielded once, one that comes or goes meanwhile may or may not be.
 
         Args:
             topic_filter: A valid Topic Filter without `$share/{ShareName}/`.
@@ -63,7 +59,7 @@ class TopicSearch:
         return self._match_branch(root) if depth else self._match_all()
 
     def beginning_with(self, root: bytes) -> Iterator[list[bytes]]:
-        """Yield the topics that begin with `root`, in pieces none of which is empty, as `match` does."""
+        """Yield the topics that begin with `root`, in pieces that are not empty, as `match` does."""
         return self._pieces(root, root + _ABOVE_ALL)
 
     def _match_name(self, topic: bytes) -> Iterator[list[bytes]]:
@@ -79,7 +75,7 @@ class TopicSearch:
             yield from self._pieces(low, high)
 
     def _match_levels(self, levels: list[bytes], root: bytes) -> Iterator[list[bytes]]:
-        """Search below `root` for a filter with `+`, jumping from a failure to what may match next."""
+        """Search below `root` for a filter with `+`; after a mismatch, jump to the next possible match."""
         fullmatch = re.compile(_expression(levels), re.DOTALL).fullmatch
         position = root + b"/" if root else b""
         high = root + b"0" if root else None
@@ -105,7 +101,7 @@ class TopicSearch:
 
 
 class TopicTree(TopicSearch):
-    """A set of Topic Names that answers which of them a Topic Filter matches."""
+    """A set of Topic Names that can be searched by Topic Filter."""
 
     __slots__ = ("_chunks", "_highest", "version")
 
@@ -115,10 +111,10 @@ class TopicTree(TopicSearch):
         self._highest: list[bytes] = []
         """For each list an upper bound of its topics that is below the next list."""
         self.version = 0
-        """Raised by every change, so that a running search knows that its place may have moved; others only read it."""
+        """Raised by every change, so that a running search knows that its place may have moved; read only."""
 
     def __len__(self) -> int:
-        """Return the number of topics, in time proportional to their number over some hundred."""
+        """Return the number of topics; the cost is proportional to the number of lists."""
         return sum(map(len, self._chunks))
 
     def __contains__(self, topic: bytes) -> bool:
@@ -134,7 +130,7 @@ class TopicTree(TopicSearch):
         """Add a batch of topics.
 
         Args:
-            topics: In any order; none twice, and none that is in the tree already.
+            topics: In any order; distinct, and not in the tree yet.
         """
         if not topics:
             return
@@ -148,7 +144,7 @@ class TopicTree(TopicSearch):
         start = 0
         while start < size:
             at = bisect_left(highest, batch[start])
-            if at >= len(chunks) - 1:  # the last list takes everything above it
+            if at >= len(chunks) - 1:  # the last list takes all higher topics
                 at = len(chunks) - 1
                 end = size
                 highest[at] = max(highest[at], batch[-1])
@@ -177,7 +173,7 @@ class TopicTree(TopicSearch):
             del self._chunks[at], self._highest[at]
 
     def take(self, count: int) -> list[bytes]:
-        """Remove and return up to `count` topics, whichever are cheapest; an empty list if none is left."""
+        """Remove and return up to `count` topics, those that are cheapest to remove."""
         taken: list[bytes] = []
         while self._chunks and len(taken) < count:
             chunk = self._chunks[-1]
@@ -236,7 +232,7 @@ def _expression(levels: list[bytes]) -> bytes:
 
 
 def _next_candidate(levels: list[bytes], topic: bytes) -> bytes:
-    """Return a lower bound, above `topic`, of the topics behind it that may match.
+    """Return a lower bound, above `topic`, of the following topics that may match.
 
     Args:
         levels: The levels of a Topic Filter, the literal ones before its first `+` equal to those of `topic`.
@@ -247,7 +243,7 @@ def _next_candidate(levels: list[bytes], topic: bytes) -> bytes:
     names = topic.split(b"/")
     for index, level in enumerate(levels):
         if index == len(names):
-            return topic + b"\0"  # too few levels; what follows may be below it
+            return topic + b"\0"  # too few levels; the next topics may be below it
         if level in (b"+", names[index]):
             continue
         wanted = b"/".join([*names[:index], level])

@@ -1,9 +1,9 @@
-"""What one update is, from the read that brings it to the writes that deliver it.
+"""Update: one message from the read that brings it to the writes that deliver it.
 
-An `Update` is a plain tuple, built once (by a link or by the server's ingress), kept as it is in the replica,
-and handed as it is to the replication log and to dispatch. A plain tuple, not a dataclass or a NamedTuple: it
-is built for every message, a literal takes a third of the time, and the garbage collector stops tracking
-exact tuples of atomic values, which matters with a million of them. Code off the hot path unpacks it by name.
+An `Update` is a plain tuple, built once by a link or by the server's ingress, kept as it is in the replica, and handed
+as it is to the replication log and to dispatch. It is a plain tuple, not a dataclass or a NamedTuple, because one is
+built for every message: a literal takes a third of the time, and the garbage collector stops tracking exact tuples of
+atomic values, which matters with a million of them. Code off the hot path unpacks it by name.
 """
 
 from __future__ import annotations
@@ -11,11 +11,27 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from xxhash import xxh3_64_intdigest
 
-__all__ = ["ChangeKind", "Changes", "Phase", "Stamp", "Update", "content_digest"]
+__all__ = [
+    "DIGEST",
+    "EXPIRES_NS",
+    "PAYLOAD",
+    "PROPERTIES",
+    "QOS",
+    "RECEIVED_NS",
+    "RETAIN",
+    "STAMP",
+    "TOPIC",
+    "ChangeKind",
+    "Changes",
+    "Phase",
+    "Stamp",
+    "Update",
+    "content_digest",
+]
 
 
 class Stamp(NamedTuple):
@@ -46,6 +62,16 @@ digest:       `content_digest` of the topic at the primary (before the prefix) a
               with different prefixes can be compared.
 stamp:        its identity, or None when nobody stamped it.
 """
+# Positions in an `Update`, for code off the hot path; in the loops over a batch a literal is faster.
+TOPIC: Final = 0
+PAYLOAD: Final = 1
+QOS: Final = 2
+RETAIN: Final = 3
+PROPERTIES: Final = 4
+RECEIVED_NS: Final = 5
+EXPIRES_NS: Final = 6
+DIGEST: Final = 7
+STAMP: Final = 8
 
 
 def content_digest(topic: bytes, payload: bytes) -> int:
@@ -70,7 +96,7 @@ class Phase(enum.IntEnum):
 
 
 class ChangeKind(enum.IntEnum):
-    """What an update did to the replica; written to the replication log."""
+    """Effect of an update on the replica; written to the replication log."""
 
     NEW = 1
     """The topic had no retained value."""
@@ -88,15 +114,15 @@ class ChangeKind(enum.IntEnum):
 
 @dataclass(slots=True)
 class Changes:
-    """What one batch did to a replica."""
+    """Effect of one batch on a replica."""
 
     updates: list[Update]
     """Every update of the batch, in the order of arrival."""
     kinds: bytearray
-    """One `ChangeKind` for each of `updates`."""
+    """The `ChangeKind` of each of `updates`."""
     dispatch: list[Update]
-    """Those to deliver to subscribers, in order; the same list object as `updates` when all are, as they are."""
+    """Updates to deliver to subscribers, in order; the list object of `updates` for all of them unchanged."""
     phase: Phase
     """Why the batch arrived."""
     corrected: Sequence[Update] = ()
-    """Values as they are held now of which only the expiry changed: not for subscribers, but for who keeps a copy."""
+    """Values of which only the expiry changed, as they are now: for holders of a copy, not for subscribers."""

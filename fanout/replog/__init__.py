@@ -1,1 +1,1 @@
-"""The replication log: what a node published or applied, written as it happens and read by the reports."""
+"""The replication log: the updates that a node published or applied, written as they happen, read by reports."""

@@ -1,4 +1,4 @@
-"""What is wrong with the replication log at the moment, told once when it begins and once when it ends."""
+"""Alarms of the replication log: lasting faults, logged once when they begin and once when they end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Alarms"]
 
 
 class Alarms:
-    """The faults that last, by what failed; methods may be called from any thread."""
+    """Lasting faults by the step that fails; methods may be called from any thread."""
 
     def __init__(self, logger: FilteringBoundLogger) -> None:
         self._logger = logger
@@ -21,15 +21,15 @@ class Alarms:
 
     @property
     def text(self) -> str:
-        """All that is wrong now, in one line; empty when nothing is."""
+        """All present faults in one line; empty for none."""
         return "; ".join(self._active.values())
 
     def begin(self, what: str, text: str) -> None:
-        """Note that something fails; it is logged only when it did not fail before.
+        """Note that a step fails; only the first failure in a row is logged.
 
         Args:
             what: The step that fails.
-            text: What happened and what follows from it.
+            text: The fault and its consequence.
         """
         with self._lock:
             begins = what not in self._active
@@ -38,7 +38,7 @@ class Alarms:
             self._logger.error("replication log alarm", step=what, problem=text)
 
     def end(self, what: str) -> None:
-        """Note that a step works (again)."""
+        """Note that a step works."""
         if what not in self._active:
             return
         with self._lock:

@@ -1,8 +1,8 @@
-"""The record of a node's runs: how far the log of each reached, so that a file that has gone since is missed.
+"""Record of a node's runs: how far the log of each reached, so that a file that disappears later is missed.
 
-Owns `open/node=N/runs.json`. It is written when the first rows of a segment are on the disk and when one is closed,
-never before: it may know less than there is, and never more. A run that is not in it, as one of an older version, is
-judged by its positions alone. Runs whose last file the node itself removed are forgotten.
+Owns `open/node=N/runs.json`. The record is written when the first rows of a segment are on the disk and when a segment
+is closed, never before, so it may know less than there is and never more. A run without a record, as of an older
+version, is judged by its positions alone. Runs whose last file the node itself removed are forgotten.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Run", "RunRecord", "missing_numbers", "read_runs"]
 
 _NAME: Final = "runs.json"
 _RUNS_MAX: Final = 1000
-"""The newest runs that are remembered."""
+"""Number of runs in the record, the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +36,28 @@ class Run:
     last_log_pos: int
     """The highest position of a row."""
     noted_us: int
-    """When that was noted, Unix time in microseconds: the row is not newer."""
+    """Time of the note, Unix time in microseconds; the row is not newer."""
     empty: tuple[int, ...] = ()
-    """Numbers of segments that no row got into."""
+    """Numbers of segments without rows."""
 
 
 class RunRecord:
-    """The record of a node that writes its log; its methods may be called by any thread.
+    """The record of the node that writes its log; methods may be called from any thread.
 
-    A disk that fails does not hold up the log: the record then knows less, until it is written again.
+    A failing disk does not hold up the log: the record knows less until it is written again.
     """
 
     def __init__(self, place: Path, *, node_epoch: int) -> None:
         self.runs: dict[int, Run] = {}
         """By node epoch."""
         self.damaged = False
-        """Whether what was there could not be read."""
+        """Whether the file could not be read."""
         self._path = place / _NAME
         self._node_epoch = node_epoch
         self._lock = threading.Lock()
 
     def load(self) -> None:
-        """Read what former runs left.
+        """Read the record of former runs.
 
         Raises:
             OSError: The file cannot be read.
@@ -67,7 +67,7 @@ class RunRecord:
         self.runs = runs or {}
 
     def note(self, node_epoch: int, run: Run) -> None:
-        """Note that a run reached further; less than what is known changes nothing."""
+        """Note how far a run reached; an older note changes nothing."""
         with self._lock:
             known = self.runs.get(node_epoch)
             if known is not None:
@@ -83,7 +83,7 @@ class RunRecord:
             self._write()
 
     def note_empty(self, node_epoch: int, number: int) -> None:
-        """Note that a segment of a known run turned out to have no rows, as was told elsewhere."""
+        """Note that a segment of a known run has no rows."""
         with self._lock:
             known = self.runs.get(node_epoch)
             if known is not None and number not in known.empty:
@@ -91,7 +91,7 @@ class RunRecord:
                 self._write()
 
     def forget(self, node_epoch: int) -> None:
-        """Forget a run whose last file was removed on purpose; the present one has more to come."""
+        """Forget a run whose last file was removed on purpose, unless it is the present run."""
         with self._lock:
             if node_epoch in self.runs and node_epoch != self._node_epoch:
                 self.runs = {epoch: run for epoch, run in self.runs.items() if epoch != node_epoch}
@@ -113,7 +113,7 @@ class RunRecord:
 
 
 def read_runs(place: Path) -> dict[int, Run] | None:
-    """Return the runs that a node's open directory tells of; None when the record is damaged.
+    """Return the runs in the record of a node's open directory; None when it is damaged.
 
     Raises:
         OSError: It cannot be read.
@@ -135,12 +135,12 @@ def read_runs(place: Path) -> dict[int, Run] | None:
 
 
 def missing_numbers(run: Run, *, found: Collection[int], removed: int) -> list[int]:
-    """Return which segments of a run are neither there nor removed by the node itself.
+    """Return the numbers of segments of a run that neither exist nor were removed by the node itself.
 
     Args:
-        run: What is known of the run.
-        found: Numbers of its segments, sealed or not, that are there.
-        removed: Up to which number the node removed files.
+        run: Record of the run.
+        found: Numbers of its existing segments, sealed or not.
+        removed: Highest number whose files the node removed.
     """
     return [
         number for number in range(removed + 1, run.segments + 1) if number not in found and number not in run.empty

@@ -1,33 +1,22 @@
-"""What a replication log is told and what it tells: its bounds and intervals, and its figures."""
+"""Settings and figures of a replication log: bounds, intervals, statistics."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
-__all__ = ["ArchiveSettings", "ArchiveStats", "LogClock", "LogSettings", "LogStats"]
-
-
-class LogClock(Protocol):
-    """The time, as the log needs it."""
-
-    def now_ns(self) -> int:
-        """Return Unix time in nanoseconds."""
-
-    def monotonic(self) -> float:
-        """Return seconds that never go back."""
+__all__ = ["ArchiveSettings", "ArchiveStats", "LogSettings", "LogStats"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveSettings:
-    """What becomes of sealed files."""
+    """Retention and shipping of sealed files."""
 
     keep_days: float = 0.0
-    """How long they are kept here; 0 for ever."""
+    """Age at which they are removed here; 0 for never."""
     keep_bytes_max: int = 0
-    """How many bytes of them are kept here; 0 for any."""
+    """Bytes of them that are kept here; 0 for no limit."""
     ship_to: str | None = None
-    """The URI to which they are copied; None copies none."""
+    """URI to which they are copied; None for nowhere."""
     retry_min_s: float = 1.0
     """The first pause after the store failed; it doubles, with jitter."""
     retry_max_s: float = 60.0
@@ -51,15 +40,15 @@ class LogSettings:
     queue_rows_max: int = 1_000_000
     """Updates that may wait to be written."""
     queue_bytes_max: int = 512 * 1024 * 1024
-    """Bytes that those may have, about: 200 for each, and their payloads and properties by a sample."""
+    """Bytes that these may have, estimated: 200 each, and payloads and properties by a sample."""
     queue_events_max: int = 10_000
     """Events that may wait to be written."""
     frame_rows: int = 8192
-    """Rows that are written as soon as there are so many, not only at the next flush."""
+    """Number of queued rows that starts a write before the next flush."""
     retry_interval_s: float = 1.0
-    """How long to wait after the disk failed."""
+    """Pause after the disk failed."""
     archive: ArchiveSettings | None = None
-    """What becomes of sealed files; None leaves them where they are."""
+    """Retention and shipping of sealed files; None leaves them where they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +56,11 @@ class ArchiveStats:
     """Figures of the sealed files; totals since the start of the node."""
 
     kept_files: int
-    """Sealed files of the node that are here."""
+    """Sealed files of the node in the directory."""
     kept_bytes: int
     """Their bytes."""
     removed_files_total: int
-    """Sealed files removed because of their age, or of the bytes of all."""
+    """Sealed files removed for their age or the size of all."""
     shipped_files_total: int
     """Sealed files copied to the store."""
     shipped_bytes_total: int
@@ -89,11 +78,11 @@ class LogStats:
     """Figures of a log; totals since the start of the node."""
 
     log_pos: int
-    """The position given last."""
+    """The last position assigned."""
     written_log_pos: int
-    """Rows up to here were written, and survive the end of the process, or are told of by a gap event."""
+    """Rows up to here are written and survive the end of the process, or a gap event covers them."""
     synced_log_pos: int
-    """Rows up to here are on the disk, or are told of by a gap event."""
+    """Rows up to here are on the disk, or a gap event covers them."""
     rows_total: int
     """Updates written."""
     events_total: int
@@ -105,7 +94,7 @@ class LogStats:
     queued_rows: int
     """Updates that wait to be written."""
     queued_bytes: int
-    """What they hold, about."""
+    """Their estimated size."""
     written_bytes_total: int
     """Bytes of segments."""
     sealed_segments_total: int
@@ -113,7 +102,7 @@ class LogStats:
     unsealed_segments: int
     """Segments that wait to be sealed; grows when the disk is slow or full."""
     last_sync_ns: int
-    """When rows were last put on the disk, Unix time in nanoseconds; 0 for never."""
+    """Time of the last sync, Unix time in nanoseconds; 0 for never."""
     duplicates_total: int
     """Updates with FLAG_DUPLICATE."""
     stale_total: int
@@ -125,6 +114,6 @@ class LogStats:
     recovered_torn_bytes: int
     """Bytes in them that were no whole frame."""
     alarm: str
-    """What is wrong now; empty when nothing is."""
+    """Present faults; empty for none."""
     archive: ArchiveStats | None = None
-    """Of the sealed files; None when they are left where they are."""
+    """Figures of sealed files; None when they are left where they are."""

@@ -1,1 +1,1 @@
-"""What every process of fanout needs from the machine: the clock, logging, garbage collection, delays of retries."""
+"""Services of a process: the clock, logging, garbage collection, delays of retries."""

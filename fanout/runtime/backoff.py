@@ -1,7 +1,6 @@
-"""How long to wait before the next attempt to connect: exponential, jittered, capped.
+"""Backoff: the delay before the next attempt to connect; exponential, jittered, capped.
 
-Owns a counter around tenacity's strategy. It must not know what is attempted, and it does not wait itself: while a
-link waits, values expire and a session may be given up, so the waiting is the link's.
+It returns delays and does not wait, because values expire and sessions end while a link waits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Values that are held for long, kept out of Python's garbage collections.
+"""Garbage collection: long-lived values are moved out of its reach as they grow.
 
-Owns when that is done. A full collection visits every container there is: with a million retained topics it stops the
-event loop for 80 to 145 ms (`docs/decisions/0023-garbage-collection.md`), although a value that is replaced is freed
-by its reference count, without any collection.
+A full collection visits every container: with a million retained topics it stops the event loop for 80 to 145 ms
+(`docs/decisions/0023-garbage-collection.md`). It is not needed, because a replaced value is freed by its reference
+count.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ _STEP = 50_000
 
 
 class LongLived:
-    """Sets aside what a process holds, each time that it has grown."""
+    """Freezes what a process holds each time that it has grown."""
 
     def __init__(self) -> None:
-        """Set aside nothing yet: modules and configuration go with the first call of `note`."""
+        """Freeze nothing yet; the first call of `note` freezes modules and configuration too."""
         self._set_aside = -_STEP
-        """How many values were held when that was done last."""
+        """Number of values at the last freeze."""
 
     def note(self, values: int) -> None:
-        """Take note of how many values are held now, once in a while.
+        """Note the number of values now; to be called once in a while.
 
         Args:
-            values: What is counted for this object: retained values in all stores of this process, or those that wait.
+            values: Retained values in all stores of this process, or values that wait for slow clients.
         """
         if values < self._set_aside // 2:
             self._set_aside = values
         elif values >= self._set_aside + _STEP:
             self._set_aside = values
-            gc.collect(1)  # so that garbage of the moment is not set aside as well
+            gc.collect(1)  # so that current garbage is not frozen as well
             gc.freeze()

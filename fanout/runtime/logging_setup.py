@@ -1,10 +1,9 @@
-"""Where log lines go and what they look like.
+"""Logging of a process: destination, format, limits on repeated lines and on the length of a field.
 
-This module configures structlog on top of the standard library's logging, once, for the whole process: an
-event is a constant message with fields, and lines of other libraries get the same form. It owns the two
-formats (text for people, JSON for collectors), the limit on repeated lines and the longest value of a field. A
-stranger's text stays within its field: it neither ends the line nor is obeyed by a terminal. The levels are explained
-in `docs/operations.md`.
+structlog is configured once, on top of the standard library's logging. An event is a constant message with fields, and
+lines of other libraries get the same form. There are two formats, text for people and JSON for collectors. Text that
+comes from others stays within its field: it neither ends the line nor controls a terminal. `docs/operations.md`
+explains the levels.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from fanout.escaping import printable, printable_lines
 __all__ = ["RepeatLimit", "configure_logging"]
 
 _KEYS_MAX: Final = 1024
-"""How many different lines the limit remembers; the one that was silent longest is forgotten first."""
+"""Different lines that the limit remembers; the one unused longest is forgotten first."""
 _VALUE_MAX: Final = 2048
-"""Characters, or bytes, of one field of a line."""
+"""Characters or bytes of one field."""
 _ELLIPSIS: Final = "\u2026"
 
 
 class RepeatLimit:
     """A structlog processor that thins out lines that repeat.
 
-    Of the same event on the same link `burst_total` lines pass in each `period_s`, and of warnings and errors that have
-    the same reason, too, `burst`; the first line of the next period carries `suppressed`, the number of lines left out.
-    What is left out is still counted by the metrics. DEBUG always passes: it is asked for. The total is there because
-    others write reasons: with another one in each line they would all pass.
+    In each `period_s`, `burst_total` lines of the same event on the same link pass; of these, `burst` warnings and
+    errors with the same reason. The first line of the next period carries `suppressed`, the number of lines left out.
+    Metrics still count them. DEBUG lines always pass. The total exists because peers write reasons: with a new reason
+    in each line, all would pass.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class RepeatLimit:
         self._burst_total = burst_total
         self._period_s = period_s
         self._clock = clock
-        # key -> (start of its period, lines seen in it), in the order of last use
+        # key -> (start of its period, lines in it), in the order of last use
         self._seen: OrderedDict[tuple[object, ...], tuple[float, int]] = OrderedDict()
 
     def __call__(self, logger: WrappedLogger, method_name: str, event_dict: EventDict) -> EventDict:
@@ -72,7 +71,7 @@ class RepeatLimit:
         return event_dict
 
     def passes(self, record: logging.LogRecord) -> bool:
-        """Say whether a line of another library passes; those of structlog went through the processor before."""
+        """Tell whether a line of another library passes; lines of structlog went through the processor already."""
         if isinstance(record.msg, dict) or record.levelno < logging.INFO:
             return True
         burst = self._burst if record.levelno >= logging.WARNING else self._burst_total
@@ -85,7 +84,7 @@ class RepeatLimit:
         return True
 
     def _count(self, key: tuple[object, ...], burst: int) -> int:
-        """Count a line, and return how many were left out in the period that ends with it.
+        """Count a line, and return how many were left out in the period that it ends.
 
         Raises:
             structlog.DropEvent: There were `burst` of them in this period.
@@ -145,8 +144,8 @@ def configure_logging(*, level: int, as_json: bool, stream: TextIO) -> None:
         root.removeHandler(former)
     root.addHandler(handler)
     root.setLevel(level)
-    # uvicorn tells at INFO that it started, and the node says so itself, with its address; at WARNING of each request
-    # that is wrong, as often as somebody sends one: `fanout_http_closed_total` counts them.
+    # uvicorn logs its start at INFO, which the node logs itself with the address, and each bad request at WARNING,
+    # without a limit: `fanout_http_closed_total` counts those.
     logging.getLogger("uvicorn").setLevel(max(level, logging.ERROR))
 
 
@@ -169,7 +168,7 @@ def _rendering(stream: TextIO, *, as_json: bool) -> list[Processor]:
 
 
 def _cut_values(logger: WrappedLogger, method_name: str, event_dict: EventDict) -> EventDict:
-    """Cut what is too long for a line; others write reasons and names."""
+    """Cut long fields; peers write reasons and names."""
     for key, value in event_dict.items():
         if isinstance(value, str) and len(value) > _VALUE_MAX:
             event_dict[key] = value[: _VALUE_MAX - 1] + _ELLIPSIS

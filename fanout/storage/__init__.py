@@ -1,1 +1,1 @@
-"""Retained values on disk: the file, and the thread that writes it. Shell: knows nothing of MQTT sessions."""
+"""Retained values on disk: the SQLite file, the thread that writes it, and replicas that live in it."""

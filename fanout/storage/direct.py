@@ -1,15 +1,16 @@
-"""The file of retained values where memory has none of them (`disc_only`): used by the event loop itself.
+"""Direct store: the file of retained values where memory has none of them (`disc_only`).
 
-Owns the transaction under way, when it is committed and who is told, the thread that forces what is committed to the
-disk and copies it from the write-ahead log into the file, and what happens when the disk fails. It must not know what a
-replica does (`fanout.storage.replica`), nor what a session is.
+The event loop reads and writes it.
 
-What is written is read again by the same connection, committed or not: so nothing has to be remembered beside it. A
-transaction has all that one turn of the event loop did, and never a part of what belongs together. Committing writes to
-the system and does not wait for the disk; the thread does, with a connection of its own.
+Owns the transaction under way, its commit, and the notice to those who wait for it; also the thread that forces
+committed transactions to the disk and copies the write-ahead log into the file.
 
-A disk that fails while values are nowhere else leaves nothing to go on with: the node ends, and a next one begins with
-what is committed, which is all that was acknowledged.
+The connection that writes also reads, so it sees uncommitted values and nothing has to be remembered beside the file. A
+transaction holds everything that one turn of the event loop did, so it never splits what belongs together. A commit
+writes to the system without waiting for the disk; the thread waits, with a connection of its own.
+
+When the disk fails, the values are nowhere else, so the node ends. The next node begins with what is committed, and
+that is all that was acknowledged.
 """
 
 from __future__ import annotations
@@ -22,156 +23,106 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 from fanout.errors import StoreError
 from fanout.replica.update import Changes, Update
-from fanout.storage.file import FileDamagedError, KeptFile, Sync, translated
+from fanout.storage.file import RetainedFile, translated
 from fanout.storage.file_lock import FileLock
-from fanout.storage.store import Done, Encode, KeptStats, stored_rows
-from fanout.storage.table import KeptTable, attach_scratch
-
-if TYPE_CHECKING:
-    from structlog.typing import FilteringBoundLogger
+from fanout.storage.store import DiskStore, Done, Encode, StoreOptions, StoreStats, stored_rows
+from fanout.storage.table import RetainedTable, attach_scratch
 
 __all__ = ["DirectStore"]
 
 _SCRATCH_SHARE: Final = 4
-"""A fourth of the cache is for the scratch file."""
+"""The scratch file gets a fourth of the cache."""
 _CHECKPOINT_ROWS: Final = 20_000
-"""After so many written values what is in the write-ahead log is copied into the file."""
+"""Written values after which the write-ahead log is copied into the file."""
 _LOG_PAGES_MAX: Final = 65_536
-"""Above this (256 MiB) links and publishers wait until all of the write-ahead log is copied, so that it begins anew."""
+"""Size of the write-ahead log (256 MiB) above which links and publishers wait until all of it is copied and reset."""
 _LOG_BYTES_LEFT: Final = 64 * 1024 * 1024
 _FORGOTTEN_AT_ONCE: Final = 5_000
-"""Marks of a pass that is over are removed in pieces of this size."""
+"""Marks of an ended pass that are removed in one piece."""
 _RETRY_S: Final = 0.02
 
 
-class DirectStore:
-    """The retained values of a node, in a file only.
+class DirectStore(DiskStore):
+    """Retained values in a file only.
 
-    Made closed. `open`, `sessions` and `forget` come first, and `close` last; they wait for the disk: call them from a
-    thread, not from the event loop. Everything else belongs to whoever fills the replicas until `start`, and then to
-    the event loop.
+    Everything but `open`, `sessions`, `forget` and `close` belongs to the code that fills the replicas until `start`,
+    and then to the event loop.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        sync: Sync,
-        sync_interval_s: float,
-        cache_bytes: int,
-        hold: Callable[[bool], None],
-        logger: FilteringBoundLogger,
-    ) -> None:
-        """Prepare; nothing is touched before `open`.
+    def __init__(self, path: Path, *, cache_bytes: int, **options: Unpack[StoreOptions]) -> None:
+        """Prepare; see `DiskStore`.
 
         Args:
             path: The file.
-            sync: When what is committed is forced to the disk.
-            sync_interval_s: Used with `interval` only.
-            cache_bytes: How much of the file is kept in memory.
-            hold: Told True on the event loop when too much waits, and False when it does not any more.
-            logger: Where it is told what was found.
+            cache_bytes: Size of the part of the file in memory.
+            options: See `DiskStore`.
         """
-        self.path = path
-        self._sync: Sync = sync
-        self._sync_interval_s = sync_interval_s
+        super().__init__(path, thread_name="fanout-storage-checkpoints", **options)
         self._cache_bytes = cache_bytes
-        self._hold = hold
-        self._logger = logger
-        self._file: KeptFile | None = None
         self._lock = FileLock(path)
-        self._tables: dict[str, KeptTable] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._failed: asyncio.Event = asyncio.Event()
+        self._tables: dict[str, RetainedTable] = {}
         self._failure: StoreError | None = None
         self._committing = threading.Lock()
-        """Held while a transaction ends: `close` comes from another thread."""
+        """Held while a transaction ends, because `close` runs in another thread."""
         self._done: list[Done] = []
         self._rows = 0
         """Updates handed over and not committed."""
         self._rows_total = 0
-        self._transactions = 0
         self._unforced: list[tuple[int, list[Done]]] = []
-        """With `always`: transactions by their number, and who waits until they are on the disk."""
+        """With `always`: the numbers of transactions, and the callbacks that wait until they are on the disk."""
         self._passes = 0
         self._passes_over: list[int] = []
-        """Passes that are over, whose marks are still there."""
+        """Ended passes whose marks are not removed yet."""
         self._forgetting: asyncio.TimerHandle | None = None
-        """When the next of these marks go, if nothing else is committed before."""
+        """Timer for the next removal of marks, if no other commit comes first."""
         self._written = 0
-        """Values put in or removed since the write-ahead log was to be copied."""
-        # Of the thread.
-        self._thread = threading.Thread(target=self._run, name="fanout-kept-checkpoints", daemon=True)
-        self._wake = threading.Event()
-        self._closing = threading.Event()
+        """Values written since the last request for a checkpoint."""
+        # Owned by the thread.
         self._forced = 0
-        """Up to which transaction everything is on the disk."""
+        """Number of the last transaction that is on the disk."""
         self._checkpoint_due = threading.Event()
-        self._held = False
 
-    # --- before the event loop has it ---
+    # --- before `start` ---
 
     def open(self, *, now_ns: int) -> None:
-        """Open the file, or make it; a damaged one is set aside, and a new one made.
-
-        Raises:
-            StoreError: Another process has it open, another version made it, or it cannot be used.
-        """
+        """Lock and open the file; see `DiskStore.open`."""
         self._lock.acquire()
         try:
-            self._open()
-        except FileDamagedError as error:
-            self.set_aside(str(error), now_ns=now_ns)
+            super().open(now_ns=now_ns)
         except StoreError:
             self._lock.release()
             raise
 
     def set_aside(self, reason: str, *, now_ns: int) -> None:
-        """Rename the file, which is damaged, and make a new one.
-
-        Raises:
-            StoreError: It cannot be renamed, or no new one made.
-        """
-        if self._file is not None:
-            self._file.close()
-        KeptFile.set_aside(self.path, reason, now_ns=now_ns, logger=self._logger)
-        self._open()
+        """Rename the file, and create a new one for the same tables; see `DiskStore.set_aside`."""
+        super().set_aside(reason, now_ns=now_ns)
         for table in self._tables.values():
             table.renew()
-
-    def sessions(self) -> dict[str, bytes | None]:
-        """Return every store in the file, with what its owner left beside its values.
-
-        Raises:
-            FileDamagedError: The file cannot be read.
-        """
-        return self._opened.sessions()
 
     def forget(self, store: str) -> None:
         """Remove a store with all its values."""
         self.commit()
-        self._opened.forget(store)
+        super().forget(store)
 
-    def table(self, store: str) -> KeptTable:
+    def table(self, store: str) -> RetainedTable:
         """Return the rows of a store."""
-        return self._tables.setdefault(store, KeptTable(self, store))
+        return self._tables.setdefault(store, RetainedTable(self, store))
 
     def start(self) -> None:
-        """Begin to commit by itself; to be called on the event loop."""
+        """Begin to commit after each turn of the event loop; to be called on that loop."""
         self.commit()
-        self._loop = asyncio.get_running_loop()
-        self._thread.start()
+        super().start()
 
-    # --- what replicas and links call ---
+    # --- for replicas and links ---
 
     def put(
         self, store: str, changes: Sequence[Changes], *, session: Encode | None = None, done: Done | None = None
     ) -> None:
-        """Take note of what batches changed, which the replicas have written; see `KeptStore.put`."""
+        """Note batches that the replicas have already written; see `DiskStore.put`."""
         if self._failure is not None:
             return
         rows = sum(map(stored_rows, changes))
@@ -190,7 +141,7 @@ class DirectStore:
         return self._opened.database
 
     def id_of(self, store: str) -> int:
-        """Return the number of a store; in a transaction if it may be new."""
+        """Return the number of a store. A new store needs a transaction."""
         return self._opened.id_of(store)
 
     def put_values(self, store: str, values: Mapping[bytes, Update | None]) -> None:
@@ -210,19 +161,19 @@ class DirectStore:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Make of a failure a `StoreError`, and the end of the node; before `start`, what says whether it is damage."""
+        """Turn a failure into a `StoreError` that ends the node; before `start`, into one that tells of damage."""
         if self._failure is not None:
             raise self._failure
         try:
             yield
-        except (sqlite3.Error, ValueError, TypeError) as error:  # the last two: a value that is none
+        except (sqlite3.Error, ValueError, TypeError) as error:  # the last two: a damaged value
             if self._loop is None:
                 raise translated(self.path, error) from error
             raise self._fail(error) from error
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Do the same, in the transaction under way or a new one."""
+        """Do the same inside a transaction, which is begun if none is open."""
         with self.reading():
             if not self.database.in_transaction:
                 self.database.execute("BEGIN IMMEDIATE")
@@ -257,22 +208,16 @@ class DirectStore:
 
     @property
     def waiting(self) -> int:
-        """How many updates are not committed yet."""
+        """Number of updates that are not committed yet."""
         return self._rows
 
-    def stats(self) -> KeptStats:
+    def stats(self) -> StoreStats:
         """Return the figures of this moment."""
         stopped = self._loop is not None and not self._thread.is_alive() and not self._closing.is_set()
         alarm = "" if self._failure is None else self._failure.message
-        return KeptStats(
-            path=self.path,
-            file_bytes=self._file.size_bytes if self._file is not None else 0,
-            committed_total=self._rows_total,
-            transactions_total=self._transactions,
-            waiting=self._rows,
-            waiting_bytes=0,
-            alarm="the thread that writes the file ended unexpectedly" if stopped else alarm,
-        )
+        if stopped:
+            alarm = "the thread that writes the file ended unexpectedly"
+        return self._make_stats(committed=self._rows_total, waiting_bytes=0, alarm=alarm)
 
     def close(self, *, timeout_s: float) -> bool:
         """Commit what waits, and close the file; return whether everything is written.
@@ -297,12 +242,7 @@ class DirectStore:
             self._loop.call_soon_threadsafe(_call, done)
         return self._failure is None
 
-    # --- inside ---
-
-    @property
-    def _opened(self) -> KeptFile:
-        assert self._file is not None, "open it first"
-        return self._file
+    # --- internal ---
 
     @property
     def _scratch_path(self) -> Path:
@@ -310,14 +250,14 @@ class DirectStore:
 
     def _open(self) -> None:
         share = self._cache_bytes // _SCRATCH_SHARE
-        self._file = KeptFile(self.path, sync=self._sync, shared=True, cache_bytes=self._cache_bytes - share)
+        self._file = RetainedFile(self.path, sync=self._sync, shared=True, cache_bytes=self._cache_bytes - share)
         with self.reading():
             self.database.execute("PRAGMA synchronous = NORMAL")
             self.database.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES_LEFT}")
             attach_scratch(self.database, self._scratch_path, cache_bytes=share)
 
     def _fail(self, error: Exception) -> StoreError:
-        """Note that the file cannot be used any more, and return what says so; what is not committed is gone."""
+        """Note that the file is unusable, drop the open transaction, and return the error."""
         if self._failure is None:
             with contextlib.suppress(sqlite3.Error):
                 self.database.execute("ROLLBACK")
@@ -329,18 +269,18 @@ class DirectStore:
         return self._failure
 
     def _commit(self) -> None:
-        """Commit what the event loop did in one turn, and tell who waits for it."""
+        """Commit the work of one turn of the event loop, and call those who wait for it."""
         done, self._done = self._done, []
         try:
             self.commit()
-        except StoreError:  # `wait_failed` tells it; nobody may take for committed what is not
+        except StoreError:  # `wait_failed` reports it; the callbacks must not run
             return
         if self._sync == "always":
             self._unforced.append((self._transactions, done))
             self._wake.set()
         else:
             _call(done)
-            if self._sync == "interval" and self._transactions == self._forced + 1:  # else it waits for its time
+            if self._sync == "interval" and self._transactions == self._forced + 1:  # else the next interval covers it
                 self._wake.set()
         if self._written >= _CHECKPOINT_ROWS:
             self._written = 0
@@ -356,7 +296,7 @@ class DirectStore:
                 pass
 
     def _forget_marks(self) -> None:
-        """Remove some marks of passes that are over."""
+        """Remove some marks of ended passes."""
         while self._passes_over:
             removed = self.database.execute(
                 # Not "(pass, topic) IN": for that SQLite reads every mark of the pass.
@@ -369,13 +309,13 @@ class DirectStore:
             del self._passes_over[0]
 
     def _told(self, forced: int) -> None:
-        """Tell who waits for transactions that are on the disk now."""
+        """Call those who wait for transactions that are on the disk now."""
         ready = [done for number, done in self._unforced if number <= forced]
         self._unforced = [each for each in self._unforced if each[0] > forced]
         for done in ready:
             _call(done)
 
-    # From here on: the thread.
+    # --- the thread ---
 
     def _run(self) -> None:
         database = sqlite3.connect(self.path, isolation_level=None, timeout=0)
@@ -396,13 +336,13 @@ class DirectStore:
                 if self._held or self._checkpoint_due.is_set():
                     self._checkpoint_due.clear()
                     self._checkpoint(database)
-        except Exception as error:  # a bug too: nothing would be forced to the disk any more, and nobody told
+        except Exception as error:  # a bug too: else nothing would reach the disk any more, unnoticed
             self._call_on_loop(self._fail, error)
         finally:
             database.close()
 
     def _force(self) -> None:
-        """Force what is committed to the disk: all of it is in the write-ahead log, or in the file and forced there."""
+        """Force the write-ahead log to the disk. A checkpoint has already forced what left the log for the file."""
         number = self._transactions
         descriptor = os.open(self.path.with_name(f"{self.path.name}-wal"), os.O_RDONLY)
         try:
@@ -416,7 +356,7 @@ class DirectStore:
     def _checkpoint(self, database: sqlite3.Connection) -> None:
         number = self._transactions
         _, pages, copied = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        whole = pages == copied and number == self._transactions  # SQLite counts the pages that there were at first
+        whole = pages == copied and number == self._transactions  # SQLite counted them at its begin
         if self._held and whole:
             self._held = False
             self._call_on_loop(self._hold, False)

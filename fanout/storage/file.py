@@ -1,12 +1,11 @@
 """The file of retained values: an SQLite database that one process has open.
 
-Owns its format, its version, the check of what an earlier process left, and what becomes of a damaged file. It must not
-know which values belong into it, nor when (`fanout.storage.store`).
+Owns its format and version, the integrity check when it is opened, and the setting aside of a damaged file.
 
-Every change is one transaction in SQLite's write-ahead log, so that a process that is killed leaves either all of it or
-nothing. All rows of a transaction go in with one statement, whatever their number: each statement takes the
-interpreter's lock anew, and while the event loop is busy that means waiting for it.
-`docs/decisions/0040-retained-values-on-disk.md` has the measurements.
+Every change is one transaction in SQLite's write-ahead log, so a killed process leaves all of it or nothing. One
+statement inserts all rows of a transaction, whatever their number: each statement takes the interpreter's lock anew,
+and on a busy event loop that means waiting for it. `docs/decisions/0040-retained-values-on-disk.md` has the
+measurements.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from fanout.storage.rows import decode_update, encode_value
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
-__all__ = ["CACHE_BYTES", "FORMAT", "FileDamagedError", "KeptFile", "Sync", "Writes", "translated"]
+__all__ = ["CACHE_BYTES", "FORMAT", "FileDamagedError", "RetainedFile", "Sync", "Writes", "translated"]
 
 FORMAT: Final = 2
-"""Version of the format; stands in the file as SQLite's `user_version`.
+"""Version of the format, stored as SQLite's `user_version`.
 
-1 had no values with more than 65,535 bytes of properties, and is 2 otherwise: it becomes 2 when it is opened.
+Version 1 could not hold values with more than 65,535 bytes of properties. It is upgraded to 2 when it is opened.
 """
 
 Sync: TypeAlias = Literal["off", "interval", "always"]
-"""When a committed transaction is forced to the disk, beyond which a loss of power may take it back.
+"""When a committed transaction is forced to the disk. Until then a power failure may undo it.
 
 off:      when the system, or SQLite's own housekeeping, does it.
 interval: at latest after the configured interval.
@@ -41,17 +40,17 @@ always:   before it counts as committed.
 """
 
 CACHE_BYTES: Final = 64 * 1024 * 1024
-"""How much of the file SQLite keeps in memory, unless the caller says."""
+"""Default size of SQLite's cache."""
 
 Writes: TypeAlias = Mapping[str, Mapping[bytes, Update | None]]
-"""For each store, topic to its new value; None removes it."""
+"""For each store, the new value of each topic; None removes it."""
 
 _APPLICATION: Final = 0x66616E6F  # "fano"
 _CHECKPOINT_PAGES: Final = 8_000
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _ROWS_READ: Final = 4_096
 _STATEMENT_BYTES: Final = 64 * 1024 * 1024
-"""After so many bytes a statement ends: SQLite takes no parameter of 1,000,000,000, and it is in memory twice."""
+"""Bytes after which a statement ends: SQLite refuses parameters of 1,000,000,000, and they are in memory twice."""
 _SCHEMA: Final = (
     "CREATE TABLE store (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, session BLOB)",
     "CREATE TABLE retained (store INTEGER NOT NULL, topic BLOB NOT NULL, value BLOB NOT NULL,"
@@ -66,20 +65,20 @@ _REMOVE: Final = f"DELETE FROM retained WHERE store = ?1 AND topic IN (SELECT {_
 
 
 class FileDamagedError(Exception):
-    """The file is not what a process of ours left."""
+    """The content of the file is not what a process of fanout wrote."""
 
 
-class KeptFile:
+class RetainedFile:
     """The file, open."""
 
     def __init__(self, path: Path, *, sync: Sync, shared: bool = False, cache_bytes: int = CACHE_BYTES) -> None:
-        """Open the file, and make it if there is none; it is checked from end to end.
+        """Open the file, or create it; all of it is checked.
 
         Args:
-            path: Where it is.
+            path: The file.
             sync: See `Sync`.
-            shared: Whether this process has it open more than once; then the caller keeps other processes away.
-            cache_bytes: How much of it SQLite keeps in memory.
+            shared: Whether this process opens it more than once; then the caller locks other processes out.
+            cache_bytes: Size of SQLite's cache.
 
         Raises:
             StoreError: Another process has it open, this user may not, or another version made it.
@@ -93,7 +92,7 @@ class KeptFile:
         self._ids: dict[str, int] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Used by one thread at a time: the one that opens it, then the writer's.
+            # Used by one thread at a time: the one that opens it, then the writer.
             self.database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
         except (OSError, sqlite3.Error) as error:
             raise _unusable(path, error) from error
@@ -107,14 +106,14 @@ class KeptFile:
 
     @staticmethod
     def set_aside(path: Path, reason: str, *, now_ns: int, logger: FilteringBoundLogger) -> Path:
-        """Rename a damaged file, and what belongs to it, so that nothing is overwritten; return its new path.
+        """Rename a damaged file with its write-ahead log, overwriting nothing; return its new path.
 
         Raises:
             StoreError: It cannot be renamed.
         """
         aside = path.with_name(f"{path.name}.damaged-{now_ns // 1_000_000}")
         try:
-            path.rename(aside)  # first: a new file deletes a write-ahead log that it finds, an old one would believe it
+            path.rename(aside)  # first: a new file deletes a write-ahead log that it finds, an old one would replay it
             with contextlib.suppress(FileNotFoundError):
                 path.with_name(f"{path.name}-wal").rename(aside.with_name(f"{aside.name}-wal"))
         except OSError as error:
@@ -128,7 +127,7 @@ class KeptFile:
         return aside
 
     def sessions(self) -> dict[str, bytes | None]:
-        """Return what each store's owner left beside its values.
+        """Return the session of each store, None for a store without one.
 
         Raises:
             FileDamagedError: The file cannot be read.
@@ -165,11 +164,11 @@ class KeptFile:
 
         Args:
             writes: The values.
-            sessions: For each store whose owner left something new beside its values, what.
-            force: Whether they, and everything before, are on the disk when this returns.
+            sessions: New sessions of stores.
+            force: Whether to wait until these and all earlier changes are on the disk.
 
         Raises:
-            sqlite3.Error: They are not made.
+            sqlite3.Error: Nothing was changed.
         """
         database = self.database
         synchronous = "FULL" if force or self._sync == "always" else "NORMAL"
@@ -182,7 +181,7 @@ class KeptFile:
                 self.write(store, values)
             for store, session in sessions.items():
                 self.leave(store, session)
-            if force:  # without a change there would be nothing to force
+            if force:  # SQLite forces only a transaction with a change
                 database.execute(f"PRAGMA user_version = {FORMAT}")
             database.execute("COMMIT")
         except BaseException:
@@ -192,7 +191,7 @@ class KeptFile:
             raise
 
     def id_of(self, store: str) -> int:
-        """Return the number of a store, which is made if there is none, in the transaction under way."""
+        """Return the number of a store; a new store is created in the transaction under way."""
         if store not in self._ids:
             made = self.database.execute("INSERT INTO store (name) VALUES (?) RETURNING id", (store,)).fetchone()
             self._ids[store] = made[0]
@@ -203,7 +202,7 @@ class KeptFile:
         self._write(self.id_of(store), values)
 
     def leave(self, store: str, session: bytes | None) -> None:
-        """Note what a store's owner leaves beside its values, in the transaction under way."""
+        """Set the session of a store, in the transaction under way."""
         self.database.execute("UPDATE store SET session = ? WHERE id = ?", (session, self.id_of(store)))
 
     @property
@@ -216,8 +215,8 @@ class KeptFile:
         return size
 
     def close(self) -> None:
-        """Close it; what was committed is on the disk then."""
-        with contextlib.suppress(sqlite3.Error):  # the next process reads the write-ahead log then
+        """Close the file, with all committed transactions on the disk."""
+        with contextlib.suppress(sqlite3.Error):  # then the next process reads the write-ahead log
             self.database.execute("PRAGMA synchronous = FULL")
         with contextlib.suppress(sqlite3.Error):
             self.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -228,7 +227,7 @@ class KeptFile:
         if not self._shared:
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
         database.execute("PRAGMA journal_mode = WAL")
-        database.execute("BEGIN EXCLUSIVE")  # takes the lock; unless the file is shared it is kept until the end
+        database.execute("BEGIN EXCLUSIVE")  # takes the lock, which is held until the end unless the file is shared
         database.execute("COMMIT")
         database.execute(f"PRAGMA cache_size = -{self._cache_bytes // 1024}")
         database.execute(f"PRAGMA wal_autocheckpoint = {0 if self._shared else _CHECKPOINT_PAGES}")
@@ -264,7 +263,7 @@ class KeptFile:
         removed: list[bytes] = []
         removed_places: list[str] = []
         at = removed_at = 1  # SQLite counts from 1
-        for topic in sorted(values):  # neighbours in the file are written once
+        for topic in sorted(values):  # each page of the file is written once
             update = values[topic]
             length = len(topic)
             if update is None:
@@ -284,7 +283,7 @@ class KeptFile:
         self._execute(_REMOVE, store, removed, removed_places)
 
     def _execute(self, statement: str, store: int, pieces: list[bytes], places: list[str]) -> None:
-        """Execute a statement for what was collected, if anything, and forget that."""
+        """Execute a statement for the collected rows, if there are any, and clear them."""
         if pieces:
             self.database.execute(statement, (store, b"".join(pieces), f"[{','.join(places)}]"))
             pieces.clear()
@@ -296,13 +295,13 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", None) is None:  # text that is none, which Python finds and not SQLite
+        if getattr(error, "sqlite_errorcode", None) is None:  # Python, not SQLite: not UTF-8
             raise FileDamagedError(str(error)) from error
         raise translated(path, error) from error
 
 
 def translated(path: Path, error: Exception) -> Exception:
-    """Return what is raised in place of an error of SQLite, or of a value that cannot be read."""
+    """Return the exception to raise for an error of SQLite, or of a value that cannot be read."""
     if not isinstance(error, sqlite3.Error):
         return FileDamagedError(f"a value cannot be read: {error}")
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF

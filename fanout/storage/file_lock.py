@@ -1,6 +1,6 @@
-"""The lock of the file of retained values, where one process has that open twice: SQLite's own locks do not help then.
+"""Lock file of the retained values, where one process opens the database twice and SQLite's own locks do not help.
 
-Owns the lock file, which stays when nobody has the lock; the kernel frees that when its process ends in whatever way.
+The lock file stays when the lock is released. The kernel releases the lock when its process ends in any way.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class FileLock:
         """Prepare.
 
         Args:
-            path: The file that is locked; the lock file has `.lock` behind its name.
+            path: The file to lock; the lock file's name is that name with `.lock` appended.
         """
         self._path = path
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Keep other processes away.
+        """Lock other processes out.
 
         Raises:
-            StoreError: One has it, or the lock file cannot be used.
+            StoreError: Another process has the lock, or the lock file cannot be used.
         """
         lock = self._path.with_name(f"{self._path.name}.lock")
         try:
@@ -50,7 +50,7 @@ class FileLock:
             ) from error
 
     def release(self) -> None:
-        """Let others have it; harmless when it is not held."""
+        """Release the lock; harmless when it is not held."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

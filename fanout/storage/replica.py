@@ -1,8 +1,7 @@
-"""A replica whose values are in a file only (`disc_only`).
+"""Replica whose values are in a file only (`disc_only`).
 
-Owns what of them is in memory, and for how long: those of the topics of one batch. They are read before the batch, the
-ordinary replica does its work on them, and what it changed is written behind it; so there is one place that says what a
-batch does. It must not know how the file is made, nor when it is committed (`fanout.storage.direct`).
+Memory holds the values of one batch's topics at a time. They are read before the batch, the ordinary `Replica` applies
+the batch to them, and the changes are written behind it. So `Replica` alone defines what a batch does.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from typing import Final
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
 from fanout.replica.topic_tree import TopicTree
-from fanout.replica.update import ChangeKind, Changes, Phase, Update
+from fanout.replica.update import EXPIRES_NS, TOPIC, ChangeKind, Changes, Phase, Update
 from fanout.selection import Selector
-from fanout.storage.table import KeptTable
+from fanout.storage.table import RetainedTable
 
 __all__ = ["DiscReplica"]
 
@@ -25,13 +24,13 @@ _SEEN: Final = 1
 _CHANGED: Final = 2
 _LIVE_FIRST: Final = 4
 _PIECE: Final = 2_000
-"""Topics worked on at a time where nobody says how many."""
+"""Default number of topics in one piece of work."""
 _NEWEST: Final = 2_000
-"""So many of the topics that a pass brought last are remembered."""
+"""Number of topics of a pass, the newest, that are remembered."""
 
 
 class _NoIndex(TopicTree):
-    """The index of topics that are in memory for one batch: nobody searches it."""
+    """Index of the topics in memory; it stays empty, because searches use the file."""
 
     __slots__ = ()
 
@@ -43,15 +42,15 @@ class _NoIndex(TopicTree):
 
 
 class DiscReplica(Replica):
-    """A replica over the rows of a store, which nobody else changes.
+    """A replica over the rows of a store that only it changes.
 
     Attributes:
-        values: Those of the topics of the batch under way; empty between two.
+        values: Values of the topics of the batch under way; empty between batches.
     """
 
     def __init__(
         self,
-        table: KeptTable,
+        table: RetainedTable,
         *,
         selectors: Sequence[Selector] = (),
         topics_max: int | None = None,
@@ -59,11 +58,11 @@ class DiscReplica(Replica):
         payload_max: int | None = None,
         limit_keys: LimitKeys = LIMIT_KEYS,
     ) -> None:
-        """Make an empty replica; `load` gives it what the store has.
+        """Make an empty replica; `load` counts the values of the store.
 
         Args:
             table: The rows of its store.
-            selectors: As of `Replica`, and so is what follows.
+            selectors: As for `Replica`, like the following.
             topics_max: See there.
             bytes_max: See there.
             payload_max: See there.
@@ -79,7 +78,7 @@ class DiscReplica(Replica):
         self._table = table
         self._tree = _NoIndex()
         self._before: dict[bytes, Update | None] = {}
-        """What is in the file of each topic that is looked at now; None for nothing."""
+        """Value in the file of each topic in memory; None for no value."""
         self._nested = 0
         self._next_expiry: int | None = None
         self._view = _View(self)
@@ -87,18 +86,18 @@ class DiscReplica(Replica):
         """Number of the running pass."""
         self._marks_before: dict[bytes, int] = {}
         self._seen_elsewhere = 0
-        """How many topics the running pass has brought that are not looked at now."""
+        """Number of topics of the running pass that are not in memory."""
         self._changed_total = 0
-        """How many topics the running pass has shown to be changed."""
+        """Number of topics that the running pass found changed."""
         self._newest_seen: deque[bytes] = deque(maxlen=_NEWEST)
 
     # --- from the file ---
 
     def load(self, is_good: Callable[[Update], bool]) -> int:
-        """Count what the store has, and remove what is not good, or over a limit; return how much that was.
+        """Count the values of the store, and remove those that are not good or over a limit; return their number.
 
         Args:
-            is_good: Says it of a value, or raises.
+            is_good: Tells whether a value is good, or raises.
         """
         dropped = 0
         for values in self._table.pieces():
@@ -109,9 +108,9 @@ class DiscReplica(Replica):
             changes = super().apply(good, phase=Phase.SNAPSHOT)
             wrong += [one for one, kind in zip(good, changes.kinds, strict=True) if kind == ChangeKind.REFUSED]
             if wrong:
-                self._table.write({value[0]: None for value in wrong})
+                self._table.write({value[TOPIC]: None for value in wrong})
                 dropped += len(wrong)
-            expiries = [(value[6], value[0]) for value in self.values.values() if value[6]]
+            expiries = [(value[EXPIRES_NS], value[TOPIC]) for value in self.values.values() if value[EXPIRES_NS]]
             if expiries:
                 self._change_expiries([], expiries)
             self._elsewhere += len(self.values)
@@ -121,7 +120,7 @@ class DiscReplica(Replica):
         return dropped
 
     def forget(self) -> None:
-        """Count from nothing again: the file is another one, and empty."""
+        """Reset all counts: the file was replaced by an empty one."""
         self.values.clear()
         self.selector_of.clear()
         self.payload_bytes = self.topic_bytes = self._elsewhere = self._digest = 0
@@ -135,15 +134,15 @@ class DiscReplica(Replica):
         self.refused_by = dict.fromkeys(self.refused_by, 0)
         self.refused.clear()
 
-    # --- what others ask ---
+    # --- queries ---
 
     @property
     def view(self) -> Mapping[bytes, Update]:
-        """Local topic to its update, of every topic, read only; each look is a statement."""
+        """Read-only mapping of local topics to updates; each look-up is a statement."""
         return self._view
 
     def pieces(self, piece: int = _PIECE) -> Iterator[list[Update]]:
-        """Yield every value, in pieces, of which some are smaller; the replica may change meanwhile."""
+        """Yield every value, in pieces of at most this size; the replica may change meanwhile."""
         for values in self._table.pieces():
             rest = iter(values)
             while part := list(islice(rest, piece)):
@@ -202,7 +201,7 @@ class DiscReplica(Replica):
             yield self._remove(topics, now_ns=now_ns)
 
     def _look_at(self, topics: Iterable[bytes]) -> None:
-        """Have in memory what the file has of some topics."""
+        """Read the values of some topics into memory."""
         before = self._before
         new = [topic for topic in dict.fromkeys(topics) if topic not in before]
         if not new:
@@ -227,7 +226,7 @@ class DiscReplica(Replica):
                     self._live_first.add(topic)
 
     def _write(self) -> None:
-        """Write what differs from the file now, and let it go from memory."""
+        """Write the values that differ from the file, and clear memory."""
         values, before = self.values, self._before
         changed: dict[bytes, Update | None] = {}
         expiries_gone: list[tuple[int, bytes]] = []
@@ -268,7 +267,7 @@ class DiscReplica(Replica):
 
     @property
     def next_expiry_ns(self) -> int | None:
-        """When the next value expires, Unix time in nanoseconds; None when none does."""
+        """Time at which the next value expires, Unix time in nanoseconds; None when none does."""
         return self._next_expiry
 
     def remove_expired(self, now_ns: int, piece: int = _PIECE) -> Changes:
@@ -286,8 +285,8 @@ class DiscReplica(Replica):
     # --- passes ---
 
     def begin_pass(self, selector_index: int = 0, *, seen: Iterable[bytes] = ()) -> None:
-        """Begin to note which topics of one selector arrive; see `Replica.begin_pass`."""
-        topics = list(seen)  # before the marks of the pass before are gone
+        """Begin a pass over one selector; see `Replica.begin_pass`."""
+        topics = list(seen)  # before the marks of the last pass are removed
         self.drop_pass()
         super().begin_pass(selector_index, seen=() if seen == () else iter(()))
         self._pass = self._table.begin_pass()
@@ -307,7 +306,7 @@ class DiscReplica(Replica):
             self._write()
 
     def drop_pass(self) -> None:
-        """End the running pass, if one runs, without asking what it showed."""
+        """End the running pass, if any, and discard its findings."""
         if self._seen is not None:
             self._table.end_pass(self._pass)
         self._marks_before.clear()
@@ -317,19 +316,19 @@ class DiscReplica(Replica):
 
     @property
     def seen_count(self) -> int:
-        """How many topics the running pass has brought."""
+        """Number of topics that the running pass has brought."""
         return 0 if self._seen is None else len(self._seen) + self._seen_elsewhere
 
     @property
     def seen_topics(self) -> Set[bytes]:
-        """The local topics that the running pass has brought, all of them in memory: for two-pass only."""
+        """All local topics that the running pass has brought, in memory; for two-pass only."""
         return frozenset() if self._seen is None else frozenset(self._table.marked(self._pass, _SEEN))
 
     def newest_seen(self, count: int) -> list[bytes]:
         """Return local topics that the running pass has brought, the newest first."""
         newest = list(dict.fromkeys(reversed(self._newest_seen)))[:count]
         seen = {topic for topic, flags in self._table.marks(self._pass, newest) if flags & _SEEN}
-        return [topic for topic in newest if topic in seen]  # some may be removed since
+        return [topic for topic in newest if topic in seen]  # some may have been removed since
 
     @property
     def changed_count(self) -> int:

@@ -1,6 +1,5 @@
-"""How one retained value stands in the file.
+"""Encoding of one retained value: the bytes that stand beside its topic in the file.
 
-Owns the encoding of an update as the bytes beside its topic. It must not know about files, nor what is retained when.
 A change of the encoding needs a new `FORMAT` in `fanout.storage.file`.
 """
 
@@ -13,18 +12,18 @@ from fanout.replica.update import Stamp, Update
 __all__ = ["decode_update", "encode_value"]
 
 _HEAD = struct.Struct("<BQQQHB")
-"""QoS, received_ns, expires_ns, digest, bytes of the properties, bytes of the stamping node's name and one; 0: none."""
+"""QoS, received_ns, expires_ns, digest, length of properties, length of the stamping node's name plus one (0: none)."""
 _LONG_HEAD = struct.Struct("<BQQQIB")
-"""The same for properties that are longer than two bytes can tell, as User Properties can be; known by `_LONG`."""
+"""The same for properties of more than 65,535 bytes; marked with `_LONG`."""
 _SHORT_MAX = 0xFFFF
 _LONG = 0x80
-"""Stands in the byte of the QoS before a long head; values of format 1 never have it."""
+"""Bit of the QoS byte that marks a long head; format 1 never sets it."""
 _LONG_BYTE = bytes([_LONG])
 _STAMP = struct.Struct("<QQQ")
 
 
 def encode_value(update: Update) -> bytes:
-    """Return everything of a retained update but its topic."""
+    """Encode a retained update without its topic."""
     _, payload, qos, _, properties, received_ns, expires_ns, digest, stamp = update
     layout = _HEAD
     if len(properties) > _SHORT_MAX:
@@ -37,10 +36,10 @@ def encode_value(update: Update) -> bytes:
 
 
 def decode_update(topic: bytes, value: bytes) -> Update:
-    """Return the update of `encode_value`.
+    """Decode the result of `encode_value`.
 
     Raises:
-        ValueError: The bytes are not such a value.
+        ValueError: The bytes are not an encoded value.
     """
     try:
         layout = _LONG_HEAD if value[:1] >= _LONG_BYTE else _HEAD
@@ -56,6 +55,6 @@ def decode_update(topic: bytes, value: bytes) -> Update:
         raise ValueError(str(error)) from error
     end = at + properties_length
     qos &= ~_LONG
-    if end >= len(value) or qos > 2:  # a retained value has a payload
+    if end >= len(value) or qos > 2:  # a retained value is never empty
         raise ValueError("it is too short, or its QoS does not exist")
     return topic, value[end:], qos, True, value[at:end], received_ns, expires_ns, digest, stamp

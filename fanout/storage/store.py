@@ -1,380 +1,191 @@
-"""The store of retained values that outlive the process: what is to be written waits here for its transaction.
+"""Disk store: common base of the stores that hold retained values in a file.
 
-Owns the writer's thread, the bound on what waits, and when who is told that something is committed. It must not know
-what a session is, nor what an acknowledgement; `fanout.storage.file` has the file.
-
-The event loop hands over references and pays nothing for each value. The thread makes one transaction of everything
-that waits, in which only the newest value of each topic counts: so the busier the node, the larger the transactions.
-
-When the disk fails (full, broken), the same values are tried again every second, an alarm stands in the figures, and
-once too much waits `hold` is told: nothing is acknowledged that is not committed, and nothing is forgotten.
+Owns the file from opening to setting it aside, and the sessions that owners leave beside their values.
 """
 
 from __future__ import annotations
 
+import abc
 import asyncio
-import contextlib
-import sqlite3
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
-from fanout.replica.update import ChangeKind, Changes, Update
-from fanout.storage.file import FileDamagedError, KeptFile, Sync
+from fanout.replica.update import ChangeKind, Changes
+from fanout.storage.file import FileDamagedError, RetainedFile, Sync
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
-__all__ = ["BYTES_HIGH", "BYTES_LOW", "ROWS_HIGH", "ROWS_LOW", "KeptStats", "KeptStore", "stored_rows"]
-
-ROWS_HIGH: Final = 1_000_000
-"""Updates that may wait for the disk before `hold` is told."""
-ROWS_LOW: Final = 200_000
-"""Updates below which it is told again."""
-BYTES_HIGH: Final = 256 * 1024 * 1024
-"""Bytes of payloads and properties of which the same holds as of `ROWS_HIGH`."""
-BYTES_LOW: Final = 64 * 1024 * 1024
-"""Bytes below which `hold` is told again."""
-_ROWS_AT_ONCE: Final = 20_000
-"""After so many updates a transaction ends, so that who waits for the first of them does not wait for all."""
-_BYTES_AT_ONCE: Final = 64 * 1024 * 1024
-"""After so many bytes a transaction ends, so that neither memory nor the write-ahead log grows with what waits."""
-_RETRY_S: Final = 1.0
-_STORES: Final = frozenset({int(ChangeKind.NEW), int(ChangeKind.REPLACED)})
-_REMOVES: Final = frozenset({int(ChangeKind.REMOVED), int(ChangeKind.REFUSED)})
-_UNTOUCHED: Final = bytes({int(ChangeKind.MESSAGE), int(ChangeKind.UNCHANGED)})
-_PAYLOAD: Final = itemgetter(1)
-_PROPERTIES: Final = itemgetter(4)
+__all__ = ["DiskStore", "Done", "Encode", "StoreOptions", "StoreStats", "stored_rows"]
 
 Done = Callable[[], None]
 Encode = Callable[[], bytes]
 
+_UNTOUCHED: Final = bytes({int(ChangeKind.MESSAGE), int(ChangeKind.UNCHANGED)})
+
 
 @dataclass(frozen=True, slots=True)
-class KeptStats:
-    """The store at one moment."""
+class StoreStats:
+    """Figures of a store."""
 
     path: Path
-    """Where the file is."""
+    """The file."""
     file_bytes: int
-    """Its size, with its write-ahead log."""
+    """Size of the file with its write-ahead log."""
     committed_total: int
     """Updates committed."""
     transactions_total: int
-    """Transactions they took."""
+    """Transactions committed."""
     waiting: int
-    """Updates handed over and not committed."""
+    """Updates not committed yet."""
     waiting_bytes: int
-    """Bytes of payloads and properties handed over and not committed."""
+    """Bytes of their payloads and properties."""
     alarm: str
-    """Why nothing can be written now; empty when it can."""
+    """Reason why nothing can be written now; empty when it can."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """What goes into one transaction, all of it or nothing."""
+class StoreOptions(TypedDict):
+    """Options of every store; `DiskStore` describes them."""
 
-    store: str
-    changes: Sequence[Changes]
-    session: Encode | None
-    rows: int
-    size: int
-    done: Done | None
+    sync: Sync
+    sync_interval_s: float
+    hold: Callable[[bool], None]
+    logger: FilteringBoundLogger
 
 
-class KeptStore:
-    """The retained values of a node on disk.
+class DiskStore(abc.ABC):
+    """The retained values of a node, in a file that a thread of the store tends.
 
-    Made closed. `open`, `sessions`, `read`, `forget` and `set_aside` come first, in that order, and `close` last; they
-    wait for the disk: call them from a thread, not from the event loop. `put` is for the event loop between `start` and
-    `close`, and never waits.
+    Made closed. `open`, `sessions` and `forget` come first, and `close` last; they wait for the disk: call them from a
+    thread, not from the event loop. `put` is for the event loop between `start` and `close`.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        sync: Sync,
-        sync_interval_s: float,
-        hold: Callable[[bool], None],
-        logger: FilteringBoundLogger,
-    ) -> None:
+    def __init__(self, path: Path, *, thread_name: str, **options: Unpack[StoreOptions]) -> None:
         """Prepare; nothing is touched before `open`.
 
         Args:
             path: The file.
-            sync: When what is committed is forced to the disk.
-            sync_interval_s: Used with `interval` only.
-            hold: Told True on the event loop when too much waits, and False when it does not any more.
-            logger: Where alarms are told.
+            thread_name: Name of the thread.
+            options: `sync`: when committed values are forced to the disk. `sync_interval_s`: used with `interval` only.
+                `hold`: called on the event loop, with True when too much is pending, with False when it no longer is.
+                `logger`: takes log lines.
         """
         self.path = path
-        self._sync = sync
-        self._sync_interval_s = sync_interval_s
-        self._hold = hold
-        self._logger = logger
-        self._file: KeptFile | None = None
+        self._sync = options["sync"]
+        self._sync_interval_s = options["sync_interval_s"]
+        self._hold = options["hold"]
+        self._logger = options["logger"]
+        self._file: RetainedFile | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="fanout-kept-writer", daemon=True)
-        self._queue: deque[_Unit] = deque()
+        self._thread = threading.Thread(target=self._run, name=thread_name, daemon=True)
         self._wake = threading.Event()
-        self._woken = False
         self._closing = threading.Event()
-        self._close_by = 0.0  # monotonic time of the machine; meaningful once `_closing` is set
-        self._put_rows = self._put_bytes = 0  # counted by the event loop
-        self._done_rows = self._done_bytes = 0  # counted by the thread
-        self._transactions = 0
-        self._held = False
-        self._alarm = ""
         self._failed = asyncio.Event()
-        self._failure: Exception | None = None
-        """Why the thread ended before its time."""
-        # The transaction under way, which is tried again until it succeeds.
-        self._values: dict[str, dict[bytes, Update | None]] = {}
-        self._sessions: dict[str, Encode] = {}
-        self._rows = 0
-        self._bytes = 0
-        self._units = 0
-        self._done: list[Done] = []
-        self._unforced = False
-        self._force_at = 0.0
+        self._held = False
+        self._transactions = 0
 
     def open(self, *, now_ns: int) -> None:
-        """Open the file, or make it; a damaged one is set aside, and a new one made.
+        """Open the file, or create it; a damaged one is set aside, and a new one created.
 
         Raises:
             StoreError: Another process has it open, another version made it, or it cannot be used.
         """
         try:
-            self._file = KeptFile(self.path, sync=self._sync)
+            self._open()
         except FileDamagedError as error:
             self.set_aside(str(error), now_ns=now_ns)
 
     def set_aside(self, reason: str, *, now_ns: int) -> None:
-        """Rename the file, which is damaged, and make a new one.
+        """Rename the file, which is damaged, and create a new one.
 
         Raises:
-            StoreError: It cannot be renamed, or no new one made.
+            StoreError: It cannot be renamed, or no new one created.
         """
         if self._file is not None:
             self._file.close()
-        KeptFile.set_aside(self.path, reason, now_ns=now_ns, logger=self._logger)
-        self._file = KeptFile(self.path, sync=self._sync)
+        RetainedFile.set_aside(self.path, reason, now_ns=now_ns, logger=self._logger)
+        self._open()
 
     def sessions(self) -> dict[str, bytes | None]:
-        """Return every store in the file, with what its owner left beside its values.
+        """Return the session of each store in the file, None for a store without one.
 
         Raises:
             FileDamagedError: The file cannot be read.
         """
         return self._opened.sessions()
 
-    def read(self, store: str) -> Iterator[list[Update]]:
-        """Yield the values of a store, some thousand at a time.
-
-        Raises:
-            FileDamagedError: The file cannot be read.
-        """
-        return self._opened.read(store)
-
     def forget(self, store: str) -> None:
         """Remove a store with all its values."""
         self._opened.forget(store)
 
     def start(self) -> None:
-        """Begin to write; to be called on the event loop."""
+        """Start the thread; to be called on the event loop."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
+    @abc.abstractmethod
     def put(
         self, store: str, changes: Sequence[Changes], *, session: Encode | None = None, done: Done | None = None
     ) -> None:
-        """Hand over what batches changed.
+        """Hand over the changes of batches.
 
-        Only references are taken: nothing in `changes` may change afterwards.
+        Only references are taken, so `changes` must not change afterwards.
 
         Args:
-            store: Whose values they are.
+            store: Name of the store.
             changes: The batches, in order; with `session` they are committed together, or not at all.
-            session: Makes what to leave beside the values, in the thread, for the newest of a transaction; None leaves
-                what is there.
-            done: Called on the event loop when this and everything before is committed; None for nobody.
+            session: Encodes the session of the store; None leaves the stored session.
+            done: Called on the event loop when this and everything before is committed.
         """
-        rows = sum(map(stored_rows, changes))
-        if not rows and session is None and done is None:
-            return
-        size = sum(map(_size, changes))
-        self._put_rows += rows
-        self._put_bytes += size
-        self._queue.append(_Unit(store, changes, session, rows, size, done))
-        if not self._woken:
-            self._woken = True
-            self._wake.set()
-        if not self._held and (self.waiting > ROWS_HIGH or self.waiting_bytes > BYTES_HIGH):
-            self._held = True
-            self._hold(True)
 
     @property
+    @abc.abstractmethod
     def waiting(self) -> int:
-        """How many updates are not committed yet."""
-        return self._put_rows - self._done_rows
+        """Number of updates that are not committed yet."""
 
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes of payloads and properties that wait with them."""
-        return self._put_bytes - self._done_bytes
-
+    @abc.abstractmethod
     async def wait_failed(self) -> None:
-        """Wait until the writer ends before `close`, which only a bug makes it do: nothing is acknowledged any more.
+        """Wait until the store fails, and raise its error."""
 
-        Raises:
-            RuntimeError: It did.
-        """
-        await self._failed.wait()
-        raise RuntimeError(
-            f"the thread that writes retained values to {self.path} ended: {self._failure!r}. This is a bug: report it "
-            "with the log. What was acknowledged is in the file"
-        ) from self._failure
-
-    def stats(self) -> KeptStats:
+    @abc.abstractmethod
+    def stats(self) -> StoreStats:
         """Return the figures of this moment."""
-        return KeptStats(
-            path=self.path,
-            file_bytes=self._file.size_bytes if self._file is not None else 0,
-            committed_total=self._done_rows,
-            transactions_total=self._transactions,
-            waiting=self.waiting,
-            waiting_bytes=self.waiting_bytes,
-            alarm="the writer ended unexpectedly" if self._failure is not None else self._alarm,
-        )
 
+    @abc.abstractmethod
     def close(self, *, timeout_s: float) -> bool:
-        """Write what waits, and close the file; return whether everything is written.
+        """Write pending values, and close the file; return whether everything is written.
 
         Args:
-            timeout_s: How long this may take.
+            timeout_s: Time limit.
         """
-        if self._thread.ident is None:
-            if self._file is not None:
-                self._file.close()
-            return True
-        self._close_by = time.monotonic() + timeout_s
-        self._closing.set()
-        self._wake.set()
-        self._thread.join(timeout_s + _RETRY_S)
-        return not self._thread.is_alive() and not self.waiting
 
     @property
-    def _opened(self) -> KeptFile:
+    def _opened(self) -> RetainedFile:
         assert self._file is not None, "open it first"
         return self._file
 
-    def _tell(self, done: Iterable[Done]) -> None:
-        """Tell on the event loop that a transaction is committed."""
-        for each in done:
-            each()
-        if self._held and self.waiting < ROWS_LOW and self.waiting_bytes < BYTES_LOW:
-            self._held = False
-            self._hold(False)
+    def _open(self) -> None:
+        self._file = RetainedFile(self.path, sync=self._sync)
 
-    # From here on: the writer's thread.
+    def _make_stats(self, *, committed: int, waiting_bytes: int, alarm: str) -> StoreStats:
+        return StoreStats(
+            path=self.path,
+            file_bytes=self._file.size_bytes if self._file is not None else 0,
+            committed_total=committed,
+            transactions_total=self._transactions,
+            waiting=self.waiting,
+            waiting_bytes=waiting_bytes,
+            alarm=alarm,
+        )
 
+    @abc.abstractmethod
     def _run(self) -> None:
-        try:
-            self._write_all()
-        except Exception as error:  # whatever it is: nobody else would see it, and the node would wait for ever
-            self._failure = error
-            if self._loop is not None:
-                with contextlib.suppress(RuntimeError):  # the loop is closed
-                    self._loop.call_soon_threadsafe(self._failed.set)
-        finally:
-            self._opened.close()
-
-    def _write_all(self) -> None:
-        closing = False
-        while not (closing and self._is_over()):
-            if not self._queue and not self._units:
-                due_s = max(0.0, self._force_at - time.monotonic()) if self._unforced else None
-                self._wake.wait(due_s)
-            self._wake.clear()
-            self._woken = False  # before the queue is looked at: what is put from now on wakes again
-            closing = self._closing.is_set()
-            self._take()
-            force = self._unforced and (closing or time.monotonic() >= self._force_at)
-            if (self._units or force) and not self._commit(force=force):
-                if closing:
-                    time.sleep(max(0.0, min(_RETRY_S, self._close_by - time.monotonic())))
-                else:
-                    self._closing.wait(_RETRY_S)
-
-    def _is_over(self) -> bool:
-        return (not self._queue and not self._units) or time.monotonic() >= self._close_by
-
-    def _take(self) -> None:
-        """Add what waits to the transaction under way."""
-        while self._queue and self._rows < _ROWS_AT_ONCE and self._bytes < _BYTES_AT_ONCE:
-            unit = self._queue.popleft()
-            values = self._values.setdefault(unit.store, {})
-            for changes in unit.changes:
-                _merge(values, changes)
-            if unit.session is not None:
-                self._sessions[unit.store] = unit.session
-            if unit.done is not None:
-                self._done.append(unit.done)
-            self._rows += unit.rows
-            self._bytes += unit.size
-            self._units += 1
-
-    def _commit(self, *, force: bool) -> bool:
-        try:
-            sessions = {store: encode() for store, encode in self._sessions.items()}
-            self._opened.commit(self._values, sessions, force=force)
-        except (sqlite3.Error, OSError) as error:
-            if not self._alarm:
-                self._logger.error("retained values cannot be written", reason=str(error), file=str(self.path))
-            self._alarm = f"retained values cannot be written to {self.path}: {error}"
-            return False
-        if self._alarm:
-            self._logger.warning("retained values can be written again", waiting=self.waiting)
-            self._alarm = ""
-        if self._sync == "interval" and self._units and not force:
-            if not self._unforced:
-                self._force_at = time.monotonic() + self._sync_interval_s
-            self._unforced = True
-        else:
-            self._unforced = False
-        self._done_rows += self._rows
-        self._done_bytes += self._bytes
-        self._transactions += 1
-        done, self._done = self._done, []
-        self._values, self._sessions, self._rows, self._bytes, self._units = {}, {}, 0, 0, 0
-        if (done or self._held) and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._tell, done)
-        return True
+        """Do the work of the thread."""
 
 
 def stored_rows(changes: Changes) -> int:
-    """Return how many of a batch's updates are to be written."""
-    kinds = changes.kinds
-    return len(kinds.translate(None, _UNTOUCHED)) + len(changes.corrected)
-
-
-def _size(changes: Changes) -> int:
-    """Return the bytes that a batch keeps in memory, its messages' too, but for topics."""
-    updates = changes.updates
-    return sum(map(len, map(_PAYLOAD, updates))) + sum(map(len, map(_PROPERTIES, updates)))
-
-
-def _merge(values: dict[bytes, Update | None], changes: Changes) -> None:
-    for update, kind in zip(changes.updates, changes.kinds, strict=True):
-        if kind in _STORES:
-            values[update[0]] = update
-        elif kind in _REMOVES:
-            values[update[0]] = None
-    for value in changes.corrected:
-        values[value[0]] = value
+    """Return how many updates of a batch are to be written."""
+    return len(changes.kinds.translate(None, _UNTOUCHED)) + len(changes.corrected)

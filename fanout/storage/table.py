@@ -1,11 +1,10 @@
-"""The rows of one store in the file, for who keeps nothing else of them: looked up, searched, written, by the batch.
+"""Rows of one store in the file, for a replica that is not in memory: look-up, search and writes, by the batch.
 
-Owns the statements, and two tables beside the file that only the running process needs: what expires when, and which
-topics a pass has brought. They are in a scratch file that every process begins anew. It must not know what a replica
-does, nor when a transaction ends (`fanout.storage.direct`).
+Owns the SQL statements, and two tables that only the running process needs: expiries, and the topics that a pass has
+brought. These are in a scratch file that every process creates anew.
 
-Whatever the number of topics, a statement gets them as one byte string and a JSON list of places in it, which SQLite
-walks: a place is one number, the offset times 2**20 and the length; a Topic Name with its prefix is shorter than that.
+A statement takes any number of topics as one byte string and a JSON list of places in it, which SQLite walks. A place
+is one number: the offset times 2**20, plus the length. A Topic Name with its prefix is shorter than 2**20 bytes.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from fanout.replica.topic_tree import TopicSearch
 from fanout.replica.update import Update
 from fanout.storage.rows import decode_update
 
-__all__ = ["KeptTable", "Rows", "attach_scratch"]
+__all__ = ["RetainedTable", "Rows", "attach_scratch"]
 
 _PIECE_TOPICS: Final = 512
-"""Topics looked at in one step of a search."""
+"""Topics in one step of a search."""
 _READ_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of values after which a step ends, so that large ones come in small pieces."""
+"""Bytes of values after which a step ends, so that large values come in small pieces."""
 _SCRATCH: Final = (
     "PRAGMA scratch.journal_mode = OFF",
     "PRAGMA scratch.synchronous = OFF",
@@ -38,7 +37,7 @@ _SCRATCH: Final = (
 _BITS: Final = 20
 _MASK: Final = 2**_BITS - 1
 _ABOVE_ALL: Final = b"\xff"
-"""Behind every topic, and behind all with the same beginning: no UTF-8 has this byte."""
+"""Sorts behind every topic, and behind all with the same beginning: UTF-8 never has this byte."""
 _TOPIC: Final = f"substr(?2, place.value >> {_BITS}, place.value & {_MASK})"
 _SELECT: Final = (
     "SELECT retained.topic, retained.value FROM json_each(?3) AS place CROSS JOIN retained"
@@ -65,20 +64,20 @@ _MARKED: Final = "SELECT topic, flags FROM scratch.mark WHERE pass = ? AND topic
 
 
 class Rows(Protocol):
-    """The file, as far as a table needs it."""
+    """The part of a store that a table needs."""
 
     @property
     def database(self) -> sqlite3.Connection:
         """The connection of the event loop."""
 
     def id_of(self, store: str) -> int:
-        """Return the number of a store; in a transaction if it may be new."""
+        """Return the number of a store. A new store needs a transaction."""
 
     def reading(self) -> AbstractContextManager[None]:
-        """Make of a failure what ends the process."""
+        """Turn a failure into the error that ends the process."""
 
     def writing(self) -> AbstractContextManager[None]:
-        """Do the same, and see to a transaction."""
+        """Do the same inside a transaction."""
 
     def put_values(self, store: str, values: Mapping[bytes, Update | None]) -> None:
         """Put in and remove values."""
@@ -90,13 +89,13 @@ class Rows(Protocol):
         """Remove the marks of a pass, now or later."""
 
 
-class KeptTable(TopicSearch):
+class RetainedTable(TopicSearch):
     """The rows of one store."""
 
     __slots__ = ("_rows", "_store", "name")
 
     def __init__(self, rows: Rows, name: str) -> None:
-        """Prepare; the file need not be open yet.
+        """Prepare; the file may still be closed.
 
         Args:
             rows: The file.
@@ -119,7 +118,7 @@ class KeptTable(TopicSearch):
         return self._store
 
     def renew(self) -> None:
-        """Note that the file is another one."""
+        """Note that the file was replaced."""
         self._store = None
 
     # --- values ---
@@ -134,7 +133,7 @@ class KeptTable(TopicSearch):
     def match_values(self, topic_filter: bytes) -> Iterator[list[Update]]:
         """Yield the values whose topics a Topic Filter matches, in pieces, as `TopicSearch.match` does."""
         for topics in self.match(topic_filter):
-            yield from self._values_of(topics) if topics else ([],)  # else a long search would come in one piece
+            yield from self._values_of(topics) if topics else ([],)  # an empty piece keeps a long search in steps
 
     def pieces(self) -> Iterator[list[Update]]:
         """Yield every value, in the order of their topics; they may change meanwhile."""
@@ -142,7 +141,7 @@ class KeptTable(TopicSearch):
             yield from self._values_of(topics)
 
     def topics(self, low: bytes, high: bytes | None, count: int) -> list[bytes]:
-        """Return the first topics from `low` on and below `high`, so many at most."""
+        """Return the first topics from `low` on and below `high`, up to `count`."""
         bounds = self.store, low, _ABOVE_ALL if high is None else high, count
         with self._rows.reading():
             return [row[0] for row in self._rows.database.execute(_TOPICS, bounds)]
@@ -165,7 +164,7 @@ class KeptTable(TopicSearch):
                     if size >= _READ_BYTES_MAX:
                         rest = topics.index(topic) + 1
                         break
-                rows.close()  # a statement that is not at its end keeps the write-ahead log from beginning anew
+                rows.close()  # an unfinished statement keeps the write-ahead log from being reset
             topics = topics[rest:] if rest else []
             yield found
 
@@ -177,7 +176,7 @@ class KeptTable(TopicSearch):
     # --- expiry ---
 
     def change_expiries(self, removed: Collection[tuple[int, bytes]], added: Collection[tuple[int, bytes]]) -> None:
-        """Note when values expire, and when they do not any more; each is (expires_ns, topic)."""
+        """Remove and add expiries; each is (expires_ns, topic)."""
         store = self.store
         with self._rows.writing():
             # Not one statement with "IN": SQLite would read all that expires at the same time as each of these.
@@ -185,7 +184,7 @@ class KeptTable(TopicSearch):
             self._rows.database.executemany(_EXPIRING, ((store, *entry) for entry in added))
 
     def next_expiry(self) -> int | None:
-        """Return when the next value expires; None when none does."""
+        """Return the earliest expiry; None for none."""
         store = self.store
         with self._rows.reading():
             row = self._rows.database.execute(
@@ -194,7 +193,7 @@ class KeptTable(TopicSearch):
         return None if row is None else row[0]
 
     def expired(self, now_ns: int, count: int) -> list[bytes]:
-        """Return topics whose time has passed, so many at most, those first that expired first."""
+        """Return up to `count` expired topics, the earliest first."""
         store = self.store
         with self._rows.reading():
             rows = self._rows.database.execute(
@@ -219,7 +218,7 @@ class KeptTable(TopicSearch):
             return self._rows.database.execute(_MARKS, (number, b"".join(topics), _places(topics))).fetchall()
 
     def mark(self, number: int, flags: int, topics: Sequence[bytes]) -> None:
-        """Give topics a mark in a pass; 0 takes the one that they have."""
+        """Mark topics in a pass; 0 removes the mark."""
         with self._rows.writing():
             parameters: tuple[object, ...] = (number, b"".join(topics), _places(topics))
             if flags:
@@ -236,7 +235,7 @@ class KeptTable(TopicSearch):
             return [row[0] for row in rows]
 
     def marked_pieces(self, number: int, flag: int) -> Iterator[list[bytes]]:
-        """Yield the topics whose mark in a pass has a flag, in order; each piece is what some hundred marks have."""
+        """Yield the topics whose mark in a pass has a flag, in order; a piece covers some hundred marks."""
         low = b""
         while True:
             with self._rows.reading():
@@ -249,7 +248,7 @@ class KeptTable(TopicSearch):
     def unmarked(self, number: int, root: bytes) -> Iterator[list[bytes]]:
         """Yield the topics that begin with `root` and do not have the flag 1 in a pass, in order.
 
-        Each piece is what some hundred topics have of such, which may be nothing.
+        A piece covers some hundred topics and may be empty.
         """
         store = self.store
         low, high = root, root + _ABOVE_ALL
@@ -263,7 +262,7 @@ class KeptTable(TopicSearch):
 
 
 def attach_scratch(database: sqlite3.Connection, path: Path, *, cache_bytes: int) -> None:
-    """Put the scratch file beside the others, empty."""
+    """Attach a new, empty scratch file."""
     path.unlink(missing_ok=True)
     database.execute("ATTACH DATABASE ? AS scratch", (str(path),))
     for statement in _SCRATCH:

@@ -14,7 +14,7 @@ from structlog.testing import CapturingLogger
 from fanout.access import password_checks
 from fanout.access.gate import Gate, is_loopback
 from fanout.access.identity import Credentials, Identity, Means
-from fanout.access.password_checks import Outcome
+from fanout.access.password_checks import PasswordOutcome
 from fanout.access.passwords import PasswordFile
 from fanout.access.settings import AccessConfig, AnonymousPolicy, HookConfig, RuleSection
 from fanout.mqtt.reason_codes import ReasonCode
@@ -194,9 +194,9 @@ async def test_checks_that_cannot_be_done_ask_the_client_to_come_again(monkeypat
     """Too many wait: busy. Argon2 gets no memory: unavailable."""
     let_go = threading.Event()
 
-    def fail(_stored: str, _password: bytes) -> Outcome:
+    def fail(_stored: str, _password: bytes) -> PasswordOutcome:
         assert let_go.wait(30)
-        return Outcome.FAILED
+        return PasswordOutcome.FAILED
 
     monkeypatch.setattr(password_checks, "_verify", fail)
     config = AccessConfig(password_checks_max=1, password_queue_max=1)
@@ -251,7 +251,7 @@ async def test_a_password_that_changes_during_its_check_does_not_admit(monkeypat
     let_go = threading.Event()
     real = password_checks._verify
 
-    def held(stored: str, password: bytes) -> Outcome:
+    def held(stored: str, password: bytes) -> PasswordOutcome:
         assert let_go.wait(30)
         return real(stored, password)
 

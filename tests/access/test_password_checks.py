@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fanout.access import password_checks
-from fanout.access.password_checks import Outcome, PasswordChecks
+from fanout.access.password_checks import PasswordChecks, PasswordOutcome
 from fanout.access.passwords import hash_password
 from tests.access.pieces import ManualClock, cheap_hash
 
@@ -46,19 +46,19 @@ class HeldArgon:
         self.calls: list[tuple[str, bytes]] = []
         monkeypatch.setattr(password_checks, "_verify", self)
 
-    def __call__(self, stored: str, password: bytes) -> Outcome:
+    def __call__(self, stored: str, password: bytes) -> PasswordOutcome:
         self.calls.append((stored, password))
         assert self.let_go.wait(30)
-        return Outcome.MATCH if password == b"secret" else Outcome.MISMATCH
+        return PasswordOutcome.MATCH if password == b"secret" else PasswordOutcome.MISMATCH
 
 
 async def test_only_the_right_password_matches() -> None:
     """A wrong one, an empty one and that of an unknown user do not."""
     async with open_checks() as checks:
-        assert await checks.check(b"secret", user="alice", stored=HASH) is Outcome.MATCH
-        assert await checks.check(b"Secret", user="alice", stored=HASH) is Outcome.MISMATCH
-        assert await checks.check(b"", user="alice", stored=HASH) is Outcome.MISMATCH
-        assert await checks.check(b"secret", user="bob", stored=None) is Outcome.MISMATCH
+        assert await checks.check(b"secret", user="alice", stored=HASH) is PasswordOutcome.MATCH
+        assert await checks.check(b"Secret", user="alice", stored=HASH) is PasswordOutcome.MISMATCH
+        assert await checks.check(b"", user="alice", stored=HASH) is PasswordOutcome.MISMATCH
+        assert await checks.check(b"secret", user="bob", stored=None) is PasswordOutcome.MISMATCH
         assert checks.checked_total == 4
 
 
@@ -67,8 +67,8 @@ async def test_passwords_are_bytes() -> None:
     password = b"\xff\0" * 30_000
     async with open_checks() as checks:
         stored = cheap_hash(password)
-        assert await checks.check(password, user="alice", stored=stored) is Outcome.MATCH
-        assert await checks.check(password[:-1], user="alice", stored=stored) is Outcome.MISMATCH
+        assert await checks.check(password, user="alice", stored=stored) is PasswordOutcome.MATCH
+        assert await checks.check(password[:-1], user="alice", stored=stored) is PasswordOutcome.MISMATCH
 
 
 async def test_a_hash_that_argon2_refuses_is_no_answer() -> None:
@@ -76,7 +76,7 @@ async def test_a_hash_that_argon2_refuses_is_no_answer() -> None:
     async with open_checks() as checks:
         damaged = HASH[:-1] + "/"
         for _ in range(2):
-            assert await checks.check(b"secret", user="alice", stored=damaged) is Outcome.FAILED
+            assert await checks.check(b"secret", user="alice", stored=damaged) is PasswordOutcome.FAILED
         assert checks.checked_total == 2
 
 
@@ -85,12 +85,12 @@ async def test_outcomes_are_remembered_for_their_time() -> None:
     clock = ManualClock()
     async with open_checks(clock) as checks:
         for _ in range(3):
-            assert await checks.check(b"secret", user="alice", stored=HASH) is Outcome.MATCH
-            assert await checks.check(b"wrong", user="alice", stored=HASH) is Outcome.MISMATCH
-            assert await checks.check(b"wrong", user="bob", stored=None) is Outcome.MISMATCH
+            assert await checks.check(b"secret", user="alice", stored=HASH) is PasswordOutcome.MATCH
+            assert await checks.check(b"wrong", user="alice", stored=HASH) is PasswordOutcome.MISMATCH
+            assert await checks.check(b"wrong", user="bob", stored=None) is PasswordOutcome.MISMATCH
         assert (checks.checked_total, checks.remembered_total) == (3, 6)
         clock.now_s += 60
-        assert await checks.check(b"secret", user="alice", stored=HASH) is Outcome.MATCH
+        assert await checks.check(b"secret", user="alice", stored=HASH) is PasswordOutcome.MATCH
         assert checks.checked_total == 4
 
 
@@ -98,17 +98,17 @@ async def test_zero_seconds_check_each_time() -> None:
     """An operator may want nothing remembered."""
     async with open_checks(remember_s=0) as checks:
         for _ in range(3):
-            assert await checks.check(b"secret", user="alice", stored=HASH) is Outcome.MATCH
+            assert await checks.check(b"secret", user="alice", stored=HASH) is PasswordOutcome.MATCH
         assert checks.checked_total == 3
 
 
 async def test_another_hash_user_or_password_is_another_check() -> None:
     """What is remembered of the old password says nothing once the file has a new one."""
     async with open_checks() as checks:
-        assert await checks.check(b"secret", user="alice", stored=HASH) is Outcome.MATCH
-        assert await checks.check(b"secret", user="alice", stored=cheap_hash(b"new")) is Outcome.MISMATCH
-        assert await checks.check(b"secret", user="bob", stored=HASH) is Outcome.MATCH
-        assert await checks.check(b"esecret", user="alic", stored=HASH) is Outcome.MISMATCH
+        assert await checks.check(b"secret", user="alice", stored=HASH) is PasswordOutcome.MATCH
+        assert await checks.check(b"secret", user="alice", stored=cheap_hash(b"new")) is PasswordOutcome.MISMATCH
+        assert await checks.check(b"secret", user="bob", stored=HASH) is PasswordOutcome.MATCH
+        assert await checks.check(b"esecret", user="alic", stored=HASH) is PasswordOutcome.MISMATCH
         assert checks.checked_total == 4
 
 
@@ -119,7 +119,7 @@ async def test_guesses_do_not_push_out_matches() -> None:
         for number in range(10):
             await checks.check(b"guess %d" % number, user="alice", stored=HASH)
         done = checks.checked_total
-        assert await checks.check(b"secret", user="alice", stored=HASH) is Outcome.MATCH
+        assert await checks.check(b"secret", user="alice", stored=HASH) is PasswordOutcome.MATCH
         assert checks.checked_total == done
 
 
@@ -144,7 +144,7 @@ async def test_clients_that_come_together_share_a_check(monkeypatch: pytest.Monk
         argon.let_go.set()
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
         assert isinstance(outcomes[0], asyncio.CancelledError)
-        assert set(outcomes[1:]) == {Outcome.MATCH}
+        assert set(outcomes[1:]) == {PasswordOutcome.MATCH}
         assert len(argon.calls) == 1
 
 
@@ -157,11 +157,11 @@ async def test_when_too_many_wait_the_next_is_told_so(monkeypatch: pytest.Monkey
         ]
         await asyncio.sleep(0)
         assert checks.unfinished == 5
-        assert await checks.check(b"secret", user="alice", stored=HASH) is Outcome.BUSY
+        assert await checks.check(b"secret", user="alice", stored=HASH) is PasswordOutcome.BUSY
         argon.let_go.set()
-        assert set(await asyncio.gather(*waiting)) == {Outcome.MISMATCH}
+        assert set(await asyncio.gather(*waiting)) == {PasswordOutcome.MISMATCH}
         assert checks.unfinished == 0
-        assert await checks.check(b"secret", user="alice", stored=HASH) is Outcome.MATCH
+        assert await checks.check(b"secret", user="alice", stored=HASH) is PasswordOutcome.MATCH
 
 
 async def test_closing_answers_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ async def test_closing_answers_those_who_wait(monkeypatch: pytest.MonkeyPatch) -
         ]
         await asyncio.sleep(0)
         threading.Timer(0.05, argon.let_go.set).start()
-    assert set(await asyncio.gather(*waiting)) == {Outcome.BUSY}
+    assert set(await asyncio.gather(*waiting)) == {PasswordOutcome.BUSY}
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("access-passwords")]
 
 
@@ -186,7 +186,7 @@ async def test_the_event_loop_goes_on_meanwhile() -> None:
         while not check.done():
             turns += 1
             await asyncio.sleep(0)
-        assert check.result() is Outcome.MATCH
+        assert check.result() is PasswordOutcome.MATCH
         assert turns > 20
 
 
@@ -195,7 +195,7 @@ async def test_an_unknown_user_costs_what_a_known_one_costs(monkeypatch: pytest.
     calls: list[str] = []
     real = password_checks._verify
 
-    def noted(stored: str, password: bytes) -> Outcome:
+    def noted(stored: str, password: bytes) -> PasswordOutcome:
         calls.append(stored)
         return real(stored, password)
 
@@ -219,7 +219,7 @@ async def test_the_stand_in_never_matches(monkeypatch: pytest.MonkeyPatch) -> No
     argon.let_go.set()
     async with open_checks() as checks:
         for _ in range(2):  # also when it is remembered
-            assert await checks.check(b"secret", user="bob", stored=None) is Outcome.MISMATCH
+            assert await checks.check(b"secret", user="bob", stored=None) is PasswordOutcome.MISMATCH
 
 
 async def test_a_remembered_outcome_is_there_at_once() -> None:
@@ -229,5 +229,5 @@ async def test_a_remembered_outcome_is_there_at_once() -> None:
         for _ in range(1000):
             with pytest.raises(StopIteration) as answered:
                 checks.check(b"secret", user="alice", stored=HASH).send(None)
-            assert answered.value.value is Outcome.MATCH
+            assert answered.value.value is PasswordOutcome.MATCH
         assert (checks.checked_total, checks.remembered_total) == (1, 1000)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fanout.certificates import fingerprint
 from fanout.cli.app import app
 from fanout.cli.exit_codes import ExitCode
-from fanout.probe.results import Report
+from fanout.probe.results import ProbeReport
 from tests.cli.processes import run_fanout
 from tests.probe.test_advice import ACTIVEMQ, ADDRESS, version
 from tests.support.certificates import Authority
@@ -76,8 +76,8 @@ def test_probe_that_is_refused_or_out_of_time(mosquitto: Mosquitto) -> None:
 def test_probe_of_a_primary_without_proof(as_json: bool, runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings with which a link becomes ready are printed, but the answer is not yes."""
 
-    async def found(*_: object, **__: object) -> Report:
-        return Report(ADDRESS, "", (version(4, **ACTIVEMQ),), True, "")
+    async def found(*_: object, **__: object) -> ProbeReport:
+        return ProbeReport(ADDRESS, "", (version(4, **ACTIVEMQ),), True, "")
 
     monkeypatch.setattr("fanout.probe.runner.probe", found)
     answer = runner.invoke(app, ["probe", ADDRESS, *(["--json"] if as_json else [])])

@@ -26,7 +26,7 @@ from fanout.cli import main
 from fanout.cli.app import app
 from fanout.cli.output.progress import SyncProgress
 from fanout.escaping import printable
-from fanout.probe.results import Report, VersionReport
+from fanout.probe.results import ProbeReport, VersionReport
 from fanout.replica.update import ChangeKind, Changes, Phase, Update, content_digest
 from fanout.replog.write.writer import LogWriter
 from fanout.selection import Selector
@@ -347,9 +347,9 @@ def test_probe(monkeypatch: pytest.MonkeyPatch, runner: CliRunner) -> None:
     found_of = version(4, **ACTIVEMQ)
     findings = tuple(replace(one, result=replace(one.result, seen=HOSTILE)) for one in found_of.findings)
 
-    async def found(*_: object, on_check: Callable[[str], None], **__: object) -> Report:
+    async def found(*_: object, on_check: Callable[[str], None], **__: object) -> ProbeReport:
         on_check(HOSTILE)
-        return Report("mqtt://h:1883", HOSTILE, (VersionReport(4, findings),), False, HOSTILE)
+        return ProbeReport("mqtt://h:1883", HOSTILE, (VersionReport(4, findings),), False, HOSTILE)
 
     monkeypatch.setattr("fanout.probe.runner.probe", found)
     answer = runner.invoke(app, ["probe", "mqtt://h", "--filter", "a\x7f\x85b", "--username", "u\u2028\u202e"])

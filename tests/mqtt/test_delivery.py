@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fanout.errors import SendQuotaExceeded
 from fanout.mqtt.decoder import AckRun
-from fanout.mqtt.delivery import AckRunOutcome, Inbound, Outbound, Outcome, SendState
+from fanout.mqtt.delivery import AckOutcome, AckRunOutcome, Inbound, Outbound, SendState
 from fanout.mqtt.packet_ids import PacketIds
 from fanout.mqtt.packet_types import PacketType
 
@@ -118,9 +118,9 @@ def test_outbound_qos_1() -> None:
     packet_id = outbound.send("m", 1)
     assert outbound.free == 0
     assert outbound.message(packet_id) == "m"
-    assert outbound.acknowledge(C.PUBACK, packet_id) is Outcome.COMPLETED
+    assert outbound.acknowledge(C.PUBACK, packet_id) is AckOutcome.COMPLETED
     assert outbound.free == 1
-    assert outbound.acknowledge(C.PUBACK, packet_id) is Outcome.UNKNOWN
+    assert outbound.acknowledge(C.PUBACK, packet_id) is AckOutcome.UNKNOWN
     with pytest.raises(KeyError):
         outbound.message(packet_id)
 
@@ -129,12 +129,12 @@ def test_outbound_qos_2() -> None:
     """PUBREC asks for PUBREL [MQTT-4.3.3-4], also when repeated; PUBCOMP completes [MQTT-4.3.3-5]."""
     outbound: Outbound[str] = Outbound()
     packet_id = outbound.send("m", 2)
-    assert outbound.acknowledge(C.PUBREC, packet_id) is Outcome.RELEASE
-    assert outbound.acknowledge(C.PUBREC, packet_id) is Outcome.RELEASE
+    assert outbound.acknowledge(C.PUBREC, packet_id) is AckOutcome.RELEASE
+    assert outbound.acknowledge(C.PUBREC, packet_id) is AckOutcome.RELEASE
     assert list(outbound.in_flight()) == [(packet_id, "m", SendState.AWAIT_PUBCOMP)]
-    assert outbound.acknowledge(C.PUBCOMP, packet_id) is Outcome.COMPLETED
+    assert outbound.acknowledge(C.PUBCOMP, packet_id) is AckOutcome.COMPLETED
     assert len(outbound) == 0
-    assert outbound.acknowledge(C.PUBREC, packet_id) is Outcome.UNKNOWN
+    assert outbound.acknowledge(C.PUBREC, packet_id) is AckOutcome.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_outbound_unexpected(qos: int, before: list[PacketType], ack_type: Packe
     for earlier in before:
         outbound.acknowledge(earlier, packet_id)
     state = list(outbound.in_flight())
-    assert outbound.acknowledge(ack_type, packet_id, 0x80) is Outcome.UNEXPECTED
+    assert outbound.acknowledge(ack_type, packet_id, 0x80) is AckOutcome.UNEXPECTED
     assert list(outbound.in_flight()) == state
 
 
@@ -165,11 +165,11 @@ def test_outbound_refused(qos: int, ack_type: PacketType) -> None:
     outbound: Outbound[str] = Outbound(window=1)
     packet_id = outbound.send("m", qos)
     assert outbound.acknowledge(ack_type, packet_id, 0x10 if qos == 1 else 0x97) is (
-        Outcome.COMPLETED if qos == 1 else Outcome.REFUSED
+        AckOutcome.COMPLETED if qos == 1 else AckOutcome.REFUSED
     )
     assert outbound.free == 1
     packet_id = outbound.send("m", qos)
-    assert outbound.acknowledge(ack_type, packet_id, 0x87) is Outcome.REFUSED
+    assert outbound.acknowledge(ack_type, packet_id, 0x87) is AckOutcome.REFUSED
     assert outbound.free == 1
 
 
@@ -178,7 +178,7 @@ def test_outbound_pubcomp_with_0x92_completes() -> None:
     outbound: Outbound[str] = Outbound()
     packet_id = outbound.send("m", 2)
     outbound.acknowledge(C.PUBREC, packet_id)
-    assert outbound.acknowledge(C.PUBCOMP, packet_id, 0x92) is Outcome.REFUSED
+    assert outbound.acknowledge(C.PUBCOMP, packet_id, 0x92) is AckOutcome.REFUSED
     assert len(outbound) == 0
 
 
@@ -314,8 +314,8 @@ class BackToBack(RuleBasedStateMachine):
     def acknowledge(self) -> None:
         kind, packet_id = self.to_sender.pop(0)
         outcome = self.sender.acknowledge(kind, packet_id)
-        assert outcome in (Outcome.COMPLETED, Outcome.RELEASE)
-        if outcome is Outcome.RELEASE:
+        assert outcome in (AckOutcome.COMPLETED, AckOutcome.RELEASE)
+        if outcome is AckOutcome.RELEASE:
             self.to_receiver.append((C.PUBREL, packet_id, 2, -1))
 
     @rule()

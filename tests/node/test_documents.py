@@ -41,7 +41,7 @@ from fanout.node.running import Node
 from fanout.replog.settings import ArchiveStats, LogStats
 from fanout.selection import Selector
 from fanout.server.base.counters import ServerStats
-from fanout.storage.store import KeptStats
+from fanout.storage.store import StoreStats
 from fanout.workers.figures import add_up
 from fanout.workers.messages import Report
 from fanout.workers.worker_process import WorkerState
@@ -170,7 +170,7 @@ class PartsOfNode(SimpleNamespace):
                 refused=SimpleNamespace(limits=lambda now_ns: ("retained_topics_max",) if now_ns == NOW_NS else ()),
             ),
             log=SimpleNamespace(stats=lambda: LOG_STATS),
-            kept=None,
+            storage=None,
             http=None,
             drain=SimpleNamespace(phase=NodePhase.SERVING),
         )
@@ -235,9 +235,9 @@ def test_standing_is_what_the_links_say() -> None:
         dataclasses.replace(LIVE, paths_above=(("hub", "a"), ("b",))), dataclasses.replace(LIVE, name="other")
     )
     node.drain.phase = NodePhase.STOPPING
-    assert node.documents.standing() == ReadinessNotice("", (("hub", "a", "edge-1"), ("b", "edge-1")))
+    assert node.documents.readiness_notice() == ReadinessNotice("", (("hub", "a", "edge-1"), ("b", "edge-1")))
     assert [(one.paths_above, one.hops) for one in node.documents.status().links] == [(("hub > a", "b"), 2), ((), 0)]
-    waiting = PartsOfNode(dataclasses.replace(LIVE, state=LinkState.SNAPSHOT)).documents.standing()
+    waiting = PartsOfNode(dataclasses.replace(LIVE, state=LinkState.SNAPSHOT)).documents.readiness_notice()
     assert waiting == ReadinessNotice("link plant is snapshot, waits for the retained set", (("edge-1",),))
 
 
@@ -452,10 +452,10 @@ def test_retained_values_on_disk_are_shown() -> None:
     """Where the file is, what waits for it, and the limit on payloads; no alarm is null."""
     node = PartsOfNode()
     assert node.documents.status().retained is None
-    stats = KeptStats(
+    stats = StoreStats(
         Path("lib/r"), file_bytes=5, committed_total=4, transactions_total=3, waiting=2, waiting_bytes=6, alarm=""
     )
-    node.kept = SimpleNamespace(stats=lambda: stats)
+    node.storage = SimpleNamespace(stats=lambda: stats)
     node.config = dataclasses.replace(CONFIG, retained=RetainedConfig(storage="disc", max_payload=9))
     status = node.documents.status()
     assert status.retained is not None
@@ -469,7 +469,7 @@ def test_retained_values_on_disk_are_shown() -> None:
         "waiting_bytes": 6,
     }
     assert status.limits["retained.max_payload"] == 9
-    node.kept = SimpleNamespace(stats=lambda: dataclasses.replace(stats, alarm="full"))
+    node.storage = SimpleNamespace(stats=lambda: dataclasses.replace(stats, alarm="full"))
     status = node.documents.status()
     assert status.retained is not None
     assert status.retained.alarm == "full"

@@ -9,7 +9,7 @@ import pytest
 from fanout.link.model.states import TRANSITIONS, LinkState, Trigger
 from fanout.link.model.status import LinkStatus
 from fanout.node.drain import NodePhase
-from fanout.node.readiness import WAITS_FOR, Verdict, judge, reason_against
+from fanout.node.readiness import WAITS_FOR, NodeReadiness, judge, reason_against
 from tests.node.test_documents import LIVE, PLANT
 
 DOWN = dataclasses.replace(LIVE, name="north", state=LinkState.DOWN)
@@ -39,8 +39,8 @@ def test_ready_only_while_it_serves_with_live_links(phase: NodePhase, state: Lin
 
 def test_a_node_that_goes_says_so_whatever_its_links_do() -> None:
     """An operator who drained a node reads `draining`, and the links' reasons besides."""
-    assert judge(NodePhase.DRAINING, [LIVE]) == Verdict("draining", ("the node is draining",))
-    assert judge(NodePhase.STOPPING, []) == Verdict("stopping", ("the node is stopping",))
+    assert judge(NodePhase.DRAINING, [LIVE]) == NodeReadiness("draining", ("the node is draining",))
+    assert judge(NodePhase.STOPPING, []) == NodeReadiness("stopping", ("the node is stopping",))
     assert judge(NodePhase.DRAINING, [DOWN]).state == "draining"
     assert judge(NodePhase.DRAINING, [DOWN]).reasons == (
         "the node is draining",

@@ -16,12 +16,12 @@ from fanout.link.model.evidence import Evidence, Order
 from fanout.link.model.resumption import Resumption, StoredSession
 from fanout.link.model.states import LinkState
 from fanout.link.session.teardown import TOPICS_MAX
-from fanout.node.restore import OWN_STORE, load_kept
+from fanout.node.restore import OWN_STORE, restore_replicas
 from fanout.replica.store import Replica
 from fanout.replica.update import Update, content_digest
 from fanout.selection import Selector
-from fanout.storage import store as module
-from fanout.storage.store import KeptStore
+from fanout.storage import write_behind as module
+from fanout.storage.write_behind import WriteBehindStore
 from tests.link.fake_primary import FakePrimary, make_config
 from tests.link.fake_server import FakeServer
 from tests.link.harness import config_for, logging_to, running
@@ -63,12 +63,12 @@ def load(
     """Return the replicas of a link and of the node, what can be resumed, and the log lines."""
     lines: list[dict[str, object]] = []
     logger = logging_to(lines)
-    kept = KeptStore(path, sync="off", sync_interval_s=1, hold=lambda _: None, logger=logger)
+    storage = WriteBehindStore(path, sync="off", sync_interval_s=1, hold=lambda _: None, logger=logger)
     replica = Replica(selectors=config.selectors if config else (), topics_max=topics_max)
     own = Replica()
     links = [(config, replica)] if config else []
-    resumptions = load_kept(kept, links, own=own, node_id="edge-1", now_ns=NOW_NS, logger=logger)
-    kept.close(timeout_s=1)
+    resumptions = restore_replicas(storage, links, own=own, node_id="edge-1", now_ns=NOW_NS, logger=logger)
+    storage.close(timeout_s=1)
     return replica, own, resumptions, lines
 
 
@@ -140,24 +140,24 @@ async def test_a_tear_down_goes_no_faster_than_the_disk(tmp_path: Path, monkeypa
         for each in links:
             each.hold(held)
 
-    kept = KeptStore(tmp_path / "r", sync="off", sync_interval_s=1, hold=hold, logger=logging_to([]))
-    await asyncio.to_thread(kept.open, now_ns=1)
-    kept.start()
+    storage = WriteBehindStore(tmp_path / "r", sync="off", sync_interval_s=1, hold=hold, logger=logging_to([]))
+    await asyncio.to_thread(storage.open, now_ns=1)
+    storage.start()
     primary = FakePrimary(retained={b"plant/%d" % number: b"x" for number in range(5 * TOPICS_MAX)})
-    async with FakeServer(primary) as server, running(config_for(server.port), store=kept) as link:
+    async with FakeServer(primary) as server, running(config_for(server.port), store=storage) as link:
         links.append(link.link)
         await link.wait_state(LinkState.LIVE)
-        await wait_until(lambda: not kept.waiting)
+        await wait_until(lambda: not storage.waiting)
         disk.broken = True
         primary.has_session = False
         primary.retained.clear()
         server.cut()
-        await link.wait(lambda: kept.waiting > TOPICS_MAX and kept.stats().alarm)
+        await link.wait(lambda: storage.waiting > TOPICS_MAX and storage.stats().alarm)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert kept.waiting == 2 * TOPICS_MAX
+        assert storage.waiting == 2 * TOPICS_MAX
         assert link.status.state is LinkState.TEARING_DOWN
         disk.broken = False
         await link.wait_state(LinkState.LIVE)
-        await wait_until(lambda: not kept.waiting)
-    assert await asyncio.to_thread(kept.close, timeout_s=5)
+        await wait_until(lambda: not storage.waiting)
+    assert await asyncio.to_thread(storage.close, timeout_s=5)

@@ -53,7 +53,7 @@ from fanout.replog.write.writer import LogWriter
 from fanout.selection import Selector
 from fanout.server.client.server import Server
 from fanout.storage.direct import DirectStore
-from fanout.storage.file import KeptFile
+from fanout.storage.file import RetainedFile
 from tests.access.pieces import cheap_hash
 from tests.support.nodes import read_events, read_updates
 from tests.support.raw_client import RawClient
@@ -373,13 +373,13 @@ async def test_a_node_that_loads_is_alive_and_not_ready(
         retained=RetainedConfig(storage=storage),
     )
     go_on = threading.Event()
-    load = Node._load_kept
+    load = Node._load_storage
 
     def slow(node: Node) -> None:
         assert go_on.wait(60)
         load(node)
 
-    monkeypatch.setattr(Node, "_load_kept", slow)
+    monkeypatch.setattr(Node, "_load_storage", slow)
     node = node_of(settings, role="primary")
     starting = asyncio.create_task(node.start())
     await wait_until(lambda: node.http is not None and node.http.port)
@@ -623,7 +623,7 @@ async def test_a_writer_of_retained_values_that_ends_ends_the_node(
     node = node_of(settings)
     await node.start()
     try:
-        monkeypatch.setattr(KeptFile, "commit", failing)
+        monkeypatch.setattr(RetainedFile, "commit", failing)
         node.ingress.publish("c", [(b"own/1", b"v", 3, 1, b"", None, 0)], NOW_NS)
         error = await asyncio.wait_for(node.wait_failed(), 30)
         assert isinstance(error, RuntimeError)  # a bug, unlike a disk that fails
@@ -798,8 +798,8 @@ async def test_a_disk_that_fails_ends_a_node_that_has_its_values_there(
         retained=RetainedConfig(storage="disc_only"),
     )
     task, node = await running_node(settings, monkeypatch, role="primary")
-    assert isinstance(node.kept, DirectStore)
-    node.kept.database.execute("PRAGMA max_page_count = 1")
+    assert isinstance(node.storage, DirectStore)
+    node.storage.database.execute("PRAGMA max_page_count = 1")
     with capture_logs() as lines:
         async with await RawClient.connect(port_of(node), "publisher") as publisher:
             for number in range(100):

@@ -7,7 +7,7 @@ import pytest
 from fanout.config import NodeConfig, parse_config
 from fanout.probe.advice import Advice, advise
 from fanout.probe.catalogue import CHECKS, CONNECT
-from fanout.probe.results import Finding, Outcome, Report, Result, VersionReport
+from fanout.probe.results import Finding, Outcome, ProbeReport, Result, VersionReport
 
 ADDRESS = "mqtt://127.0.0.1:1883"
 
@@ -25,7 +25,7 @@ def version(number: int, **outcomes: Result | Outcome) -> VersionReport:
 
 def advice_for(*versions: VersionReport, read_filter: str | None = None, **keys: str) -> Advice:
     """Return the advice for a primary that was found so."""
-    return advise(Report(ADDRESS, "", versions, True, ""), read_filter=read_filter, keys=keys)
+    return advise(ProbeReport(ADDRESS, "", versions, True, ""), read_filter=read_filter, keys=keys)
 
 
 def link_of(advice: Advice) -> NodeConfig:

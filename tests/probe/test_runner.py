@@ -11,7 +11,7 @@ from bench.processes import link, selector
 from fanout.errors import PrimaryRefused, PrimaryUnreachable
 from fanout.probe.catalogue import CHECKS
 from fanout.probe.client import Target
-from fanout.probe.results import Outcome, Report, VersionReport
+from fanout.probe.results import Outcome, ProbeReport, VersionReport
 from fanout.probe.runner import probe
 from tests.support.mosquitto import Mosquitto, find_mosquitto, free_port, load_retained
 from tests.support.nodes import Nodes
@@ -31,7 +31,7 @@ async def probed(
     read_filter: str | None = None,
     timeout_s: float = 90.0,
     username: str | None = None,
-) -> Report:
+) -> ProbeReport:
     """Probe a server on loopback."""
     return await probe(
         Target("127.0.0.1", port, username, None),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fanout.replica.update import Update, content_digest
-from fanout.storage.file import KeptFile
+from fanout.storage.file import RetainedFile
 
 __all__ = ["FailingDisk", "contents", "opened", "value"]
 
@@ -19,26 +19,26 @@ def value(topic: bytes, payload: bytes = b"1", *, received_ns: int = 1, expires_
     return (topic, payload, 1, True, b"", received_ns, expires_ns, content_digest(topic, payload), None)
 
 
-def opened(path: Path) -> KeptFile:
+def opened(path: Path) -> RetainedFile:
     """Return the file at `path`, open."""
-    return KeptFile(path, sync="interval")
+    return RetainedFile(path, sync="interval")
 
 
-def contents(file: KeptFile, store: str) -> dict[bytes, bytes]:
+def contents(file: RetainedFile, store: str) -> dict[bytes, bytes]:
     """Return topics and payloads of a store."""
     return {update[0]: update[1] for piece in file.read(store) for update in piece}
 
 
 class FailingDisk:
-    """Lets each commit of a `KeptFile` fail while it is `broken`."""
+    """Lets each commit of a `RetainedFile` fail while it is `broken`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, broken: bool) -> None:
         self.broken = broken
-        commit = KeptFile.commit
+        commit = RetainedFile.commit
 
-        def commit_or_fail(file: KeptFile, writes: Any, sessions: Any, *, force: bool) -> None:
+        def commit_or_fail(file: RetainedFile, writes: Any, sessions: Any, *, force: bool) -> None:
             if self.broken:
                 raise sqlite3.OperationalError("database or disk is full")
             commit(file, writes, sessions, force=force)
 
-        monkeypatch.setattr(KeptFile, "commit", commit_or_fail)
+        monkeypatch.setattr(RetainedFile, "commit", commit_or_fail)

@@ -16,7 +16,7 @@ from fanout.errors import StoreError
 from fanout.replica.update import Phase
 from fanout.storage import direct as module
 from fanout.storage.direct import DirectStore
-from fanout.storage.file import KeptFile, Sync
+from fanout.storage.file import RetainedFile, Sync
 from fanout.storage.replica import DiscReplica
 from tests.replica.passes import end_pass
 from tests.storage.pieces import contents, opened, value
@@ -29,14 +29,14 @@ async def started(
     path: Path, *, sync: Sync = "off", held: list[bool] | None = None
 ) -> AsyncIterator[tuple[DirectStore, DiscReplica]]:
     """Give a store that commits, with a replica on it, and close it."""
-    kept = direct_store(path, sync=sync, held=held)
-    await asyncio.to_thread(kept.open, now_ns=1)
-    replica = DiscReplica(kept.table("a"))
-    kept.start()
+    storage = direct_store(path, sync=sync, held=held)
+    await asyncio.to_thread(storage.open, now_ns=1)
+    replica = DiscReplica(storage.table("a"))
+    storage.start()
     try:
-        yield kept, replica
+        yield storage, replica
     finally:
-        await asyncio.to_thread(kept.close, timeout_s=5)
+        await asyncio.to_thread(storage.close, timeout_s=5)
 
 
 def seen_by_others(path: Path) -> int:
@@ -57,16 +57,16 @@ async def test_who_waits_is_told_in_order_and_after_the_commit(tmp_path: Path, s
     def tell(number: int) -> None:
         done.append((number, seen_by_others(path)))
 
-    async with started(path, sync=sync) as (kept, replica):
+    async with started(path, sync=sync) as (storage, replica):
         for number in range(5):
             changes = replica.apply([value(b"%d" % number)], phase=Phase.LIVE)
-            kept.put("a", [changes], session=partial(bytes, b"%d" % number), done=partial(tell, number))
+            storage.put("a", [changes], session=partial(bytes, b"%d" % number), done=partial(tell, number))
         assert seen_by_others(path) == 0
-        assert kept.stats().waiting == 5
+        assert storage.stats().waiting == 5
         assert sum(map(len, replica.match(b"#"))) == 5, "what is not committed is found all the same"
         await wait_until(lambda: len(done) == 5, what="the commit")
         assert done == [(number, 5) for number in range(5)]
-        assert (kept.stats().committed_total, kept.stats().waiting, kept.stats().alarm) == (5, 0, "")
+        assert (storage.stats().committed_total, storage.stats().waiting, storage.stats().alarm) == (5, 0, "")
     file = opened(path)
     assert file.sessions() == {"a": b"4"}
     assert len(contents(file, "a")) == 5
@@ -82,10 +82,10 @@ async def test_the_disk_is_waited_for_as_configured(
     forces: list[int] = []
     monkeypatch.setattr(os, "fsync", forces.append)
     done: list[int] = []
-    async with started(tmp_path / "r", sync=sync) as (kept, replica):
+    async with started(tmp_path / "r", sync=sync) as (storage, replica):
         for number in range(3):
             changes = replica.apply([value(b"%d" % number)], phase=Phase.LIVE)
-            kept.put("a", [changes], done=lambda: done.append(len(forces)))
+            storage.put("a", [changes], done=lambda: done.append(len(forces)))
             await wait_until(partial(_is_longer, done, number), what="the commit")
         await wait_until(lambda: len(forces) >= forced, what="the disk")
         if sync == "always":
@@ -97,18 +97,18 @@ async def test_a_disk_that_is_full_ends_the_node(tmp_path: Path) -> None:
     """Nobody is told of what is not committed; the reason is told, and a next process has all that was."""
     path = tmp_path / "r"
     done: list[int] = []
-    async with started(path) as (kept, replica):
-        kept.put("a", [replica.apply([value(b"1")], phase=Phase.LIVE)], done=partial(done.append, 1))
+    async with started(path) as (storage, replica):
+        storage.put("a", [replica.apply([value(b"1")], phase=Phase.LIVE)], done=partial(done.append, 1))
         await wait_until(lambda: done == [1], what="the commit")
-        kept.database.execute("PRAGMA max_page_count = 1")
-        kept.put("a", [], done=partial(done.append, 2))
+        storage.database.execute("PRAGMA max_page_count = 1")
+        storage.put("a", [], done=partial(done.append, 2))
         with pytest.raises(StoreError, match="cannot be read from or written"):
             replica.apply([value(b"%d" % number, bytes(9000)) for number in range(100)], phase=Phase.LIVE)
         with pytest.raises(StoreError, match="full"):
-            await asyncio.wait_for(kept.wait_failed(), 5)
-        kept.put("a", [], session=bytes, done=partial(done.append, 3))
-        assert "full" in kept.stats().alarm
-        assert not await asyncio.to_thread(kept.close, timeout_s=5)
+            await asyncio.wait_for(storage.wait_failed(), 5)
+        storage.put("a", [], session=bytes, done=partial(done.append, 3))
+        assert "full" in storage.stats().alarm
+        assert not await asyncio.to_thread(storage.close, timeout_s=5)
     assert done == [1]
     file = opened(path)
     assert contents(file, "a") == {b"1": b"1"}
@@ -154,7 +154,7 @@ async def test_a_writer_that_never_pauses_is_held_back_too(tmp_path: Path, monke
 async def test_marks_of_passes_that_are_over_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are removed in pieces, beside everything else."""
     monkeypatch.setattr(module, "_FORGOTTEN_AT_ONCE", 10)
-    async with started(tmp_path / "r") as (kept, replica):
+    async with started(tmp_path / "r") as (storage, replica):
         values = [value(b"%d" % number) for number in range(35)]
         replica.apply(values, phase=Phase.LIVE)
         for _ in range(2):
@@ -164,7 +164,7 @@ async def test_marks_of_passes_that_are_over_go(tmp_path: Path, monkeypatch: pyt
             assert end_pass(replica).unseen == ()
 
         def marks() -> int:
-            return int(kept.database.execute("SELECT count(*) FROM scratch.mark").fetchone()[0])
+            return int(storage.database.execute("SELECT count(*) FROM scratch.mark").fetchone()[0])
 
         assert marks() == 70
         await wait_until(lambda: marks() == 0, what="their removal")
@@ -175,8 +175,8 @@ async def test_a_piece_of_many_marks_costs_what_one_of_few_does(
 ) -> None:
     """The event loop waits for it: with ten million marks, too."""
     monkeypatch.setattr(module, "_FORGOTTEN_AT_ONCE", 100)
-    async with started(tmp_path / "r") as (kept, replica):
-        costs = [await _cost_of_a_piece(kept, replica, marks) for marks in (500, 3_000)]
+    async with started(tmp_path / "r") as (storage, replica):
+        costs = [await _cost_of_a_piece(storage, replica, marks) for marks in (500, 3_000)]
     assert costs[1] < 1.5 * costs[0], costs
 
 
@@ -187,9 +187,9 @@ def test_another_process_is_kept_away(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is in use by another process"):
         direct_store(tmp_path / "r").open(now_ns=1)
     with pytest.raises(StoreError, match="is in use by another process"):
-        KeptFile(tmp_path / "r", sync="off")
+        RetainedFile(tmp_path / "r", sync="off")
     assert first.close(timeout_s=1)
-    file = KeptFile(tmp_path / "r", sync="off")
+    file = RetainedFile(tmp_path / "r", sync="off")
     with pytest.raises(StoreError, match="is in use by another process"):
         direct_store(tmp_path / "r").open(now_ns=1)
     file.close()
@@ -197,17 +197,17 @@ def test_another_process_is_kept_away(tmp_path: Path) -> None:
 
 async def test_an_expiry_is_changed_at_the_same_cost_however_many_values_expire_with_it(tmp_path: Path) -> None:
     """All values of one read have the same time; each of them may get another one, in any order."""
-    async with started(tmp_path / "r") as (kept, replica):
+    async with started(tmp_path / "r") as (storage, replica):
         costs = []
         for total in (500, 5_000):
             topics = [b"%d/%d" % (total, number) for number in range(total)]
             replica.apply([value(topic, expires_ns=total) for topic in topics], phase=Phase.LIVE)
             later = [value(topic, b"2", expires_ns=10**6) for topic in topics[::50][:10]]
-            costs.append(_hundreds_of_steps(kept, partial(replica.apply, later, phase=Phase.LIVE)))
+            costs.append(_hundreds_of_steps(storage, partial(replica.apply, later, phase=Phase.LIVE)))
     assert costs[1] <= 1.5 * costs[0] + 5, costs
 
 
-def _hundreds_of_steps(kept: DirectStore, work: Callable[[], object]) -> int:
+def _hundreds_of_steps(storage: DirectStore, work: Callable[[], object]) -> int:
     """Return how many times a hundred steps SQLite takes for `work`."""
     hundreds = 0
 
@@ -216,26 +216,26 @@ def _hundreds_of_steps(kept: DirectStore, work: Callable[[], object]) -> int:
         hundreds += 1
         return 0
 
-    kept.database.set_progress_handler(count, 100)
+    storage.database.set_progress_handler(count, 100)
     try:
         work()
     finally:
-        kept.database.set_progress_handler(None, 0)
+        storage.database.set_progress_handler(None, 0)
     return hundreds
 
 
-async def _cost_of_a_piece(kept: DirectStore, replica: DiscReplica, marks: int) -> int:
+async def _cost_of_a_piece(storage: DirectStore, replica: DiscReplica, marks: int) -> int:
     """Return how many times a hundred steps SQLite takes to forget the first of the marks of a pass."""
     values = [value(b"%d" % number) for number in range(marks)]
     replica.apply(values, phase=Phase.LIVE)
     replica.begin_pass()
     replica.apply(values, phase=Phase.AUDIT)
-    kept.commit()
+    storage.commit()
     replica.drop_pass()
-    hundreds = _hundreds_of_steps(kept, kept.commit)
-    left = kept.database.execute("SELECT count(*) FROM scratch.mark").fetchone()[0]
+    hundreds = _hundreds_of_steps(storage, storage.commit)
+    left = storage.database.execute("SELECT count(*) FROM scratch.mark").fetchone()[0]
     assert left == marks - 100
-    await wait_until(lambda: not kept.database.execute("SELECT 1 FROM scratch.mark").fetchall(), what="the rest")
+    await wait_until(lambda: not storage.database.execute("SELECT 1 FROM scratch.mark").fetchall(), what="the rest")
     return hundreds
 
 

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from fanout.errors import StoreError
 from fanout.storage import file as module
-from fanout.storage.file import FORMAT, FileDamagedError, KeptFile, Sync
+from fanout.storage.file import FORMAT, FileDamagedError, RetainedFile, Sync
 from tests.storage.pieces import contents, opened, value
 
 
@@ -43,7 +43,7 @@ def test_what_is_committed_is_read_again(tmp_path: Path) -> None:
 def test_random_changes_are_those_of_a_dictionary(tmp_path: Path, sync: Sync) -> None:
     """Whatever is set and removed, in transactions of any size: the file holds what a dictionary does."""
     choice = random.Random(7)
-    file = KeptFile(tmp_path / "r", sync=sync)
+    file = RetainedFile(tmp_path / "r", sync=sync)
     held: dict[bytes, bytes] = {}
     for _ in range(40):
         batch = {}
@@ -180,14 +180,14 @@ def test_a_damaged_file_is_renamed_with_what_belongs_to_it(tmp_path: Path) -> No
         (tmp_path / f"r{suffix}").write_text(f"damaged{suffix}")
     with capture_logs() as told:
         logger = structlog.get_logger()
-        aside = KeptFile.set_aside(tmp_path / "r", "no header", now_ns=1_700_000_000_000_000_000, logger=logger)
+        aside = RetainedFile.set_aside(tmp_path / "r", "no header", now_ns=1_700_000_000_000_000_000, logger=logger)
     assert [(line["reason"], line["file"]) for line in told] == [("no header", str(aside))]
     assert aside.name == "r.damaged-1700000000000"
     assert aside.read_text() == "damaged"
     assert aside.with_name(aside.name + "-wal").read_text() == "damaged-wal"
     assert not (tmp_path / "r").exists()
     with pytest.raises(StoreError, match="cannot be used"):
-        KeptFile.set_aside(tmp_path / "r", "gone", now_ns=1, logger=logger)
+        RetainedFile.set_aside(tmp_path / "r", "gone", now_ns=1, logger=logger)
 
 
 @pytest.mark.parametrize("damage", ["x'01'", "'text'", "CAST(x'ff' AS TEXT)"])

@@ -15,7 +15,7 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Stamp, Update, content_digest
 from fanout.selection import Selector
 from fanout.storage.direct import DirectStore
-from fanout.storage.file import KeptFile
+from fanout.storage.file import RetainedFile
 from fanout.storage.replica import DiscReplica
 from tests.replica.passes import end_pass
 from tests.storage.pieces import contents, value
@@ -212,14 +212,14 @@ def test_what_is_not_good_any_more_goes_when_it_is_loaded(tmp_path: Path) -> Non
 def test_the_file_of_disc_is_that_of_disc_only(tmp_path: Path) -> None:
     """A node may change from one to the other, either way."""
     path = tmp_path / "retained.sqlite"
-    file = KeptFile(path, sync="off")
+    file = RetainedFile(path, sync="off")
     file.commit({"link": {b"a": value(b"a"), b"b": value(b"b")}}, {}, force=True)
     file.close()
     with opened(path) as store:
         replica = DiscReplica(store.table("link"))
         assert replica.load(lambda _: True) == 0
         replica.apply([value(b"b", b""), value(b"c", b"3")], phase=Phase.LIVE)
-    file = KeptFile(path, sync="off")
+    file = RetainedFile(path, sync="off")
     assert contents(file, "link") == {b"a": b"1", b"c": b"3"}
     file.close()
 

@@ -1,1 +1,1 @@
-"""What users write on the command line: times, files, the options that several reports share."""
+"""Arguments of commands: times, files, the common options of reports."""

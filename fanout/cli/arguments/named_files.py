@@ -1,7 +1,6 @@
-"""The files that a configuration names: whether a node could use each of them.
+"""Files that a configuration names: checks for `fanout check` that a node could use each of them.
 
-Owns opening them for `fanout check`, as a node would at its start. It changes nothing, and no fault repeats what is in
-a file.
+Each file is opened as a node does at its start. Nothing is changed, and no fault repeats the content of a file.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ __all__ = ["find_file_cautions", "find_file_faults"]
 
 
 def find_file_faults(config: NodeConfig) -> list[ConfigFault]:
-    """Return what is wrong with the files that `config`, which has no faults itself, names; relative to here."""
+    """Return the faults of the files that `config` names, relative to the current directory."""
     return [*_tls_faults(config), *_password_file_faults(config), *_link_faults(config)]
 
 
 def find_file_cautions(config: NodeConfig, *, now_s: float) -> list[ConfigFault]:
-    """Return what a person should look at about these files, which have no faults.
+    """Return cautions about these files, which have no faults.
 
     Args:
         config: The configuration.

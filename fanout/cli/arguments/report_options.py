@@ -1,4 +1,4 @@
-"""The options that several reports share: what they read, what they are asked, and where the results go."""
+"""Common options of reports: input, question, output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOCAL_MASTER: Final = "local[*]"
 
 
 def local_path(text: str) -> Path:
-    """Return a path that this process writes to; a URI would become a directory with a strange name."""
+    """Return a path that this process writes to; refuse a URI, which would become a directory with a strange name."""
     if "://" in text:
         raise typer.BadParameter(f"{text} is a URI, and this is written to a local path")
     return Path(text)

@@ -1,6 +1,6 @@
-"""Times on the command line: ISO 8601, or how long ago.
+"""Times on the command line: ISO 8601, or an age.
 
-Without a zone a time is UTC, as everything that a report shows is.
+A time without a zone is UTC, like all times of a report.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _DAYS_AGO: Final = {"today": 0, "yesterday": 1}
 
 
 def parse_time(text: str, *, now: datetime | None = None) -> datetime:
-    """Return the time, in UTC, that a user means; a parser of options.
+    """Parse a time of an option, in UTC.
 
     Args:
         text: ISO 8601 with or without a zone (UTC), also a date alone; a number with s, m, h, d or w for an age; or
             `today` or `yesterday`, at 00:00 UTC.
-        now: What an age is counted back from; None means the present second.
+        now: Time from which an age counts back; None means the present second.
 
     Raises:
         typer.BadParameter: It is none of these.

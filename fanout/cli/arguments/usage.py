@@ -1,8 +1,8 @@
-"""What is wrong with a command line, in the words of a user.
+"""Usage errors: faults of a command line, in the words of a user.
 
-Owns the sentences for values that typer refuses: newer releases of it hand on those of the validator beneath, which
-show neither the value nor what would do. An argument may be a stranger's text that a script hands on, a topic for
-instance, and each message quotes it.
+Owns the sentences for values that typer refuses: newer releases of it pass on the texts of the validator beneath, which
+name neither the value nor a legal one. An argument may be a stranger's text that a script passes on, such as a topic,
+so each message quotes it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from fanout.escaping import printable
 __all__ = ["UsageError", "reword"]
 
 UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
-"""Anything wrong with a command line; of click, or of the copy of it in newer releases of typer."""
+"""Any fault of a command line; of click, or of its copy in newer releases of typer."""
 
 
 def reword(error: Any) -> None:
-    """Put a sentence of our own into an error that comes from a validator, and make any `UsageError` printable."""
+    """Replace the text of a validator by our own sentence, and make any `UsageError` printable."""
     find_faults = getattr(error.__cause__, "errors", None)
     if find_faults is not None:
         error.message = _sentence(find_faults()[0]) or error.message

@@ -1,1 +1,1 @@
-"""What commands print: styled text, figures, progress."""
+"""Output of commands: styled text, figures, progress."""

@@ -1,7 +1,7 @@
-"""The display of a synchronisation on a terminal: topics of each link as they arrive.
+"""Progress of a synchronisation on a terminal: the topics of each link as they arrive.
 
-It shows counts and rates, not percentages: how many topics the primary will send is not known (MQTT has no
-such number), and a bar would claim that it is.
+It shows counts and rates, not percentages: MQTT does not tell how many topics the primary will send, and a bar would
+pretend that it does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _TopicsColumn(ProgressColumn):
 
 class _RateColumn(ProgressColumn):
     def render(self, task: Task) -> Text:
-        # rich measures the speed from the updates of the last seconds.
+        # rich computes the speed from the last seconds.
         return Text(
             "" if task.finished or not task.speed else f"{as_count(task.speed)}/s",
             style="dim",
@@ -43,7 +43,7 @@ class SyncProgress:
         """Prepare; nothing is drawn before the context is entered.
 
         Args:
-            console: Where to draw; nothing is drawn when it is not a terminal.
+            console: Console to draw on; nothing is drawn unless it is a terminal.
             url: The node's address, shown until its name is known.
             enabled: False draws nothing.
             auto_refresh: Redraw between updates too, so that the spinner turns.
@@ -95,7 +95,7 @@ class SyncProgress:
     def _show_link(self, link: LinkReadiness) -> None:
         state = printable(f"{link.state} ({link.evidence})" if link.ready else link.state)
         if link.name in self._finished and not link.ready:
-            # It lost its proof again, and rich cannot make a finished task unfinished.
+            # The link lost its proof again, and rich cannot reopen a finished task.
             self._finished.remove(link.name)
             self._progress.remove_task(self._links.pop(link.name))
         if link.name not in self._links:

@@ -1,4 +1,4 @@
-"""Numbers as a person reads them; unknown is a dash, never zero."""
+"""Numbers for people; an unknown one is a dash, never zero."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ UNKNOWN = "-"
 
 
 def as_count(count: float | None) -> str:
-    """Return a count with its thousands parted: `200,000`."""
+    """Return a count with separated thousands: `200,000`."""
     return UNKNOWN if count is None else f"{count:,.0f}"
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count with what is counted: `1 row`, `2,000 rows`."""
+    """Return a count with its noun: `1 row`, `2,000 rows`."""
     return f"{as_count(count)} {noun}{'' if count == 1 else 's'}"
 
 

@@ -1,7 +1,7 @@
-"""The display of a report on a terminal: the stage that runs, with a bar of Spark's tasks.
+"""Progress of a report on a terminal: the stage that runs, with a bar of Spark's tasks.
 
-How many stages and tasks follow is not known to Spark either, so the bar begins anew with each of its jobs; what is
-known of the whole, the number of rows, stands beside the stage.
+Spark does not know how many stages and tasks follow, so the bar begins anew with each of its jobs. The number of rows,
+which is known, stands beside the stage.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = ["ReportProgress"]
 
 
 class ReportProgress:
-    """A context manager that redraws one line; it is called with the name of each stage that begins."""
+    """A context manager that redraws one line; a call with the name of a stage shows its begin."""
 
     def __init__(self, console: Console, *, tasks: Callable[[], tuple[int, int]] = running_tasks) -> None:
         """Prepare; nothing is drawn before the context is entered.
 
         Args:
-            console: Where to draw; nothing is drawn when it is not a terminal.
-            tasks: Returns how many tasks are done, and how many there are; asked whenever the line is drawn.
+            console: Console to draw on; nothing is drawn unless it is a terminal.
+            tasks: Returns the numbers of finished and of all tasks; called whenever the line is drawn.
         """
         self._tasks = tasks
         self._stage: TaskID | None = None
@@ -76,7 +76,7 @@ class ReportProgress:
 
 
 class _Line(Progress):
-    """A display that asks for its newest state whenever it is drawn."""
+    """A display that updates itself whenever it is drawn."""
 
     def __init__(self, *columns: ProgressColumn, before_drawing: Callable[[], None], **options: Any) -> None:
         self._before_drawing = before_drawing

@@ -1,9 +1,8 @@
-"""What a command prints, and how.
+"""Terminal output of commands: consoles, tables, styled and escaped text.
 
-Results go to standard output, errors and progress to standard error. On a terminal there is colour and lines
-wrap at its width; in a pipe there is neither, so that the same state gives the same bytes. Texts of strangers
-are among what is printed, so every text is made `printable` here: a string by the consoles, a text with a style by
-`styled` and `lines`. This module must not know what is printed.
+Results go to standard output, errors and progress to standard error. On a terminal there is colour and lines wrap at
+its width; in a pipe there is neither, so the same state gives the same bytes. Output includes texts of strangers, so
+every text is made `printable` here: a string by the consoles, a text with a style by `styled` and `lines`.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ __all__ = [
 ]
 
 _PIPE_WIDTH = 1000
-"""Columns of an output that is not a terminal: wide enough that nothing wraps."""
+"""Width of an output that is not a terminal, so that nothing wraps."""
 
 
 def output_console() -> Console:
@@ -57,7 +56,7 @@ def error_console() -> Console:
 
 @contextmanager
 def output(console: Console | None = None) -> Iterator[Console]:
-    """Give the console of standard output (or another) to print on; in a pipe without trailing blanks."""
+    """Yield the console of standard output (or another); in a pipe, trailing blanks are removed."""
     console = console or output_console()
     if console.is_terminal:
         yield console
@@ -80,7 +79,7 @@ def columns(*headings: str, right: tuple[str, ...] = ()) -> Table:
 
     Args:
         headings: The columns, from left to right.
-        right: Those of them that hold numbers.
+        right: Columns of numbers, aligned to the right.
     """
     from rich.table import Table
 
@@ -103,7 +102,7 @@ def facts(*pairs: tuple[str, RenderableType]) -> Table:
 
 
 def styled(*parts: str | tuple[str, str]) -> Text:
-    """Return one line of texts, each with its style or without one."""
+    """Return one line of texts, each with or without a style."""
     from rich.text import Text
 
     with_styles = ((part, "") if isinstance(part, str) else part for part in parts)
@@ -124,7 +123,7 @@ def state_text(state: str) -> Text:
 
 
 def outcome_text(outcome: str) -> Text:
-    """Return the outcome of a check, coloured by whether somebody must look at it."""
+    """Return the outcome of a check, coloured by how much attention it needs."""
     return lines(outcome, style={"passed": "green", "failed": "red"}.get(outcome, "yellow"))
 
 
@@ -134,12 +133,12 @@ def print_json(document: Any) -> None:
 
 
 def json_line(document: Any) -> str:
-    """Return a document as one line of JSON; what JSON does not know is a time."""
+    """Return a document as one line of JSON; times become strings."""
     return printable_json(json.dumps(document, default=datetime.isoformat, ensure_ascii=False))
 
 
 def print_error(error: FanoutError) -> None:
-    """Print what went wrong and what to do, to standard error; of a configuration every fault."""
+    """Print an error and its hint to standard error; of a configuration every fault."""
     from rich.padding import Padding
 
     from fanout.cli.output.quantities import counted
@@ -156,7 +155,7 @@ def print_error(error: FanoutError) -> None:
 
 
 def print_warnings(path: str, faults: Sequence[ConfigFault]) -> None:
-    """Print what is no fault of a configuration and surely not meant, to standard error; nothing for none."""
+    """Print the cautions of a configuration to standard error."""
     from fanout.cli.output.quantities import counted
 
     if faults:

@@ -10,6 +10,7 @@ from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
 from fanout.replica.update import Changes
+from fanout.runtime.system_clock import Clock
 
 __all__ = ["STALE", "AuditTotals", "Clock", "LinkSink", "LinkStatus", "SelectorStatus"]
 
@@ -165,16 +166,6 @@ class LinkStatus:
         """Whether the link is live with every selector complete, and nothing withholds readiness."""
         proved = self.state is LinkState.LIVE and all(selector.complete for selector in self.selectors)
         return proved and self.withheld is None
-
-
-class Clock(Protocol):
-    """Clock of the node."""
-
-    def now_ns(self) -> int:
-        """Return Unix time in nanoseconds."""
-
-    def monotonic(self) -> float:
-        """Return seconds of a clock that never goes back."""
 
 
 class LinkSink(Protocol):

@@ -14,7 +14,7 @@ from fanout.chain.stamp import ASK_FOR_STAMPS, NODE_PROPERTY
 from fanout.config import LinkConfig
 from fanout.errors import PrimaryRefused
 from fanout.mqtt.decoder import AckRun
-from fanout.mqtt.delivery import Outbound, Outcome, SendState
+from fanout.mqtt.delivery import AckOutcome, Outbound, SendState
 from fanout.mqtt.packet_ids import PacketIds
 from fanout.mqtt.packets import (
     Ack,
@@ -325,9 +325,9 @@ class PacketSender:
             if self._to_resend and packet_id in self._to_resend:
                 self._to_resend.remove(packet_id)
             outcome = outbound.acknowledge(run.type, packet_id, reason_code)
-            if outcome is Outcome.RELEASE:
+            if outcome is AckOutcome.RELEASE:
                 self._release(packet_id, ReasonCode.SUCCESS, now)
-            elif outcome in (Outcome.COMPLETED, Outcome.REFUSED):
+            elif outcome in (AckOutcome.COMPLETED, AckOutcome.REFUSED):
                 done.append((message, reason_code))
         self._resend(now)
         return done

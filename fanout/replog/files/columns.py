@@ -1,9 +1,8 @@
-"""Rows of the replication log as Arrow columns: from the updates of a node to the schema's record batches.
+"""Columns of the replication log: encodes the updates and events of a node as Arrow record batches.
 
-Owns how a row is made: the topic as it is at the primary, which selector brought the update, the
-flags that come from its stamp. Knows nothing of files, queues or threads; all of it runs in the writer's
-thread. Whatever is done for each row is done by one call in C per column; the interpreter holds its lock for
-about 0.3 us per row (0.5 us with stamps), which is what this module is written around.
+Owns the content of a row: the topic as at the primary, the selector, the flags that follow from the stamp. All of it
+runs in the writer's thread. Work per row is one call in C per column; the interpreter holds its lock for about 0.3 us
+per row (0.5 us with stamps), and the code is written around that.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from fanout.replica.update import Phase, Stamp, Update
+from fanout.replica.update import RECEIVED_NS, Phase, Stamp, Update
 from fanout.replog.files.schema import EVENTS, FLAG_DUPLICATE, FLAG_STALE, UPDATES
 from fanout.replog.files.sequence_flags import SequenceFlags
 
 __all__ = ["Column", "EventRow", "LogSource", "LoggedSelector", "RowEncoder", "UpdateRows", "signed"]
 
 _TOPICS_CACHED_MAX = 262_144
-"""Topics whose selector is remembered per source; the memory is emptied when it is full."""
+"""Topics whose selector is cached per source; a full cache is cleared."""
 
 _topic, _payload, _qos, _retain, _digest, _stamp = map(itemgetter, (0, 1, 2, 3, 7, 8))
 _primary, _epoch, _sequence, _origin = map(itemgetter, range(4))
@@ -38,7 +37,7 @@ _TIMESTAMP = UPDATES.field("applied").type
 
 
 class LoggedSelector(Protocol):
-    """What the log needs to know of a selector (`fanout.selection.Selector` fits)."""
+    """The part of a selector that the log needs (`fanout.selection.Selector` fits)."""
 
     @property
     def filter(self) -> str:
@@ -46,17 +45,17 @@ class LoggedSelector(Protocol):
 
     @property
     def prefix(self) -> str:
-        """What the link puts before the topic."""
+        """Prefix of local topics."""
 
     def covers_local(self, topic: bytes) -> bool:
         """Tell whether this selector replicates a local topic."""
 
 
 class LogSource:
-    """Where updates come from: a link with its selectors, or the node itself.
+    """Source of updates: a link with its selectors, or the node itself.
 
-    One for each link, made once by `LogWriter.source` and handed to every `LogWriter.append`. What it
-    remembers belongs to the writer's thread.
+    `LogWriter.source` makes one for each link; every `LogWriter.append` takes it. Its caches belong to the writer's
+    thread.
     """
 
     def __init__(self, link: str, selectors: Sequence[LoggedSelector]) -> None:
@@ -126,7 +125,7 @@ class LogSource:
 
 
 class UpdateRows(NamedTuple):
-    """Updates as they were appended: references, with everything that is the same for all of them."""
+    """One appended batch: references to its updates, and the values that all of them share."""
 
     source: LogSource
     link_epoch: int
@@ -138,7 +137,7 @@ class UpdateRows(NamedTuple):
 
 
 class EventRow(NamedTuple):
-    """One row of the table of events, without the columns that are the same for the whole log."""
+    """One row of the table `events`, without the columns that are constant in a log."""
 
     link: str
     link_epoch: int
@@ -152,12 +151,12 @@ class EventRow(NamedTuple):
     lag_us: int | None = None
     detail: str = ""
     log_pos: int = 0
-    """Given when the event is put into the queue."""
+    """Assigned when the event enters the queue."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """Rows of one frame that have their source, link epoch and phase in common."""
+    """Rows of one frame with the same source, link epoch and phase."""
 
     updates: list[Update] = field(default_factory=list)
     kinds: bytearray = field(default_factory=bytearray)
@@ -167,7 +166,7 @@ class _Group:
 
 
 class RowEncoder:
-    """Makes record batches for one node; keeps the columns that never change, to slice them."""
+    """Makes record batches for one node; constant columns are cached and sliced."""
 
     def __init__(self, *, node: str, role: str, node_epoch: int) -> None:
         self._node = node
@@ -178,14 +177,16 @@ class RowEncoder:
     def updates(self, rows: Iterable[UpdateRows]) -> list[pa.RecordBatch]:
         """Return record batches of `schema.UPDATES`, one for each source, link epoch and phase.
 
-        Where stamped updates of two phases take turns, there is one for each turn: a copy says how new a topic's value
-        is, so it may make stale what came behind it, and nothing in front of it.
+        Stamped updates of two phases that alternate give one batch per change of phase: a copy tells how new a topic's
+        value is, so it may make later updates stale, but not earlier ones.
         """
         groups: dict[tuple[LogSource, int, Phase, int], _Group] = {}
         turns: dict[tuple[LogSource, int], tuple[Phase, int]] = {}
         for source, link_epoch, phase, updates, kinds, flags, first_log_pos in rows:
             phase_before, turn = turns.setdefault((source, link_epoch), (phase, 0))
-            if phase is not phase_before and any(map(_stamp, updates)):  # expired values, which have none, take no turn
+            if phase is not phase_before and any(
+                map(_stamp, updates)
+            ):  # expired values have no stamp and change no phase
                 turn += 1
                 turns[source, link_epoch] = phase, turn
             group = groups.setdefault((source, link_epoch, phase, turn), _Group())
@@ -193,9 +194,11 @@ class RowEncoder:
                 group.flags.append((len(group.updates), flags))
             group.updates += updates
             group.kinds += kinds
-            # Times do not go back inside a batch, so equal ends mean one time, as there nearly always is.
-            received_ns = updates[0][5]
-            group.runs.append((first_log_pos, len(updates), received_ns if updates[-1][5] == received_ns else None))
+            # Times never go back inside a batch, so equal ends mean one time: the usual case.
+            received_ns = updates[0][RECEIVED_NS]
+            group.runs.append(
+                (first_log_pos, len(updates), received_ns if updates[-1][RECEIVED_NS] == received_ns else None)
+            )
         return [
             self._batch(source, link_epoch, phase, group) for (source, link_epoch, phase, _), group in groups.items()
         ]
@@ -278,7 +281,7 @@ class RowEncoder:
             names = ("stamp_primary", "stamp_epoch", "sequence", "origin")
             return {name: self._constant(UPDATES.field(name).type, None, count) for name in names}, None
         if not missing:
-            # A peer may send numbers that no column holds; such a stamp counts as none.
+            # A peer may send numbers that no column holds; such a stamp is ignored.
             with contextlib.suppress(struct.error, OverflowError):
                 return self._all_stamps(source, link_epoch, topics, stamps, live=live)  # type: ignore[arg-type]
         return self._some_stamps(source, link_epoch, topics, stamps, live=live)
@@ -286,10 +289,10 @@ class RowEncoder:
     def _all_stamps(
         self, source: LogSource, link_epoch: int, topics: list[bytes], stamps: list[Stamp], *, live: bool
     ) -> tuple[dict[str, Column], list[int] | None]:
-        """Do what `_stamps` does when each row has a stamp, column by column.
+        """Do the work of `_stamps` column by column, when every row has a stamp.
 
         Raises:
-            struct.error, OverflowError: A number is too large; nothing has been remembered then.
+            struct.error, OverflowError: A number is too large; no cache has changed.
         """
         count = len(stamps)
         primaries: list[str] = list(map(_primary, stamps))
@@ -307,7 +310,7 @@ class RowEncoder:
             "sequence": _fixed(_INT64, struct.pack(f"{count}q", *sequences), count),
             "origin": _fixed(_TIMESTAMP, struct.pack(f"{count}q", *map(_origin, stamps)), count),
         }
-        if one_primary and primaries[0] == self._node:  # what this node stamped itself cannot come twice or late
+        if one_primary and primaries[0] == self._node:  # this node's own stamps cannot come twice or late
             return columns, None
         return columns, source.sequence_flags(topics, primaries, epochs, sequences, link_epoch=link_epoch, live=live)
 
@@ -315,7 +318,7 @@ class RowEncoder:
     def _some_stamps(
         source: LogSource, link_epoch: int, topics: list[bytes], stamps: list[Stamp | None], *, live: bool
     ) -> tuple[dict[str, Column], list[int] | None]:
-        """Do what `_stamps` does when only some rows have a stamp: rare, so row by row."""
+        """Do the work of `_stamps` row by row, when only some rows have a stamp; rare."""
         stamps = [stamp if stamp and _fits(stamp) else None for stamp in stamps]
         parts = [stamp or (None, None, None, None) for stamp in stamps]
         columns = {
@@ -343,7 +346,7 @@ class RowEncoder:
         return columns, flags
 
     def _constant(self, type_: pa.DataType, value: str | int | None, count: int) -> Column:
-        """Return a column of one value, sliced from one that is kept."""
+        """Return a column of one value, sliced from a cached one."""
         kept = self._constants.get((type_, value))
         if kept is None or len(kept) < count:
             length = max(count, 1024)
@@ -380,7 +383,7 @@ def _names(indices: bytes, names: Sequence[str], count: int) -> Column:
 
 
 def _encoded_names(values: Sequence[str]) -> Column:
-    """Return a dictionary column of a few strings; Arrow's own way needs `pyarrow.compute` too."""
+    """Return a dictionary column of a few strings, without an import of `pyarrow.compute`."""
     indices: dict[str, int] = {}
     packed = array("i", [indices.setdefault(value, len(indices)) for value in values])
     return _names(packed.tobytes(), tuple(indices), len(values))
@@ -388,7 +391,7 @@ def _encoded_names(values: Sequence[str]) -> Column:
 
 def _positions(group: _Group) -> Column:
     """Return the column of log positions, which are consecutive inside a run."""
-    # `pyarrow.compute` could sum up steps in a tenth of the time, 30 ns a row; to import it takes a start 0.1 s.
+    # `pyarrow.compute` would take a tenth of the time, 30 ns less a row, but its import costs each start 0.1 s.
     positions = array("q")
     for first, rows, _ in group.runs:
         positions.extend(range(first, first + rows))

@@ -1,8 +1,7 @@
-"""The lock of one node's part of a log directory, and what the node's last run left written in it.
+"""Lock of one node's part of a log directory, and the record of the node's last run in it.
 
-Owns `open/node=N/lock`: one process writes a node's log at a time, and the kernel frees the lock when that
-process ends in whatever way. The file's content tells the next start whether the last run stopped in good
-order.
+Owns `open/node=N/lock`. One process writes a node's log at a time; the kernel frees the lock when that process ends in
+any way. The content of the file tells the next start whether the last run stopped in good order.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ __all__ = ["LastRun", "NodeLock", "lock_is_damaged", "read_last_run"]
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """What the last run of the node wrote into the lock file."""
+    """Content of the lock file: the last run of the node."""
 
     node_epoch: int
     pid: int
     clean: bool
-    """Whether everything that was appended had been written when it stopped."""
+    """Whether every appended row had been written when it stopped."""
 
 
 class NodeLock:
@@ -35,7 +34,7 @@ class NodeLock:
 
     def __init__(self, path: Path, *, node: str, node_epoch: int) -> None:
         self.last_run: LastRun | None = None
-        """The run before this one; None when there was none, or its file cannot be read."""
+        """The run before this one; None if there was none or the file cannot be read."""
         self._path = path
         self._node = node
         self._node_epoch = node_epoch
@@ -84,7 +83,7 @@ class NodeLock:
         """Write how this run ended and give up the lock.
 
         Args:
-            clean: Whether everything that was appended has been written.
+            clean: Whether every appended row has been written.
         """
         self._write(self._descriptor, clean=clean)
         os.close(self._descriptor)
@@ -101,7 +100,7 @@ class NodeLock:
 
 
 def lock_is_damaged(path: Path) -> bool:
-    """Tell whether there is a lock file that says nothing that can be read; an empty one was never written."""
+    """Tell whether a lock file exists and cannot be read; an empty one was never written."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -110,7 +109,7 @@ def lock_is_damaged(path: Path) -> bool:
 
 
 def read_last_run(path: Path) -> LastRun | None:
-    """Return what the lock file says, without touching the lock; None when it says nothing."""
+    """Return the content of the lock file without taking the lock; None for no content."""
     try:
         return _parse(path.read_bytes())
     except FileNotFoundError:

@@ -1,11 +1,10 @@
-"""The columns of the replication log: the contract between the nodes that write it and the jobs that read it.
+"""Schema of the replication log: the contract between the nodes that write it and the jobs that read it.
 
-Two tables share a log directory. `updates` has a row for each update that a node published or applied;
-`events` has a row for each change of state and each heartbeat. Both carry `log_pos`, one count over both
-tables, which gives the order inside one log. Timestamps are microseconds in UTC, digests are the unsigned
-64-bit value seen as signed (Spark has neither nanoseconds nor unsigned integers). Rows of one file are
-grouped by link, not sorted: the order inside a log is (`node_epoch`, `log_pos`). This module must stay
-importable without pyspark, sockets or files.
+A log directory holds two tables. `updates` has a row for each update that a node published or applied. `events` has a
+row for each change of state and each heartbeat. Both carry `log_pos`, one count over both tables, which gives the order
+inside one log. Timestamps are microseconds in UTC. Digests are unsigned 64-bit values read as signed, because Spark has
+neither nanoseconds nor unsigned integers. Rows of one file are grouped by link, not sorted: the order inside a log is
+(`node_epoch`, `log_pos`). The module can be imported without pyspark.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
-"""Part of the directory name (`v1`); raised when a column changes its meaning or goes away."""
+"""Part of the directory name (`v1`); raised when a column changes its meaning or is removed."""
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _NAME = pa.dictionary(pa.int32(), pa.string())
@@ -98,7 +97,7 @@ where nobody can know:
     reason         "queue" (the writer was too slow), "disk" (it failed, was full, or lost what it took), "encoding"
                    (a bug of the writer), "crash" (the node did not stop in good order; its next start writes
                    this event), "damage" (bytes of a segment were not what had been written), or "missing" (a file has
-                   gone since; written by who reads the log, never to it)
+                   gone since; readers of the log add this event, and never write it)
     rows           how many updates were lost; null after a crash; after damage, or of missing files, how many rows
                    of both tables, null when nobody can know
     events         how many events were lost; 0 after a crash or damage, though some may have been

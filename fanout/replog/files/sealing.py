@@ -1,9 +1,9 @@
-"""Sealing: a segment that is not written any more becomes Parquet files, which is what the reports read.
+"""Sealing: turns a closed segment into Parquet files, which reports read.
 
-Owns the layout of the sealed log and how a file gets there whole or not at all: written under a name that
-begins with a dot, synced, renamed, the directory synced, and only then is the segment removed. All names come
-from the segment's first frame, so that sealing again after a crash between any two of these steps overwrites
-the same files with the same rows. Knows nothing of queues or threads.
+Owns the layout of the sealed log, and the steps by which a file appears whole or not at all: it is written under a name
+that begins with a dot, synced, renamed, the directory is synced, and only then is the segment removed. All names follow
+from the segment's first frame, so sealing again after a crash between any two steps overwrites the same files with the
+same rows.
 
     DIRECTORY/v1/updates/node=N/date=YYYY-MM-DD/hour=HH/EPOCH-NUMBER.parquet
     DIRECTORY/v1/events/node=N/date=YYYY-MM-DD/hour=HH/EPOCH-NUMBER.parquet
@@ -12,7 +12,7 @@ the same files with the same rows. Knows nothing of queues or threads.
     DIRECTORY/open/node=N/lock
     DIRECTORY/open/node=N/runs.json
 
-A `.damaged` file has what a segment held and was no frame: for each place a line of JSON, then its bytes.
+A `.damaged` file keeps the bytes of a segment that were no frame: for each place a line of JSON, then the bytes.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ TABLES = {"updates": UPDATES, "events": EVENTS}
 _TIMES = {"updates": "applied", "events": "at"}
 
 _ROW_GROUP_ROWS = 262_144
-"""Rows in a row group, and rows held in memory while sealing (about 100 bytes each)."""
+"""Rows in a row group; as many are in memory while sealing, at about 100 bytes each."""
 
 _ASIDE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""How many damaged bytes of a segment are kept."""
+"""Damaged bytes of a segment that are kept, at most."""
 
 _DELTA_COLUMNS = ("log_pos", "sequence", "origin", "applied", "at")
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What sealing a segment brought."""
+    """Result of sealing a segment."""
 
     identity: SegmentIdentity | None
     """None when the first frame cannot be read; the file is then kept under another name unless it is
@@ -72,21 +72,21 @@ class Sealed:
     event_rows: int
     last_log_pos: int
     torn_bytes: int
-    """Bytes of a frame that was not written to its end, which are lost."""
+    """Bytes of an incomplete last frame; they are lost."""
     damage: tuple[Damage, ...]
-    """Where other bytes were no whole frames; they are kept aside."""
+    """Other bytes that are no whole frames; they are kept aside."""
     finished: bool
-    """Whether the segment had been closed in good order."""
+    """Whether the segment was closed in good order."""
     files: tuple[Path, ...]
 
 
 def open_directory(directory: Path, node: str) -> Path:
-    """Return where a node's segments are."""
+    """Return the directory of a node's segments."""
     return directory / "open" / f"node={quote(node, safe='')}"
 
 
 def table_directory(directory: Path, table: str) -> Path:
-    """Return where a table's sealed files are."""
+    """Return the directory of a table's sealed files."""
     return directory / f"v{SCHEMA_VERSION}" / table
 
 
@@ -125,7 +125,7 @@ def last_row(files: Iterable[Path]) -> tuple[int, int] | None:
 
 
 def sealed_files(directory: Path, *, node: str, node_epoch: int | None = None) -> Iterator[Path]:
-    """Give a node's sealed files of both tables, of one run or of all."""
+    """Yield a node's sealed files of both tables, of one run or of all."""
     run = "*" if node_epoch is None else node_epoch
     for table in TABLES:
         place = table_directory(directory, table) / f"node={quote(node, safe='')}"
@@ -171,7 +171,7 @@ def seal(segment: Path, *, directory: Path) -> Sealed:
 
 
 def read_aside(path: Path) -> list[Damage]:
-    """Return the damage that a `.damaged` file tells of.
+    """Return the damage that a `.damaged` file records.
 
     Raises:
         OSError: It cannot be read.
@@ -215,7 +215,7 @@ def convert(
 
     Args:
         reader: The segment, not yet iterated over.
-        directory: The log's directory, or another that gets the same layout.
+        directory: The log's directory, or another for the same layout.
         durable: Whether to wait until the files are on the disk.
         tables: The tables to convert.
 
@@ -223,7 +223,7 @@ def convert(
         The file of each table that has rows.
 
     Raises:
-        OSError: A file cannot be read or written; nothing unfinished is left.
+        OSError: A file cannot be read or written; no unfinished file is left.
     """
     files: dict[str, _ParquetFile] = {}
     with contextlib.ExitStack() as stack:
@@ -277,7 +277,7 @@ class _ParquetFile:
             self._unfinished.unlink(missing_ok=True)
 
     def write(self, rows: pa.Table) -> None:
-        """Add rows; they are written in row groups of some size, not as they come."""
+        """Add rows; they are buffered into row groups."""
         self._pending.append(rows)
         self._pending_rows += rows.num_rows
         if self._pending_rows >= _ROW_GROUP_ROWS:
@@ -291,7 +291,7 @@ class _ParquetFile:
         self._pending_rows = 0
 
     def publish(self) -> None:
-        """Write what is left and give the file its name."""
+        """Write the buffered rows and give the file its name."""
         if self._pending:
             self._flush()
         self._writer.close()

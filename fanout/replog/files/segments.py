@@ -1,18 +1,17 @@
-"""Segments: the append-only files that hold the replication log until it is sealed into Parquet.
+"""Segments: the append-only files of the replication log, until they are sealed into Parquet.
 
-Owns the format, how a segment is appended to, and how its whole frames are read back. Knows nothing of
-Parquet, queues or threads.
+Owns the format, appending to a segment, and reading its whole frames.
 
-A segment is a sequence of frames. Each is a mark, a header, then one or two Arrow IPC streams (lz4), and its CRC
-covers the header too (a flipped row count is as bad as a flipped row). The first frame, OPENED, names the
-node and the moment, so that everything derived from a segment is derived from its content. A ROWS frame holds
-all rows of both tables between two log positions. FINISHED says that the segment was closed in good order, and how many
-rows it has between which positions.
+A segment is a sequence of frames. A frame is a mark, a header, then one or two Arrow IPC streams (lz4). The CRC covers
+the header too, because a flipped row count is as bad as a flipped row. The first frame, OPENED, names the node and the
+time, so that everything derived from a segment is derived from its content. A ROWS frame holds all rows of both tables
+between two log positions. FINISHED says that the segment was closed in good order, with the number and the positions of
+its rows.
 
-Behind bytes that are no whole frame, reading goes on at the next mark with a whole frame of later rows. The mark
-holds a random token of the run, which is in the segment's name and in no message: rows hold bytes that strangers chose,
-and a frame that one of them wrote into a topic or a stamp must never be taken for ours. Segments of older versions have
-no marks; of those the exact prefix of whole frames is read.
+Behind bytes that are no whole frame, reading goes on at the next mark with a whole frame of later rows. A mark holds a
+random token of the run, which is in the segment's name and in no message: rows hold bytes that strangers chose, and a
+frame that a stranger wrote into a topic or a stamp must never be read as ours. Segments of older versions have no
+marks; of those, the prefix of whole frames is read.
 
 A segment that ends in the middle of a frame is *torn*, as after a kill. Other bytes that are no whole frame are
 *damage*.
@@ -56,12 +55,12 @@ _HEADER = struct.Struct("<4sBxxxIIIIqqI")
 CRC."""
 
 _FIRST_LOG_POS = 6
-"""Its place in the header."""
+"""Index of the first log_pos in the header."""
 
 _MARK = struct.Struct("<4s8sqI")
-"""What stands before the header: magic, the token of the run, the segment's floor, bytes of header and streams.
+"""The mark before the header: magic, token of the run, floor of the segment, length of header and streams.
 
-The length is the header's once more: where both agree and the file is shorter, the end was torn off.
+The length repeats the header's: if both agree and the file is shorter, the end was torn off.
 """
 _MARK_MAGIC = b"fMrk"
 
@@ -77,19 +76,19 @@ _IPC_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
 class FrameKind(IntEnum):
-    """What a frame holds."""
+    """Kind of a frame."""
 
     OPENED = 1
     """The segment's identity as JSON; the first frame."""
     ROWS = 2
     """Rows of both tables."""
     FINISHED = 3
-    """No rows; the last frame of a segment that was closed in good order, with the counts and positions of all."""
+    """The last frame of a segment that was closed in good order, with the counts and positions of all rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentIdentity:
-    """What a segment is; everything derived from it (names, directories) depends on nothing else."""
+    """Identity of a segment; names and directories derive from it alone."""
 
     node: str
     role: str
@@ -97,12 +96,12 @@ class SegmentIdentity:
     number: int
     """Position among the segments of this node epoch, from 1."""
     opened_us: int
-    """Unix time in microseconds by the node's clock."""
+    """Time of opening, Unix time in microseconds by the node's clock."""
     schema_version: int = SCHEMA_VERSION
     token: str = ""
-    """What the marks of its frames hold, as 16 hexadecimal digits; empty in a segment without marks."""
+    """Token in the marks of its frames, 16 hexadecimal digits; empty in a segment without marks."""
     floor: int = 0
-    """The last position of the segments before it; each mark holds it, too, or a lower one."""
+    """The last position of the segments before it; each mark holds it or a lower one."""
 
     @property
     def name(self) -> str:
@@ -116,13 +115,13 @@ class SegmentIdentity:
 
     @property
     def hour(self) -> str:
-        """The hour in UTC in which it was opened, as the directories of the sealed log name it."""
+        """The hour in UTC in which it was opened, as in the directories of the sealed log."""
         return f"{datetime.fromtimestamp(self.opened_us // 1_000_000, UTC):date=%Y-%m-%d/hour=%H}"
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One whole frame of rows, as it was read."""
+    """One whole frame of rows that was read."""
 
     updates: bytes
     """An Arrow IPC stream; empty for no rows."""
@@ -135,14 +134,14 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of a segment that are no whole frame though they are not the torn end of one."""
+    """Bytes of a segment that are no whole frame, and not a torn end."""
 
     offset: int
     end: int
     first_log_pos: int
     """The first position that may be lost."""
     last_log_pos: int | None
-    """The last one; below the first when none is lost, None when nothing whole is behind it."""
+    """The last one; below the first when none is lost, None when no whole frame follows."""
     first_us: int | None
     """Time of the last row before it, Unix time in microseconds; None without one."""
     last_us: int | None
@@ -150,12 +149,12 @@ class Damage:
 
     @property
     def size(self) -> int:
-        """How many bytes it is."""
+        """Number of damaged bytes."""
         return self.end - self.offset
 
     @property
     def positions(self) -> int | None:
-        """How many positions it may have cost; None when nobody can know."""
+        """Number of positions that may be lost; None when it cannot be known."""
         return None if self.last_log_pos is None else self.last_log_pos - self.first_log_pos + 1
 
 
@@ -224,14 +223,14 @@ def _encode(
 
 
 def _mark(token: str) -> bytes:
-    """Return what all marks of a run begin with."""
+    """Return the common beginning of all marks of a run."""
     return _MARK_MAGIC + bytes.fromhex(token)
 
 
 class SegmentFile:
-    """A segment that is being appended to.
+    """A segment that is appended to.
 
-    Every method that writes may raise OSError; `size` then still tells where the last whole frame ends.
+    Every method that writes may raise OSError; `size` is then still the end of the last whole frame.
     """
 
     def __init__(self, path: Path, identity: SegmentIdentity, descriptor: int) -> None:
@@ -276,7 +275,7 @@ class SegmentFile:
         return segment
 
     def append(self, frame: bytes, *, update_rows: int, event_rows: int, last_log_pos: int) -> None:
-        """Append a frame of `encode_rows`; when that fails take away what was written of it."""
+        """Append a frame of `encode_rows`; a failure removes the part that was written."""
         assert frame.startswith(self._mark), "the frame is of another run"
         self._append(frame)
         if not self.first_log_pos:
@@ -287,7 +286,7 @@ class SegmentFile:
         self.last_log_pos = last_log_pos
 
     def _append(self, frame: bytes) -> None:
-        # A frame behind a torn one would never be read again, so a failure must leave no part of it.
+        # A frame behind a torn one could not be read, so a failure must leave no part of a frame.
         view = memoryview(frame)
         try:
             while view:
@@ -301,7 +300,7 @@ class SegmentFile:
         self.size += len(frame)
 
     def sync(self) -> None:
-        """Put what was appended on the disk."""
+        """Sync the file to the disk."""
         try:
             _sync_data(self._descriptor)
         except OSError:
@@ -311,7 +310,7 @@ class SegmentFile:
             raise
 
     def close(self) -> None:
-        """Close the file, with the frame that says so when nothing went wrong."""
+        """Close the file; after no failure, with the frame FINISHED."""
         try:
             if not self.damaged:
                 finished = _encode(
@@ -333,13 +332,13 @@ class SegmentFile:
 class SegmentReader:
     """The whole frames of a segment, in order; iterate over it once.
 
-    Reads up to the length that the file had when it was opened, one frame at a time, so that a segment that
-    is still written can be read. After the iteration the attributes tell what was found.
+    Reads up to the length that the file had when it was opened, so a segment that is still written can be read. After
+    the iteration the attributes hold the findings.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
         self.identity: SegmentIdentity | None = None
-        """None when no frame says whose rows they are; then none are read."""
+        """Identity of the segment; None when no frame tells it, and then no rows are read."""
         self.finished = False
         """Whether the segment was closed in good order."""
         self.update_rows = 0
@@ -350,16 +349,16 @@ class SegmentReader:
         self.good_bytes = 0
         """Bytes of whole frames."""
         self.torn_bytes = 0
-        """Bytes of a frame that was not written to its end."""
+        """Bytes of an incomplete last frame."""
         self.damage: list[Damage] = []
-        """Where other bytes are no whole frames."""
+        """Other bytes that are no whole frames."""
         self.total_bytes = os.fstat(stream.fileno()).st_size
         self._stream = stream
         self._name = _SEGMENT_NAME.fullmatch(Path(os.fspath(stream.name)).name)
-        self._mark = b""  # what the marks begin with; empty in a segment without
+        self._mark = b""  # the beginning of all marks; empty in a segment without
         self._last: Frame | None = None  # the last one with rows
         self._floor = 0
-        self._bad = -1  # where bytes that are no frame begin, while there are some
+        self._bad = -1  # begin of the bytes that are no frame, while there are some
         self._last_told = 0  # the last position, as the last frame tells
 
     @property
@@ -407,7 +406,7 @@ class SegmentReader:
         return self._last
 
     def _frame(self, at: int) -> tuple[int, Frame | None] | None:
-        """Read the frame at a place: where it ends, and its rows; None when no frame is there that can be believed."""
+        """Read the frame at an offset: its end, and its rows; None when there is no trustworthy frame."""
         mark_bytes = _MARK.size if self._mark else 0
         head = self._read(at, mark_bytes + _HEADER.size)
         if len(head) < mark_bytes + _HEADER.size or not head.startswith(self._mark):
@@ -443,7 +442,7 @@ class SegmentReader:
         return None
 
     def _closes(self, told: list[int]) -> bool:
-        """Tell whether the last frame's counts and positions are those of this segment."""
+        """Tell whether the counts and positions of the last frame are those of this segment."""
         found = [self.update_rows, self.event_rows, self.first_log_pos, self.last_log_pos]
         if told in ([0] * 4, found):
             return True
@@ -452,7 +451,7 @@ class SegmentReader:
         return damaged and told[0] >= found[0] and told[1] >= found[1] and told[3] >= found[3]
 
     def _find_mark(self, at: int) -> int:
-        """Return where the next mark is, or the file's end; a segment without marks has none."""
+        """Return the offset of the next mark, or the end of the file if there is none."""
         if not self._mark:
             return self.total_bytes
         while at < self.total_bytes:
@@ -464,7 +463,7 @@ class SegmentReader:
         return self.total_bytes
 
     def _note(self, offset: int, end: int, after: Frame | None) -> None:
-        """Note damage, and what is around it."""
+        """Note damage, with the rows around it."""
         last_log_pos = None
         if after is not None:
             last_log_pos = after.first_log_pos - 1
@@ -509,7 +508,7 @@ class SegmentReader:
 
 def frame_times(frame: Frame) -> tuple[int, int]:
     """Return the oldest and the newest time of a frame's rows, Unix time in microseconds."""
-    import pyarrow.compute as pc  # it takes long to import, and only what a crash left needs it
+    import pyarrow.compute as pc  # slow to import, and needed only after a crash
 
     times: list[int] = []
     for stream, column in ((frame.updates, "applied"), (frame.events, "at")):
@@ -541,7 +540,7 @@ def _identity(body: bytes) -> SegmentIdentity | None:
 
 
 def make_directory(directory: Path, *, durable: bool) -> None:
-    """Make a directory and those above it, perhaps each durable in its parent."""
+    """Make a directory and its parents; `durable` syncs each parent."""
     if directory.is_dir():
         return
     make_directory(directory.parent, durable=durable)

@@ -1,10 +1,10 @@
-"""Which stamped updates came twice or out of order: flags of the log that only the node can know cheaply.
+"""Sequence flags: which stamped updates of one link came twice or out of order. Only the node can know that cheaply.
 
-Owns the memory of the sequences that one link applied in one epoch; knows nothing of files or threads.
-Sequences that only rise, which is nearly all there ever is, cost a comparison and a copy of eight bytes each,
-in C: what the topics' highest sequences are is worked out only when an update comes late (to keep a dict of
-them up to date costs 0.3 us per update with 200 000 topics, most of it cache misses). Everything is exact
-inside its window and is not flagged outside it.
+Owns the memory of the sequences that one link applied in one epoch.
+
+Sequences that only rise, the usual case, cost a comparison and a copy of eight bytes each, in C. The highest sequence
+of each topic is computed only when an update comes late: to keep a dict of them up to date costs 0.3 us per update with
+200,000 topics, mostly cache misses. Flags are exact inside the window and absent outside it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class SequenceFlags:
                 update that is late by more is not found to be stale.
             topics_max: Topics of copies and of late updates whose highest sequence is remembered for certain,
                 of a stamping epoch; at most twice as many are held.
-            whole_max: Stamping epochs of which so much is remembered; when there are more they share as much as
-                these have, halved each time that their number doubles.
+            whole_max: Stamping epochs that get these limits in full. More epochs share the same memory: the limits are
+                halved each time that the number of epochs doubles.
             streams_max: Stamping epochs remembered; the one used least recently is forgotten first.
         """
         self._limits = (window, recent_max, topics_max)
@@ -64,15 +64,15 @@ class SequenceFlags:
         *,
         live: bool,
     ) -> list[int] | None:
-        """Take the stamps of a batch, in the order in which its updates were applied.
+        """Note the stamps of a batch, in the order in which its updates were applied.
 
         Args:
             topics: Topic of each update; not empty, and kept, so it must not change afterwards.
             primaries: Stamping node of each.
             epochs: Stamping epoch of each.
             sequences: Sequence of each.
-            live: Whether the batch is of phase LIVE. Copies of a snapshot or an audit are never flagged and
-                never make a later update a duplicate, but they do tell how new a topic's value is.
+            live: Whether the batch is of phase LIVE. Copies of a snapshot or an audit are never flagged, and never
+                make a later update a duplicate. They do tell how new a topic's value is.
 
         Returns:
             The flags of each update, or None when nothing is unusual.
@@ -108,7 +108,7 @@ class SequenceFlags:
         return stream
 
     def _halve(self) -> None:
-        """Leave each stamping epoch half of what it had, for as many again."""
+        """Halve the limits of each stamping epoch, to make room for as many again."""
         self._share_max *= 2
         window, recent_max, topics_max = self._limits
         self._limits = (max(window // 2, 1), max(recent_max // 2, 1), max(topics_max // 2, 1))
@@ -134,8 +134,8 @@ class _Stream:
         # Batches that are not in `highest` yet, oldest first; each is above all that came before it.
         self.recent: deque[tuple[Sequence[bytes], array[int]]] = deque()
         self.recent_rows = 0
-        # The highest sequence applied to a topic. Two generations bound the memory: when the newer is full it
-        # becomes the older one, so that a topic is forgotten only after `topics_max` others were updated.
+        # The highest sequence applied to a topic. Two generations bound the memory: a full newer one becomes the older
+        # one, so a topic is forgotten only after `topics_max` others were updated.
         self.highest: dict[bytes, int] = {}
         self.highest_before: dict[bytes, int] = {}
 
@@ -153,7 +153,7 @@ class _Stream:
         return None
 
     def limit(self, window: int, recent_max: int, topics_max: int) -> None:
-        """Remember no more than so much from now on."""
+        """Apply new limits."""
         self.window, self.recent_max, self.topics_max = window, recent_max, topics_max
         self._forget()
         self._forget_recent()

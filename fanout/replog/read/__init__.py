@@ -1,1 +1,1 @@
-"""Readers of a replication log, also while it is written: rows, listings, checks."""
+"""Readers of a replication log, also while it is written: rows, figures, checks."""

@@ -1,7 +1,6 @@
-"""What a log directory holds, and whether it holds together.
+"""Inspection of a log directory: the figures of `fanout log stat` and the checks of `fanout log verify`.
 
-Owns the figures and checks behind `fanout log stat` and `fanout log verify`, and changes nothing; nodes may
-go on writing. How they are shown is the command's business.
+Nothing is changed, and nodes may go on writing.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ _TIME_COLUMN = {"updates": "applied", "events": "at"}
 
 @dataclass(slots=True)
 class NodeFigures:
-    """What a directory holds of one node."""
+    """Figures of one node's log."""
 
     node: str
     last_run: LastRun | None = None
-    """What the lock file says of the newest run: its epoch, process, and whether it stopped in good order."""
+    """The newest run, as the lock file has it."""
     node_epochs: int = 0
     """Runs of the node that left rows."""
     sealed_files: int = 0
@@ -46,9 +45,9 @@ class NodeFigures:
     """Segments that are not sealed."""
     open_bytes: int = 0
     torn_bytes: int = 0
-    """Bytes of those in a frame that was not written to its end: it is being written, or a kill cut it off."""
+    """Bytes in incomplete last frames: still being written, or cut off by a kill."""
     damaged_bytes: int = 0
-    """Bytes of those that are no whole frame for another reason."""
+    """Other bytes that are no whole frames."""
     update_rows: int = 0
     event_rows: int = 0
     first_us: int | None = None
@@ -56,8 +55,8 @@ class NodeFigures:
     last_us: int | None = None
     """Time of the newest row."""
     missing_positions: int = 0
-    """Positions from 1 to the highest that each run is known to have had, and that no row has: rows that were not
-    logged, or files removed since."""
+    """Positions without a row, from 1 to the highest known position of each run: rows that were not logged, or whose
+    files were removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +67,14 @@ class PositionGap:
     first: int
     last: int
     explained: bool
-    """Whether gap events tell of all of them."""
+    """Whether gap events cover all of them."""
     removed: bool = False
     """Whether the node itself removed their files, as too old or too many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that should not be."""
+    """A fault of a file."""
 
     path: Path
     text: str
@@ -83,7 +82,7 @@ class Problem:
 
 @dataclass(slots=True)
 class NodeCheck:
-    """What the check of one node's files brought."""
+    """Result of the check of one node's files."""
 
     node: str
     files: int = 0
@@ -100,7 +99,7 @@ class NodeCheck:
 
 
 def stat(directory: Path) -> list[NodeFigures]:
-    """Return what a log directory holds, from the footers of its files, node by node.
+    """Return the figures of a log directory, from the footers of its files, node by node.
 
     Raises:
         LogError: The directory is not that of a log, or a file cannot be read.
@@ -109,7 +108,7 @@ def stat(directory: Path) -> list[NodeFigures]:
     with_rows: set[tuple[str, int]] = set()
     highest: dict[tuple[str, int], int] = {}
     try:
-        for place in (directory / "open").glob("node=*"):  # before the parts, which only grow
+        for place in (directory / "open").glob("node=*"):  # before the parts are listed, which only grow
             for epoch, known in (read_runs(place) or {}).items():
                 highest[place.name, epoch] = known.last_log_pos
         with log_parts(directory) as parts:
@@ -135,17 +134,17 @@ def stat(directory: Path) -> list[NodeFigures]:
 
 
 def verify(directory: Path) -> list[NodeCheck]:
-    """Read every row of a log directory, and check that it is what the writer promises, node by node.
+    """Read every row of a log directory, and check the promises of the writer, node by node.
 
     Raises:
         LogError: The directory is not that of a log.
     """
     checks: dict[str, NodeCheck] = {}
     gap_details: dict[str, list[dict[str, Any]]] = {}
-    reached: dict[tuple[str, int], int] = {}  # by run: up to here all positions were seen or noted as missing
-    before_it: dict[tuple[str, int], int] = {}  # by run: the number of the part before
-    removed: dict[str, dict[int, int]] = {}  # by node: up to which number of each run files were removed
-    numbers: dict[tuple[str, int], set[int]] = {}  # by run: of the parts that are there
+    reached: dict[tuple[str, int], int] = {}  # by run: the last position that is accounted for
+    before_it: dict[tuple[str, int], int] = {}  # by run: the number of the previous part
+    removed: dict[str, dict[int, int]] = {}  # by node: the highest number of each run whose files were removed
+    numbers: dict[tuple[str, int], set[int]] = {}  # by run: of the existing parts
     records = {place.name: read_runs(place) for place in (directory / "open").glob("node=*")}  # before the parts
     with log_parts(directory) as parts:
         for name, part in parts.items():
@@ -155,7 +154,7 @@ def verify(directory: Path) -> list[NodeCheck]:
             positions: list[Column] = []
             if name.node not in removed:
                 removed[name.node] = read_removed(directory / "open" / name.node)
-            # The rows that a part lacks at its end are missed only at the next one.
+            # Rows missing at the end of a part show only at the next part.
             touched = before_it.get(run, 0) <= removed[name.node].get(name.node_epoch, 0)
             touched &= name.node_epoch in removed[name.node]
             before_it[run] = name.number
@@ -256,7 +255,7 @@ def _widen(figures: NodeFigures, first_us: int, last_us: int) -> None:
 
 
 def _read(part: LogPart, check: NodeCheck) -> Iterator[tuple[str, pa.Table]]:
-    """Read all columns of a part in pieces of bounded size, noting what cannot be read."""
+    """Read all columns of a part in pieces of bounded size; note what cannot be read."""
     if part.segment is not None:
         check.files += 1
         reader = SegmentReader(part.segment)
@@ -278,7 +277,7 @@ def _read(part: LogPart, check: NodeCheck) -> Iterator[tuple[str, pa.Table]]:
 
 
 def _kept_aside(path: Path) -> Iterator[Problem]:
-    """Return what was damaged in a segment that is sealed."""
+    """Return the damage of a segment that is sealed."""
     try:
         for one in read_aside(path):
             yield Problem(path, f"when it was sealed, {_as_text(one)}; remove this file when that is known")
@@ -287,7 +286,7 @@ def _kept_aside(path: Path) -> Iterator[Problem]:
 
 
 def _as_text(damage: Damage) -> str:
-    """Say where bytes are damaged, and what they cost."""
+    """Describe damaged bytes, and the rows that they cost."""
     first, last = damage.first_log_pos, damage.last_log_pos
     if last is None:
         cost = f"rows from {first:,} on may be lost"
@@ -318,7 +317,7 @@ def _gap_details(events: pa.Table) -> list[dict[str, Any]]:
 
 
 def _runs(columns: list[Column]) -> Iterator[tuple[int, int]]:
-    """Return positions as runs without gaps, in order; one that is there twice begins a new run."""
+    """Return positions as runs without gaps, in order; a repeated position begins a new run."""
     if not columns:
         return
     joined = pa.concat_arrays(columns)
@@ -332,7 +331,7 @@ def _runs(columns: list[Column]) -> Iterator[tuple[int, int]]:
 
 
 def _explained(gap: PositionGap, details: list[dict[str, Any]]) -> bool:
-    """Tell whether gap events tell of all positions of a gap."""
+    """Tell whether gap events cover all positions of a gap."""
     reached = gap.first
     told = sorted(
         (detail["first_log_pos"], detail["last_log_pos"] or gap.last)

@@ -1,15 +1,13 @@
-"""Reading logs that may still be written: everything durable, each row once.
+"""Reading of logs that may still be written: everything durable, each row once.
 
-Owns the answer to "what holds the log at this moment". Sealed files are named as they are; the whole frames
-of segments that are not sealed yet are converted into a directory of the caller's. Nothing is locked and
-nothing in the log is changed, so nodes go on writing and sealing meanwhile.
+Sealed files are used as they are. Whole frames of open segments are converted into a directory of the caller. Nothing
+is locked and nothing in the log changes, so nodes go on writing and sealing.
 
-Why no row is missed or read twice. A segment leaves only by being sealed, and its sealed files are there
-before it is gone. So segments are opened first (an open file outlives its name) and sealed files are listed
-after that: what was sealed in between is in both, and then only one is used. A directory's listing is no
-snapshot, though: it may show a file and not an older one that was made during the listing. So everything is
-listed twice and only what is not newer than the newest of the first listing is used; all that is older was
-there before the second listing began.
+Why no row is missed or read twice: a segment disappears only by being sealed, and its sealed files exist before it is
+removed. So segments are opened first (an open file outlives its name) and sealed files are listed after that; what was
+sealed in between is in both, and one of the two is used. A directory listing is no snapshot: it may show a file and not
+an older one that was made during the listing. So everything is listed twice, and only files that are not newer than the
+newest of the first listing are used; all older files existed before the second listing began.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from fanout.replog.files.sealing import TABLES, convert, last_row, node_of, seal
 from fanout.replog.files.segments import SegmentIdentity, SegmentReader
 from fanout.replog.runs import Run, read_runs
 from fanout.replog.shipping.archive import read_removed
-from fanout.replog.write.backlog import Loss
+from fanout.replog.write.write_queue import Loss
 
 __all__ = ["LogPart", "PartName", "StagedLog", "log_parts", "stage"]
 
@@ -40,7 +38,7 @@ _NAME = re.compile(r"(\d+)-(\d+)(?:-[0-9a-f]{16})?")  # a segment's may have the
 
 @dataclass(frozen=True, slots=True, order=True)
 class PartName:
-    """What the paths of a segment and of its sealed files tell."""
+    """Node, epoch and number in the paths of a segment and of its sealed files."""
 
     node: str
     """The name of its directory, `node=...`."""
@@ -50,10 +48,10 @@ class PartName:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """A segment, what it was sealed into, or both while it is being sealed."""
+    """A segment, its sealed files, or both while it is being sealed."""
 
     sealed: dict[str, Path] = field(default_factory=dict)
-    """The sealed file of each table; all there are when there is no segment."""
+    """The sealed file of each table; complete when there is no segment."""
     segment: BinaryIO | None = None
     """The segment, opened."""
 
@@ -69,8 +67,7 @@ class StagedLog:
     open_segments: int
     """Segments that were converted."""
     torn_bytes: int
-    """Bytes of those behind their last whole frame: a frame that is being written, or the end of a crashed
-    run."""
+    """Bytes behind their last whole frame: a frame that is being written, or the end of a crashed run."""
 
 
 def stage(directories: Sequence[Path], *, target: Path) -> StagedLog:
@@ -86,7 +83,7 @@ def stage(directories: Sequence[Path], *, target: Path) -> StagedLog:
         LogError: A directory is not that of a log, or a file cannot be read or written.
     """
     files: dict[str, dict[PartName, Path]] = {table: {} for table in TABLES}
-    runs: dict[tuple[Path, int], Run] = {}  # read before the files are listed, which there are more of later
+    runs: dict[tuple[Path, int], Run] = {}  # read before the files are listed, whose number only grows
     open_segments = torn_bytes = 0
     try:
         with contextlib.ExitStack() as stack:
@@ -95,7 +92,7 @@ def stage(directories: Sequence[Path], *, target: Path) -> StagedLog:
                 known = {place: read_runs(place) or {} for place in (directory / "open").glob("node=*")}
                 runs |= {(place, epoch): run for place, of_node in known.items() for epoch, run in of_node.items()}
                 for name, part in stack.enter_context(log_parts(directory)).items():
-                    if name not in parts or part.segment is None:  # a sealed one has all that there will be
+                    if name not in parts or part.segment is None:  # a sealed part is complete
                         parts[name] = part
             for name, part in parts.items():
                 for table, path in part.sealed.items():
@@ -118,16 +115,16 @@ def stage(directories: Sequence[Path], *, target: Path) -> StagedLog:
 
 
 def _tell_lost_end(name: PartName, run: Run, *, files: dict[str, dict[PartName, Path]], target: Path) -> None:
-    """Add a gap event where a run is known to have had later rows than there are.
+    """Add a gap event if a run had later rows than there are.
 
-    What is lost in the middle shows as missing positions; of an end only the record of the runs knows. The event has
-    the last of the lost positions.
+    Rows lost in the middle show as missing positions; a lost end is known from the record of the runs only. The event
+    has the last of the lost positions.
 
     Args:
-        name: Of the run, with a number that no segment with rows has.
-        run: What the record says.
-        files: The files of each table, to which one is added.
-        target: Where it is written.
+        name: Name of a part of the run, with a number that no segment with rows has.
+        run: The record of the run.
+        files: The files of each table; one is added.
+        target: Directory of the new file.
     """
     newest = []
     for table in TABLES:
@@ -135,7 +132,7 @@ def _tell_lost_end(name: PartName, run: Run, *, files: dict[str, dict[PartName, 
         newest += [files[table][max(of_run)]] if of_run else []
     try:
         found = last_row(newest)
-    except pa.ArrowException:  # who reads the file says so
+    except pa.ArrowException:  # the reader of the file reports it
         return
     last_log_pos, last_ns = found or (0, name.node_epoch * 1000)
     if last_log_pos >= run.last_log_pos:
@@ -163,7 +160,7 @@ def _tell_lost_end(name: PartName, run: Run, *, files: dict[str, dict[PartName, 
 
 @contextlib.contextmanager
 def log_parts(directory: Path) -> Iterator[dict[PartName, LogPart]]:
-    """Give the parts of a log; their segments are open inside the context.
+    """Yield the parts of a log; their segments are open inside the context.
 
     Raises:
         LogError: The directory is not that of a log.
@@ -206,9 +203,9 @@ def _sealed(directory: Path, table: str) -> Iterator[tuple[PartName, Path]]:
 
 
 def _entries(root: Path, *, depth: int) -> Iterator[Path]:
-    """Give what lies so many levels below a directory.
+    """Yield the entries `depth` levels below a directory.
 
-    Unlike a glob it raises for a directory that may not be read, instead of taking it for empty.
+    Unlike a glob, it raises for a directory that may not be read.
     """
 
     def failed(error: OSError) -> None:

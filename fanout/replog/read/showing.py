@@ -1,6 +1,6 @@
-"""The newest rows of a log, for `fanout log show`: read from the end, so that the cost follows what is shown.
+"""Newest rows of a log, for `fanout log show`: read from the end, so that the cost follows the number of rows shown.
 
-Owns which rows those are; how they are shown is the command's business. Changes nothing; nodes may go on writing.
+Nothing is changed, and nodes may go on writing.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def newest_rows(
         directory: The log's directory.
         table: `updates` or `events`.
         count: How many at most, over all nodes.
-        node: The node whose rows are wanted; None wants all.
-        wanted_topic: Says of which topics updates are wanted, asked once for each in a piece; None wants all.
+        node: The node whose rows are wanted; None for all.
+        wanted_topic: Tells whether updates of a topic are wanted, called once per topic and piece; None for all.
 
     Raises:
         LogError: The directory is not that of a log, or a file cannot be read.
@@ -74,7 +74,7 @@ def _last(
 
 
 def _with_times(rows: pa.Table) -> pa.Table:
-    """Return rows whose stamps, where a publisher's is of the year 10000 or later, are the last moment before it."""
+    """Clamp stamps of the year 10000 or later, which publishers may send, to the last moment before it."""
     at = rows.schema.get_field_index("origin")
     if at < 0:
         return rows

@@ -1,1 +1,1 @@
-"""Sealed files on their way to an object store and back."""
+"""Shipping of sealed files to an object store, and fetching them back."""

@@ -1,8 +1,8 @@
-"""The sealed files of a node: shipping them to a store, and removing those that need not be kept here any longer.
+"""Archive: ships the sealed files of a node to a store, and removes those that need not be kept here any longer.
 
-Owns the thread that does both, oldest files first, and what is known of each file: its size, its age, and whether the
-store has confirmed it. That is known from the store alone, by names and sizes, so a restart needs no record of its
-own. What is not confirmed is never removed here. Knows no rows, and touches only its own node's files.
+Owns the thread that does both, oldest files first, and the state of each file: its size, its age, and whether the store
+has confirmed it. The store is asked by names and sizes, so a restart needs no record. A file that is not confirmed is
+never removed. Only this node's own files are touched.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from fanout.replog.alarms import Alarms
 from fanout.replog.files.sealing import TABLES, open_directory, table_directory
 from fanout.replog.files.segments import sync_directory
 from fanout.replog.runs import RunRecord
-from fanout.replog.settings import ArchiveSettings, ArchiveStats, LogClock
+from fanout.replog.settings import ArchiveSettings, ArchiveStats
 from fanout.replog.shipping.object_store import STORE_ERRORS, ObjectStore
+from fanout.runtime.system_clock import Clock
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["Archive", "read_removed"]
 
 _IDLE_S: Final = 60.0
-"""How often to look for files that have become too old, when no new one comes."""
+"""Time between checks for files that are too old, when no new file comes."""
 _RECORD: Final = "removed.json"
-"""Beside the node's lock: what it removed, for `fanout log verify`."""
+"""File beside the node's lock with what the node removed, for `fanout log verify`."""
 _HOUR_NS: Final = 3_600_000_000_000
 _DAY_NS: Final = 24 * _HOUR_NS
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -47,28 +48,28 @@ _PLACE: Final = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/(\d+)-(\d+)\.par
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A sealed file that is here."""
+    """A sealed file in the directory."""
 
     size: int
     end_ns: int
-    """When the hour of its directory ends: nothing in it began later."""
+    """End of the hour of its directory: nothing in it began later."""
     run: int
     """The node epoch."""
     begins: bool
-    """Whether it has the run's `start` event, which tells reports of the links and selectors of all later rows."""
+    """Whether it has the run's `start` event, from which reports learn the links and selectors of later rows."""
 
 
 class Archive:
-    """Tends the sealed files of one node, until it is closed.
+    """Ships and removes the sealed files of one node until it is closed.
 
     Args:
         directory: The log's directory.
         node: The node's identifier.
-        settings: What is kept and where it is shipped.
+        settings: Retention, and the store.
         clock: The time.
-        alarms: Told when files wait too long, or cannot be removed.
-        runs: Told which runs have no files any more.
-        logger: Told when shipping begins to fail, and when it works again.
+        alarms: Gets faults: files that wait too long or cannot be removed.
+        runs: Record of runs; those without files are forgotten.
+        logger: Gets a line when shipping begins to fail, and one when it works again.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Archive:
         *,
         node: str,
         settings: ArchiveSettings,
-        clock: LogClock,
+        clock: Clock,
         alarms: Alarms,
         runs: RunRecord,
         logger: FilteringBoundLogger,
@@ -96,36 +97,36 @@ class Archive:
         self._closing = threading.Event()
         self._give_up = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fanout-log-archive", daemon=True)
-        # From here on the thread's own; others read the numbers only.
-        self._kept: dict[Path, _Kept] = {}  # oldest first, apart from what was sealed late
+        # Owned by the thread; others only read the numbers.
+        self._kept: dict[Path, _Kept] = {}  # oldest first, except files sealed late
         self._kept_bytes = 0
         self._kept_by_run: Counter[int] = Counter()
-        self._waiting: dict[Path, int] = {}  # not confirmed by the store: sealed since when
-        self._oldest_ns = 0  # of those; 0 for none
+        self._waiting: dict[Path, int] = {}  # not confirmed by the store -> time of sealing
+        self._oldest_ns = 0  # of these; 0 for none
         self._compared: set[Path] = set()  # directories of a date whose copies in the store are known
         self._failures = 0  # since the last success
         self._error = ""  # the last of them
-        self._removed: dict[int, int] = {}  # by run: up to which number files were removed
-        self._untold = False  # whether the record lacks some of it, for want of room on the disk
+        self._removed: dict[int, int] = {}  # by run: highest number whose files were removed
+        self._untold = False  # whether the record is incomplete because the disk is full
         self._removed_total = 0
         self._shipped_total = 0
         self._shipped_bytes_total = 0
         self._failures_total = 0
 
     def start(self) -> None:
-        """Start the thread, which first looks for what former runs left."""
+        """Start the thread, which first looks for files of former runs."""
         self._thread.start()
 
     def add(self, files: Iterable[Path]) -> None:
-        """Tend these files, too; they are sealed."""
+        """Add files that were sealed."""
         for path in sorted(files, key=_order):
             self._added.put(path)
         self._wake.set()
 
     def close(self, *, timeout_s: float) -> None:
-        """Ship what waits, for so long at most and not when it fails, and end the thread.
+        """Ship waiting files until the time is up or shipping fails, and end the thread.
 
-        What is not shipped is, by the next start of the node.
+        The next start of the node ships the rest.
         """
         self._closing.set()
         self._wake.set()
@@ -134,7 +135,7 @@ class Archive:
 
     @property
     def ended(self) -> bool:
-        """Whether the thread has ended though nobody closed it, which only a bug makes it do."""
+        """Whether the thread has ended without `close`, which is a bug."""
         return self._thread.ident is not None and not self._thread.is_alive() and not self._closing.is_set()
 
     def stats(self) -> ArchiveStats:
@@ -151,7 +152,7 @@ class Archive:
             failures_total=self._failures_total,
         )
 
-    # From here on: the thread.
+    # --- the thread ---
 
     def _run(self) -> None:
         while not self._give_up.is_set():
@@ -159,18 +160,18 @@ class Archive:
                 self._tend()
                 return
             except Exception as error:
-                # A disk that fails, or a bug. It begins anew, with what it knows: rows are logged, files not tended.
+                # A failing disk, or a bug. The thread begins anew with what it knows; logging goes on meanwhile.
                 self._alarms.begin("archive", f"sealed files are not tended: {error!r}")
             if self._closing.wait(self._settings.retry_max_s):
                 return
 
     def _tend(self) -> None:
-        """Tend the files until closed, after a look at what is there."""
+        """List the files, then ship and remove until closed."""
         for path in self._found():
             self._note(path)
         self._removed = read_removed(self._record.parent) | self._removed
         for run in self._removed:
-            if run not in self._kept_by_run:  # ended between removing its last file and forgetting it
+            if run not in self._kept_by_run:  # the node ended between removing the last file and forgetting the run
                 self._forget_run(run)
         while not self._give_up.is_set():
             while not self._added.empty():
@@ -201,11 +202,11 @@ class Archive:
             return
         try:
             stat = path.stat()
-        except OSError:  # removed meanwhile, by somebody else
+        except OSError:  # removed meanwhile by another program
             return
         try:
             begin = datetime.fromisoformat(place[1]).replace(hour=int(place[2]), tzinfo=UTC)
-        except ValueError:  # no directory of the log's: no such day, or hour
+        except ValueError:  # not a directory of the log
             return
         self._kept[path] = _Kept(
             stat.st_size,
@@ -229,8 +230,8 @@ class Archive:
         for path, kept in list(self._kept.items()):
             if not self._is_due(kept):
                 break
-            # What the store has not confirmed stays: when the disk is full then, new rows are not logged, which is
-            # counted and told by a gap event, and what was logged before is not lost.
+            # Unconfirmed files stay. If the disk is full then, new rows are counted as lost in a gap event, and logged
+            # rows are safe.
             if path in self._waiting or (kept.begins and self._kept_by_run[kept.run] > 1):
                 continue
             if not self._remove(path, kept):
@@ -245,7 +246,7 @@ class Archive:
         number = int(path.stem.partition("-")[2])
         try:
             if number > self._removed.get(kept.run, 0):
-                # Told before it happens, so that a check of the log never takes it for damage.
+                # Recorded first, so that a check of the log never takes it for damage.
                 self._tell_removed({**self._removed, kept.run: number})
             path.unlink(missing_ok=True)
         except OSError as error:
@@ -256,23 +257,23 @@ class Archive:
         if kept.run not in self._kept_by_run:
             self._forget_run(kept.run)
         self._removed_total += 1
-        if self._clock.now_ns() - kept.end_ns > _HOUR_NS:  # nothing is sealed into it any more
+        if self._clock.now_ns() - kept.end_ns > _HOUR_NS:  # no file is sealed into it any more
             with contextlib.suppress(OSError):  # there are files in it
                 path.parent.rmdir()
                 path.parent.parent.rmdir()
         return True
 
     def _forget_run(self, run: int) -> None:
-        """Let the record of the runs forget one of which the node removed all files that there will be."""
+        """Forget a run whose files the node has all removed."""
         known = self._runs.runs.get(run)
         if known is not None and self._removed.get(run, 0) >= known.segments:
             self._runs.forget(run)
 
     def _tell_removed(self, removed: dict[int, int]) -> None:
-        """Write down what was removed, or note that it has to be when there is room for it.
+        """Write the record of removed files, or note that it is due when the disk is full.
 
-        Removing is what makes room on a full disk, so it does not wait for the record; a check of the log would take
-        it for damage only if the node ended before the record is written.
+        Removing makes room on a full disk, so it does not wait for the record. A check of the log would report damage
+        only if the node ended before the record is written.
         """
         removed = {run: number for run, number in removed.items() if run in self._kept_by_run or run in self._runs.runs}
         aside = self._record.with_name(f".{_RECORD}.unfinished")
@@ -282,7 +283,9 @@ class Archive:
                 file.flush()
                 os.fsync(file.fileno())
             aside.replace(self._record)
-            sync_directory(self._record.parent)  # before the files go: what is not noted and not there is damage
+            sync_directory(
+                self._record.parent
+            )  # before the files go: a missing file that is not noted counts as damage
         except OSError as error:
             if error.errno not in _NO_ROOM and not self._untold:
                 raise
@@ -321,14 +324,14 @@ class Archive:
                 del self._waiting[path]
 
     def _read(self, path: Path) -> bytes | None:
-        """Return a file's content, or None when it is not there any more."""
+        """Return a file's content, or None when it is gone."""
         try:
             return path.read_bytes()
         except FileNotFoundError:
             self._forget(path)
             return None
         except OSError:
-            # Others can be shipped meanwhile; this one is tried again after them.
+            # Other files are shipped first; this one is retried after them.
             self._waiting[path] = self._waiting.pop(path)
             raise
 
@@ -357,7 +360,7 @@ class Archive:
 
     def _pause_s(self) -> float:
         longest_s = min(self._settings.retry_min_s * (1 << min(self._failures, 20)), self._settings.retry_max_s)
-        return longest_s * random.uniform(0.5, 1.0)  # nodes that lost a store together come back one by one
+        return longest_s * random.uniform(0.5, 1.0)  # nodes that lost a store together do not return together
 
     def _look_at_age(self) -> None:
         self._oldest_ns = min(self._waiting.values(), default=0)
@@ -373,7 +376,7 @@ class Archive:
 
 
 def read_removed(place: Path) -> dict[int, int]:
-    """Return up to which number a node removed files of each of its runs, from its open directory."""
+    """Return the highest removed number of each run, from a node's open directory."""
     try:
         return {int(run): int(number) for run, number in json.loads((place / _RECORD).read_bytes()).items()}
     except (OSError, ValueError, TypeError, AttributeError):
@@ -381,7 +384,7 @@ def read_removed(place: Path) -> dict[int, int]:
 
 
 def _order(path: Path) -> tuple[tuple[str, ...], bool]:
-    """Return what sorts files by age, of one segment the updates first: without them its events tell of no update."""
+    """Return a sort key by age; updates of a segment go before its events, which mean nothing without them."""
     return path.parts[-3:], path.parts[-5] == "events"
 
 

@@ -1,7 +1,7 @@
-"""What nodes shipped, brought to a local disk: the copy in an object store becomes a log directory again.
+"""Fetching: copies the sealed files that nodes shipped from an object store to a local log directory.
 
-Owns which objects those are (their names say so; whatever else lies there is passed over) and how a failure is told.
-Which of them are wanted is the caller's business, and so is removing the copy. Knows nothing of their rows.
+Owns the selection of objects by name, other objects being ignored, and the texts of failures. The caller chooses among
+them and removes the copy.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ from fanout.replog.shipping.object_store import STORE_ERRORS, ObjectStore
 __all__ = ["check_uri", "fetch", "is_store", "names_in"]
 
 _SCHEMES: Final = ("s3://", "gs://")
-"""Stores that `log.ship.to` takes and Spark cannot read by itself."""
+"""Schemes of `log.ship.to` that Spark cannot read by itself."""
 _AT_ONCE: Final = 8
-"""Files on the way at a time: most of what one takes is waiting for the store."""
+"""Files copied at a time; each spends most of its time waiting for the store."""
 _NAME: Final = re.compile(
     rf"v{SCHEMA_VERSION}/({'|'.join(TABLES)})/node=[^/]+/date=\d{{4}}-\d\d-\d\d/hour=\d\d/\d+-\d+\.parquet"
 )
 
 
 def is_store(place: str) -> bool:
-    """Tell whether a place is a URI of a store that `fetch` reads."""
+    """Tell whether a text is a URI of a store that `fetch` reads."""
     return place.startswith(_SCHEMES)
 
 
 def check_uri(uri: str) -> None:
-    """Refuse what no try can read.
+    """Refuse a URI that cannot be read.
 
     Raises:
         LogError: The URI of a store has credentials in it.
     """
-    if "@" in uri.removeprefix("s3://").removeprefix("gs://").partition("/")[0]:  # said without it: it is a secret
+    if (
+        "@" in uri.removeprefix("s3://").removeprefix("gs://").partition("/")[0]
+    ):  # the message leaves it out: it is a secret
         raise LogError(
             "a URI has credentials in it",
             hint="Leave them out, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use the machine's role",
@@ -75,10 +77,10 @@ def fetch(
     """Copy sealed files from a store to a directory, which then is a log directory, and return it.
 
     Args:
-        uri: What the nodes have in `log.ship.to`.
-        target: A directory; made when it is not there.
-        wanted: Says of a file, by its name below the URI, whether it is copied; None copies all.
-        tell: Is told how far it is; None tells nobody.
+        uri: The value of `log.ship.to` of the nodes.
+        target: A directory; created if it does not exist.
+        wanted: Tells whether to copy a file, by its name below the URI; None copies all.
+        tell: Gets the progress; None for nobody.
 
     Raises:
         LogError: The store cannot be read, holds no log, or the directory cannot be written.

@@ -1,9 +1,9 @@
-"""Where sealed files are shipped to, and fetched from: a prefix of an object store, or a directory that is mounted.
+"""Object store for sealed files: a prefix of a bucket, or a mounted directory.
 
-Owns how a copy gets its name: whole or not at all. An object of a store appears when its upload is complete; in a
-file system it is written under a name that begins with a dot, and renamed. Owns too whether a directory is mounted, for
-what is copied to the disk underneath is in no store. Credentials come from where the client of the store looks for them
-(its environment, its files, the machine's role), never from here. Knows nothing of which files there are.
+Owns that a copy appears whole or not at all. An object appears when its upload is complete; in a file system the copy
+is written under a name that begins with a dot, and renamed. Owns also the check that a directory is mounted, because a
+copy on the disk underneath would be in no store. Credentials come from the environment, the files or the machine's
+role, as the client of the store looks for them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from fanout.replog.files.segments import sync_directory
 __all__ = ["STORE_ERRORS", "ObjectStore"]
 
 STORE_ERRORS: Final = (OSError, pa.ArrowException)
-"""What the methods of a store raise when it cannot be used at the moment."""
+"""Errors of the methods of a store that cannot be used at the moment."""
 
 
 class ObjectStore:
-    """A place for files, by relative names with "/" in them.
+    """Files by relative names with "/" in them.
 
-    Nothing is opened before the first use, and again after a failure: finding out the region of a bucket may itself
-    need the network. Methods wait for the network. A directory must be there, and what is mounted there, or above it,
-    at its first use must still be at each later one.
+    The store is opened at the first use, and again after a failure, because looking up the region of a bucket needs
+    the network. Methods wait for the network. A directory must exist, with the same mount at each use as at the
+    first.
 
     Args:
         uri: As `pyarrow.fs` reads it, such as `s3://bucket/prefix?region=eu-west-1` or `file:///mnt/logs`.
@@ -38,7 +38,7 @@ class ObjectStore:
         self.uri = uri
         self._opened: tuple[pafs.FileSystem, str] | None = None
         self._mounted_at: str | None = None
-        """Where the file system of a directory is mounted; None before its first use, and of others."""
+        """Mount point of a directory; None before its first use, and for other stores."""
 
     def sizes(self, directory: str) -> dict[str, int]:
         """Return the size of every file below a directory by its name; none when there is no such directory.
@@ -65,7 +65,7 @@ class ObjectStore:
             return stream.read()
 
     def put(self, name: str, content: bytes) -> None:
-        """Store a file, in place of what is there under this name, and check that the store has all of it.
+        """Store a file, replacing one of the same name, and check its size in the store.
 
         Raises:
             STORE_ERRORS: The store cannot be used, or shows another size than was written.
@@ -73,12 +73,12 @@ class ObjectStore:
         files, root = self._open()
         path = f"{root}/{name}"
         if isinstance(files, pafs.S3FileSystem | pafs.GcsFileSystem):
-            # All in one piece: closing a stream after half of the writes would publish half of the file.
+            # One write: closing a stream after half of the writes would publish half of the file.
             with files.open_output_stream(path) as stream:
                 stream.write(content)
         else:
             self._put_by_rename(files, path, content)
-        self._open()  # else a copy counts that went elsewhere, because the directory was unmounted meanwhile
+        self._open()  # else a copy counts that went to the disk under a directory that was unmounted meanwhile
         size = files.get_file_info(path).size
         if size != len(content):
             raise OSError(f"{name} has {size} bytes in the store instead of {len(content)}")
@@ -94,7 +94,7 @@ class ObjectStore:
             with Path(aside).open("rb") as file:
                 os.fsync(file.fileno())
         elif files.get_file_info(path).type == pafs.FileType.File:
-            files.delete_file(path)  # unlike a rename in a local directory, others do not replace
+            files.delete_file(path)  # only a rename in a local directory replaces
         files.move(aside, path)
         if local:
             sync_directory(Path(parent))
@@ -111,11 +111,11 @@ class ObjectStore:
     def _check_directory(self, root: str) -> None:
         """Raise OSError unless the directory is there, and mounted as it was at its first use.
 
-        Copies would fill another disk otherwise, count as confirmed, and be hidden by the next mount. The device is not
-        compared: a share may have another number each time that it is mounted.
+        Otherwise copies would fill another disk, count as confirmed, and be hidden by the next mount. The device number
+        is not compared, because a share may get another one with each mount.
         """
         try:
-            os.scandir(root).close()  # unlike stat(), it makes an automounter mount it
+            os.scandir(root).close()  # unlike stat(), this triggers an automounter
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(f"{root} is not a directory; is it mounted?") from None
         if self._mounted_at is None:

@@ -1,1 +1,1 @@
-"""The writer of a replication log: queue, segments, sealing, recovery after a crash."""
+"""Writer of a replication log: queue, segments, sealing, recovery after a crash."""

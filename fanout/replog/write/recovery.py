@@ -1,7 +1,6 @@
-"""What the last run of a node left behind: its segments, and whether it may have lost rows.
+"""Recovery at a start: finds the segments that the last run of a node left, and the rows that it may have lost.
 
-Owns the reading of left-over segments at a start; sealing them is the sealer's work. Only the process that
-holds the node's lock may use it.
+The sealer seals the segments. Only the process that holds the node's lock may use this module.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from fanout.replog.files.sealing import open_directory, sealed_files
 from fanout.replog.files.segments import Damage, SegmentReader, frame_times
 from fanout.replog.runs import Run, missing_numbers
 from fanout.replog.shipping.archive import read_removed
-from fanout.replog.write.backlog import Loss
 from fanout.replog.write.sealer import ClosedSegment
+from fanout.replog.write.write_queue import Loss
 
 __all__ = ["LeftOver", "crash_loss", "last_epoch", "left_over_segments", "missing_segments"]
 
@@ -27,11 +26,11 @@ class LeftOver:
 
     segment: ClosedSegment
     node_epoch: int | None
-    """None when not even its first frame is whole."""
+    """Epoch of its run; None when not even the first frame is whole."""
     torn_bytes: int
-    """Bytes of a frame that was not written to its end."""
+    """Bytes of an incomplete last frame."""
     damage: tuple[Damage, ...]
-    """Where other bytes are no whole frames."""
+    """Other bytes that are no whole frames."""
     last_ns: int | None
     """Time of its newest row, Unix time in nanoseconds; None when it has none."""
 
@@ -58,16 +57,16 @@ def left_over_segments(directory: Path) -> Iterator[LeftOver]:
 def crash_loss(
     last_run: LastRun | None, left_over: list[LeftOver], *, sealed: tuple[int, int] | None, now_ns: int
 ) -> Loss | None:
-    """Return what the last run may have lost at its end, or None when it stopped in good order.
+    """Return the possible loss at the end of the last run, or None when it stopped in good order.
 
-    Rows that were appended and not yet written when a process is killed leave no trace, so their number is
-    unknown; the answer says between which position and times they would be.
+    Rows that were not yet written when a process is killed leave no trace, so their number is unknown. The loss gives
+    the position and the times between which they would be.
 
     Args:
-        last_run: What the lock says of it.
-        left_over: What it did not seal.
-        sealed: The last position and time of what it did seal; None when that is nothing.
-        now_ns: The time of this start.
+        last_run: The last run as in the lock file.
+        left_over: Its segments that are not sealed.
+        sealed: The last position and time of its sealed files; None for no such files.
+        now_ns: Time of this start.
     """
     if last_run is None or last_run.clean:
         return None
@@ -94,7 +93,7 @@ def crash_loss(
 
 
 def missing_segments(directory: Path, *, node: str, runs: Mapping[int, Run]) -> list[str]:
-    """Return the names of a node's segments that are neither there, nor sealed, nor removed by the node itself.
+    """Return the names of a node's segments that neither exist, nor are sealed, nor were removed by the node.
 
     Raises:
         OSError: A directory cannot be read.
@@ -115,7 +114,7 @@ def missing_segments(directory: Path, *, node: str, runs: Mapping[int, Run]) -> 
 
 
 def last_epoch(directory: Path, *, node: str, runs: Iterable[int], left_over: Iterable[LeftOver]) -> int | None:
-    """Return the epoch of the newest run that left anything; None when there was none."""
+    """Return the epoch of the newest run that left anything; None for no run."""
     epochs = [*runs, *(one.node_epoch or 0 for one in left_over)]
     epochs += [_place(path)[0] for path in sealed_files(directory, node=node)]
     return max(epochs, default=0) or None

@@ -1,8 +1,8 @@
-"""The thread that seals segments, one after the other, in the order in which they were closed.
+"""Sealer: the thread that seals segments, one after the other, in the order in which they were closed.
 
-Owns the retry when the disk fails. It runs at normal priority: a thread of low priority would keep the
-interpreter's lock while it is not running, and the event loop would wait for it. Nearly all of its work is
-done in C without that lock.
+Owns the retry when the disk fails. The thread runs at normal priority: one of low priority would keep the interpreter's
+lock while it is not scheduled, and the event loop would wait for it. Nearly all of its work is done in C without that
+lock.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _RETRY_MAX_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ClosedSegment:
-    """A segment that nobody writes any more."""
+    """A segment that is not written any more."""
 
     path: Path
     update_rows: int
-    """Rows that were written to it, or that were found in it."""
+    """Rows that were written to it, or found in it."""
     event_rows: int
     last_log_pos: int
 
 
 class Sealer:
-    """Seals what it is given, until it is closed."""
+    """Seals segments until it is closed."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class Sealer:
 
         Args:
             directory: The log's directory.
-            retry_interval_s: How long to wait after the disk failed; twice as long each time, up to a minute.
-            alarms: Told what fails.
-            on_sealed: Called in the sealer's thread for each segment that was sealed.
+            retry_interval_s: First pause after the disk failed; it doubles up to a minute.
+            alarms: Gets the faults.
+            on_sealed: Called in this thread for each sealed segment.
         """
         self._directory = directory
         self._retry_interval_s = retry_interval_s
@@ -73,15 +73,15 @@ class Sealer:
         self._thread.start()
 
     def put(self, segment: ClosedSegment) -> None:
-        """Seal this segment after those given before."""
+        """Queue a segment."""
         self._put_total += 1
         self._segments.put(segment)
 
     def close(self, *, timeout_s: float) -> bool:
-        """Seal what was given, for so long at most, and end the thread.
+        """Seal the queued segments until the time is up, and end the thread.
 
         Returns:
-            Whether everything is sealed. What is not will be, by the next start of the node.
+            Whether all are sealed. The next start of the node seals the rest.
         """
         self._segments.put(None)
         self._thread.join(timeout_s)
@@ -94,7 +94,7 @@ class Sealer:
             while not self._seal(segment):
                 if self._give_up.wait(pause_s):
                     return
-                # Each try reads and writes as far as the disk lets it, so they must not follow closely.
+                # Each try reads and writes as far as the disk allows, so tries must not follow closely.
                 pause_s = min(pause_s * 2, _RETRY_MAX_S)
 
     def _seal(self, segment: ClosedSegment) -> bool:
@@ -105,8 +105,8 @@ class Sealer:
             self._alarms.begin("seal", f"{segment.path} cannot be sealed: {error}; it is tried again")
             return False
         except Exception as error:
-            # Its frames fit their CRC and yet are not what this version can read. It stays where it is, and
-            # the log goes on; the next start tries it again.
+            # The frames fit their CRC but this version cannot read them. The segment stays, and the log goes on; the
+            # next start tries again.
             self._alarms.begin(f"seal {segment.path.name}", f"{segment.path} cannot be sealed: {error!r}")
             return True
         self._alarms.end("seal")

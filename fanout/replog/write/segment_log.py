@@ -1,7 +1,6 @@
-"""The chain of segments of one run: when a segment is begun, synced and closed.
+"""Segment log: the chain of segments of one run; decides when a segment is begun, synced and closed.
 
-Owns the segment that is written at the moment. Belongs to the writer's thread; only its figures are read by
-others. Knows nothing of rows, queues or Parquet.
+Belongs to the writer's thread; others only read its figures.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from pathlib import Path
 from fanout.replog.alarms import Alarms
 from fanout.replog.files.segments import SegmentFile, SegmentIdentity
 from fanout.replog.runs import Run, RunRecord
-from fanout.replog.settings import LogClock
-from fanout.replog.write.backlog import Batch
 from fanout.replog.write.sealer import ClosedSegment
+from fanout.replog.write.write_queue import PendingRows
+from fanout.runtime.system_clock import Clock
 
 __all__ = ["SegmentLog"]
 
@@ -34,7 +33,7 @@ class SegmentLog:
         bytes_max: int,
         age_max_s: float,
         fsync_interval_s: float,
-        clock: LogClock,
+        clock: Clock,
         alarms: Alarms,
         runs: RunRecord,
         token: str,
@@ -43,7 +42,7 @@ class SegmentLog:
         """Begin with no segment; the first write makes one.
 
         Args:
-            directory: Where segments are; exists.
+            directory: The existing directory of segments.
             node: Identifier of the node.
             role: Its role.
             node_epoch: Its epoch.
@@ -51,17 +50,17 @@ class SegmentLog:
             age_max_s: Age at which a segment is closed; one is also closed when a new hour begins.
             fsync_interval_s: How long written rows may wait to be synced.
             clock: The time.
-            alarms: Told what fails.
-            runs: Told how far the log reaches.
-            token: Random; what the marks of all segments hold.
-            on_closed: Called with each segment that nobody writes any more.
+            alarms: Gets the faults.
+            runs: Record of how far the log reaches.
+            token: Random token in the marks of all segments.
+            on_closed: Called with each closed segment.
         """
         self.written_log_pos = 0
         """Rows up to here were written or skipped."""
         self.synced_log_pos = 0
         """Rows up to here are on the disk or were skipped."""
         self.floor = 0
-        """The last position that has a row in the segments before this one."""
+        """The last position with a row in the segments before this one."""
         self.written_bytes_total = 0
         self.last_sync_ns = 0
         self._directory = directory
@@ -82,15 +81,15 @@ class SegmentLog:
         self._opened = 0.0  # monotonic
         self._unsynced_since: float | None = None  # monotonic; None when everything written is synced
 
-    def write(self, frame: bytes, batch: Batch) -> bool:
-        """Append a frame; return False when the disk failed, so that it should be tried again later."""
+    def write(self, frame: bytes, pending: PendingRows) -> bool:
+        """Append a frame; return False when the disk failed and the caller should try again later."""
         try:
             segment = self._segment or self._begin()
             segment.append(
                 frame,
-                update_rows=batch.update_rows,
-                event_rows=len(batch.events),
-                last_log_pos=batch.last_log_pos,
+                update_rows=pending.update_rows,
+                event_rows=len(pending.events),
+                last_log_pos=pending.last_log_pos,
             )
         except OSError as error:
             self._alarms.begin("write", f"the replication log cannot be written: {error}; it is tried again")
@@ -99,7 +98,7 @@ class SegmentLog:
             return False
         self._alarms.end("write")
         self.written_bytes_total += len(frame)
-        self.written_log_pos = batch.last_log_pos
+        self.written_log_pos = pending.last_log_pos
         if self._unsynced_since is None:
             self._unsynced_since = self._clock.monotonic()
         if segment.size >= self._bytes_max:
@@ -113,10 +112,10 @@ class SegmentLog:
             self.synced_log_pos = log_pos
 
     def tend(self, *, sync_now: bool) -> None:
-        """Sync what is due, and close the segment when it is old.
+        """Sync when it is due, and close an old segment.
 
         Args:
-            sync_now: Whether to sync what is not due yet, too.
+            sync_now: Whether to sync even before it is due.
         """
         if self._segment is None:
             return
@@ -155,7 +154,7 @@ class SegmentLog:
         return self._segment
 
     def _finish(self) -> None:
-        """Close the segment and hand it over; it is sealed from what can be read back, synced or not."""
+        """Close the segment and hand it over for sealing, which reads it back, synced or not."""
         segment = self._segment
         assert segment is not None
         self._segment = None
@@ -163,8 +162,8 @@ class SegmentLog:
         try:
             segment.close()
         except OSError as error:
-            # What it holds may not be on the disk, and is not called synced. Sealing it, which comes next,
-            # reads the rows back, writes them elsewhere and syncs that; what is missing it counts as lost.
+            # Its rows may not be on the disk, and do not count as synced. Sealing, the next step, reads them back,
+            # writes and syncs other files, and counts missing rows as lost.
             self._alarms.begin("sync", f"{segment.path} could not be synced: {error}")
         else:
             if not segment.damaged:
@@ -177,7 +176,7 @@ class SegmentLog:
         self._on_closed(ClosedSegment(segment.path, segment.update_rows, segment.event_rows, segment.last_log_pos))
 
     def _note(self, segment: SegmentFile) -> None:
-        """Note how far the rows on the disk reach: when a segment has its first, and when it is closed."""
+        """Record how far the rows on the disk reach: at the first rows of a segment, and when it is closed."""
         known = self._runs.runs.get(self._node_epoch)
         number = segment.identity.number
         if segment.last_log_pos and (known is None or known.segments < number or self._segment is None):

@@ -1,13 +1,14 @@
-"""The writer of a node's replication log.
+"""Log writer: writes one node's replication log.
 
-Owns the node's part of a log directory while the node runs: its lock, the threads that write and seal, the
-segments, and the figures about them. Appending is the business of the event loop and costs it a lock and a
-few references per batch. Which updates are logged, and what an event says, is the node's decision.
-`backlog.py` has the overflow policy, `segments.py` what survives a crash, `sealing.py` where the files are.
+Owns the node's part of a log directory while the node runs: its lock, the threads that write and seal, the segments,
+and the figures. Appending belongs to the event loop and costs it a lock and a few references per batch. The node
+decides which updates are logged and what an event says.
 
-When the disk fails (full, broken), the node goes on: the writer tries the same rows again every
-`retry_interval_s`, the queue fills up, what does not fit is dropped and counted, an alarm stands in the
-figures, and when the disk is back a gap event says what is missing.
+`write_queue.py` has the overflow policy, `segments.py` what survives a crash, `sealing.py` the layout of files.
+
+When the disk fails (full, broken), the node goes on: the writer tries the same rows again every `retry_interval_s`, the
+queue fills up, rows that do not fit are dropped and counted, an alarm stands in the figures, and once the disk is back
+a gap event says what is missing.
 """
 
 from __future__ import annotations
@@ -32,37 +33,37 @@ from fanout.replog.files.schema import event_names
 from fanout.replog.files.sealing import Sealed, last_row, last_sealed, open_directory
 from fanout.replog.files.segments import Damage, encode_rows
 from fanout.replog.runs import RunRecord
-from fanout.replog.settings import LogClock, LogSettings, LogStats
+from fanout.replog.settings import LogSettings, LogStats
 from fanout.replog.shipping.archive import Archive
-from fanout.replog.write.backlog import Backlog, Batch, Loss
 from fanout.replog.write.recovery import LeftOver, crash_loss, last_epoch, left_over_segments, missing_segments
 from fanout.replog.write.sealer import ClosedSegment, Sealer
 from fanout.replog.write.segment_log import SegmentLog
+from fanout.replog.write.write_queue import Loss, PendingRows, WriteQueue
+from fanout.runtime.system_clock import Clock
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
-__all__ = ["LogClock", "LogSettings", "LogStats", "LogWriter"]
+__all__ = ["LogSettings", "LogStats", "LogWriter"]
 
 
 _FRAMES_AT_ONCE = 8
-"""How many frames' worth of rows become one frame when that many wait.
+"""Number of frames that are merged into one when the queue is that long.
 
-A frame takes the interpreter's lock about eight times. While the event loop never pauses, each time means
-waiting for one switch interval (5 ms), so only larger frames let the writer catch up.
+A frame takes the interpreter's lock about eight times. On a busy event loop each time costs a switch interval (5 ms),
+so only larger frames let the writer catch up.
 """
 
 
 _DAMAGE_TOLD_MAX = 64
-"""Gap events for the damage of one segment; the last spans all that is left."""
+"""Gap events for the damage of one segment; the last covers all the rest."""
 
 _YIELD_S = 20e-6
 _YIELD_INTERVAL_S = 0.002
-"""How long the event loop pauses for the writer, and how often at most, while much is queued.
+"""Length of the pauses that the event loop makes for the writer while much is queued, and their least distance.
 
-A thread that gives the interpreter's lock away for a few microseconds at a time, as each system call of a busy
-event loop does, can keep another one from ever getting it: that one is woken each time, comes too late, and
-starts to wait anew. A real pause is the only way to let it in.
+A thread that releases the interpreter's lock for microseconds, as each system call of a busy event loop does, can keep
+another thread from ever getting it: that thread wakes too late each time and waits anew. Only a real pause lets it in.
 """
 
 
@@ -80,20 +81,20 @@ class LogWriter:
         node: str,
         role: str,
         node_epoch: int,
-        clock: LogClock,
+        clock: Clock,
         settings: LogSettings | None = None,
         logger: FilteringBoundLogger | None = None,
     ) -> None:
-        """Prepare a log; nothing is touched before `open`.
+        """Prepare; nothing is opened before `open`.
 
         Args:
             directory: The log's directory; several nodes may share it.
             node: The node's identifier.
             role: "primary", "secondary" or "tap".
-            node_epoch: Unix time in microseconds at which the node started; never the same twice.
+            node_epoch: Start of the node, Unix time in microseconds; unique per node.
             clock: The time.
             settings: Bounds and intervals; None means the defaults.
-            logger: Where alarms and recoveries are told; None means structlog's default.
+            logger: Takes alarms and recoveries; None means structlog's default.
         """
         self._settings = settings or LogSettings()
         self._directory = directory
@@ -103,7 +104,7 @@ class LogWriter:
         self._logger: FilteringBoundLogger = (logger or structlog.get_logger()).bind(node=node)
         self._alarms = Alarms(self._logger)
         self._encoder = RowEncoder(node=node, role=role, node_epoch=node_epoch)
-        self._backlog = Backlog(
+        self._queue = WriteQueue(
             node_epoch=node_epoch,
             rows_max=self._settings.queue_rows_max,
             bytes_max=self._settings.queue_bytes_max,
@@ -150,7 +151,7 @@ class LogWriter:
         )
         self._sources: list[LogSource] = []
         self._accepting = False
-        # Set by the event loop when enough is queued for a frame, and by all that want the thread at once.
+        # Set by the event loop when a frame is full, and by callers that want the thread at once.
         self._wake = threading.Event()
         self._woken = False
         self._yield_rows = self._settings.queue_rows_max // 8
@@ -167,7 +168,7 @@ class LogWriter:
         self._recovered = (0, 0, 0)  # segments, rows, torn bytes
 
     def open(self) -> None:
-        """Take the node's part of the directory, recover what the last run left there, and start to write.
+        """Lock the node's part of the directory, recover the last run's segments, and start to write.
 
         Raises:
             LogError: Another process writes this node's log, or the directory cannot be used.
@@ -192,7 +193,7 @@ class LogWriter:
                 rows=one.segment.update_rows,
                 torn_bytes=one.torn_bytes,
             )
-            # Told here: sealing it may take longer than this run.
+            # Reported here, because sealing may take longer than this run.
             self._damaged(one.segment, one.damage, one.node_epoch or 0)
             self._sealer.put(one.segment)
         self._recovered = (
@@ -211,7 +212,7 @@ class LogWriter:
             now_ns=self._clock.now_ns(),
         )
         if loss is not None:
-            self._backlog.lose(loss)
+            self._queue.lose(loss)
         self._sealer.start()
         self._thread.start()
         if self._archive is not None:
@@ -219,11 +220,11 @@ class LogWriter:
         self._accepting = True
 
     def source(self, *, link: str = "", selectors: Sequence[LoggedSelector] = ()) -> LogSource:
-        """Return where updates come from, to be handed to every `append`.
+        """Return the source of updates that every `append` takes.
 
         Args:
             link: The link's name; empty for what is published at this node.
-            selectors: The link's selectors, which name the column `selector` and say what prefix to take off.
+            selectors: The link's selectors, which give the column `selector` and the prefix to take off.
         """
         source = LogSource(link, selectors)
         self._sources.append(source)
@@ -237,32 +238,32 @@ class LogWriter:
         link_epoch: int | None = None,
         flags: Sequence[int] | None = None,
     ) -> None:
-        """Log what a batch did to a replica.
+        """Log the changes of a batch.
 
-        Only references are taken: `changes`, its lists and `flags` must not change afterwards. It never waits for
-        the disk; while more than an eighth of the queue is full it pauses for a moment now and then, or a
-        saturated event loop would keep the writer's thread from running.
+        Only references are taken, so `changes`, its lists and `flags` must not change afterwards. It never waits for
+        the disk. While more than an eighth of the queue is full it makes short pauses, because a saturated event loop
+        would keep the writer's thread from running.
 
         Args:
             changes: The batch.
-            source: Where it comes from.
+            source: Source of the batch.
             link_epoch: Epoch of the link's session; None means the node's epoch (for a source without a
                 link).
-            flags: FLAG_* of each update, besides those that follow from its stamp; None for none.
+            flags: FLAG_* of each update, added to those that follow from its stamp; None for none.
 
         Raises:
             LogError: The log is not open.
         """
         if not self._accepting:
             raise self._not_open()
-        backlog = self._backlog
-        backlog.put(
+        queue = self._queue
+        queue.put(
             changes,
             source=source,
             link_epoch=self._node_epoch if link_epoch is None else link_epoch,
             flags=flags,
         )
-        rows = backlog.rows
+        rows = queue.rows
         if rows >= self._settings.frame_rows and not self._woken:
             self._woken = True
             self._wake.set()
@@ -292,11 +293,11 @@ class LogWriter:
             link_epoch: Epoch of the link's session; None means the node's epoch.
             selector: Filter of the selector; empty for the whole link.
             state: The state entered.
-            evidence: Why a snapshot is believed complete.
+            evidence: Evidence of a complete snapshot.
             topics: Retained topics held after the event.
             digest: Digest over them, unsigned.
             lag_us: Round trip of a heartbeat in microseconds.
-            detail: What a person should read, or JSON.
+            detail: Text for a person, or JSON.
 
         Raises:
             LogError: The log is not open.
@@ -304,7 +305,7 @@ class LogWriter:
         assert event in event_names, event
         if not self._accepting:
             raise self._not_open()
-        self._backlog.put_event(
+        self._queue.put_event(
             EventRow(
                 link=link,
                 link_epoch=self._node_epoch if link_epoch is None else link_epoch,
@@ -329,51 +330,50 @@ class LogWriter:
         Returns:
             Whether it is.
         """
-        target = self._backlog.log_pos
+        target = self._queue.log_pos
         with self._progress:
             self._flush_to = max(self._flush_to, target)
             self._wake.set()
             return self._progress.wait_for(lambda: self._segments.synced_log_pos >= target, timeout_s)
 
     def close(self, *, timeout_s: float = 10.0) -> bool:
-        """Write and seal everything, ship it if there is time left, and give the directory up.
+        """Write and seal everything, ship it if time is left, and release the directory.
 
         Args:
             timeout_s: How long this may take.
 
         Returns:
-            Whether everything is sealed. What is written and not sealed will be by the next start; what is
-            not written is lost and counted.
+            Whether everything is sealed. The next start seals the rest; rows that are not written are counted as lost.
         """
         if not self._accepting:
             return True
         self._accepting = False
         end = time.monotonic() + timeout_s
-        self._close_by = end - timeout_s / 4  # a failing disk is given up then, to leave time for the rest
+        self._close_by = end - timeout_s / 4  # deadline for a failing disk, to leave time for the rest
         self._closing.set()
         self._wake.set()
         self._thread.join(timeout_s)
         sealed = self._sealer.close(timeout_s=max(end - time.monotonic(), 0))
-        if self._thread.is_alive():  # stuck in the disk; the lock goes with the process
+        if self._thread.is_alive():  # blocked by the disk; the lock goes with the process
             return False
         if self._archive is not None:
             self._archive.close(timeout_s=max(end - time.monotonic(), 0))
-        self._lock.release(clean=not self._gave_up and not self._backlog.untold)
+        self._lock.release(clean=not self._gave_up and not self._queue.untold)
         return sealed and not self._gave_up
 
     def stats(self) -> LogStats:
         """Return the figures of this moment."""
-        backlog, segments = self._backlog, self._segments
+        queue, segments = self._queue, self._segments
         return LogStats(
-            log_pos=backlog.log_pos,
+            log_pos=queue.log_pos,
             written_log_pos=segments.written_log_pos,
             synced_log_pos=segments.synced_log_pos,
             rows_total=self._rows_total,
             events_total=self._events_total,
-            lost_rows_total=backlog.lost_rows_total,
-            lost_events_total=backlog.lost_events_total,
-            queued_rows=backlog.rows,
-            queued_bytes=backlog.bytes,
+            lost_rows_total=queue.lost_rows_total,
+            lost_events_total=queue.lost_events_total,
+            queued_rows=queue.rows,
+            queued_bytes=queue.bytes,
             written_bytes_total=segments.written_bytes_total,
             sealed_segments_total=self._sealed_total,
             unsealed_segments=self._sealer.waiting,
@@ -422,42 +422,42 @@ class LogWriter:
             if everything:
                 flush_at = now + self._settings.flush_interval_s
             # What comes while this is written waits for its own turn, or it would go on for ever.
-            target = self._backlog.log_pos
-            while not self._gave_up and (everything or self._backlog.rows >= self._settings.frame_rows):
-                batch = self._backlog.take(_FRAMES_AT_ONCE * self._settings.frame_rows)
-                if batch is None:
+            target = self._queue.log_pos
+            while not self._gave_up and (everything or self._queue.rows >= self._settings.frame_rows):
+                pending = self._queue.take(_FRAMES_AT_ONCE * self._settings.frame_rows)
+                if pending is None:
                     break
-                self._write(batch)
-                everything = everything and (closing or batch.last_log_pos < target)
+                self._write(pending)
+                everything = everything and (closing or pending.last_log_pos < target)
             self._segments.tend(sync_now=asked)
             with self._progress:
                 self._progress.notify_all()
         if self._gave_up:
-            self._backlog.abandon()
+            self._queue.abandon()
         self._segments.close()
 
-    def _write(self, batch: Batch) -> None:
-        """Write a batch, however often that has to be tried; count it as lost when it cannot be."""
+    def _write(self, pending: PendingRows) -> None:
+        """Write rows, with as many tries as it takes; count them as lost when they cannot be encoded."""
         try:
-            updates = self._encoder.updates(batch.updates)
-            events = [self._encoder.events(batch.events)] if batch.events else []
+            updates = self._encoder.updates(pending.updates)
+            events = [self._encoder.events(pending.events)] if pending.events else []
             frame = encode_rows(
                 updates,
                 events,
-                first_log_pos=batch.first_log_pos,
-                last_log_pos=batch.last_log_pos,
+                first_log_pos=pending.first_log_pos,
+                last_log_pos=pending.last_log_pos,
                 token=self._token,
                 floor=self._segments.floor,
             )
         except Exception as error:
-            # A bug, or a value that its column cannot hold. The log goes on without the batch and says so.
-            self._alarms.begin("encode", f"{batch.update_rows} rows could not be encoded: {error!r}")
-            self._backlog.lose_batch(batch, "encoding")
-            self._segments.skip(batch.last_log_pos)
+            # A bug, or a value that its column cannot hold. The log goes on without these rows and says so.
+            self._alarms.begin("encode", f"{pending.update_rows} rows could not be encoded: {error!r}")
+            self._queue.lose_rows(pending, "encoding")
+            self._segments.skip(pending.last_log_pos)
             return
         self._alarms.end("encode")
-        while not self._segments.write(frame, batch):
-            self._backlog.disk_fails = True
+        while not self._segments.write(frame, pending):
+            self._queue.disk_fails = True
             # While closing, the time that is left is all there is; else the queue fills up and says so.
             left_s = self._close_by - time.monotonic() if self._closing.is_set() else None
             if left_s is not None and left_s <= 0:
@@ -468,10 +468,10 @@ class LogWriter:
                 self._closing.wait(pause_s)
             else:
                 time.sleep(min(pause_s, left_s))
-        self._backlog.disk_fails = False
-        self._rows_total += batch.update_rows
-        self._events_total += len(batch.events)
-        self._backlog.done(batch)
+        self._queue.disk_fails = False
+        self._rows_total += pending.update_rows
+        self._events_total += len(pending.events)
+        self._queue.done(pending)
 
     def _sealed(self, segment: ClosedSegment, sealed: Sealed) -> None:
         """Compare what was sealed with what was written: a disk may lose what it took."""
@@ -489,7 +489,7 @@ class LogWriter:
             last = None
             with contextlib.suppress(OSError, pa.ArrowException):
                 last = last_row(sealed.files)
-            self._backlog.lose(
+            self._queue.lose(
                 Loss(
                     "disk",
                     link="",
@@ -523,7 +523,7 @@ class LogWriter:
             if last.last_log_pos is not None and last.last_log_pos < first.first_log_pos:
                 continue  # no row is lost
             rows = None if last.last_log_pos is None else last.last_log_pos - first.first_log_pos + 1
-            self._backlog.lose(
+            self._queue.lose(
                 Loss(
                     "damage",
                     link="",

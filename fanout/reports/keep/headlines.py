@@ -16,7 +16,7 @@ __all__ = ["headlines", "with_completeness"]
 
 
 def headlines(report: Report, *, computed: datetime) -> str:
-    """Return what nodes show in `/v1/lag`, as JSON; `fanout.node.watched_report` reads it.
+    """Return what nodes show in `/v1/lag`, as JSON; `fanout.node.watch_results` reads it.
 
     Args:
         report: A report on completeness of a window.

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
+from fanout.runtime.system_clock import Clock
 
 __all__ = ["Clock", "Ingress", "Logger", "PublishVerdict", "RetainedStore", "Verdict"]
 
@@ -27,16 +28,6 @@ class Verdict(Protocol):
 
 PublishVerdict: TypeAlias = ReasonCode | Verdict
 """What becomes of a PUBLISH: a Reason Code of PUBACK, or an `asyncio.Future` of one, which must not fail."""
-
-
-class Clock(Protocol):
-    """The two clocks."""
-
-    def now_ns(self) -> int:
-        """Return Unix time in nanoseconds."""
-
-    def monotonic(self) -> float:
-        """Return seconds of a clock that never goes back."""
 
 
 class Logger(Protocol):

@@ -13,9 +13,9 @@ from fanout.replog.files import segments
 from fanout.replog.files.columns import LogSource, RowEncoder
 from fanout.replog.files.segments import SegmentReader, encode_rows
 from fanout.replog.runs import RunRecord
-from fanout.replog.write.backlog import Batch
 from fanout.replog.write.sealer import ClosedSegment
 from fanout.replog.write.segment_log import SegmentLog
+from fanout.replog.write.write_queue import PendingRows
 from tests.replog.files.test_segments import fail_after
 from tests.replog.rows import EPOCH, ManualClock, make_rows, make_updates
 
@@ -52,7 +52,7 @@ class Chain:
         updates = [make_rows(make_updates(rows), source=LogSource("plant", ()), first_log_pos=first)]
         frame = encode_rows(encoder.updates(updates), [], first_log_pos=first, last_log_pos=last, token=TOKEN)
         written = self.log.write(
-            frame, Batch(updates=updates, update_rows=rows, first_log_pos=first, last_log_pos=last)
+            frame, PendingRows(updates=updates, update_rows=rows, first_log_pos=first, last_log_pos=last)
         )
         if written:
             self.log_pos = last

@@ -25,8 +25,8 @@ from fanout.replog.files.schema import FLAG_DUPLICATE
 from fanout.replog.files.sealing import Sealed, open_directory, seal
 from fanout.replog.files.segments import SegmentFile
 from fanout.replog.read import inspection
-from fanout.replog.write.backlog import Batch
 from fanout.replog.write.segment_log import SegmentLog
+from fanout.replog.write.write_queue import PendingRows
 from fanout.replog.write.writer import LogSettings, LogWriter
 from tests.replog.rows import (
     EPOCH,
@@ -381,7 +381,7 @@ def test_closing_with_a_dead_disk_ends_in_time(tmp_path: Path, monkeypatch: pyte
     writer.append(make_changes(make_updates(2)), source=source, link_epoch=7)
     assert writer.flush()
 
-    def fail(log: SegmentLog, frame: bytes, batch: Batch) -> bool:
+    def fail(log: SegmentLog, frame: bytes, pending: PendingRows) -> bool:
         return False
 
     with monkeypatch.context() as patch:

@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from fanout.errors import LogError, ReportError
-from fanout.node.watched_report import KeptReport
+from fanout.node.watch_results import WatchResults
 from fanout.reports import entry, run_completeness, run_watch
 from fanout.reports.keep import recent
 from fanout.reports.keep.keeper import (
@@ -145,9 +145,9 @@ def test_each_file_counts_once_through_kills_and_merges(
             "traffic": {"hub": 20, "edge": 20},
             "events": {"start": 2, "state": 3, "complete": 1, "heartbeat": 1},
         }
-    (shown,) = KeptReport(tmp_path / "kept", node="edge").lag() or ()
+    (shown,) = WatchResults(tmp_path / "kept", node="edge").lag() or ()
     assert (shown.link, shown.stamped_by, shown.updates, shown.most_seconds) == ("up", "hub", 5, 0.09)
-    assert KeptReport(tmp_path / "kept", node="hub").lag() == (), "what was published at a node itself is no link"
+    assert WatchResults(tmp_path / "kept", node="hub").lag() == (), "what was published at a node itself is no link"
     report = read_report(tmp_path / "kept")
     (propagation,) = report.lag.propagation
     assert (propagation.node, propagation.lag.rows, propagation.lag.most_us) == ("edge", 20, 90_000)
@@ -193,7 +193,7 @@ def test_completeness_of_the_last_minutes_is_what_the_report_says(
         assert found.model_copy(update=same).to_json() == whole.to_json()
         assert found.missing is not None
         assert [(one.topic, one.cause) for one in found.missing.listed] == [("t/0", "restart"), ("t/1", "restart")]
-        (shown,) = KeptReport(into, node="edge").completeness() or ()
+        (shown,) = WatchResults(into, node="edge").completeness() or ()
         assert (shown.link, shown.basis, shown.exact) == ("up", "stamped", True)
         assert (shown.expected, shown.applied, shown.missing, shown.unknown, shown.pending) == (11, 9, 2, 0, 5)
         assert shown.complete_percent_at_least == shown.complete_percent_at_most == percent(9, 11)
@@ -210,7 +210,7 @@ def test_completeness_of_the_last_minutes_is_what_the_report_says(
         assert (latest.report, latest.targets, latest.missing) == ("watch", found.targets, found.missing)
         assert "Updates, by identity" in (into / LATEST_PAGE).read_text()
         Keeper(spark, logs=[log], ledger=ledger).run()
-    assert KeptReport(into, node="edge").completeness() is None, "it is not asked for any more"
+    assert WatchResults(into, node="edge").completeness() is None, "it is not asked for any more"
     assert not (into / COMPLETENESS_JSON).exists()
 
 
@@ -267,7 +267,7 @@ def test_a_stamp_of_the_future_neither_ends_nor_freezes_the_watching(spark: Spar
         edge.update(at(125), "t", "x", **foreign, sequence=9, origin=at(125))
         add_segment(log, [hub, edge], 1)
         keeper.run(parts_max=1)
-    shown = KeptReport(tmp_path / "kept", node="edge").lag() or ()
+    shown = WatchResults(tmp_path / "kept", node="edge").lag() or ()
     assert [(lag.stamped_by, lag.updates) for lag in shown] == [("hub", 5), ("press", 1)]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fanout.node.watched_report import KeptReport
+from fanout.node.watch_results import WatchResults
 from fanout.reports.keep.headlines import headlines
 from fanout.reports.keep.keeper import NODE_COMPLETENESS, NODE_LAG, _latest_lag
 from fanout.reports.values.document import LagPoint, LagSection, LagSeries
@@ -27,44 +27,44 @@ def published(*nodes: str) -> str:
 
 def test_a_node_shows_the_latest_minute_of_its_own_links(tmp_path: Path) -> None:
     """What the keeper writes is what the node reads, in seconds, of its own links; a replaced file is read again."""
-    kept = KeptReport(tmp_path, node="edge")
-    assert kept.lag() is None, "nothing was published yet"
+    results = WatchResults(tmp_path, node="edge")
+    assert results.lag() is None, "nothing was published yet"
     (tmp_path / NODE_LAG).write_text(published("edge", "other"))
-    found = kept.lag()
+    found = results.lag()
     assert found is not None
     (one,) = found
     assert (one.link, one.stamped_by, one.updates, one.minute) == ("up", "hub", 42, BEGIN.replace(minute=42))
     assert (one.p50_seconds, one.most_seconds) == (-0.0005, 0.009)
-    assert kept.lag() is found, "an unchanged file is not read again"
+    assert results.lag() is found, "an unchanged file is not read again"
     (tmp_path / NODE_LAG).unlink()
-    assert kept.lag() is None
+    assert results.lag() is None
     (tmp_path / NODE_LAG).write_text(published("other"))
-    assert kept.lag() == ()
+    assert results.lag() == ()
 
 
 def test_a_node_shows_the_completeness_of_its_own_links(tmp_path: Path) -> None:
     """Of the last minutes that the keeper was asked for, beside the lag and apart from it."""
-    kept = KeptReport(tmp_path, node="edge")
-    assert kept.completeness() is None, "nothing was published yet"
+    results = WatchResults(tmp_path, node="edge")
+    assert results.completeness() is None, "nothing was published yet"
     made = report(target(figures=stamped(missing=1, pending=4)), target("other", figures=unstamped()))
     parameters = made.parameters.model_copy(update={"since": BEGIN, "until": END})
     text = headlines(made.model_copy(update={"parameters": parameters}), computed=END.replace(minute=59))
     (tmp_path / NODE_COMPLETENESS).write_text(text)
-    (one,) = kept.completeness() or ()
+    (one,) = results.completeness() or ()
     assert (one.link, one.basis, one.exact) == ("up", "stamped", True)
     assert (one.expected, one.applied, one.missing, one.unknown, one.pending) == (100, 99, 1, 0, 4)
     assert (one.complete_percent_at_least, one.complete_percent_at_most) == (99, 99)
     assert (one.since, one.until, one.computed) == (BEGIN, END, END.replace(minute=59))
-    (other,) = KeptReport(tmp_path, node="other").completeness() or ()
+    (other,) = WatchResults(tmp_path, node="other").completeness() or ()
     assert (other.basis, other.applied, other.pending, other.complete_percent_at_least) == (
         "unstamped",
         None,
         None,
         None,
     )
-    assert kept.lag() is None
+    assert results.lag() is None
     (tmp_path / NODE_COMPLETENESS).write_text(text.replace('"since"', '"from"'))
-    assert kept.completeness() is None, "what is not of the shape is no result"
+    assert results.completeness() is None, "what is not of the shape is no result"
 
 
 ONE_LINK = {
@@ -96,20 +96,20 @@ ONE_LINK = {
 )
 def test_what_cannot_be_read_is_no_result(tmp_path: Path, text: str) -> None:
     """A broken file never harms the node; the next whole one is read."""
-    kept = KeptReport(tmp_path, node="edge")
+    results = WatchResults(tmp_path, node="edge")
     (tmp_path / NODE_LAG).write_text(text)
-    assert kept.lag() is None
+    assert results.lag() is None
     (tmp_path / NODE_LAG).write_text(json.dumps({"version": 1, "links": [ONE_LINK]}) + "  ")
-    assert len(kept.lag() or ()) == 1
+    assert len(results.lag() or ()) == 1
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     """Reading holds the event loop, so it is bounded."""
     (tmp_path / NODE_LAG).write_text(published("edge") + " " * 1024 * 1024)
-    assert KeptReport(tmp_path, node="edge").lag() is None
+    assert WatchResults(tmp_path, node="edge").lag() is None
 
 
 def test_without_a_directory_there_is_none() -> None:
     """The configuration decides."""
-    assert KeptReport(None, node="edge").lag() is None
-    assert KeptReport(None, node="edge").completeness() is None
+    assert WatchResults(None, node="edge").lag() is None
+    assert WatchResults(None, node="edge").completeness() is None

@@ -1,13 +1,12 @@
-"""The backlog: what was appended to the replication log and is not written yet.
+"""Write queue: rows that were appended to the replication log and are not written yet.
 
-Owns the count `log_pos`, the bounds of the queue between the event loop and the writer's thread, and what is
-said about rows that were lost. The event loop puts references into it and nothing else; the thread that takes
-them out does the work. Knows nothing of files.
+Owns the count `log_pos`, the bounds of the queue between the event loop and the writer's thread, and the record of lost
+rows. The event loop puts references into it and does nothing else.
 
-Overflow policy: a batch that does not fit is dropped whole, and so is every batch after it until the queue
-has drained to half of its bounds; then one `gap` event for each link that lost rows goes behind what is
-queued, and appending goes on. Events have a bound of their own, far above what changes of state and
-heartbeats need, so that they are logged through an overflow. Dropped rows keep their positions.
+Overflow policy: a batch that does not fit is dropped whole, and so is every batch after it until the queue has drained
+to half of its bounds. Then one `gap` event for each link that lost rows is queued, and appending goes on. Events have a
+bound of their own, far above what changes of state and heartbeats need, so they are logged through an overflow. Dropped
+rows keep their positions.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fanout.replica.update import Changes, Update
+from fanout.replica.update import RECEIVED_NS, Changes, Update
 from fanout.replog.files.columns import EventRow, LogSource, UpdateRows
 
-__all__ = ["Backlog", "Batch", "Loss"]
+__all__ = ["Loss", "PendingRows", "WriteQueue"]
 
 _ROW_BYTES = 200
-"""What a queued update is charged besides its payload and properties: its tuple, topic and numbers."""
+"""Estimated size of a queued update without payload and properties: its tuple, topic and numbers."""
 
 
 @dataclass(slots=True)
@@ -37,7 +36,7 @@ class Loss:
     link_epoch: int
     node_epoch: int
     rows: int | None = 0
-    """Updates; None when nobody can know."""
+    """Updates; None when unknown."""
     events: int = 0
     first_log_pos: int | None = None
     last_log_pos: int | None = None
@@ -45,7 +44,7 @@ class Loss:
     last_ns: int | None = None
 
     def add(self, *, rows: int, events: int, log_pos: tuple[int, int], time_ns: tuple[int, int]) -> None:
-        """Count more rows, which come after those counted before."""
+        """Count more rows, which follow those counted before."""
         self.rows = (self.rows or 0) + rows
         self.events += events
         if self.first_log_pos is None:
@@ -69,8 +68,8 @@ class Loss:
 
 
 @dataclass(slots=True)
-class Batch:
-    """What the writer took: the rows between two log positions, apart from dropped ones."""
+class PendingRows:
+    """Rows that the writer took: all between two log positions, except dropped ones."""
 
     updates: list[UpdateRows] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
@@ -81,27 +80,27 @@ class Batch:
 
 
 _Queued: TypeAlias = tuple[UpdateRows, int] | EventRow
-"""A batch of updates with what it is charged, or an event."""
+"""A batch of updates with its estimated size, or an event."""
 
 
-class Backlog:
+class WriteQueue:
     """A bounded queue of rows between one producer and one consumer, which may be different threads."""
 
     def __init__(
         self, *, node_epoch: int, rows_max: int, bytes_max: int, events_max: int, now_ns: Callable[[], int]
     ) -> None:
         self.log_pos = 0
-        """The position given last."""
+        """The last position assigned."""
         self.rows = 0
         """Updates that were put and are not `done`."""
         self.bytes = 0
-        """What they are charged; payloads and properties are measured by a sample."""
+        """Their estimated size; payloads and properties are measured by a sample."""
         self.events = 0
         """Events that were put and are not `done`."""
         self.dropping = False
         """Whether batches are refused until the queue has drained."""
         self.disk_fails = False
-        """Whether the writer cannot write at the moment, as it says; what finds no room then is the disk's loss."""
+        """Set by the writer while it cannot write; rows dropped meanwhile are counted as lost by the disk."""
         self.lost_rows_total = 0
         self.lost_events_total = 0
         self._node_epoch = node_epoch
@@ -111,14 +110,14 @@ class Backlog:
         self._now_ns = now_ns
         self._lock = threading.Lock()
         self._queue: deque[_Queued] = deque()  # in order of log_pos
-        self._overflow = "queue"  # why there is no room: this or "disk"
-        # Not yet told, by link, reason, and whether there was no room: what a disk lost of older rows is no such span.
-        # Those of damaged segments, or of several runs, are told apart.
+        self._overflow = "queue"  # reason of the overflow: "queue" or "disk"
+        # Losses without a gap event yet, by link, reason, and whether they are an overflow: rows that a disk lost from
+        # the front form another span. Losses of damaged segments, and of several runs, stay apart.
         self._losses: dict[tuple[object, ...], Loss] = {}
 
     @property
     def untold(self) -> bool:
-        """Whether rows were lost of which no gap event tells yet."""
+        """Whether there are losses without a gap event."""
         return bool(self._losses)
 
     def put(self, changes: Changes, *, source: LogSource, link_epoch: int, flags: Sequence[int] | None) -> None:
@@ -144,7 +143,7 @@ class Backlog:
                     rows=count,
                     events=0,
                     log_pos=(first, self.log_pos),
-                    time_ns=(updates[0][5], updates[-1][5]),
+                    time_ns=(updates[0][RECEIVED_NS], updates[-1][RECEIVED_NS]),
                 )
                 return
             rows = UpdateRows(source, link_epoch, changes.phase, updates, changes.kinds, flags, first)
@@ -153,7 +152,7 @@ class Backlog:
             self.bytes += charge
 
     def put_event(self, event: EventRow) -> None:
-        """Queue an event, whose position is given here, or drop it when there is no room."""
+        """Queue an event and assign its position, or drop it when there is no room."""
         with self._lock:
             if self.dropping:
                 self._resume()
@@ -166,51 +165,51 @@ class Backlog:
                 rows=0, events=1, log_pos=(self.log_pos, self.log_pos), time_ns=(event.at_ns, event.at_ns)
             )
 
-    def take(self, rows_max: int) -> Batch | None:
+    def take(self, rows_max: int) -> PendingRows | None:
         """Take rows from the front, or None when there are none.
 
         Args:
-            rows_max: Updates to take at most; the events among and behind them come along.
+            rows_max: Updates to take at most; events among and behind them are included.
         """
         with self._lock:
             self._resume()
             queue = self._queue
             if not queue:
                 return None
-            batch = Batch()
+            pending = PendingRows()
             while queue:
                 entry = queue[0]
                 if isinstance(entry, EventRow):
-                    batch.events.append(entry)
+                    pending.events.append(entry)
                     first = last = entry.log_pos
                 else:
-                    room = rows_max - batch.update_rows
+                    room = rows_max - pending.update_rows
                     if not room:
                         break
                     rows, charge = entry
                     if len(rows.updates) > room:
                         rows, rest = _split(rows, room)
                         queue[0], charge = (rest, charge), 0
-                    batch.updates.append(rows)
-                    batch.charge += charge
-                    batch.update_rows += len(rows.updates)
+                    pending.updates.append(rows)
+                    pending.charge += charge
+                    pending.update_rows += len(rows.updates)
                     first = rows.first_log_pos
                     last = first + len(rows.updates) - 1
-                batch.first_log_pos = batch.first_log_pos or first
-                batch.last_log_pos = last
+                pending.first_log_pos = pending.first_log_pos or first
+                pending.last_log_pos = last
                 if queue[0] is entry:
                     queue.popleft()
-            return batch
+            return pending
 
-    def done(self, batch: Batch) -> None:
-        """Free the room of a batch that was taken."""
+    def done(self, pending: PendingRows) -> None:
+        """Free the room of rows that were taken."""
         with self._lock:
-            self.rows -= batch.update_rows
-            self.bytes -= batch.charge
-            self.events -= len(batch.events)
+            self.rows -= pending.update_rows
+            self.bytes -= pending.charge
+            self.events -= len(pending.events)
 
     def lose(self, loss: Loss) -> None:
-        """Tell, by a gap event as soon as there is room, of rows that were lost behind the queue."""
+        """Count rows that were lost behind the queue; a gap event follows as soon as there is room."""
         with self._lock:
             self.lost_rows_total += loss.rows or 0
             self.lost_events_total += loss.events
@@ -221,29 +220,29 @@ class Backlog:
                 known.events += loss.events
                 known.last_log_pos, known.last_ns = loss.last_log_pos, loss.last_ns
 
-    def lose_batch(self, batch: Batch, reason: str) -> None:
-        """Do so for a batch that was taken, and free its room."""
-        for rows in batch.updates:
+    def lose_rows(self, pending: PendingRows, reason: str) -> None:
+        """Count taken rows as lost, and free their room."""
+        for rows in pending.updates:
             last = rows.first_log_pos + len(rows.updates) - 1
             loss = Loss(reason, rows.source.link, rows.link_epoch, self._node_epoch)
             loss.add(
                 rows=len(rows.updates),
                 events=0,
                 log_pos=(rows.first_log_pos, last),
-                time_ns=(rows.updates[0][5], rows.updates[-1][5]),
+                time_ns=(rows.updates[0][RECEIVED_NS], rows.updates[-1][RECEIVED_NS]),
             )
             self.lose(loss)
-        for event in batch.events:
-            if event.event == "gap":  # one that cannot be logged must not bring forth the next
+        for event in pending.events:
+            if event.event == "gap":  # a gap event that cannot be logged must not cause another
                 self.lost_events_total += 1
                 continue
             loss = Loss(reason, event.link, event.link_epoch, self._node_epoch)
             loss.add(rows=0, events=1, log_pos=(event.log_pos,) * 2, time_ns=(event.at_ns,) * 2)
             self.lose(loss)
-        self.done(batch)
+        self.done(pending)
 
     def abandon(self) -> None:
-        """Count all that is not done as lost, without a gap event: there is no log left to write one to."""
+        """Count all rows that are not done as lost, without a gap event: no log is left for one."""
         with self._lock:
             self.lost_rows_total += self.rows
             self.lost_events_total += self.events
@@ -256,13 +255,13 @@ class Backlog:
         return loss
 
     def _overflow_reason(self) -> str:
-        """Return why there is no room; a queue that a failing disk filled is that one's doing until it has drained."""
+        """Return the reason of the overflow: "disk" for a queue that a failing disk filled, until it has drained."""
         if self.disk_fails:
             self._overflow = "disk"
         return self._overflow
 
     def _resume(self) -> None:
-        """Put the gap events into the queue, unless it is over its low mark after an overflow."""
+        """Queue the gap events, unless the queue is above its low mark after an overflow."""
         if self.dropping:
             if self.rows > self._rows_max // 2 or self.bytes > self._bytes_max // 2:
                 return
@@ -281,10 +280,10 @@ class Backlog:
 
 
 def _charge(updates: list[Update], count: int) -> int:
-    """Return about how many bytes a batch holds.
+    """Return the estimated size of a batch in bytes.
 
-    Payloads and properties are measured by a sample of 8 to 15: all of them would cost 50 ns per update on the event
-    loop.
+    Payloads and properties are measured by a sample of 8 to 15 updates: measuring all costs 50 ns per update on the
+    event loop.
     """
     stride = count // 8
     sample = updates[count % stride :: stride] if stride else updates
@@ -295,7 +294,7 @@ def _charge(updates: list[Update], count: int) -> int:
 
 
 def _split(rows: UpdateRows, count: int) -> tuple[UpdateRows, UpdateRows]:
-    """Cut a batch behind its first `count` rows."""
+    """Split a batch behind its first `count` rows."""
     flags = rows.flags
     return (
         rows._replace(updates=rows.updates[:count], kinds=rows.kinds[:count], flags=flags and flags[:count]),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanout.replog.files.columns import EventRow, LogSource
-from fanout.replog.write.backlog import Backlog, Batch, Loss
+from fanout.replog.write.write_queue import Loss, PendingRows, WriteQueue
 from tests.replog.rows import EPOCH, NOW_NS, make_changes, make_update, make_updates
 
 PLANT = LogSource("plant", ())
@@ -18,58 +18,58 @@ OFFICE = LogSource("office", ())
 BEAT = EventRow("plant", 7, "heartbeat", NOW_NS)
 
 
-def backlog(*, rows_max: int = 100, bytes_max: int = 10**9, events_max: int = 100) -> Backlog:
-    """Return an empty backlog."""
-    return Backlog(
+def empty_queue(*, rows_max: int = 100, bytes_max: int = 10**9, events_max: int = 100) -> WriteQueue:
+    """Return an empty queue."""
+    return WriteQueue(
         node_epoch=EPOCH, rows_max=rows_max, bytes_max=bytes_max, events_max=events_max, now_ns=lambda: NOW_NS
     )
 
 
-def put(queue: Backlog, count: int, *, source: LogSource = PLANT, flags: list[int] | None = None) -> None:
-    """Put a batch of `count` updates."""
+def put(queue: WriteQueue, count: int, *, source: LogSource = PLANT, flags: list[int] | None = None) -> None:
+    """Put a pending of `count` updates."""
     queue.put(make_changes(make_updates(count)), source=source, link_epoch=7, flags=flags)
 
 
-def taken(queue: Backlog, rows_max: int = 10**6) -> Batch:
-    """Take a batch that is there."""
-    batch = queue.take(rows_max)
-    assert batch is not None
-    return batch
+def taken(queue: WriteQueue, rows_max: int = 10**6) -> PendingRows:
+    """Take a pending that is there."""
+    pending = queue.take(rows_max)
+    assert pending is not None
+    return pending
 
 
-def positions(batch: Batch) -> tuple[list[int], list[int]]:
-    """Return the positions of a batch's updates and events."""
+def positions(pending: PendingRows) -> tuple[list[int], list[int]]:
+    """Return the positions of a pending's updates and events."""
     return (
-        [rows.first_log_pos + index for rows in batch.updates for index in range(len(rows.updates))],
-        [event.log_pos for event in batch.events],
+        [rows.first_log_pos + index for rows in pending.updates for index in range(len(rows.updates))],
+        [event.log_pos for event in pending.events],
     )
 
 
-def details(batch: Batch) -> list[dict[str, Any]]:
-    """Return what the gap events of a batch say, with their links."""
-    return [{"link": event.link, **json.loads(event.detail)} for event in batch.events if event.event == "gap"]
+def details(pending: PendingRows) -> list[dict[str, Any]]:
+    """Return what the gap events of a pending say, with their links."""
+    return [{"link": event.link, **json.loads(event.detail)} for event in pending.events if event.event == "gap"]
 
 
 def test_positions_count_rows_of_both_tables() -> None:
     """Updates and events share one count, from 1, in the order in which they were put."""
-    queue = backlog()
+    queue = empty_queue()
     assert queue.take(10) is None
     put(queue, 2)
     queue.put_event(BEAT)
     put(queue, 3, source=OFFICE)
     put(queue, 0)
-    batch = taken(queue)
-    assert positions(batch) == ([1, 2, 4, 5, 6], [3])
-    assert (batch.first_log_pos, batch.last_log_pos, batch.update_rows) == (1, 6, 5)
+    pending = taken(queue)
+    assert positions(pending) == ([1, 2, 4, 5, 6], [3])
+    assert (pending.first_log_pos, pending.last_log_pos, pending.update_rows) == (1, 6, 5)
     assert (queue.rows, queue.events, queue.log_pos) == (5, 1, 6)
-    queue.done(batch)
+    queue.done(pending)
     assert (queue.rows, queue.events, queue.bytes) == (0, 0, 0)
     assert queue.take(10) is None
 
 
 def test_a_batch_is_cut_where_a_frame_is_full() -> None:
-    """A large batch is taken in pieces, each with its own flags, and charged once."""
-    queue = backlog()
+    """A large pending is taken in pieces, each with its own flags, and charged once."""
+    queue = empty_queue()
     put(queue, 7, flags=[0, 1, 2, 3, 4, 5, 6])
     queue.put_event(BEAT)
     pieces = [taken(queue, 3) for _ in range(3)]
@@ -84,7 +84,7 @@ def test_a_batch_is_cut_where_a_frame_is_full() -> None:
 
 def test_a_full_queue_drops_until_it_has_drained_to_half() -> None:
     """Dropped batches keep their positions; one gap event tells of all of them when there is room again."""
-    queue = backlog(rows_max=10)
+    queue = empty_queue(rows_max=10)
     put(queue, 8)
     put(queue, 3)  # does not fit
     put(queue, 1)  # would fit, but the queue has not drained
@@ -96,10 +96,10 @@ def test_a_full_queue_drops_until_it_has_drained_to_half() -> None:
     assert not details(second)
     queue.done(second)  # 4 of 10 are left
     put(queue, 2)
-    batch = taken(queue)
-    assert positions(batch) == ([5, 6, 7, 8, 15, 16], [14])
+    pending = taken(queue)
+    assert positions(pending) == ([5, 6, 7, 8, 15, 16], [14])
     assert not queue.untold
-    [gap] = details(batch)
+    [gap] = details(pending)
     assert gap == {
         "link": "plant",
         "reason": "queue",
@@ -116,7 +116,7 @@ def test_a_full_queue_drops_until_it_has_drained_to_half() -> None:
 
 def test_what_a_failing_disk_leaves_no_room_for_is_its_loss() -> None:
     """Until the queue has drained, also when the disk works again; before and after it the writer was too slow."""
-    queue = backlog(rows_max=10, events_max=1)
+    queue = empty_queue(rows_max=10, events_max=1)
     put(queue, 10)
     put(queue, 1)
     queue.disk_fails = True
@@ -143,14 +143,14 @@ def test_what_a_failing_disk_leaves_no_room_for_is_its_loss() -> None:
 
 def test_the_gap_is_told_even_when_nothing_follows() -> None:
     """The writer itself brings the gap event when it has drained the queue."""
-    queue = backlog(rows_max=4)
+    queue = empty_queue(rows_max=4)
     put(queue, 4)
     put(queue, 1, source=OFFICE)
     put(queue, 2)
-    batch = taken(queue)
-    assert not batch.events
+    pending = taken(queue)
+    assert not pending.events
     assert queue.take(10) is None
-    queue.done(batch)
+    queue.done(pending)
     gaps = details(taken(queue))
     assert [(gap["link"], gap["rows"], gap["first_log_pos"], gap["last_log_pos"]) for gap in gaps] == [
         ("office", 1, 5, 5),
@@ -161,7 +161,7 @@ def test_the_gap_is_told_even_when_nothing_follows() -> None:
 
 def test_the_bytes_are_bounded_too() -> None:
     """Large payloads fill the queue before the rows do."""
-    queue = backlog(bytes_max=100_000)
+    queue = empty_queue(bytes_max=100_000)
     big = [make_update(b"a", b"x" * 1000) for _ in range(60)]
     queue.put(make_changes(big), source=PLANT, link_epoch=7, flags=None)
     assert queue.bytes == 60 * 1200
@@ -170,8 +170,8 @@ def test_the_bytes_are_bounded_too() -> None:
 
 
 def test_an_empty_queue_takes_a_batch_of_any_size() -> None:
-    """A batch larger than the queue is logged when nothing else waits."""
-    queue = backlog(rows_max=10)
+    """A pending larger than the queue is logged when nothing else waits."""
+    queue = empty_queue(rows_max=10)
     put(queue, 50)
     assert not queue.dropping
     assert taken(queue).update_rows == 50
@@ -179,26 +179,26 @@ def test_an_empty_queue_takes_a_batch_of_any_size() -> None:
 
 def test_events_are_logged_through_an_overflow() -> None:
     """Events have room of their own, and their own bound."""
-    queue = backlog(rows_max=2, events_max=2)
+    queue = empty_queue(rows_max=2, events_max=2)
     put(queue, 2)
     put(queue, 1)
     for _ in range(4):
         queue.put_event(BEAT)
     assert (queue.lost_rows_total, queue.lost_events_total) == (1, 2)
-    batch = taken(queue)
-    assert positions(batch) == ([1, 2], [4, 5])
-    queue.done(batch)
+    pending = taken(queue)
+    assert positions(pending) == ([1, 2], [4, 5])
+    queue.done(pending)
     [gap] = details(taken(queue))
     assert (gap["rows"], gap["events"], gap["first_log_pos"], gap["last_log_pos"]) == (1, 2, 3, 7)
 
 
 def test_losses_elsewhere_are_told_behind_the_queue() -> None:
     """What a disk or a crash lost comes as a gap event, added up by link and reason."""
-    queue = backlog()
+    queue = empty_queue()
     put(queue, 2)
     queue.put_event(BEAT)
-    batch = taken(queue)
-    queue.lose_batch(batch, "disk")
+    pending = taken(queue)
+    queue.lose_rows(pending, "disk")
     assert (queue.rows, queue.events) == (0, 0)
     assert (queue.lost_rows_total, queue.lost_events_total) == (2, 1)
     for rows in (None, 4):
@@ -212,25 +212,25 @@ def test_losses_elsewhere_are_told_behind_the_queue() -> None:
 
 def test_a_lost_gap_event_does_not_bring_forth_another() -> None:
     """A gap event that cannot be logged is counted, and that is the end of it."""
-    queue = backlog()
+    queue = empty_queue()
     queue.lose(Loss("disk", "plant", 7, EPOCH, rows=1))
-    queue.lose_batch(taken(queue), "encoding")
+    queue.lose_rows(taken(queue), "encoding")
     assert (queue.take(10), queue.untold, queue.lost_events_total) == (None, False, 1)
 
 
 def test_rows_without_their_kinds_are_refused() -> None:
-    """A batch whose columns differ in length is a bug of the caller, and shows there."""
+    """A pending whose columns differ in length is a bug of the caller, and shows there."""
     changes = make_changes(make_updates(2))
     with pytest.raises(AssertionError):
-        backlog().put(changes, source=PLANT, link_epoch=7, flags=[0])
+        empty_queue().put(changes, source=PLANT, link_epoch=7, flags=[0])
     changes.kinds.pop()
     with pytest.raises(AssertionError):
-        backlog().put(changes, source=PLANT, link_epoch=7, flags=None)
+        empty_queue().put(changes, source=PLANT, link_epoch=7, flags=None)
 
 
 def test_what_is_abandoned_is_counted() -> None:
     """At the end of a log with a dead disk everything that is not done is lost, taken or not."""
-    queue = backlog()
+    queue = empty_queue()
     put(queue, 5)
     queue.put_event(BEAT)
     taken(queue, 2)
@@ -241,8 +241,8 @@ def test_what_is_abandoned_is_counted() -> None:
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 16, 1000])
 def test_the_charge_of_equal_payloads_is_exact(count: int) -> None:
-    """A sample measures equal payloads, and their properties, exactly, whatever the size of the batch."""
-    queue = backlog(rows_max=10**6)
+    """A sample measures equal payloads, and their properties, exactly, whatever the size of the pending."""
+    queue = empty_queue(rows_max=10**6)
     update = (*make_update(b"a", b"x" * 20)[:4], b"p" * 10, *make_update(b"a", b"")[5:])
     queue.put(make_changes([update] * count), source=PLANT, link_epoch=7, flags=None)
     assert queue.bytes == count * 230
@@ -259,22 +259,22 @@ def test_the_charge_of_equal_payloads_is_exact(count: int) -> None:
 )
 def test_every_position_is_taken_or_told_as_lost(steps: list[tuple[str, int]]) -> None:
     """Whatever happens, each position comes out once, in order, or lies in the range of a gap event."""
-    queue = backlog(rows_max=20, events_max=3)
+    queue = empty_queue(rows_max=20, events_max=3)
     seen: list[int] = []
     told: list[dict[str, Any]] = []
 
     def take(rows_max: int) -> bool:
-        batch = queue.take(rows_max)
-        if batch is None:
+        pending = queue.take(rows_max)
+        if pending is None:
             return False
-        updates, events = positions(batch)
+        updates, events = positions(pending)
         here = sorted(updates + events)
-        assert (batch.first_log_pos, batch.last_log_pos) == (here[0], here[-1])
+        assert (pending.first_log_pos, pending.last_log_pos) == (here[0], here[-1])
         assert not seen or here[0] > seen[-1]
-        assert batch.update_rows == len(updates) <= rows_max
+        assert pending.update_rows == len(updates) <= rows_max
         seen.extend(here)
-        told.extend(details(batch))
-        queue.done(batch)
+        told.extend(details(pending))
+        queue.done(pending)
         return True
 
     for step, number in steps:

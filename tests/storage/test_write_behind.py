@@ -15,9 +15,10 @@ import pytest
 
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Update
-from fanout.storage import store as module
-from fanout.storage.file import KeptFile, Sync
-from fanout.storage.store import KeptStore, stored_rows
+from fanout.storage import write_behind as module
+from fanout.storage.file import RetainedFile, Sync
+from fanout.storage.store import stored_rows
+from fanout.storage.write_behind import WriteBehindStore
 from tests.link.harness import logging_to
 from tests.storage.pieces import FailingDisk, contents, opened, value
 from tests.support.waiting import wait_until
@@ -26,22 +27,22 @@ from tests.support.waiting import wait_until
 @asynccontextmanager
 async def started(
     path: Path, *, sync: Sync = "interval", sync_interval_s: float = 0.01, held: list[bool] | None = None
-) -> AsyncIterator[KeptStore]:
+) -> AsyncIterator[WriteBehindStore]:
     """Give a store that writes, and close it."""
     lines: list[dict[str, object]] = []
-    kept = KeptStore(
+    storage = WriteBehindStore(
         path,
         sync=sync,
         sync_interval_s=sync_interval_s,
         hold=(held if held is not None else []).append,
         logger=logging_to(lines),
     )
-    await asyncio.to_thread(kept.open, now_ns=1)
-    kept.start()
+    await asyncio.to_thread(storage.open, now_ns=1)
+    storage.start()
     try:
-        yield kept
+        yield storage
     finally:
-        await asyncio.to_thread(kept.close, timeout_s=5)
+        await asyncio.to_thread(storage.close, timeout_s=5)
 
 
 def changes_of(replica: Replica, *values: Any) -> Changes:
@@ -57,26 +58,26 @@ def read(path: Path, store: str = "a") -> dict[bytes, bytes]:
     return found
 
 
-async def committed(kept: KeptStore) -> None:
+async def committed(storage: WriteBehindStore) -> None:
     """Wait until everything that was handed over is committed."""
     done = asyncio.Event()
-    kept.put("a", [], done=done.set)
+    storage.put("a", [], done=done.set)
     await asyncio.wait_for(done.wait(), 20)
 
 
 async def test_the_newest_values_are_in_the_file(tmp_path: Path) -> None:
     """What several batches set, replaced and removed is there in its final state; messages are not."""
     replica = Replica(topics_max=2)
-    async with started(tmp_path / "r") as kept:
+    async with started(tmp_path / "r") as storage:
         message = (b"m", b"x", 0, False, b"", 1, 0, 0, None)
-        kept.put("a", [changes_of(replica, value(b"1"), value(b"2"), message)])
-        kept.put("a", [changes_of(replica, value(b"1", b"new"), value(b"2", b"")), changes_of(replica, value(b"3"))])
-        kept.put("a", [changes_of(replica, value(b"full"))], session=lambda: b"session")
-        await committed(kept)
-        assert kept.stats().committed_total == 6
-        assert kept.stats().waiting == 0
-        assert kept.stats().alarm == ""
-        assert kept.stats().file_bytes > 0
+        storage.put("a", [changes_of(replica, value(b"1"), value(b"2"), message)])
+        storage.put("a", [changes_of(replica, value(b"1", b"new"), value(b"2", b"")), changes_of(replica, value(b"3"))])
+        storage.put("a", [changes_of(replica, value(b"full"))], session=lambda: b"session")
+        await committed(storage)
+        assert storage.stats().committed_total == 6
+        assert storage.stats().waiting == 0
+        assert storage.stats().alarm == ""
+        assert storage.stats().file_bytes > 0
     assert read(tmp_path / "r") == {b"1": b"new", b"3": b"1"}
     file = opened(tmp_path / "r")
     assert file.sessions() == {"a": b"session"}
@@ -88,28 +89,28 @@ async def test_of_what_is_left_beside_the_values_only_the_newest_is_made(
 ) -> None:
     """Of each transaction, and not on the event loop: with many QoS 2 messages under way each takes a millisecond."""
     entered, go_on = threading.Event(), threading.Event()
-    commit = KeptFile.commit
+    commit = RetainedFile.commit
 
-    def slow(self: KeptFile, writes: Any, sessions: Any, *, force: bool) -> None:
+    def slow(self: RetainedFile, writes: Any, sessions: Any, *, force: bool) -> None:
         entered.set()
         assert go_on.wait(30)
         commit(self, writes, sessions, force=force)
 
-    monkeypatch.setattr(KeptFile, "commit", slow)
+    monkeypatch.setattr(RetainedFile, "commit", slow)
     made: list[tuple[int, str]] = []
 
     def make(number: int) -> bytes:
         made.append((number, threading.current_thread().name))
         return b"%d" % number
 
-    async with started(tmp_path / "r") as kept:
-        kept.put("a", [], session=partial(make, 0))
+    async with started(tmp_path / "r") as storage:
+        storage.put("a", [], session=partial(make, 0))
         await wait_until(entered.is_set, what="the first transaction")
         for number in range(1, 10):
-            kept.put("a", [], session=partial(make, number))
+            storage.put("a", [], session=partial(make, number))
         go_on.set()
-        await committed(kept)
-    assert made == [(0, "fanout-kept-writer"), (9, "fanout-kept-writer")]
+        await committed(storage)
+    assert made == [(0, "fanout-storage-writer"), (9, "fanout-storage-writer")]
     file = opened(tmp_path / "r")
     assert file.sessions() == {"a": b"9"}
     file.close()
@@ -126,18 +127,18 @@ def test_rows_that_are_not_written_are_not_counted() -> None:
 async def test_done_comes_in_order_and_after_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is told before the transaction with the values is committed."""
     told: list[str] = []
-    commit = KeptFile.commit
+    commit = RetainedFile.commit
 
-    def watched(self: KeptFile, writes: Any, sessions: Any, *, force: bool) -> None:
+    def watched(self: RetainedFile, writes: Any, sessions: Any, *, force: bool) -> None:
         commit(self, writes, sessions, force=force)
         told.extend(f"committed {topic.decode()}" for values in writes.values() for topic in values)
 
-    monkeypatch.setattr(KeptFile, "commit", watched)
+    monkeypatch.setattr(RetainedFile, "commit", watched)
     replica = Replica()
-    async with started(tmp_path / "r") as kept:
+    async with started(tmp_path / "r") as storage:
         for number in range(5):
             topic = b"%d" % number
-            kept.put("a", [changes_of(replica, value(topic))], done=partial(told.append, topic.decode()))
+            storage.put("a", [changes_of(replica, value(topic))], done=partial(told.append, topic.decode()))
         await wait_until(lambda: len(told) == 10, what="everything")
     assert [each for each in told if len(each) == 1] == ["0", "1", "2", "3", "4"]
     assert all(told.index(f"committed {each}") < told.index(str(each)) for each in range(5))
@@ -152,17 +153,17 @@ async def test_a_disk_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pyt
     replica = Replica()
     held: list[bool] = []
     done: list[int] = []
-    async with started(tmp_path / "r", held=held) as kept:
+    async with started(tmp_path / "r", held=held) as storage:
         for number in range(5):
-            kept.put("a", [changes_of(replica, value(b"%d" % number))], done=partial(done.append, number))
-        await wait_until(lambda: "disk is full" in kept.stats().alarm, what="the alarm")
+            storage.put("a", [changes_of(replica, value(b"%d" % number))], done=partial(done.append, number))
+        await wait_until(lambda: "disk is full" in storage.stats().alarm, what="the alarm")
         assert held == [True]
         assert done == []
-        assert kept.stats().waiting == 5
+        assert storage.stats().waiting == 5
         disk.broken = False
         await wait_until(lambda: held == [True, False], what="the end of the hold")
         assert done == [0, 1, 2, 3, 4]
-        assert kept.stats().alarm == ""
+        assert storage.stats().alarm == ""
     assert len(read(tmp_path / "r")) == 5
 
 
@@ -173,10 +174,10 @@ async def test_a_disk_that_fails_until_the_end_is_told(tmp_path: Path, monkeypat
     def failing(*_: object, **__: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(KeptFile, "commit", failing)
-    async with started(tmp_path / "r") as kept:
-        kept.put("a", [changes_of(Replica(), value(b"1"))])
-        assert not await asyncio.to_thread(kept.close, timeout_s=0.05)
+    monkeypatch.setattr(RetainedFile, "commit", failing)
+    async with started(tmp_path / "r") as storage:
+        storage.put("a", [changes_of(Replica(), value(b"1"))])
+        assert not await asyncio.to_thread(storage.close, timeout_s=0.05)
 
 
 async def test_transactions_are_cut_by_bytes_also_after_an_outage(
@@ -189,27 +190,27 @@ async def test_transactions_are_cut_by_bytes_also_after_an_outage(
     monkeypatch.setattr(module, "BYTES_LOW", 100_000)
     sizes: list[int] = []
     broken = True
-    commit = KeptFile.commit
+    commit = RetainedFile.commit
 
-    def watched(self: KeptFile, writes: Any, sessions: Any, *, force: bool) -> None:
+    def watched(self: RetainedFile, writes: Any, sessions: Any, *, force: bool) -> None:
         sizes.append(sum(len(update[1]) for values in writes.values() for update in values.values()))
         if broken:
             raise sqlite3.OperationalError("disk I/O error")
         commit(self, writes, sessions, force=force)
 
-    monkeypatch.setattr(KeptFile, "commit", watched)
+    monkeypatch.setattr(RetainedFile, "commit", watched)
     replica = Replica()
     held: list[bool] = []
-    async with started(tmp_path / "r", held=held) as kept:
+    async with started(tmp_path / "r", held=held) as storage:
         for number in range(50):
-            kept.put("a", [changes_of(replica, value(b"%d" % number, bytes(10_000)))])
+            storage.put("a", [changes_of(replica, value(b"%d" % number, bytes(10_000)))])
         assert held == [True], "by bytes, long before there are so many updates"
-        assert kept.stats().waiting_bytes == 500_000
+        assert storage.stats().waiting_bytes == 500_000
         await wait_until(lambda: len(sizes) > 2, what="the failing transactions")
         broken = False
         await wait_until(lambda: held == [True, False], what="the end of the hold")
-        await committed(kept)
-        assert kept.stats().waiting_bytes == 0
+        await committed(storage)
+        assert storage.stats().waiting_bytes == 0
     assert max(sizes) <= 110_000
     assert len(read(tmp_path / "r")) == 50
 
@@ -218,11 +219,11 @@ async def test_a_corrected_expiry_is_written(tmp_path: Path) -> None:
     """A copy that changes nothing else; a value that was removed behind it in the same batch stays removed."""
     replica = Replica()
     both = [(topic, b"1", 1, True, b"", 1, 10**20, 7, None) for topic in (b"a", b"b")]
-    async with started(tmp_path / "r") as kept:
-        kept.put("a", [changes_of(replica, *both)])
+    async with started(tmp_path / "r") as storage:
+        storage.put("a", [changes_of(replica, *both)])
         copies: list[Update] = [(*update[:6], 0, *update[7:]) for update in both]
-        kept.put("a", [replica.apply([*copies, value(b"b", b"")], phase=Phase.AUDIT)])
-        await committed(kept)
+        storage.put("a", [replica.apply([*copies, value(b"b", b"")], phase=Phase.AUDIT)])
+        await committed(storage)
     file = opened(tmp_path / "r")
     assert [update[6] for piece in file.read("a") for update in piece] == [0]
     file.close()
@@ -234,21 +235,21 @@ async def test_a_writer_that_ends_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     def failing(*_: object, **__: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(KeptFile, "commit", failing)
-    async with started(tmp_path / "r") as kept:
-        kept.put("a", [changes_of(Replica(), value(b"1"))])
+    monkeypatch.setattr(RetainedFile, "commit", failing)
+    async with started(tmp_path / "r") as storage:
+        storage.put("a", [changes_of(Replica(), value(b"1"))])
         with pytest.raises(RuntimeError, match=r"ended: RuntimeError.*report it with the log"):
-            await asyncio.wait_for(kept.wait_failed(), 30)
-        assert kept.stats().alarm == "the writer ended unexpectedly"
-        assert not await asyncio.to_thread(kept.close, timeout_s=1)
+            await asyncio.wait_for(storage.wait_failed(), 30)
+        assert storage.stats().alarm == "the writer ended unexpectedly"
+        assert not await asyncio.to_thread(storage.close, timeout_s=1)
 
 
 async def test_values_with_long_properties_are_committed(tmp_path: Path) -> None:
     """User Properties may have more than 65,535 bytes."""
     long = (b"t", b"1", 1, True, bytes(90_018), 1, 0, 7, None)
-    async with started(tmp_path / "r") as kept:
-        kept.put("a", [changes_of(Replica(), long)])
-        await committed(kept)
+    async with started(tmp_path / "r") as storage:
+        storage.put("a", [changes_of(Replica(), long)])
+        await committed(storage)
     assert read(tmp_path / "r") == {b"t": b"1"}
 
 
@@ -264,11 +265,11 @@ async def test_a_disk_that_fails_is_not_tried_without_a_pause_while_closing(
         tries += 1
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(KeptFile, "commit", failing)
-    async with started(tmp_path / "r") as kept:
-        kept.put("a", [changes_of(Replica(), value(b"1"))])
+    monkeypatch.setattr(RetainedFile, "commit", failing)
+    async with started(tmp_path / "r") as storage:
+        storage.put("a", [changes_of(Replica(), value(b"1"))])
         await wait_until(lambda: tries)
-        assert not await asyncio.to_thread(kept.close, timeout_s=0.5)
+        assert not await asyncio.to_thread(storage.close, timeout_s=0.5)
     assert tries < 12
 
 
@@ -278,16 +279,16 @@ async def test_what_is_committed_is_forced_in_time(
 ) -> None:
     """With `interval` the disk has it soon even if nothing follows; with `off` that is left to the system."""
     forces: list[bool] = []
-    commit = KeptFile.commit
+    commit = RetainedFile.commit
 
-    def watched(self: KeptFile, writes: Any, sessions: Any, *, force: bool) -> None:
+    def watched(self: RetainedFile, writes: Any, sessions: Any, *, force: bool) -> None:
         forces.append(force)
         commit(self, writes, sessions, force=force)
 
-    monkeypatch.setattr(KeptFile, "commit", watched)
-    async with started(tmp_path / "r", sync=sync) as kept:
-        kept.put("a", [changes_of(Replica(), value(b"1"))])
-        await committed(kept)
+    monkeypatch.setattr(RetainedFile, "commit", watched)
+    async with started(tmp_path / "r", sync=sync) as storage:
+        storage.put("a", [changes_of(Replica(), value(b"1"))])
+        await committed(storage)
         if forced:
             await wait_until(lambda: forces[-1], what="the forced transaction")
     assert any(forces) is forced
@@ -297,9 +298,11 @@ async def test_a_damaged_file_is_set_aside_when_it_is_opened(tmp_path: Path) -> 
     """The log says so, and the store begins empty."""
     (tmp_path / "r").write_bytes(b"x" * 5000)
     lines: list[dict[str, object]] = []
-    kept = KeptStore(tmp_path / "r", sync="off", sync_interval_s=1, hold=lambda _: None, logger=logging_to(lines))
-    kept.open(now_ns=5_000_000)
-    assert kept.sessions() == {}
+    storage = WriteBehindStore(
+        tmp_path / "r", sync="off", sync_interval_s=1, hold=lambda _: None, logger=logging_to(lines)
+    )
+    storage.open(now_ns=5_000_000)
+    assert storage.sessions() == {}
     assert [line["event"] for line in lines] == ["file of retained values is damaged, set aside"]
     assert (tmp_path / "r.damaged-5").exists()
-    assert kept.close(timeout_s=1)
+    assert storage.close(timeout_s=1)

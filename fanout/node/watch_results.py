@@ -1,7 +1,7 @@
-"""The last result of `fanout report watch`, read for `/v1/lag`.
+"""Results of `fanout report watch`, read for `/v1/lag`.
 
-Owns the reading side of `lag.json` and `links.json` (`fanout.reports.keep.keeper` writes them). A file that is not
-there, not whole or of another version is no result and no error: a report must never harm a node.
+Owns the reading side of `lag.json` and `links.json`; `fanout.reports.keep.keeper` writes them. A file that is absent,
+incomplete or of another version counts as no result and is no error, so a report cannot harm a node.
 """
 
 from __future__ import annotations
@@ -14,51 +14,51 @@ from typing import Any, Final, Generic, TypeVar
 
 from fanout.api.models import ReportedCompleteness, ReportedLag
 
-__all__ = ["KeptReport"]
+__all__ = ["WatchResults"]
 
 _LAG: Final = "lag.json"
 _COMPLETENESS: Final = "links.json"
 _VERSION: Final = 1
 _BYTES_MAX: Final = 1024 * 1024
-"""A larger file is not read: it would hold the event loop."""
+"""Largest file that is read; a larger one would block the event loop."""
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Found = TypeVar("Found")
 
 
-class KeptReport:
-    """Reads the results again only when their files were replaced.
+class WatchResults:
+    """The newest results; files are read again only after they were replaced.
 
     Args:
-        directory: Where `fanout report watch --into` keeps them; None reads nothing.
-        node: Whose links to return.
+        directory: Directory of `fanout report watch --into`; None for no results.
+        node: Node whose links are returned.
     """
 
     def __init__(self, directory: Path | None, *, node: str) -> None:
-        self._lag = _KeptFile(directory, _LAG, lambda document: _lag(document, node=node))
-        self._completeness = _KeptFile(directory, _COMPLETENESS, lambda document: _completeness(document, node=node))
+        self._lag = _ResultFile(directory, _LAG, lambda document: _lag(document, node=node))
+        self._completeness = _ResultFile(directory, _COMPLETENESS, lambda document: _completeness(document, node=node))
 
     def lag(self) -> tuple[ReportedLag, ...] | None:
         """Return the lag of this node's links in the latest minute; None when there is no result."""
         return self._lag.read()
 
     def completeness(self) -> tuple[ReportedCompleteness, ...] | None:
-        """Return what this node's links applied of the last minutes; None when there is no result."""
+        """Return the completeness of this node's links in the last minutes; None when there is no result."""
         return self._completeness.read()
 
 
-class _KeptFile(Generic[Found]):
-    """One of the files, and what it said when it was read last."""
+class _ResultFile(Generic[Found]):
+    """One of the files, with its parsed content."""
 
     def __init__(self, directory: Path | None, name: str, parse: Callable[[Any], Found]) -> None:
         self._path = None if directory is None else directory / name
         self._parse = parse
-        # The file that was read last: (inode, time of change, size), and what it said.
+        # Identity of the file that was read last, (inode, time of change, size), and its content.
         self._read: tuple[int, int, int] | None = None
         self._found: Found | None = None
 
     def read(self) -> Found | None:
-        """Return what the file says; None when it is not there, or says nothing that this version understands."""
+        """Return the content of the file; None when it is absent or this version cannot read it."""
         if self._path is None:
             return None
         try:
