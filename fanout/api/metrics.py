@@ -1,6 +1,6 @@
 """The node's metrics, read at each scrape from the documents that the node gives anyway.
 
-This module owns names, labels and meaning; `docs/operations.md` says what to do when one moves. It must not
+This module owns names, labels and meaning; `docs/reference/metrics.md` says what to do when one moves. It must not
 count anything itself. Labels are bounded sets: links and selectors of the configuration, states, reasons;
 never a topic or a client. A metric whose value is not known is absent, never zero.
 """

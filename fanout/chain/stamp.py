@@ -1,7 +1,7 @@
 """How an update gets its identity, and how that travels: one MQTT 5 User Property, the last of a PUBLISH.
 
 Owns the encoding, the reading, and the node's count; who stamps, and who asks for stamps, is the node's business
-(`docs/architecture.md`, "Update identity"). The value is text, so that any MQTT tool shows it:
+(`docs/explanation/update-identity.md`). The value is text, so that any MQTT tool shows it:
 `primary:epoch:sequence:origin_us`, where `primary` is a name as `fanout.config` allows for nodes.
 
 Between two nodes the property is a trailer: the sender puts it behind all properties of the message, and the receiver

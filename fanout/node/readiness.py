@@ -1,8 +1,8 @@
 """Whether a node is ready, and why not: one table over the states of a link, and the node's own phase (core).
 
-Owns the verdict and its words; `docs/operations.md` shows the table. It must not know HTTP, nor how a link comes by its
-state. Nothing is kept here: that readiness is latched for an epoch is the doing of `fanout.link`, whose state `LIVE` is
-left by session loss, stall or a lost connection only, and whose evidence is of the epoch.
+Owns the verdict and its words; `docs/reference/readiness.md` shows the table. It must not know HTTP, nor how a link
+comes by its state. Nothing is kept here: that readiness is latched for an epoch is the doing of `fanout.link`, whose
+state `LIVE` is left by session loss, stall or a lost connection only, and whose evidence is of the epoch.
 """
 
 from __future__ import annotations

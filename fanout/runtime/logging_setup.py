@@ -4,7 +4,7 @@ This module configures structlog on top of the standard library's logging, once,
 event is a constant message with fields, and lines of other libraries get the same form. It owns the two
 formats (text for people, JSON for collectors), the limit on repeated lines and the longest value of a field. A
 stranger's text stays within its field: it neither ends the line nor is obeyed by a terminal. The levels are explained
-in `docs/operations.md`.
+in `docs/reference/log-lines.md`.
 """
 
 from __future__ import annotations

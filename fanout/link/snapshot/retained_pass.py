@@ -12,7 +12,7 @@ and the wide one does not makes the passes differ. A comparison asks by name for
 before they count as gone.
 
 Why QoS 0: a primary with default settings silently drops what exceeds its queue of QoS 1 messages (Mosquitto:
-1000 and the Receive Maximum), whereas at QoS 0 a quick reader gets everything (`docs/architecture.md`,
+1000 and the Receive Maximum), whereas at QoS 0 a quick reader gets everything (`docs/explanation/architecture.md`,
 "Snapshots"). MQTT 3.1.1 has no way to subscribe again without the retained messages, so there the
 subscription stays at QoS 0.
 """
