@@ -1,4 +1,4 @@
-"""What a report must say of synthetic logs: each figure from the definitions in `docs/reports.md`, on whole arrays.
+"""Truth of synthetic logs: each figure by the definitions in `docs/reference/reports.md`, on whole arrays.
 
 Works on the arrays of `bench.synthetic_logs` alone, never on files, and shares nothing with the reports but the bounds
 of the buckets. `figures` has the form of the report's JSON, and `differences` names each number that is not the same.

@@ -39,12 +39,19 @@ from fanout.errors import ConfigError
 ROOT = Path(__file__).parent.parent
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
-    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
+    for path in (
+        ROOT / "README.md",
+        ROOT / "CHANGELOG.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+    )
 }
 COMMAND_LINE: Any = typer.main.get_command(app)
 PAGE = pytest.mark.parametrize("page", PAGES)
 FILES_WITH_COMMANDS = ("configs/*.toml", "configs/haproxy.cfg", "docker/*")
 SECTION = "|".join(section for section in SECTIONS if section and "." not in section)
+GENERATED = {"docs/reference/mqtt-support.md"}
+PAGE_BYTES_MAX = 20_500
 OF_OTHERS = {"max_outgoing_packet_count"}
 """Keys of other programs that pages name."""
 
@@ -82,6 +89,19 @@ def test_every_link_leads_somewhere(page: str) -> None:
         path = (here.parent / name) if name else here
         assert path.exists(), target
         assert not anchor or anchor in anchors(path), target
+
+
+@PAGE
+def test_a_page_can_be_read_at_once(page: str) -> None:
+    """A longer one has more than one purpose; the changelog and what is generated grow with the project."""
+    assert page in GENERATED or len(PAGES[page].encode()) <= PAGE_BYTES_MAX
+
+
+def test_the_index_lists_every_page() -> None:
+    """Each page of the folders by purpose, and the glossary."""
+    listed = set(re.findall(r"\]\(([^)#]+\.md)", PAGES["docs/README.md"]))
+    pages = {str(Path(page).relative_to("docs")) for page in PAGES if page.startswith("docs/")}
+    assert {page for page in pages if not page.startswith("decisions/")} - {"README.md"} == listed
 
 
 @PAGE
@@ -174,7 +194,7 @@ def test_every_section_exists(page: str) -> None:
 
 def test_the_table_of_limits_has_the_defaults() -> None:
     """Key and default of each row are those of `[server]`."""
-    table = PAGES["docs/operations.md"].partition("\n## Limits\n")[2].partition("\n## ")[0]
+    table = PAGES["docs/reference/limits.md"].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| ([\d,]+) \|", table, re.MULTILINE)
     assert len(rows) > 10
     defaults = section_keys("server")
@@ -183,7 +203,7 @@ def test_the_table_of_limits_has_the_defaults() -> None:
 
 def test_the_table_of_lost_sessions_has_the_defaults() -> None:
     """Key and default of each row are those of `[[link]]`."""
-    table = PAGES["docs/operations.md"].partition("\n### When a session is lost\n")[2].partition("\n### ")[0]
+    table = PAGES["docs/reference/links.md"].partition("\n## When a session is lost\n")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| `?([^ `]+)`? \|", table, re.MULTILINE))
     defaults = section_keys("link")
     assert len(rows) == 3
@@ -240,11 +260,11 @@ def test_every_command_beside_the_configurations_is_accepted() -> None:
             found += [words for line in lines for words in commands_in(line, "fanout")]
     [image] = re.findall(r"^CMD (\[.+\])$", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
     found.append(tomllib.loads(f"words = {image}")["words"])
-    operations = PAGES["docs/operations.md"]
-    found += [line.split() for line in re.findall(r"^ExecStart=\S+/fanout (.+)$", operations, re.MULTILINE)]
-    found += [re.split(r", *", line) for line in re.findall(r"\bargs: \[(.+)\]", operations)]
+    service = PAGES["docs/how-to/run-as-a-service.md"]
+    found += [line.split() for line in re.findall(r"^ExecStart=\S+/fanout (.+)$", service, re.MULTILINE)]
+    found += [re.split(r", *", line) for line in re.findall(r"\bargs: \[(.+)\]", service)]
     found += [
-        [word.strip('"') for word in line.split(", ")] for line in re.findall(r"command: \[fanout, (.+?)\]", operations)
+        [word.strip('"') for word in line.split(", ")] for line in re.findall(r"command: \[fanout, (.+?)\]", service)
     ]
     assert len(found) >= 7
     for words in found:
@@ -326,6 +346,6 @@ def test_the_pages_name_no_file_that_is_not_there() -> None:
     """A path of the repository in backticks exists."""
     for page in PAGES:
         for text in quoted(page):
-            of_another_suite = page == "docs/conformance.md" and text.startswith("tests/test_")
+            of_another_suite = page == "docs/reference/conformance.md" and text.startswith("tests/test_")
             if re.fullmatch(r"(docs|configs|docker|scripts|tests|bench|locks)/[\w./-]+", text) and not of_another_suite:
                 assert (ROOT / text).exists(), f"{page}: {text}"

@@ -15,7 +15,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "fanout"
 
 LAYERS: dict[str, set[str]] = {
-    # What each part may import of the others; docs/architecture.md draws the same picture.
+    # What each part may import of the others; docs/explanation/architecture.md draws the same picture.
     "errors": {"mqtt.reason_codes"},
     "mqtt": {"errors"},
     "peer_text": set(),
@@ -71,10 +71,10 @@ def part_of(path: Path) -> str:
 
 
 def test_the_architecture_names_every_part() -> None:
-    """Each part of the package has a row in the table of `docs/architecture.md`."""
+    """Each part of the package has a row in the table of `docs/explanation/architecture.md`."""
     parts = {part_of(path) for path in modules()} - {"__init__", "__main__"}
     assert parts == LAYERS.keys() - {"__main__"}
-    page = (PACKAGE.parent / "docs" / "architecture.md").read_text()
+    page = (PACKAGE.parent / "docs" / "explanation" / "architecture.md").read_text()
     assert [part for part in sorted(parts) if f"\n| `fanout.{part}` | " not in page] == []
 
 

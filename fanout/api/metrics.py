@@ -1,6 +1,6 @@
 """Prometheus metrics of a node, read at each scrape from its documents.
 
-Owns names, labels and meaning; `docs/operations.md` has the advice for each. Nothing is counted here. Labels are
+Owns names, labels and meaning; `docs/reference/metrics.md` has the advice for each. Nothing is counted here. Labels are
 bounded sets: links and selectors of the configuration, states, reasons; never a topic or a client. A metric without a
 known value is absent, never zero.
 """

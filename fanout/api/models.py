@@ -71,8 +71,8 @@ LINK_STATES = (
     "stale",
     "tearing_down",
 )
-"""The states of a link, in the order of its life (`docs/architecture.md`, "A link's life"); while it serves the replica
-of a lost session it is called `stale`, whatever it does besides."""
+"""The states of a link, in the order of its life (`docs/explanation/architecture.md`, "A link's life"). While it serves
+the replica of a lost session it is called `stale`, whatever it does besides."""
 
 EVIDENCE = ("manifest", "count", "marker", "barrier", "two-pass", "quiet")
 """Why a snapshot is believed complete, strongest first."""

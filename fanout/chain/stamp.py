@@ -1,6 +1,6 @@
 """Stamp of an update, its identity, and its encoding: one MQTT 5 User Property, the last of a PUBLISH.
 
-See `docs/architecture.md`, "Update identity". The value is text, so that any MQTT tool shows it:
+See `docs/explanation/update-identity.md`. The value is text, so that any MQTT tool shows it:
 `primary:epoch:sequence:origin_us`, where `primary` is a name as `fanout.config` allows for nodes.
 
 Between two nodes the property is a trailer: the sender puts it behind all properties of the message, and the receiver

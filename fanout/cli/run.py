@@ -26,7 +26,7 @@ class LogFormat(enum.StrEnum):
 
 
 class LogLevel(enum.StrEnum):
-    """The lowest level that is written (`docs/operations.md` explains the levels)."""
+    """The lowest level that is written (`docs/reference/log-lines.md` explains the levels)."""
 
     DEBUG = "debug"
     INFO = "info"

@@ -1,7 +1,7 @@
 """Readiness of a node: one table over the states of its links, and the phase of the node itself (core).
 
-`docs/operations.md` shows the table. The functions are pure: latching readiness for an epoch is done by `fanout.link`,
-which leaves its state `LIVE` only on session loss, a stall or a lost connection.
+`docs/reference/readiness.md` shows the table. The functions are pure: latching readiness for an epoch is done by
+`fanout.link`, which leaves its state `LIVE` only on session loss, a stall or a lost connection.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ __all__ = [
 
 
 class Stamp(NamedTuple):
-    """The identity of an update, given once per primary (`docs/architecture.md`, "Update identity")."""
+    """The identity of an update, given once per primary (`docs/explanation/update-identity.md`)."""
 
     primary: str
     """Identifier of the node that stamped: a `fanout primary`, or the first-tier node beside a broker."""

@@ -2,8 +2,8 @@
 
 structlog is configured once, on top of the standard library's logging. An event is a constant message with fields, and
 lines of other libraries get the same form. There are two formats, text for people and JSON for collectors. Text that
-comes from others stays within its field: it neither ends the line nor controls a terminal. `docs/operations.md`
-explains the levels.
+comes from others stays within its field: it neither ends the line nor controls a terminal. The levels are
+explained in `docs/reference/log-lines.md`.
 """
 
 from __future__ import annotations

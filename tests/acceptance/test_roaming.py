@@ -1,4 +1,4 @@
-"""Clients that change between two secondaries in the middle of a QoS 2 handshake (docs/operations.md)."""
+"""Clients that change between two secondaries in the middle of a QoS 2 handshake (docs/how-to/haproxy.md)."""
 
 from __future__ import annotations
 

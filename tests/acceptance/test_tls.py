@@ -19,12 +19,12 @@ from tests.support.nodes import QUICK, LiveNode, Nodes, selector
 from tests.support.raw_reader import read_retained
 from tests.support.waiting import wait_until_blocking
 
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "tls-to-the-primary.md"
 
 
 def blocks_of(title: str) -> list[tuple[str, str]]:
-    """Return the blocks of code in a section of the operations page, each with its language."""
-    section = OPERATIONS.read_text().partition(f"### {title}\n")[2].partition("\n## ")[0]
+    """Return the blocks of code in a section of the page, each with its language."""
+    section = PAGE.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
     return re.findall(r"^```(\w+)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""`docs/access.md`: its example has no faults and lets a node replicate, and its documents are those of the hook."""
+"""The page of access: its example has no faults and lets a node replicate, its documents are those of the hook."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fanout.chain.readiness_notice import READINESS_TOPIC
 from fanout.link.protocol.control_channel import ControlChannel
 from fanout.link.snapshot.capability_check import RETAINED_COUNT, SERVER_FENCE
 
-PAGE = (Path(__file__).parents[2] / "docs" / "access.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "access.md").read_text()
 [EXAMPLE] = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 ADAPTER = TypeAdapter(AccessConfig)
 

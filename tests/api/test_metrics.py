@@ -14,7 +14,7 @@ from fanout.api.metrics import METRICS, node_registry
 from fanout.api.models import LINK_STATES
 from tests.api.stand_in import StandInNode, live_link, ready_node, syncing_node
 
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+METRICS_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
 def scrape(node: StandInNode) -> dict[str, dict[tuple[str, ...], float]]:
@@ -129,5 +129,5 @@ def test_selector_text_is_a_safe_label() -> None:
 
 def test_operations_page_explains_every_metric() -> None:
     """The table in the operations page has one row per metric, with its labels, and no row too many."""
-    rows = dict(re.findall(r"^\| `(fanout_\w+?)(?:\{([\w, ]+)\})?` \|", OPERATIONS.read_text(), re.MULTILINE))
+    rows = dict(re.findall(r"^\| `(fanout_\w+?)(?:\{([\w, ]+)\})?` \|", METRICS_PAGE.read_text(), re.MULTILINE))
     assert rows == {spec.name: ", ".join(spec.labels) for spec in METRICS}

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fanout.cli.app import app
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text()
 
 
 def commands() -> list[list[str]]:

@@ -19,7 +19,7 @@ from fanout.errors import (
     ReportError,
 )
 
-CLI_PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+CLI_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 
 
 @pytest.mark.parametrize(

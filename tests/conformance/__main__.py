@@ -1,4 +1,4 @@
-"""`python -m tests.conformance mosquitto SOURCE` and so on; docs/conformance.md tells where to get the suites."""
+"""`python -m tests.conformance mosquitto SOURCE` and so on; for the suites see docs/reference/conformance.md."""
 
 from __future__ import annotations
 

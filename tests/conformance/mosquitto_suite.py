@@ -26,7 +26,7 @@ NOT_FOR_US = {
     "14-": "its dynamic security plugin",
     "01-bad-initial-packets": "less than 25 MB for the process; tests/fuzz has such packets, and limits growth",
     "01-connect-575314": "a ratio of two times that suits C; tests/mqtt/test_properties.py has the same attack",
-    "01-connect-allow-anonymous": "defaults of its configuration; docs/access.md has ours",
+    "01-connect-allow-anonymous": "defaults of its configuration; docs/reference/access.md has ours",
     "01-connect-zero-length-id": "allow_zero_length_clientid",
     "02-subpub-qos0-oversize-payload": "message_size_limit",
     "02-subpub-qos1-oversize-payload": "message_size_limit",

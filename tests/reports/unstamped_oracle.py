@@ -1,7 +1,7 @@
 """Slow, obvious versions of completeness and convergence without stamps, in plain Python, from the definitions alone.
 
-The definitions are those of docs/reports.md: nothing is paired, and whatever may be another occurrence of a value
-speaks for the side that would be accused, not for the one that accuses.
+The definitions are those of docs/reference/reports.md: nothing is paired, and whatever may be another occurrence of a
+value speaks for the side that would be accused, not for the one that accuses.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which normative statements the spec tests cover, noted where each test stands.
 
-`docs/mqtt-support.md` is made from `STATEMENTS` by `scripts/mqtt_support`. A statement is named as the
+`docs/reference/mqtt-support.md` is made from `STATEMENTS` by `scripts/mqtt_support`. A statement is named as the
 specifications name it: MQTT 5 and MQTT 3.1.1 number theirs independently.
 """
 
@@ -102,7 +102,7 @@ def load_all() -> None:
 
 
 def document() -> str:
-    """Return `docs/mqtt-support.md`."""
+    """Return `docs/reference/mqtt-support.md`."""
     load_all()
     lines = [_TITLE]
     for version, name in ((5, "MQTT 5"), (4, "MQTT 3.1.1")):

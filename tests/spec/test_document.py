@@ -6,11 +6,11 @@ from pathlib import Path
 
 from tests.spec.statements import STATEMENTS, document
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "mqtt-support.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "mqtt-support.md"
 
 
 def test_document_is_up_to_date() -> None:
-    """`docs/mqtt-support.md` is what `scripts/mqtt_support` makes of the tests."""
+    """`docs/reference/mqtt-support.md` is what `scripts/mqtt_support` makes of the tests."""
     assert DOCUMENT.read_text() == document(), "run scripts/mqtt_support"
 
 

@@ -1,8 +1,8 @@
 """A finished report as values: what every rendering shows and what the JSON file holds.
 
-Owns the shape of `report.json`, version 1, and its published schema (`docs/report.schema.json`). Nothing here depends
-on when, where or by how many machines the report was computed, so that two runs over the same logs give the same
-bytes. Knows neither Spark nor any rendering.
+Owns the shape of `report.json`, version 1, and its published schema (`docs/reference/report.schema.json`). Nothing here
+depends on when, where or by how many machines the report was computed, so that two runs over the same logs give the
+same bytes. Knows neither Spark nor any rendering.
 """
 
 from __future__ import annotations

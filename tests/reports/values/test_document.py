@@ -41,6 +41,6 @@ def test_the_schema_describes_its_fields() -> None:
 
 
 def test_the_schema_in_the_documents_is_that_of_the_code() -> None:
-    """`fanout report schema > docs/report.schema.json` writes it anew."""
-    page = Path(__file__).parents[2] / "docs" / "report.schema.json"
+    """`fanout report schema > docs/reference/report.schema.json` writes it anew."""
+    page = Path(__file__).parents[3] / "docs" / "reference" / "report.schema.json"
     assert page.read_text() == schema_text()
