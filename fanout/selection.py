@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from fanout.errors import SelectorInvalid
+from fanout.mqtt.data_representation import MAX_STRING_BYTES
 
 __all__ = [
     "FILTER_BYTES_MAX",
@@ -41,7 +42,7 @@ __all__ = [
     "sample_topic",
 ]
 
-FILTER_BYTES_MAX = 65_535
+FILTER_BYTES_MAX = MAX_STRING_BYTES
 """Longest Topic Filter and longest prefix, in bytes of UTF-8 [MQTT-4.7.3-3]."""
 LEVELS_MAX = 200
 """Most levels of a Topic Filter; Mosquitto refuses topics with more."""

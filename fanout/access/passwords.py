@@ -26,6 +26,7 @@ from argon2 import PasswordHasher
 from argon2.low_level import Type
 
 from fanout.errors import ConfigError, ConfigFault, PasswordFileError
+from fanout.mqtt.data_representation import MAX_STRING_BYTES
 
 __all__ = [
     "PASSWORD_BYTES_MAX",
@@ -38,7 +39,7 @@ __all__ = [
     "update_password_file",
 ]
 
-PASSWORD_BYTES_MAX: Final = 65_535
+PASSWORD_BYTES_MAX: Final = MAX_STRING_BYTES
 """Longest password that CONNECT carries (MQTT 5, section 3.1.3.6)."""
 _USER_BYTES_MAX: Final = 65_535
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from fanout.config.settings import LinkConfig
 from fanout.errors import ConfigError, ConfigFault
+from fanout.mqtt.data_representation import MAX_STRING_BYTES
 
 __all__ = ["PASSWORD_BYTES_MAX", "read_count_key", "read_password"]
 
-PASSWORD_BYTES_MAX = 65_535
+PASSWORD_BYTES_MAX = MAX_STRING_BYTES
 """Longest password that CONNECT carries (MQTT 5, section 3.1.3.6)."""
 _KEY_BYTES_MAX = 4096
 

@@ -16,6 +16,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, c
 
 from fanout.config.address import Address, parse_http_listen, parse_listen, parse_listener, parse_primary
 from fanout.errors import FanoutError, SelectorInvalid
+from fanout.mqtt.data_representation import MAX_STRING_BYTES
 from fanout.selection import check_filter, check_prefix
 
 __all__ = [
@@ -74,7 +75,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SERVER_REFERENCE = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 """A server in a Server Reference (MQTT 5, section 4.11)."""
-_MQTT_STRING_BYTES_MAX = 65_535
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _STORE_SCHEMES = ("s3", "gs", "hdfs", "file")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
@@ -137,10 +137,10 @@ def _check_user_name(text: str) -> None:
 
 
 def _check_client_id(text: str) -> None:
-    if "\0" in text or len(text.encode()) > _MQTT_STRING_BYTES_MAX:
+    if "\0" in text or len(text.encode()) > MAX_STRING_BYTES:
         raise _fault(
             "it is too long for MQTT, or contains the character U+0000",
-            f"Use at most {_MQTT_STRING_BYTES_MAX} bytes, without that character.",
+            f"Use at most {MAX_STRING_BYTES} bytes, without that character.",
         )
 
 
