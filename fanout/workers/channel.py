@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 from typing import Final, cast
 
-from fanout.workers.messages import Message
+from fanout.workers.messages import ChannelMessage
 
 __all__ = ["HIGH_BYTES", "LOW_BYTES", "Channel", "encode", "open_channel"]
 
@@ -33,16 +33,16 @@ class Channel(asyncio.BufferedProtocol):
     def __init__(
         self,
         *,
-        on_messages: Callable[[list[Message]], None],
+        on_messages: Callable[[list[ChannelMessage]], None],
         on_closed: Callable[[], None],
-        on_pressure: Callable[[bool], None] | None = None,
+        on_backpressure: Callable[[bool], None] | None = None,
     ) -> None:
         """Make an end for `open_channel`.
 
         Args:
             on_messages: Takes the messages of one read, in order.
             on_closed: Told that the other end is gone.
-            on_pressure: Told True when too much is unsent, and False when it is not any more.
+            on_backpressure: Told True when too much is unsent, and False when it is not any more.
         """
         self.closed = False
         """Whether the other end is gone."""
@@ -50,7 +50,7 @@ class Channel(asyncio.BufferedProtocol):
         """What `on_messages` raised, a bug; the channel is closed then."""
         self._on_messages = on_messages
         self._on_closed = on_closed
-        self._on_pressure = on_pressure
+        self._on_backpressure = on_backpressure
         self._buffer = memoryview(bytearray(_READ_BYTES))
         self._data = bytearray()
         self._reading = True
@@ -66,8 +66,8 @@ class Channel(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Note that the other end is gone."""
         self.closed = True
-        if self._on_pressure is not None:
-            self._on_pressure(False)
+        if self._on_backpressure is not None:
+            self._on_backpressure(False)
         self._on_closed()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -78,7 +78,7 @@ class Channel(asyncio.BufferedProtocol):
         """Take what was read: whole messages go on."""
         data = self._data
         data += self._buffer[:nbytes]
-        messages: list[Message] = []
+        messages: list[ChannelMessage] = []
         start = 0
         while len(data) - start >= _LENGTH_BYTES:
             end = start + _LENGTH_BYTES + int.from_bytes(data[start : start + _LENGTH_BYTES], "big")
@@ -96,13 +96,13 @@ class Channel(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Note that too much is unsent."""
-        if self._on_pressure is not None:
-            self._on_pressure(True)
+        if self._on_backpressure is not None:
+            self._on_backpressure(True)
 
     def resume_writing(self) -> None:
         """Note that it is not any more."""
-        if self._on_pressure is not None:
-            self._on_pressure(False)
+        if self._on_backpressure is not None:
+            self._on_backpressure(False)
 
     # For its owner.
 
@@ -111,7 +111,7 @@ class Channel(asyncio.BufferedProtocol):
         """What was sent and the other end has not read."""
         return self._transport.get_write_buffer_size()
 
-    def send(self, message: Message) -> None:
+    def send(self, message: ChannelMessage) -> None:
         """Send a message."""
         self.write(encode(message))
 
@@ -146,7 +146,7 @@ class Channel(asyncio.BufferedProtocol):
         self._transport.abort()
 
 
-def encode(message: Message) -> bytes:
+def encode(message: ChannelMessage) -> bytes:
     """Return a message as `Channel.write` takes it."""
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return len(data).to_bytes(_LENGTH_BYTES, "big") + data

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from fanout.replica.update import Update
-from fanout.workers.messages import Batch, Message
+from fanout.workers.messages import ChannelMessage, FeedBatch
 
-__all__ = ["Backlog", "removals_per_turn"]
+__all__ = ["FeedBacklog", "removals_per_turn"]
 
 _DELIVERIES: Final = 200_000
 """Removals times clients of one turn: what the largest piece of a tear-down may be (`fanout.link.session.teardown`)."""
@@ -32,40 +32,40 @@ def removals_per_turn(clients: int) -> int:
     return max(1, min(_TOPICS_MAX, _DELIVERIES // max(1, clients)))
 
 
-class Backlog:
+class FeedBacklog:
     """The messages that came and were not taken."""
 
     def __init__(self) -> None:
         """Begin without any."""
-        self._messages: deque[Message] = deque()
+        self._messages: deque[ChannelMessage] = deque()
 
     def __bool__(self) -> bool:
         """Say whether there are any."""
         return bool(self._messages)
 
-    def add(self, messages: Iterable[Message]) -> None:
+    def add(self, messages: Iterable[ChannelMessage]) -> None:
         """Put what came behind everything else."""
         self._messages.extend(messages)
 
-    def take(self, *, removals: int) -> list[Message]:
+    def take(self, *, removals: int) -> list[ChannelMessage]:
         """Take the messages of one turn, in order.
 
         Args:
             removals: After so many no further message is taken; a batch is taken whole.
         """
-        taken: list[Message] = []
+        taken: list[ChannelMessage] = []
         updates: list[Update] = []
         while self._messages and removals > 0:
             message = self._messages.popleft()
-            if isinstance(message, Batch):
+            if isinstance(message, FeedBatch):
                 removals -= sum(1 for update in message.updates if update[3] and not update[1])
                 if message.origin is None:
                     updates += message.updates
                     continue
             if updates:
-                taken.append(Batch(updates, None))
+                taken.append(FeedBatch(updates, None))
                 updates = []
             taken.append(message)
         if updates:
-            taken.append(Batch(updates, None))
+            taken.append(FeedBatch(updates, None))
         return taken

@@ -19,22 +19,22 @@ from fanout.server.base.counters import ServerStats
 
 __all__ = [
     "AskSubscribed",
-    "Batch",
+    "ChannelMessage",
     "Complete",
     "Corrected",
-    "Message",
+    "FeedBatch",
+    "PublishVerdicts",
     "Published",
     "Reload",
     "ReloadCertificates",
     "Report",
     "SendAway",
     "SentAway",
-    "Serving",
     "SetUp",
     "StillSubscribed",
     "Stop",
     "Subscribed",
-    "Verdicts",
+    "WorkerReady",
 ]
 
 
@@ -48,14 +48,14 @@ class SetUp:
     """Which worker, from 0."""
     sockets: tuple[tuple[int, ...], ...]
     """For each listener the descriptors that it listens on."""
-    arrivals: int
+    handovers: int
     """Descriptor from which connections come that other workers have accepted."""
     others: tuple[int, ...]
     """For each worker the descriptor to which its connections go."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class FeedBatch:
     """Hub: these values hold, and are to be delivered."""
 
     updates: list[Update]
@@ -77,7 +77,7 @@ class Complete:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdicts:
+class PublishVerdicts:
     """Hub: what becomes of what was published."""
 
     request: int
@@ -124,7 +124,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class WorkerReady:
     """Worker: clients are served from now on."""
 
 
@@ -157,7 +157,7 @@ class Published:
     """Worker: a client published this."""
 
     request: int
-    """Which `Verdicts` will name."""
+    """Which `PublishVerdicts` will name."""
     client_id: str
     """The client."""
     rows: Sequence[PublishRow]
@@ -180,18 +180,18 @@ class Report:
     """Processor time that the process has used, in seconds."""
 
 
-Message = (
+ChannelMessage = (
     SetUp
-    | Batch
+    | FeedBatch
     | Corrected
     | Complete
-    | Verdicts
+    | PublishVerdicts
     | Reload
     | ReloadCertificates
     | SendAway
     | AskSubscribed
     | Stop
-    | Serving
+    | WorkerReady
     | SentAway
     | Subscribed
     | StillSubscribed

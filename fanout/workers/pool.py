@@ -29,9 +29,18 @@ from fanout.server.accept.listeners import Listeners
 from fanout.server.base.counters import ServerStats
 from fanout.server.base.ports import Ingress
 from fanout.workers.channel import encode
-from fanout.workers.client_router import new_arrivals
+from fanout.workers.client_router import new_handover_sockets
 from fanout.workers.figures import add_up
-from fanout.workers.messages import Batch, Corrected, Message, Published, Reload, ReloadCertificates, Stop, Verdicts
+from fanout.workers.messages import (
+    ChannelMessage,
+    Corrected,
+    FeedBatch,
+    Published,
+    PublishVerdicts,
+    Reload,
+    ReloadCertificates,
+    Stop,
+)
 from fanout.workers.ownership import share_of
 from fanout.workers.worker_process import WorkerProcess, WorkerState
 
@@ -56,7 +65,7 @@ class WorkerPool:
         ingress: Ingress,
         replicas: Sequence[Replica],
         subscribed: Callable[[Sequence[bytes]], None],
-        hold: Callable[[bool], None],
+        pause: Callable[[bool], None],
         logger: FilteringBoundLogger,
     ) -> None:
         """Make a pool; `start` starts the workers.
@@ -66,7 +75,7 @@ class WorkerPool:
             ingress: Decides on what clients publish.
             replicas: All values that clients read.
             subscribed: Told of the Topic Filters that clients have subscribed to, if a link wants to know them.
-            hold: Told True when no more batches are wanted for now, and False when they are again.
+            pause: Told True when no more batches are wanted for now, and False when they are again.
             logger: Takes log lines.
         """
         assert config.server is not None
@@ -76,13 +85,13 @@ class WorkerPool:
         self._ingress = ingress
         self._replicas = tuple(replicas)
         self._subscribed = subscribed
-        self._hold = hold
+        self._pause = pause
         self._logger = logger
         self._listeners = Listeners()
-        self._arrivals: list[tuple[socket.socket, socket.socket]] = []
+        self._handovers: list[tuple[socket.socket, socket.socket]] = []
         self._workers: list[WorkerProcess] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._is_held = False
+        self._is_paused = False
 
     async def start(self) -> None:
         """Open the listeners and start the workers, which take some time until they serve.
@@ -92,23 +101,23 @@ class WorkerPool:
                 be used; nothing is open then.
         """
         bound = await self._bind()
-        self._arrivals = [new_arrivals() for _ in range(self.config.workers)]
+        self._handovers = [new_handover_sockets() for _ in range(self.config.workers)]
         sockets = tuple(tuple(one.fileno() for one in each) for each in bound)
-        others = tuple(sending.fileno() for _, sending in self._arrivals)
+        others = tuple(sending.fileno() for _, sending in self._handovers)
         self._workers = [
             WorkerProcess(
                 self._node_config,
                 number=number,
                 sockets=sockets,
-                arrivals=taking.fileno(),
+                handovers=taking.fileno(),
                 others=others,
                 replicas=self._replicas,
                 on_published=self._publish,
                 on_subscribed=self._subscribed,
-                on_pressure=self._balance,
+                on_backpressure=self._balance,
                 logger=self._logger,
             )
-            for number, (taking, _) in enumerate(self._arrivals)
+            for number, (taking, _) in enumerate(self._handovers)
         ]
         for worker in self._workers:
             self._tasks.append(asyncio.create_task(worker.run(), name=f"worker-{worker.number + 1}"))
@@ -141,10 +150,10 @@ class WorkerPool:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for pair in self._arrivals:
+        for pair in self._handovers:
             for one in pair:
                 one.close()
-        self._arrivals.clear()
+        self._handovers.clear()
 
     async def wait_failed(self) -> None:
         """Wait until a task of the pool ends, which only a bug makes it do, and raise why."""
@@ -195,7 +204,7 @@ class WorkerPool:
         """
         if not self._workers:
             return  # each of them begins with what the replicas hold
-        self._send(encode(Batch(updates, origin)))
+        self._send(encode(FeedBatch(updates, origin)))
 
     def correct(self, values: Sequence[Update]) -> None:
         """Tell every worker when values that it has expire, which was not known when they were fed."""
@@ -235,12 +244,16 @@ class WorkerPool:
         for worker in self._workers:
             worker.write(data)
 
-    def _publish(self, message: Published, reply: Callable[[Message], None]) -> None:
+    def _publish(self, message: Published, reply: Callable[[ChannelMessage], None]) -> None:
         """Let the node decide on what a worker's client published, and tell the worker."""
         verdicts = self._ingress.publish(message.client_id, list(message.rows), message.now_ns)
         late = [verdict for verdict in verdicts if not isinstance(verdict, ReasonCode)]
         if not late:
-            reply(Verdicts(message.request, tuple(verdict for verdict in verdicts if isinstance(verdict, ReasonCode))))
+            reply(
+                PublishVerdicts(
+                    message.request, tuple(verdict for verdict in verdicts if isinstance(verdict, ReasonCode))
+                )
+            )
             return
         left = len(late)
 
@@ -249,19 +262,19 @@ class WorkerPool:
             left -= 1
             if not left:
                 codes = tuple(one if isinstance(one, ReasonCode) else one.result() for one in verdicts)
-                reply(Verdicts(message.request, codes))
+                reply(PublishVerdicts(message.request, codes))
 
         for verdict in late:
             cast("asyncio.Future[ReasonCode]", verdict).add_done_callback(one_came)
 
     def _balance(self) -> None:
         """Let sources wait while a worker has too much unread, but for what that worker itself has to say."""
-        held = any(worker.is_full for worker in self._workers)
+        paused = any(worker.is_full for worker in self._workers)
         for worker in self._workers:
-            worker.read(not held or worker.is_full)
-        if held is not self._is_held:
-            self._is_held = held
-            self._hold(held)
+            worker.read(not paused or worker.is_full)
+        if paused is not self._is_paused:
+            self._is_paused = paused
+            self._pause(paused)
 
     async def _watch(self) -> None:
         while True:

@@ -13,7 +13,7 @@ from typing import Final
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.base.ports import PublishVerdict
-from fanout.workers.messages import Published, Verdicts
+from fanout.workers.messages import Published, PublishVerdicts
 
 __all__ = ["ROWS_HIGH", "ROWS_LOW", "RemoteIngress"]
 
@@ -35,25 +35,25 @@ class RemoteIngress:
         self,
         *,
         send: Callable[[Published], None],
-        hold: Callable[[bool], None],
+        pause: Callable[[bool], None],
         count_refused: Callable[[int], None],
     ) -> None:
         """Make an ingress with nothing under way.
 
         Args:
             send: Sends to the hub.
-            hold: Told True when publishers are to wait, and False when they can go on.
+            pause: Told True when publishers are to wait, and False when they can go on.
             count_refused: Told how many messages the hub refused.
         """
         self.waiting = 0
         self._send = send
-        self._hold = hold
+        self._pause = pause
         self._count_refused = count_refused
         self._request = 0
         self._open: dict[int, list[asyncio.Future[ReasonCode] | None]] = {}
         self._is_many = False
         self._is_unsent = False
-        self._is_held = False
+        self._is_paused = False
 
     def publish(self, client_id: str, rows: list[PublishRow], now_ns: int) -> Sequence[PublishVerdict]:
         """Take a run of PUBLISH packets; `fanout.server.base.ports.Ingress` says what is promised.
@@ -70,12 +70,12 @@ class RemoteIngress:
         self._balance()
         return [ReasonCode.SUCCESS if future is None else future for future in futures]
 
-    def press(self, is_full: bool) -> None:
+    def note_backpressure(self, is_full: bool) -> None:
         """Note whether too much is on its way to the hub."""
         self._is_unsent = is_full
         self._balance()
 
-    def answer(self, verdicts: Verdicts) -> None:
+    def answer(self, verdicts: PublishVerdicts) -> None:
         """Take the hub's answer."""
         futures = self._open.pop(verdicts.request)
         self.waiting -= len(futures)
@@ -99,7 +99,7 @@ class RemoteIngress:
         self.waiting = 0
 
     def _balance(self) -> None:
-        held = self._is_many or self._is_unsent
-        if held is not self._is_held:
-            self._is_held = held
-            self._hold(held)
+        paused = self._is_many or self._is_unsent
+        if paused is not self._is_paused:
+            self._is_paused = paused
+            self._pause(paused)

@@ -31,18 +31,18 @@ from fanout.workers.channel import Channel, open_channel
 from fanout.workers.figures import add_up, totals_of
 from fanout.workers.messages import (
     AskSubscribed,
-    Batch,
+    ChannelMessage,
     Complete,
-    Message,
+    FeedBatch,
     Published,
     Report,
     SendAway,
     SentAway,
-    Serving,
     SetUp,
     StillSubscribed,
     Stop,
     Subscribed,
+    WorkerReady,
 )
 
 __all__ = ["WorkerProcess", "WorkerState"]
@@ -100,12 +100,12 @@ class WorkerProcess:
         *,
         number: int,
         sockets: tuple[tuple[int, ...], ...],
-        arrivals: int,
+        handovers: int,
         others: tuple[int, ...],
         replicas: Sequence[Replica],
-        on_published: Callable[[Published, Callable[[Message], None]], None],
+        on_published: Callable[[Published, Callable[[ChannelMessage], None]], None],
         on_subscribed: Callable[[tuple[bytes, ...]], None],
-        on_pressure: Callable[[], None],
+        on_backpressure: Callable[[], None],
         logger: FilteringBoundLogger,
     ) -> None:
         """Make a worker that is down; `run` keeps it going.
@@ -114,12 +114,12 @@ class WorkerProcess:
             config: The node's.
             number: Which, from 0.
             sockets: For each listener the descriptors that it listens on.
-            arrivals: Descriptor of `SetUp`.
+            handovers: Descriptor of `SetUp`.
             others: Descriptors of `SetUp`.
             replicas: What it begins with.
             on_published: Takes what its clients published, and what to answer with.
             on_subscribed: Takes the Topic Filters that its clients have subscribed to.
-            on_pressure: Told that `is_full` has changed.
+            on_backpressure: Told that `is_full` has changed.
             logger: Takes log lines.
         """
         self.config = config
@@ -132,20 +132,20 @@ class WorkerProcess:
         self.late_total = 0
         self.last_report: Report | None = None
         self._sockets = sockets
-        self._arrivals = arrivals
+        self._handovers = handovers
         self._others = others
         self._replicas = replicas
         self._on_published = on_published
         self._on_subscribed = on_subscribed
-        self._on_pressure = on_pressure
+        self._on_backpressure = on_backpressure
         self._sent_away: deque[asyncio.Future[int]] = deque()
         self._subscribed: deque[asyncio.Future[int]] = deque()
         self._logger = logger.bind(worker=number + 1)
         self._process: asyncio.subprocess.Process | None = None
         self._channel: Channel | None = None
         self._stopping = False
-        self._gone = asyncio.Event()
-        self._gone.set()
+        self._ended = asyncio.Event()
+        self._ended.set()
         self._silent_ticks = 0
         self._reads = True
         self._served_since = 0.0
@@ -158,7 +158,7 @@ class WorkerProcess:
         while not self._stopping:
             self.state = WorkerState.STARTING
             try:
-                code: int | str = await self._live()
+                code: int | str = await self._run_process()
             except OSError as error:
                 code = str(error)
             if (
@@ -183,7 +183,7 @@ class WorkerProcess:
             self._logger.error("the worker does not end, it is killed", timeout_s=timeout_s)
             _kill(process)
             await process.wait()
-        await self._gone.wait()  # its last report may still be read
+        await self._ended.wait()  # its last report may still be read
 
     async def send_away(self, concerns: Concerned) -> int:
         """Disconnect its clients with subscriptions of a kind, and return how many.
@@ -267,27 +267,27 @@ class WorkerProcess:
         self.restarts_total += 1
         await asyncio.sleep(delay_s)
 
-    async def _live(self) -> int:
+    async def _run_process(self) -> int:
         """Run one process from its beginning to its end, and return its exit code."""
         near, far = socket.socketpair()
         with near, far:
-            inherited = {far.fileno(), self._arrivals, *self._others, *(one for each in self._sockets for one in each)}
+            inherited = {far.fileno(), self._handovers, *self._others, *(one for each in self._sockets for one in each)}
             command = [sys.executable, "-m", "fanout", "worker", "--feed", str(far.fileno())]
             process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=tuple(inherited)
             )
             far.close()
             closed = asyncio.Event()
-            channel = Channel(on_messages=self._receive, on_closed=closed.set, on_pressure=self._press)
+            channel = Channel(on_messages=self._receive, on_closed=closed.set, on_backpressure=self._note_backpressure)
             feeding: asyncio.Task[None] | None = None
             try:
                 await open_channel(channel, near.dup())
                 # With the channel, and not before: `stop` waits for a process that it can tell to end.
                 self._process, self.pid, self._channel = process, process.pid, channel
-                self._gone.clear()
+                self._ended.clear()
                 self._silent_ticks = 0
                 channel.read(self._reads)  # publishers may be held just now
-                channel.send(SetUp(self.config, self.number, self._sockets, self._arrivals, self._others))
+                channel.send(SetUp(self.config, self.number, self._sockets, self._handovers, self._others))
                 feeding = asyncio.create_task(self._feed(channel), name=f"feed-{self.number + 1}")
                 near.close()
                 code = await self._wait_ended(process, feeding)
@@ -321,7 +321,7 @@ class WorkerProcess:
 
     def _forget(self) -> None:
         self._channel = self._process = self.pid = None
-        self._gone.set()
+        self._ended.set()
         for waiting in (self._sent_away, self._subscribed):
             while waiting:
                 _answer(waiting, 0)
@@ -329,7 +329,7 @@ class WorkerProcess:
         if report is not None:
             self._past_server = add_up(ServerStats, (self._past_server, totals_of(report.server)))
             self._past_access = add_up(AccessStats, (self._past_access, totals_of(report.access)))
-        self._press(False)
+        self._note_backpressure(False)
 
     async def _feed(self, channel: Channel) -> None:
         """Send all values that there are."""
@@ -348,16 +348,16 @@ class WorkerProcess:
                         if size >= _PIECE_BYTES:
                             break
                 if piece:
-                    channel.send(Batch(piece))
+                    channel.send(FeedBatch(piece))
                 await channel.wait_almost_sent()
         channel.send(Complete())
 
-    def _press(self, is_full: bool) -> None:
+    def _note_backpressure(self, is_full: bool) -> None:
         if is_full is not self.is_full:
             self.is_full = is_full
-            self._on_pressure()
+            self._on_backpressure()
 
-    def _receive(self, messages: list[Message]) -> None:
+    def _receive(self, messages: list[ChannelMessage]) -> None:
         self._silent_ticks = 0
         channel = self._channel
         assert channel is not None
@@ -373,7 +373,7 @@ class WorkerProcess:
                     _answer(self._sent_away, clients)
                 case StillSubscribed(subscribed):
                     _answer(self._subscribed, subscribed)
-                case Serving():
+                case WorkerReady():
                     self.state = WorkerState.SERVING
                     self.served_once = True
                     self._served_since = asyncio.get_running_loop().time()

@@ -21,12 +21,12 @@ from fanout.server.base.counters import EntryFault, Limit
 from fanout.server.base.deadlines import Deadline
 from fanout.server.base.ports import Logger
 
-__all__ = ["Entering", "Entry", "Gateway", "Reception"]
+__all__ = ["AcceptPipeline", "AcceptingServer", "ListenerContext", "PendingConnection"]
 
 _WRAPPED_BYTES = 64 * 1024
 
 
-class Reception(Protocol):
+class AcceptingServer(Protocol):
     """What the entry needs of the server."""
 
     @property
@@ -34,24 +34,24 @@ class Reception(Protocol):
         """Takes log lines."""
 
     @property
-    def entry_timeout_s(self) -> float:
+    def accept_timeout_s(self) -> float:
         """How long a connection may take until its CONNECT is there, PROXY header and TLS handshake included."""
 
-    def arrive(self, host: str, *, address: str) -> ConnectionSlot | None:
-        """Give a new connection a place; None when it is refused, which is counted and logged then.
+    def take_slot(self, host: str, *, address: str) -> ConnectionSlot | None:
+        """Give a new connection a slot; None when it is refused, which is counted and logged then.
 
         Args:
             host: Its IP address; empty when it has none, or when it is not known yet.
             address: For the log.
         """
 
-    def name_place(self, place: ConnectionSlot, host: str, *, address: str) -> bool:
+    def assign_host(self, slot: ConnectionSlot, host: str, *, address: str) -> bool:
         """Note from where a connection comes; return False when it is refused for that, counted and logged."""
 
-    def leave(self, place: ConnectionSlot) -> None:
-        """Free the place of a connection that did not get as far as its protocol."""
+    def release_slot(self, slot: ConnectionSlot) -> None:
+        """Free the slot of a connection that did not get as far as its protocol."""
 
-    def turn_away(
+    def reject(
         self,
         reason: str,
         *,
@@ -73,11 +73,11 @@ class Reception(Protocol):
     def after(self, seconds: float, action: Callable[[], None]) -> Deadline:
         """Do `action` in `seconds`."""
 
-    def new_protocol(self, peer: Peer, place: ConnectionSlot, *, websocket: bool) -> asyncio.BufferedProtocol:
-        """Make what serves a connection, and frees its place in the end."""
+    def new_protocol(self, peer: Peer, slot: ConnectionSlot, *, websocket: bool) -> asyncio.BufferedProtocol:
+        """Make what serves a connection, and frees its slot in the end."""
 
 
-class Entering(Protocol):
+class PendingConnection(Protocol):
     """A connection on its way in."""
 
     def abort(self) -> None:
@@ -85,34 +85,34 @@ class Entering(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Gateway:
+class ListenerContext:
     """What the entries of one listener share."""
 
     config: ListenerConfig
     """The listener."""
     tls: ListenerTls | None
     """Its TLS; None without."""
-    reception: Reception
+    server: AcceptingServer
     """The server."""
-    entering: dict[Entering, None]
+    pending: dict[PendingConnection, None]
     """The connections of all listeners that are on their way, so that they can be ended."""
 
 
-class Entry(asyncio.BufferedProtocol):
+class AcceptPipeline(asyncio.BufferedProtocol):
     """A connection on its way in. It hands the transport on, and is not used after that."""
 
-    def __init__(self, gateway: Gateway, place: ConnectionSlot | None = None) -> None:
+    def __init__(self, listener: ListenerContext, slot: ConnectionSlot | None = None) -> None:
         """Prepare.
 
         Args:
-            gateway: Of its listener.
-            place: What it has taken already; None when that is to be done as the connection is made.
+            listener: Of its listener.
+            slot: What it has taken already; None when that is to be done as the connection is made.
         """
-        self._gateway = gateway
-        self._reception = gateway.reception
-        self.place = place
+        self._listener = listener
+        self._server = listener.server
+        self.slot = slot
         """What it holds; None before it is made, and after it was handed on or refused."""
-        self._local = is_local(gateway.config.address)
+        self._local = is_local(listener.config.address)
         self._header: ProxyHeader | None = None
         self._buffer = bytearray()
         self._early = bytearray()  # decrypted before the awaiting task could hand the transport on
@@ -123,14 +123,14 @@ class Entry(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection: hand it on, or read the PROXY header first."""
         self._transport = cast("asyncio.Transport", transport)
-        networks = self._gateway.config.proxy_protocol_from
+        networks = self._listener.config.proxy_protocol_from
         name = transport.get_extra_info("peername")
         host = str(name[0]) if isinstance(name, tuple) else ""
         self._address = address_text(host, name[1] if host else 0)
-        if self.place is None:
+        if self.slot is None:
             # Behind a load balancer the client's own address counts, which is not known yet.
-            self.place = self._reception.arrive("" if networks else host, address=self._address)
-            if self.place is None:
+            self.slot = self._server.take_slot("" if networks else host, address=self._address)
+            if self.slot is None:
                 transport.abort()  # type: ignore[attr-defined]  # it is an asyncio.Transport
                 return
         if not networks:
@@ -142,18 +142,18 @@ class Entry(asyncio.BufferedProtocol):
         if ip is None or not any(ip in network for network in networks):
             self._refuse("not_in_proxy_protocol_from", why=EntryFault.PROXY_HEADER)
             return
-        if self.place.over_rate and self._gateway.tls is not None:
+        if self.slot.over_rate and self._listener.tls is not None:
             self._refuse("connection_rate_max")
             return
         self._header = ProxyHeader()
-        self._gateway.entering[self] = None
-        self._deadline = self._reception.after(self._reception.entry_timeout_s, self._timed_out)
+        self._listener.pending[self] = None
+        self._deadline = self._server.after(self._server.accept_timeout_s, self._timed_out)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection: it ended on the way."""
         if self._wrapping is not None:
             self._wrapping.cancel()
-        if self.place is not None:
+        if self.slot is not None:
             self._fail(EntryFault.PROXY_HEADER if self._wrapping is None else EntryFault.TLS, None)
 
     def get_buffer(self, sizehint: int) -> bytearray:
@@ -177,11 +177,11 @@ class Entry(asyncio.BufferedProtocol):
             return
         if self._header.client is not None and not self._named(*self._header.client):
             return
-        if self._gateway.tls is None:
+        if self._listener.tls is None:
             self._hand_on(self._transport, self._header.client)
             return
         self._transport.pause_reading()  # the next byte is for TLS
-        self._wrapping = asyncio.get_running_loop().create_task(self._wrap(self._gateway.tls), name="tls-handshake")
+        self._wrapping = asyncio.get_running_loop().create_task(self._wrap(self._listener.tls), name="tls-handshake")
 
     def abort(self) -> None:
         """End the connection at once."""
@@ -189,7 +189,7 @@ class Entry(asyncio.BufferedProtocol):
 
     async def _wrap(self, tls: ListenerTls) -> None:
         loop = asyncio.get_running_loop()
-        timeout_s = 2 * self._reception.entry_timeout_s  # the deadline comes first
+        timeout_s = 2 * self._server.accept_timeout_s  # the deadline comes first
         error: Exception | None = None
         try:
             wrapped = await loop.start_tls(
@@ -197,9 +197,9 @@ class Entry(asyncio.BufferedProtocol):
             )
         except (OSError, ValueError) as caught:
             wrapped, error = None, caught
-        # Whether TLS tells of it depends on how far it had come; without a place it was refused meanwhile.
-        if wrapped is None or wrapped.is_closing() or self.place is None:
-            if self.place is not None:
+        # Whether TLS tells of it depends on how far it had come; without a slot it was refused meanwhile.
+        if wrapped is None or wrapped.is_closing() or self.slot is None:
+            if self.slot is not None:
                 self._fail(EntryFault.TLS, error)
             self._transport.abort()
             return
@@ -208,21 +208,21 @@ class Entry(asyncio.BufferedProtocol):
 
     def _named(self, host: str, port: int) -> bool:
         """Note for whom the load balancer speaks; return False when that one may not come."""
-        assert self.place is not None
+        assert self.slot is not None
         self._address = address_text(host, port)
-        if self._reception.name_place(self.place, host, address=self._address):
+        if self._server.assign_host(self.slot, host, address=self._address):
             return True
         self._leave()
         self._transport.abort()
         return False
 
     def _hand_on(self, transport: asyncio.Transport, proxied: tuple[str, int] | None) -> None:
-        place, self.place = self.place, None
-        assert place is not None
+        slot, self.slot = self.slot, None
+        assert slot is not None
         self._forget()
         peer = peer_of(transport, local=self._local, proxied=proxied)
-        websocket = self._gateway.config.address.has_websocket
-        protocol = self._reception.new_protocol(peer, place, websocket=websocket)
+        websocket = self._listener.config.address.has_websocket
+        protocol = self._server.new_protocol(peer, slot, websocket=websocket)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         early = memoryview(self._early)
@@ -240,7 +240,7 @@ class Entry(asyncio.BufferedProtocol):
     def _refuse(
         self, reason: str, *, why: EntryFault | Limit | None = None, left: bool = False, **more: object
     ) -> None:
-        self._reception.turn_away(reason, address=self._address, why=why, left=left, **more)
+        self._server.reject(reason, address=self._address, why=why, left=left, **more)
         self._leave()
         self._transport.abort()
 
@@ -249,12 +249,12 @@ class Entry(asyncio.BufferedProtocol):
         self._refuse(f"{stage}_timeout", why=Limit.CONNECT_TIMEOUT)
 
     def _leave(self) -> None:
-        place, self.place = self.place, None
-        if place is not None:
-            self._reception.leave(place)
+        slot, self.slot = self.slot, None
+        if slot is not None:
+            self._server.release_slot(slot)
         self._forget()
 
     def _forget(self) -> None:
-        self._gateway.entering.pop(self, None)
+        self._listener.pending.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()

@@ -19,7 +19,7 @@ from typing import Final
 
 from fanout.config import Address, ListenerConfig
 from fanout.errors import ListenError
-from fanout.server.accept.admission import Entering, Entry, Gateway, Reception
+from fanout.server.accept.admission import AcceptingServer, AcceptPipeline, ListenerContext, PendingConnection
 from fanout.server.accept.tls import ListenerTls
 from fanout.server.accept.tls_acceptor import TlsAcceptor
 
@@ -52,17 +52,17 @@ class Listeners:
         self._servers: list[tuple[Address, asyncio.Server | TlsAcceptor | _Bound]] = []
         self._tls: list[ListenerTls] = []
         self._paths: dict[Path, int] = {}
-        self._entering: dict[Entering, None] = {}
+        self._pending: dict[PendingConnection, None] = {}
 
-    async def open(self, listeners: Iterable[ListenerConfig], reception: Reception) -> None:
-        """Listen on every one of `listeners`, and hand each connection to `reception`.
+    async def open(self, listeners: Iterable[ListenerConfig], server: AcceptingServer) -> None:
+        """Listen on every one of `listeners`, and hand each connection to `server`.
 
         Raises:
             ListenError: An address cannot be bound, or a certificate cannot be used; all others are closed again.
         """
         try:
             for config in listeners:
-                await self._serve(config, await self._bind(config), reception)
+                await self._serve(config, await self._bind(config), server)
         except BaseException:
             self.close()
             raise
@@ -89,21 +89,21 @@ class Listeners:
         return bound
 
     async def serve(
-        self, listeners: Iterable[ListenerConfig], sockets: Iterable[Sequence[socket.socket]], reception: Reception
+        self, listeners: Iterable[ListenerConfig], sockets: Iterable[Sequence[socket.socket]], server: AcceptingServer
     ) -> None:
         """Serve what another process has bound.
 
         Args:
             listeners: As given to `bind` there.
             sockets: The sockets of each.
-            reception: Takes the connections.
+            server: Takes the connections.
 
         Raises:
             ListenError: A certificate cannot be used; all are closed then.
         """
         try:
             for config, bound in zip(listeners, sockets, strict=True):
-                await self._serve(config, bound, reception)
+                await self._serve(config, bound, server)
         except BaseException:
             self.close()
             raise
@@ -119,8 +119,8 @@ class Listeners:
                 if path.stat().st_ino == inode:  # else another process has put its own there
                     path.unlink()
         self._paths.clear()
-        for entry in list(self._entering):
-            entry.abort()
+        for connection in list(self._pending):
+            connection.abort()
 
     def reload(self) -> list[ListenError]:
         """Read certificates, keys and certificate authorities again, for connections that come from now on.
@@ -160,23 +160,23 @@ class Listeners:
             key = "server.listen or [[server.listener]]"
             raise ListenError.of(error, address=str(address), key=key, what=what) from error
 
-    async def _serve(self, config: ListenerConfig, bound: Sequence[socket.socket], reception: Reception) -> None:
+    async def _serve(self, config: ListenerConfig, bound: Sequence[socket.socket], server: AcceptingServer) -> None:
         address = config.address
         left = list(bound)
         try:
             tls = ListenerTls(config) if address.has_tls else None
-            gateway = Gateway(config, tls, reception, self._entering)
-            new_entry = partial(Entry, gateway)
+            listener = ListenerContext(config, tls, server, self._pending)
+            new_pipeline = partial(AcceptPipeline, listener)
             loop = asyncio.get_running_loop()
             while left:
-                server: asyncio.Server | TlsAcceptor
+                opened: asyncio.Server | TlsAcceptor
                 if tls is not None and not config.proxy_protocol_from:
-                    server = TlsAcceptor(left[0], gateway)
+                    opened = TlsAcceptor(left[0], listener)
                 elif address.scheme == "unix":
-                    server = await loop.create_unix_server(new_entry, sock=left[0], backlog=_BACKLOG)
+                    opened = await loop.create_unix_server(new_pipeline, sock=left[0], backlog=_BACKLOG)
                 else:  # TLS comes behind the PROXY header
-                    server = await loop.create_server(new_entry, sock=left[0], backlog=_BACKLOG)
-                self._servers.append((address, server))
+                    opened = await loop.create_server(new_pipeline, sock=left[0], backlog=_BACKLOG)
+                self._servers.append((address, opened))
                 del left[0]
         finally:
             for one in left:

@@ -39,5 +39,5 @@ class RoutingStream(asyncio.BufferedProtocol, abc.ABC):
 class ConnectionRouter(Protocol):
     """Meets the connections that this process has accepted."""
 
-    def meet(self, peer: Peer, place: ConnectionSlot, *, websocket: bool) -> RoutingStream:
-        """Make what a new connection talks to first; the place is the doorway's to hand on or to give back."""
+    def new_stream(self, peer: Peer, slot: ConnectionSlot, *, websocket: bool) -> RoutingStream:
+        """Make what a new connection talks to first; the slot is the doorway's to hand on or to give back."""

@@ -1,6 +1,6 @@
 """How many Network Connections there may be, in total and from one address, and how fast they may come.
 
-Owns the places that connections hold, from the moment they are accepted until they are gone: a PROXY header, a TLS
+Owns the slots that connections hold, from the moment they are accepted until they are gone: a PROXY header, a TLS
 handshake or a WebSocket that is still being opened holds one like a connected client. It must not know sockets, nor
 read a clock: the time is an argument.
 """
@@ -20,7 +20,7 @@ _IPV6_NETWORK_BYTES: Final = 8
 
 
 class ConnectionSlot:
-    """The place of one connection.
+    """The slot of one connection.
 
     Attributes:
         since_s: When it was taken, by the monotonic clock.
@@ -55,7 +55,7 @@ class TokenBucket:
 
 
 class ConnectionSlots:
-    """The places of all connections of a server."""
+    """The slots of all connections of a server."""
 
     def __init__(self, config: ServerConfig, *, counters: Counters, now_s: float) -> None:
         self._max = config.connections_max
@@ -75,14 +75,14 @@ class ConnectionSlots:
         return len(self._of_origin)
 
     def take(self, host: str, *, now_s: float) -> ConnectionSlot | Limit:
-        """Give a new connection a place.
+        """Give a new connection a slot.
 
         Args:
             host: Its IP address; empty when it has none (a Unix socket), or when it is not known yet.
             now_s: Time of the monotonic clock, in seconds.
 
         Returns:
-            The place, or the limit that is reached.
+            The slot, or the limit that is reached.
         """
         if self._taken >= self._max:
             return self._reached(Limit.CONNECTIONS)
@@ -95,23 +95,23 @@ class ConnectionSlots:
             self._reached(Limit.CONNECTION_RATE)
         return ConnectionSlot(origin, since_s=now_s, over_rate=over_rate)
 
-    def name(self, place: ConnectionSlot, host: str) -> Limit | None:
-        """Note from where a connection comes, which was not known as it took its place.
+    def name(self, slot: ConnectionSlot, host: str) -> Limit | None:
+        """Note from where a connection comes, which was not known as it took its slot.
 
         Returns:
-            The limit that is reached by it, if any; the place must be given back then like any other.
+            The limit that is reached by it, if any; the slot must be given back then like any other.
         """
         origin = _origin(host)
         if not self._enter(origin):
             return self._reached(Limit.CONNECTIONS_PER_ADDRESS)
-        self._leave(place._origin)
-        place._origin = origin
+        self._leave(slot._origin)
+        slot._origin = origin
         return None
 
-    def give_back(self, place: ConnectionSlot) -> None:
-        """Free the place of a connection that is gone; called once."""
+    def release(self, slot: ConnectionSlot) -> None:
+        """Free the slot of a connection that is gone; called once."""
         self._taken -= 1
-        self._leave(place._origin)
+        self._leave(slot._origin)
 
     def _reached(self, limit: Limit) -> Limit:
         self._counters.limits[limit] += 1

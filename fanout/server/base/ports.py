@@ -12,10 +12,10 @@ from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
 
-__all__ = ["Clock", "Ingress", "Logger", "PublishVerdict", "RetainedStore", "Verdict"]
+__all__ = ["Clock", "Ingress", "Logger", "PendingVerdict", "PublishVerdict", "RetainedStore"]
 
 
-class Verdict(Protocol):
+class PendingVerdict(Protocol):
     """A Reason Code that comes later; `asyncio.Future` is one."""
 
     def done(self) -> bool:
@@ -25,7 +25,7 @@ class Verdict(Protocol):
         """Return it."""
 
 
-PublishVerdict: TypeAlias = ReasonCode | Verdict
+PublishVerdict: TypeAlias = ReasonCode | PendingVerdict
 """What becomes of a PUBLISH: a Reason Code of PUBACK, or an `asyncio.Future` of one, which must not fail."""
 
 

@@ -26,7 +26,7 @@ from fanout.server.base.ports import Ingress, PublishVerdict
 from fanout.server.client.connack import Terms
 from fanout.server.client.connection import ClientConnection
 from fanout.server.session.session import Session
-from fanout.server.session.wills import Will
+from fanout.server.session.wills import WillMessage
 
 __all__ = ["AuthorizationFlow", "Claim", "claim_of"]
 
@@ -114,23 +114,23 @@ class AuthorizationFlow:
             return
         if answer is not None:
             access = gate.authorize(answer)
-            allowed = _may_leave(access, terms.will)
+            allowed = _may_publish_will(access, terms.will)
             if isinstance(allowed, bool):
                 finish(access if allowed else ReasonCode.NOT_AUTHORIZED)
                 return
         task = asyncio.create_task(self._identify(gate, credentials, answer, terms.will), name="server-identify")
         self._tasks.add(task)
-        connection.hold(task.cancel)
+        connection.suspend(task.cancel)
         task.add_done_callback(partial(self._task_ended, connection, finish))
 
     async def _identify(
-        self, gate: Gate, credentials: Credentials, identity: Identity | None, will: Will | None
+        self, gate: Gate, credentials: Credentials, identity: Identity | None, will: WillMessage | None
     ) -> Access | ReasonCode:
         answer = identity or await gate.authenticate(credentials)
         if isinstance(answer, ReasonCode):
             return answer
         access = gate.authorize(answer)
-        allowed = _may_leave(access, will)
+        allowed = _may_publish_will(access, will)
         if not (allowed if isinstance(allowed, bool) else await allowed):
             return ReasonCode.NOT_AUTHORIZED
         # While the hook was asked for the Will Message, the configuration may have been replaced.
@@ -148,7 +148,7 @@ class AuthorizationFlow:
         if task.exception() is not None:  # a bug, which the event loop reports; nobody is let in by it
             connection.refuse(ReasonCode.SERVER_UNAVAILABLE)
         finish(task.result())
-        connection.release()
+        connection.resume()
 
     def _identified(
         self,
@@ -207,7 +207,7 @@ class AuthorizationFlow:
                 waiting[index] = allowed
             elif not allowed:
                 refused[index] = ReasonCode.NOT_AUTHORIZED
-                self._tell_refused(session, access, subscription.topic_filter)
+                self._log_refused(session, access, subscription.topic_filter)
 
         def decided() -> None:
             if connection.session is not session:
@@ -217,17 +217,17 @@ class AuthorizationFlow:
                 # The rules may have been replaced meanwhile.
                 if not decision.result() or access.explain(topic_filter) is not None:
                     refused[index] = ReasonCode.NOT_AUTHORIZED
-                    self._tell_refused(session, access, topic_filter)
+                    self._log_refused(session, access, topic_filter)
             then(refused)
-            connection.release()
+            connection.resume()
 
         if not waiting:
             then(refused)
             return
-        connection.hold()
+        connection.suspend()
         _when_all(waiting.values(), decided)
 
-    def _tell_refused(self, session: Session, access: Access, topic_filter: bytes) -> None:
+    def _log_refused(self, session: Session, access: Access, topic_filter: bytes) -> None:
         denied = access.explain(topic_filter)
         why: dict[str, Any] = {"by": "hook"}
         if denied is not None:
@@ -268,7 +268,7 @@ class AuthorizationFlow:
         loop = asyncio.get_running_loop()
         late = [loop.create_future() for _ in rows[first:]]
         if connection is not None:
-            connection.hold()
+            connection.suspend()
         self._decide_later(
             session, access, rows=rows[first:], decisions=decisions[first:], late=late, connection=connection
         )
@@ -300,7 +300,7 @@ class AuthorizationFlow:
                 self._decide_later(session, access, rows=rest, decisions=more, late=late[count:], connection=connection)
             elif connection is not None:
                 connection.send_acks()  # before the answers to what was kept
-                connection.release()
+                connection.resume()
 
         _when_all([one for one in decisions if not isinstance(one, bool)], decided)
 
@@ -321,7 +321,7 @@ class AuthorizationFlow:
         return [next(verdicts) if decision else ReasonCode.NOT_AUTHORIZED for decision in decisions]
 
 
-def _may_leave(access: Access, will: Will | None) -> _Decision:
+def _may_publish_will(access: Access, will: WillMessage | None) -> _Decision:
     return True if will is None or access.may_publish_all else access.may_publish(will.row[0])
 
 

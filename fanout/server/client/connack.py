@@ -18,7 +18,7 @@ from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode, connect_return_code
 from fanout.server.client.payload_format import breaks_payload_format
 from fanout.server.messages.encoding import WireVariant
-from fanout.server.session.wills import Will, will_of
+from fanout.server.session.wills import WillMessage, will_of
 
 __all__ = ["Terms", "encode_refusal", "random_client_id", "terms_for"]
 
@@ -49,7 +49,7 @@ class Terms:
     """Whether it is a bridge over MQTT 3.1.1: RETAIN as published, and nothing of its own back."""
     topic_alias_max: int
     """Topic Aliases that it may be sent."""
-    will: Will | None
+    will: WillMessage | None
     """Its Will Message."""
     properties: Properties
     """What CONNACK tells it."""

@@ -57,16 +57,16 @@ class ConnectionState(enum.Enum):
 class Handler(Protocol):
     """What connections belong to, and who takes what comes on them."""
 
-    def admit(self, connection: ClientConnection) -> None:
+    def add_connection(self, connection: ClientConnection) -> None:
         """Note a new connection."""
 
-    def forget(self, connection: ClientConnection) -> None:
+    def remove_connection(self, connection: ClientConnection) -> None:
         """Note that a connection is gone."""
 
     def open_session(self, connection: ClientConnection, packet: Connect) -> None:
         """Carry out a CONNECT: accept or refuse, take over, resume or begin the session."""
 
-    def leave_session(self, session: Session) -> None:
+    def detach_session(self, session: Session) -> None:
         """Carry out the end of a session's connection."""
 
     def receive(self, connection: ClientConnection, session: Session, item: Item, /) -> None:
@@ -77,7 +77,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     """The server's end of one Network Connection."""
 
     def __init__(
-        self, context: ServerContext, handler: Handler, peer: Peer, place: ConnectionSlot, *, decoder: Decoder
+        self, context: ServerContext, handler: Handler, peer: Peer, slot: ConnectionSlot, *, decoder: Decoder
     ) -> None:
         """Make a connection without a socket.
 
@@ -85,14 +85,14 @@ class ClientConnection(asyncio.BufferedProtocol):
             context: What the parts of the server share.
             handler: Takes what comes.
             peer: Who is at the other end.
-            place: What it holds among the connections of the server.
+            slot: What it holds among the connections of the server.
             decoder: A new one.
         """
         self._context = context
         self._handler = handler
         self.peer = peer
         """Who is at the other end."""
-        self.place = place
+        self.slot = slot
         """What it holds among the connections of the server, until it is gone."""
         self.state = ConnectionState.CONNECTING
         """Where it is in its life."""
@@ -111,10 +111,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._aliases: TopicAliases | None = None
         self._writable = True
         self._reading = True
-        self._held = False  # then nothing is read, and what was decoded is kept until `release`
-        self._kept: list[Item] = []
-        self._going_on = False  # whether the next turn of the event loop takes more of what was read
-        self._give_up: Callable[[], object] | None = None
+        self._suspended = False  # then nothing is read, and what was decoded is kept until `resume`
+        self._kept_items: list[Item] = []
+        self._continuing = False  # whether the next turn of the event loop takes more of what was read
+        self._on_end: Callable[[], object] | None = None
 
     # The callbacks of asyncio.
 
@@ -123,8 +123,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         config = self._context.config
         self._transport.set_write_buffer_limits(high=config.write_buffer_high_bytes, low=config.write_buffer_low_bytes)
-        self._handler.admit(self)
-        passed_s = self._context.clock.monotonic() - self.place.since_s  # with a PROXY header or TLS
+        self._handler.add_connection(self)
+        passed_s = self._context.clock.monotonic() - self.slot.since_s  # with a PROXY header or TLS
         self._deadline = self._context.timer.after(config.connect_timeout_s - passed_s, self._connect_timed_out)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -134,7 +134,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._end()
         self.state = ConnectionState.CLOSING
         self._cancel_deadline()
-        self._handler.forget(self)
+        self._handler.remove_connection(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Give the buffer to read into, which all connections share: it is emptied before the next read."""
@@ -150,18 +150,18 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         self._last_received_s = self._context.clock.monotonic()
         self._context.counters.received_bytes += len(data)
-        if self._held and self._decoder.fault is not None:
+        if self._suspended and self._decoder.fault is not None:
             return
         data = bytes(data)
         session = self.session
-        if session is not None and not self._held and not self._decoder.buffered_bytes:
+        if session is not None and not self._suspended and not self._decoder.buffered_bytes:
             taken, answer = session.acknowledge_read(data)
             if taken:
                 self._answers.append(answer)
                 data = data[taken:]
         items = self._decoder.feed(data)
-        if self._held:  # a transport may still have had something
-            self._kept += items
+        if self._suspended:  # a transport may still have had something
+            self._kept_items += items
             return
         self._receive_items(items)
 
@@ -216,7 +216,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._aliases = TopicAliases(terms.topic_alias_max, packet_bytes_max=terms.wire.packet_bytes_max)
         self._cancel_deadline()
         if terms.keep_alive_s:
-            self._expect_life(terms.keep_alive_s * _KEEP_ALIVE_FACTOR)
+            self._watch_keep_alive(terms.keep_alive_s * _KEEP_ALIVE_FACTOR)
         connack = Connack(session_present, ReasonCode.SUCCESS, terms.properties)
         self._answers.append(encode(connack, version=terms.wire.version))
         self._answers.append(session.connect(self._write, window=terms.window))
@@ -267,32 +267,32 @@ class ClientConnection(asyncio.BufferedProtocol):
             password=packet.password,
         )
 
-    def hold(self, give_up: Callable[[], object] | None = None) -> None:
-        """Read nothing and take no packet until `release`, because something must be decided first.
+    def suspend(self, on_end: Callable[[], object] | None = None) -> None:
+        """Read nothing and take no packet until `resume`, because something must be decided first.
 
         Args:
-            give_up: Called when the connection ends before.
+            on_end: Called when the connection ends before.
         """
-        self._held = True
-        self._give_up = give_up
+        self._suspended = True
+        self._on_end = on_end
         if self.state is ConnectionState.CONNECTING:  # CONNECT came in time
             self._cancel_deadline()
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
     @property
-    def is_held(self) -> bool:
-        """Whether it waits for `release`."""
-        return self._held
+    def is_suspended(self) -> bool:
+        """Whether it waits for `resume`."""
+        return self._suspended
 
-    def release(self) -> None:
+    def resume(self) -> None:
         """Go on with what was kept, then with reading."""
-        self._held = False
-        self._give_up = None
+        self._suspended = False
+        self._on_end = None
         if self.is_closing():
             return
         self._last_received_s = self._context.clock.monotonic()
-        kept, self._kept = self._kept, []
+        kept, self._kept_items = self._kept_items, []
         self._receive_items(kept)
         if not self.is_closing():
             self._read_on()
@@ -329,24 +329,24 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._receive(item)
             if self.is_closing():
                 return
-            if self._held:
-                self._kept = items[index + 1 :]
+            if self._suspended:
+                self._kept_items = items[index + 1 :]
                 self.send_answers()
                 return
         if self._decoder.fault is not None:
             self.fail(self._decoder.fault)
             return
         self.send_answers()
-        if self._decoder.has_more and not self._going_on:
-            self._going_on = True
+        if self._decoder.has_more and not self._continuing:
+            self._continuing = True
             if not self._transport.is_closing():
                 self._transport.pause_reading()
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._continue)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         """Take more of what was read, when others have had their turn."""
-        self._going_on = False
-        if self.is_closing() or self._held:  # `release` goes on
+        self._continuing = False
+        if self.is_closing() or self._suspended:  # `resume` goes on
             return
         if self._decoder.has_more:
             self._receive_items(self._decoder.feed(b""))
@@ -367,14 +367,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._context.logger.debug("connect_timed_out", address=self.address)
         self.close()
 
-    def _expect_life(self, seconds: float) -> None:
-        self._deadline = self._context.timer.after(seconds, self._check_life)
+    def _watch_keep_alive(self, seconds: float) -> None:
+        self._deadline = self._context.timer.after(seconds, self._check_keep_alive)
 
-    def _check_life(self) -> None:
+    def _check_keep_alive(self) -> None:
         allowed_s = self._keep_alive_s * _KEEP_ALIVE_FACTOR
         left_s = self._last_received_s + allowed_s - self._context.clock.monotonic()
-        if left_s > 0 or self._held:  # what the client sends meanwhile is not seen
-            self._expect_life(left_s if left_s > 0 else allowed_s)
+        if left_s > 0 or self._suspended:  # what the client sends meanwhile is not seen
+            self._watch_keep_alive(left_s if left_s > 0 else allowed_s)
             return
         self._context.counters.keep_alive_timeouts += 1
         self.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT)
@@ -382,7 +382,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # Writing and closing.
 
     def _read_on(self) -> None:
-        if self._reading and not self._held and not self._going_on and not self._transport.is_closing():
+        if self._reading and not self._suspended and not self._continuing and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def _can_write(self) -> bool:
@@ -438,10 +438,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._deadline.cancel()
 
     def _end(self) -> None:
-        give_up, self._give_up = self._give_up, None
-        if give_up is not None:
-            give_up()
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end()
         session, self.session = self.session, None
         if session is not None:
             self._context.pacer.discard(self)
-            self._handler.leave_session(session)
+            self._handler.detach_session(session)

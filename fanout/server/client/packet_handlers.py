@@ -39,7 +39,7 @@ class PacketHandlers:
         context: ServerContext,
         *,
         registry: SessionRegistry,
-        admission: AuthorizationFlow,
+        authorization: AuthorizationFlow,
         lifecycles: SessionLifecycles,
         subscribed: Callable[[Sequence[bytes]], None] | None,
         retain_available: bool,
@@ -49,7 +49,7 @@ class PacketHandlers:
         Args:
             context: What the parts of the server share.
             registry: Carries out SUBSCRIBE and UNSUBSCRIBE.
-            admission: Says what may be subscribed to, and hands over what may be published.
+            authorization: Says what may be subscribed to, and hands over what may be published.
             lifecycles: Knows the connections of sessions.
             subscribed: Told of the Topic Filters of each SUBSCRIBE that were granted, `$share` forms left out.
             retain_available: Whether clients may publish retained messages.
@@ -57,11 +57,11 @@ class PacketHandlers:
         self._config = context.config
         self._counters = context.counters
         self._registry = registry
-        self._authorization = admission
+        self._authorization = authorization
         self._lifecycles = lifecycles
         self._subscribed = subscribed
         self._retain_available = retain_available
-        self._publishers_held = False
+        self._publishers_paused = False
         self._waiting_publishers: dict[ClientConnection, None] = {}
 
     def receive(self, connection: ClientConnection, session: Session, item: Item) -> None:
@@ -88,15 +88,15 @@ class PacketHandlers:
             case _:  # AUTH, without an Authentication Method in CONNECT [MQTT-4.12.0-7]
                 connection.fail(_protocol_error("AUTH without an Authentication Method"))
 
-    def hold_publishers(self, held: bool) -> None:
+    def pause_publishers(self, paused: bool) -> None:
         """Let clients that publish wait, each from its next messages on, until called with False."""
-        self._publishers_held = held
-        if not held:
+        self._publishers_paused = paused
+        if not paused:
             waiting, self._waiting_publishers = self._waiting_publishers, {}
             for connection in waiting:
-                connection.release()
+                connection.resume()
 
-    def forget(self, connection: ClientConnection) -> None:
+    def remove_connection(self, connection: ClientConnection) -> None:
         """Note that a connection is gone, and waits for nothing."""
         self._waiting_publishers.pop(connection, None)
 
@@ -162,8 +162,8 @@ class PacketHandlers:
             for index, row in enumerate(rows):
                 if row[2] & 0x06 and verdicts[index] is success and routes(row[0]) is NO_ROUTES:
                     verdicts[index] = ReasonCode.NO_MATCHING_SUBSCRIBERS
-        if self._publishers_held and not connection.is_held:
-            connection.hold()
+        if self._publishers_paused and not connection.is_suspended:
+            connection.suspend()
             self._waiting_publishers[connection] = None
         return verdicts
 

@@ -122,20 +122,20 @@ class Server:
         self._loop: asyncio.AbstractEventLoop
         self._listeners = Listeners()
         self._all_gone = asyncio.Event()
-        self._authorization = admission = AuthorizationFlow(context, gate=gate, ingress=ingress)
+        self._authorization = authorization = AuthorizationFlow(context, gate=gate, ingress=ingress)
         self.lifecycles = SessionLifecycles(
-            context, registry=self.registry, admission=admission, dispatcher=self._dispatcher, gate=gate
+            context, registry=self.registry, authorization=authorization, dispatcher=self._dispatcher, gate=gate
         )
         """Begins and ends sessions."""
-        self._serving = PacketHandlers(
+        self._packet_handlers = PacketHandlers(
             context,
             registry=self.registry,
-            admission=admission,
+            authorization=authorization,
             lifecycles=self.lifecycles,
             subscribed=subscribed,
             retain_available=retain_available,
         )
-        self.receive: Callable[[ClientConnection, Session, Item], None] = self._serving.receive
+        self.receive: Callable[[ClientConnection, Session, Item], None] = self._packet_handlers.receive
         """Takes the packets of clients that are let in; without a call between, since it is on the way of each read."""
 
     async def start(self, sockets: Sequence[Sequence[socket.socket]] | None = None) -> None:
@@ -168,7 +168,7 @@ class Server:
             in_time = self._loop.time() < until_s
             for connection in waiting:
                 session = connection.session
-                if session is not None and (session.settled or not in_time):
+                if session is not None and (session.is_idle or not in_time):
                     connection.disconnect(reason_code, properties=properties)
             if in_time and any(one.session is not None for one in waiting):
                 await asyncio.sleep(_SETTLE_POLL_S)
@@ -214,7 +214,7 @@ class Server:
         # Not of all members of audiences that wait: a hundred thousand may be away, for which nothing is conflated.
         sessions = (connection.session for connection in self._connections)
         queued = (session for session in sessions if session is not None and session.state is SessionState.QUEUED)
-        return max((len(session.sender.conflation) for session in queued), default=0)
+        return max((len(session.sender.newest_values) for session in queued), default=0)
 
     def dispatch(self, updates: list[Update], *, origin: str | None = None) -> int:
         """Deliver a batch of updates to every session with a matching subscription.
@@ -264,9 +264,9 @@ class Server:
         """Disconnect clients with a subscription of a kind; return how many. See `SessionLifecycles.send_away`."""
         return await self.lifecycles.send_away(concerns)
 
-    def hold_publishers(self, held: bool) -> None:
-        """Let clients that publish wait; see `PacketHandlers.hold_publishers`."""
-        self._serving.hold_publishers(held)
+    def pause_publishers(self, paused: bool) -> None:
+        """Let clients that publish wait; see `PacketHandlers.pause_publishers`."""
+        self._packet_handlers.pause_publishers(paused)
 
     def run_due(self) -> None:
         """Do what is due by the clock; for tests that set it."""
@@ -275,12 +275,12 @@ class Server:
     # For connections.
 
     @property
-    def entry_timeout_s(self) -> float:
+    def accept_timeout_s(self) -> float:
         """How long a connection may take until its CONNECT is there, PROXY header and TLS handshake included."""
         return self.config.connect_timeout_s
 
-    def arrive(self, host: str, *, address: str, accepted_here: bool = True) -> ConnectionSlot | None:
-        """Give a new connection a place; None when it is refused; see `fanout.server.accept.admission.Reception`.
+    def take_slot(self, host: str, *, address: str, accepted_here: bool = True) -> ConnectionSlot | None:
+        """Give a new connection a slot; None when it is refused; see `fanout.server.accept.admission.AcceptingServer`.
 
         Args:
             host: From where it comes.
@@ -289,26 +289,26 @@ class Server:
         """
         self.counters.connections_opened += accepted_here
         if self.lifecycles.stopping:
-            self.turn_away("stopping", address=address)
+            self.reject("stopping", address=address)
             return None
-        place = self._slots.take(host, now_s=self._clock.monotonic())
-        if isinstance(place, Limit):
-            self.turn_away(place.value, address=address)
+        slot = self._slots.take(host, now_s=self._clock.monotonic())
+        if isinstance(slot, Limit):
+            self.reject(slot.value, address=address)
             return None
-        return place
+        return slot
 
-    def name_place(self, place: ConnectionSlot, host: str, *, address: str) -> bool:
+    def assign_host(self, slot: ConnectionSlot, host: str, *, address: str) -> bool:
         """Note from where a connection comes; return False when it is refused for that."""
-        reached = self._slots.name(place, host)
+        reached = self._slots.name(slot, host)
         if reached is not None:
-            self.turn_away(reached.value, address=address)
+            self.reject(reached.value, address=address)
         return reached is None
 
-    def leave(self, place: ConnectionSlot) -> None:
-        """Free the place of a connection that is gone."""
-        self._slots.give_back(place)
+    def release_slot(self, slot: ConnectionSlot) -> None:
+        """Free the slot of a connection that is gone."""
+        self._slots.release(slot)
 
-    def turn_away(
+    def reject(
         self,
         reason: str,
         *,
@@ -327,13 +327,13 @@ class Server:
         log = self.logger.debug if left else self.logger.warning
         log("connection_refused", reason=reason, address=address, **more)
 
-    def new_protocol(self, peer: Peer, place: ConnectionSlot, *, websocket: bool) -> asyncio.BufferedProtocol:
+    def new_protocol(self, peer: Peer, slot: ConnectionSlot, *, websocket: bool) -> asyncio.BufferedProtocol:
         """Make what serves a connection."""
         connection: ClientConnection | RoutingStream
         if self._connection_router is not None:
-            connection = self._connection_router.meet(peer, place, websocket=websocket)
+            connection = self._connection_router.new_stream(peer, slot, websocket=websocket)
         else:
-            connection = self.new_connection(peer, place)
+            connection = self.new_connection(peer, slot)
         if not websocket:
             return connection
         return WebSocket(
@@ -344,19 +344,19 @@ class Server:
             origins=self.config.websocket_origins,
         )
 
-    def new_connection(self, peer: Peer, place: ConnectionSlot) -> ClientConnection:
+    def new_connection(self, peer: Peer, slot: ConnectionSlot) -> ClientConnection:
         """Make a connection that speaks MQTT."""
-        return ClientConnection(self.context, self, peer, place, decoder=self.new_decoder())
+        return ClientConnection(self.context, self, peer, slot, decoder=self.new_decoder())
 
-    def admit(self, connection: ClientConnection) -> None:
+    def add_connection(self, connection: ClientConnection) -> None:
         """Note a new connection."""
         self._connections[connection] = None
 
-    def forget(self, connection: ClientConnection) -> None:
+    def remove_connection(self, connection: ClientConnection) -> None:
         """Note that a connection is gone."""
         del self._connections[connection]
-        self._serving.forget(connection)
-        self._slots.give_back(connection.place)
+        self._packet_handlers.remove_connection(connection)
+        self._slots.release(connection.slot)
         if not self._connections:
             self._all_gone.set()
 
@@ -377,7 +377,7 @@ class Server:
 
     def open_session(self, connection: ClientConnection, packet: Connect) -> None:
         """Carry out a CONNECT: accept or refuse, take over, resume or begin the session."""
-        if connection.place.over_rate:
+        if connection.slot.over_rate:
             self.logger.warning("connection_refused", reason="connection_rate_max", address=connection.address)
             connection.refuse(ReasonCode.CONNECTION_RATE_EXCEEDED)
             return
@@ -392,11 +392,11 @@ class Server:
         if isinstance(terms, ReasonCode):
             connection.refuse(terms)
             return
-        self._authorization.connect(connection, packet, terms, then=partial(self.lifecycles.let_in, connection, terms))
+        self._authorization.connect(connection, packet, terms, then=partial(self.lifecycles.attach, connection, terms))
 
-    def leave_session(self, session: Session) -> None:
-        """Carry out the end of a session's connection; see `SessionLifecycles.leave`."""
-        self.lifecycles.leave(session)
+    def detach_session(self, session: Session) -> None:
+        """Carry out the end of a session's connection; see `SessionLifecycles.detach`."""
+        self.lifecycles.detach(session)
 
     # Its own.
 

@@ -26,7 +26,7 @@ from fanout.server.messages.encoding import Message
 from fanout.server.routing.dispatch import Dispatcher
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
-from fanout.server.session.wills import Will
+from fanout.server.session.wills import WillMessage
 
 __all__ = ["SessionLifecycles"]
 
@@ -44,7 +44,7 @@ class SessionLifecycles:
         context: ServerContext,
         *,
         registry: SessionRegistry,
-        admission: AuthorizationFlow,
+        authorization: AuthorizationFlow,
         dispatcher: Dispatcher,
         gate: Gate | None,
     ) -> None:
@@ -53,7 +53,7 @@ class SessionLifecycles:
         Args:
             context: What the parts of the server share.
             registry: The sessions that there are.
-            admission: Publishes Will Messages, as far as they may be.
+            authorization: Publishes Will Messages, as far as they may be.
             dispatcher: Delivers what a session that ended leaves to the others of a group.
             gate: Says who may still be there; None for everybody.
         """
@@ -63,7 +63,7 @@ class SessionLifecycles:
         """Whether the server stops: then sessions do not end by it, and no Will Message is published."""
         self._config = context.config
         self._registry = registry
-        self._authorization = admission
+        self._authorization = authorization
         self._dispatcher = dispatcher
         self._gate = gate
         self._timer = context.timer
@@ -71,10 +71,10 @@ class SessionLifecycles:
         self._counters = context.counters
         self._logger = context.logger
         self._ending_overflowed = False
-        self._late_wills: deque[tuple[Session, Will]] = deque()
+        self._late_wills: deque[tuple[Session, WillMessage]] = deque()
         """Will Messages of sessions that overflowed, which wait until no other session has."""
 
-    def let_in(self, connection: ClientConnection, terms: Terms, access: Access | None) -> None:
+    def attach(self, connection: ClientConnection, terms: Terms, access: Access | None) -> None:
         """Let a client in on its terms: resume or take over its session, or begin one; or refuse it after all."""
         session = self._registry.get(terms.client_id)
         claim = claim_of(access, session) if session is not None else Claim.RESUME
@@ -112,14 +112,14 @@ class SessionLifecycles:
         )
         connection.open(session, terms, session_present=session_present)
 
-    def leave(self, session: Session) -> None:
+    def detach(self, session: Session) -> None:
         """Carry out the end of a session's connection: Will Message, and the session's end or its expiry."""
         address = self.connection_of.pop(session).address
         self._logger.debug("client_gone", client_id=session.client_id, address=address)
         session.disconnect()
         if self.stopping:
             return
-        self._free(session.sender.conflation.take_remains())
+        self._free(session.sender.newest_values.take_cleared())
         if session.expiry_s == 0:
             self._end_session(session)
             return
@@ -169,7 +169,7 @@ class SessionLifecycles:
                 filters = session.topic_filters
                 checked += len(filters)
                 if lost := access.lost(filters):
-                    self._take_away(session, access, lost)
+                    self._revoke(session, access, lost)
             checked += 1
             if checked >= _CHECKED_MAX:
                 checked = 0
@@ -246,7 +246,7 @@ class SessionLifecycles:
         session.expiry_s = 0
         connection.disconnect(reason_code)
 
-    def _take_away(self, session: Session, access: Access, lost: list[bytes]) -> None:
+    def _revoke(self, session: Session, access: Access, lost: list[bytes]) -> None:
         self._logger.warning(
             "subscriptions_revoked",
             client_id=session.client_id,
@@ -273,7 +273,7 @@ class SessionLifecycles:
         else:
             self._send_will(session, will)
 
-    def _send_will(self, session: Session, will: Will) -> None:
+    def _send_will(self, session: Session, will: WillMessage) -> None:
         self._counters.wills += 1
         (verdict,) = self._authorization.publish(session, [will.row])
         if isinstance(verdict, int) and verdict.is_failure:

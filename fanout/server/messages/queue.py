@@ -25,7 +25,7 @@ from fanout.server.messages.encoding import (
     message_bytes,
 )
 
-__all__ = ["Batch", "Conflated", "MessageQueue"]
+__all__ = ["Conflated", "MessageBatch", "MessageQueue"]
 
 
 class Conflated(NamedTuple):
@@ -35,11 +35,11 @@ class Conflated(NamedTuple):
     """The newest messages by Topic Name: retained values, and removals of some, at QoS 0."""
     conflatable: int
     """How many messages these stand for."""
-    rest: Batch | None
+    rest: MessageBatch | None
     """What is delivered message by message, to be queued before `newest`; None when there is nothing."""
 
 
-class Batch:
+class MessageBatch:
     """The messages that one dispatch brings to one audience: the same for every member of it."""
 
     __slots__ = ("_bytes", "_conflated", "_durable", "_sums", "data", "expiring", "frames", "messages", "wire")
@@ -66,13 +66,13 @@ class Batch:
         self._bytes = -1
         # What the messages before each index count, and all of them; made once, when somebody asks for a part.
         self._sums: list[int] | None = None
-        self._durable: Batch | None = None
+        self._durable: MessageBatch | None = None
         self._conflated: Conflated | None = None
 
-    def durable(self) -> Batch:
+    def durable(self) -> MessageBatch:
         """Return what a session without a Network Connection keeps: only the messages at QoS 1 and 2."""
         if self._durable is None:
-            self._durable = Batch([m for m in self.messages if m[1]], wire=self.wire, expiring=self.expiring)
+            self._durable = MessageBatch([m for m in self.messages if m[1]], wire=self.wire, expiring=self.expiring)
         return self._durable
 
     def conflated(self) -> Conflated:
@@ -99,11 +99,11 @@ class Batch:
                         newest.append((topic, message))
             newest.reverse()
             rest.reverse()
-            others: Batch | None = None
+            others: MessageBatch | None = None
             if len(rest) == len(self.messages):
                 others = self  # with its frames
             elif rest:
-                others = Batch(rest, wire=self.wire, expiring=self.expiring)
+                others = MessageBatch(rest, wire=self.wire, expiring=self.expiring)
             self._conflated = Conflated(dict(newest), len(self.messages) - len(rest), others)
         return self._conflated
 
@@ -170,7 +170,7 @@ class MessageQueue:
         self.bytes_max = bytes_max
         """How many bytes may wait."""
         self._drops_durable = overflow == "drop_oldest"
-        self._entries: deque[tuple[Batch, int]] = deque()
+        self._entries: deque[tuple[MessageBatch, int]] = deque()
         self._start = 0
         self.messages = 0
         """Messages waiting."""
@@ -185,7 +185,7 @@ class MessageQueue:
         """Return whether anything waits."""
         return self.messages > 0
 
-    def append(self, batch: Batch, *, start: int = 0) -> list[Message]:
+    def append(self, batch: MessageBatch, *, start: int = 0) -> list[Message]:
         """Append the messages of `batch` from index `start`.
 
         Returns:
@@ -219,7 +219,7 @@ class MessageQueue:
             if start == 0:
                 durable = batch.durable()  # one for all sessions
             else:
-                durable = Batch([m for m in waiting if m[1]], wire=batch.wire, expiring=batch.expiring)
+                durable = MessageBatch([m for m in waiting if m[1]], wire=batch.wire, expiring=batch.expiring)
             if durable.messages:
                 self._entries.append((durable, 0))
         self._start = 0
@@ -227,7 +227,7 @@ class MessageQueue:
         self.bytes -= sum(map(message_bytes, dropped))
         return dropped
 
-    def head(self) -> tuple[Batch, int]:
+    def head(self) -> tuple[MessageBatch, int]:
         """Return the oldest batch and the index of its oldest message; only when something waits."""
         return self._entries[0][0], self._start
 
@@ -260,7 +260,7 @@ class MessageQueue:
         stop = len(batch.messages)
         self.bytes -= batch.bytes_between(start, stop)
         messages = batch.messages[start:stop]
-        rest = Batch([message for message in messages if message[1]], wire=batch.wire, expiring=batch.expiring)
+        rest = MessageBatch([message for message in messages if message[1]], wire=batch.wire, expiring=batch.expiring)
         dropped = len(messages) - len(rest.messages)
         self.messages -= dropped
         self.appended_total -= dropped

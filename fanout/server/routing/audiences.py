@@ -10,12 +10,12 @@ put in since. A session that joins others, or leaves them, does not touch it. (M
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from fanout.mqtt.topics import FilterTrie
 from fanout.server.messages.encoding import WireVariant
-from fanout.server.routing.subscribers import Audience, Leg, ShareGroup, Subscriber, SubscriptionOptions
+from fanout.server.routing.subscribers import Audience, ShareGroup, Subscriber, SubscriptionOptions, TrieEntry
 
 __all__ = ["NO_ROUTES", "AudienceIndex", "Encoding", "Route", "Routes"]
 
@@ -61,12 +61,12 @@ class AudienceIndex:
             topics_max: Topics in the route cache.
             in_flight_bytes_max: About how many bytes a member may have in flight.
         """
-        self._trie: FilterTrie[Leg | ShareGroup] = FilterTrie()
+        self._trie: FilterTrie[TrieEntry | ShareGroup] = FilterTrie()
         self._audiences: dict[tuple[WireVariant, int], list[Audience]] = {}
         self._topics_max = topics_max
         self._in_flight_bytes_max = in_flight_bytes_max
         self._cache: dict[bytes, Routes] = {}
-        self._routes_of: dict[tuple[Leg | ShareGroup, ...], Routes] = {}
+        self._routes_of: dict[tuple[TrieEntry | ShareGroup, ...], Routes] = {}
         self._encodings: dict[Encoding, Encoding] = {}
         self.count = 0
         """Audiences that have members."""
@@ -99,11 +99,11 @@ class AudienceIndex:
         session.fingerprint = fingerprint
         session.subscriptions = subscriptions
         if alone and old is not None:
-            self._settle(session, subscriptions, own=old, changed=[*removed, *added])
+            self._assign_audience(session, subscriptions, own=old, changed=[*removed, *added])
         else:
             if old is not None:
                 old.discard(session)
-            self._settle(session, subscriptions, own=None, changed=subscriptions)
+            self._assign_audience(session, subscriptions, own=None, changed=subscriptions)
 
     def join(self, session: Subscriber, *, wire: WireVariant) -> None:
         """Give `session` the wire variant of its new Network Connection, and the audience that fits."""
@@ -134,11 +134,6 @@ class AudienceIndex:
         """What members have in flight that they share, counted once."""
         return sum(audience.log.bytes for same in self._audiences.values() for audience in same)
 
-    @property
-    def held(self) -> Iterator[Subscriber]:
-        """The members of audiences for which something is queued, or that are away; looks at no other."""
-        return (session for same in self._audiences.values() for audience in same for session in audience.held)
-
     def add_group(self, group: ShareGroup) -> None:
         """Put a shared subscription's group at its Topic Filter (without `$share/{ShareName}/`)."""
         self._trie.add(group.key[1], group)
@@ -151,17 +146,17 @@ class AudienceIndex:
 
     def has(self, topic_filter: bytes) -> bool:
         """Say whether a session has a subscription to this very Topic Filter that is not shared."""
-        return any(isinstance(leg, Leg) for leg in self._trie.at(topic_filter))
+        return any(isinstance(entry, TrieEntry) for entry in self._trie.at(topic_filter))
 
     def routes(self, topic: bytes) -> Routes:
         """Return the routes of a topic, from the cache where it has them."""
         routes = self._cache.get(topic)
         if routes is None:
-            legs = tuple(self._trie.match(topic))
+            entries = tuple(self._trie.match(topic))
             # Most topics share their set of matching subscriptions, hence one object for all of them.
-            routes = self._routes_of.get(legs)
+            routes = self._routes_of.get(entries)
             if routes is None:
-                routes = self._routes_of[legs] = self._make_routes(legs) if legs else NO_ROUTES
+                routes = self._routes_of[entries] = self._make_routes(entries) if entries else NO_ROUTES
             if len(self._cache) >= self._topics_max:
                 self._drop_routes()
             self._cache[topic] = routes
@@ -176,7 +171,7 @@ class AudienceIndex:
         """The route cache, for the hot loop to look into before it calls `routes`."""
         return self._cache
 
-    def _settle(
+    def _assign_audience(
         self,
         session: Subscriber,
         subscriptions: dict[bytes, SubscriptionOptions],
@@ -204,30 +199,30 @@ class AudienceIndex:
                     self._dissolve(own)
                 session.audience = audience
                 session.subscriptions = audience.subscriptions
-                audience.place(session)
+                audience.update(session)
                 return
         if own is None:
             own = Audience(
                 wire=session.wire, subscriptions=subscriptions, in_flight_bytes_max=self._in_flight_bytes_max
             )
             self.count += 1
-            own.place(session)
+            own.update(session)
             session.audience = own
         self._audiences.setdefault(key, []).append(own)
-        self._update_legs(own, changed)
+        self._update_entries(own, changed)
 
-    def _update_legs(self, audience: Audience, changed: Iterable[bytes]) -> None:
-        legs, subscriptions = audience.legs, audience.subscriptions
+    def _update_entries(self, audience: Audience, changed: Iterable[bytes]) -> None:
+        entries, subscriptions = audience.entries, audience.subscriptions
         for topic_filter in changed:
             options = subscriptions.get(topic_filter)
             if options is None:
-                self._trie.remove(topic_filter, legs.pop(topic_filter))
+                self._trie.remove(topic_filter, entries.pop(topic_filter))
                 continue
-            leg = legs.get(topic_filter)
-            if leg is None:
-                leg = legs[topic_filter] = Leg(audience, options)
-                self._trie.add(topic_filter, leg)
-            leg.options = options
+            entry = entries.get(topic_filter)
+            if entry is None:
+                entry = entries[topic_filter] = TrieEntry(audience, options)
+                self._trie.add(topic_filter, entry)
+            entry.options = options
             audience.qos_max = max(audience.qos_max, options.qos)
             audience.no_local = audience.no_local or options.no_local
         self._drop_routes()
@@ -240,13 +235,13 @@ class AudienceIndex:
             del self._audiences[key]
 
     def _dissolve(self, audience: Audience) -> None:
-        for topic_filter, leg in audience.legs.items():
-            self._trie.remove(topic_filter, leg)
-        audience.legs = {}
-        for session in (*audience.direct, *audience.held):
+        for topic_filter, entry in audience.entries.items():
+            self._trie.remove(topic_filter, entry)
+        audience.entries = {}
+        for session in (*audience.direct, *audience.queued):
             session.follower.leave()
         audience.direct.clear()
-        audience.held.clear()
+        audience.queued.clear()
         self.count -= 1
         self._drop_routes()
 
@@ -255,14 +250,14 @@ class AudienceIndex:
         self._routes_of.clear()
         self._encodings.clear()
 
-    def _make_routes(self, legs: tuple[Leg | ShareGroup, ...]) -> Routes:
+    def _make_routes(self, entries: tuple[TrieEntry | ShareGroup, ...]) -> Routes:
         matching: dict[Audience, list[SubscriptionOptions]] = {}
         groups: list[ShareGroup] = []
-        for leg in legs:
-            if isinstance(leg, Leg):
-                matching.setdefault(leg.audience, []).append(leg.options)
+        for entry in entries:
+            if isinstance(entry, TrieEntry):
+                matching.setdefault(entry.audience, []).append(entry.options)
             else:
-                groups.append(leg)
+                groups.append(entry)
         routes: list[Route] = []
         for audience, options in matching.items():
             encoding = self.encoding(audience.wire, options)

@@ -14,17 +14,17 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from fanout.server.messages.encoding import Frame, Message, WireVariant
-from fanout.server.messages.queue import Batch
+from fanout.server.messages.queue import MessageBatch
 from fanout.server.messages.shared_inflight import Follower, SharedInflight
 
 __all__ = [
     "Audience",
     "Collected",
-    "Leg",
     "SessionState",
     "ShareGroup",
     "Subscriber",
     "SubscriptionOptions",
+    "TrieEntry",
     "Write",
 ]
 
@@ -93,7 +93,7 @@ class Subscriber(ABC):
         """Writes to its Network Connection; None unless its state is DIRECT."""
 
     @abstractmethod
-    def enqueue(self, batch: Batch) -> int:
+    def enqueue(self, batch: MessageBatch) -> int:
         """Queue a batch; without a Network Connection only what has QoS 1 or 2.
 
         Returns:
@@ -101,11 +101,11 @@ class Subscriber(ABC):
         """
 
     @abstractmethod
-    def send(self, batch: Batch, *, now_ns: int) -> bytes:
+    def send(self, batch: MessageBatch, *, now_ns: int) -> bytes:
         """Return the bytes of a batch for a subscriber that is DIRECT; what is over its window is queued."""
 
 
-class Leg:
+class TrieEntry:
     """One subscription of an audience, as it stands in the trie."""
 
     __slots__ = ("audience", "options")
@@ -118,10 +118,10 @@ class Leg:
 class Audience:
     """The sessions that have one set of subscriptions and one wire variant.
 
-    Every member is in exactly one of `direct` and `held`.
+    Every member is in exactly one of `direct` and `queued`.
     """
 
-    __slots__ = ("batch", "direct", "held", "legs", "log", "no_local", "qos_max", "subscriptions", "wire")
+    __slots__ = ("collected", "direct", "entries", "log", "no_local", "qos_max", "queued", "subscriptions", "wire")
 
     def __init__(
         self, *, wire: WireVariant, subscriptions: dict[bytes, SubscriptionOptions], in_flight_bytes_max: int
@@ -131,11 +131,11 @@ class Audience:
         self.subscriptions = subscriptions
         """Topic Filter to options; one dictionary that all members share, changed only while there is one
         session."""
-        self.legs: dict[bytes, Leg] = {}
+        self.entries: dict[bytes, TrieEntry] = {}
         """What stands in the trie: the same Topic Filters as `subscriptions`."""
         self.direct: dict[Subscriber, Write] = {}
         """Members that are written to at once."""
-        self.held: dict[Subscriber, None] = {}
+        self.queued: dict[Subscriber, None] = {}
         """Members whose messages are queued: away, slow, or with older messages before."""
         self.log = SharedInflight(bytes_max=in_flight_bytes_max)
         """What was sent at QoS 1 or 2 to the direct members that are in step."""
@@ -143,42 +143,42 @@ class Audience:
         """The highest QoS that a subscription has or had; 0 means that members need no delivery state."""
         self.no_local = False
         """Whether a subscription has or had No Local."""
-        self.batch: Collected | None = None
+        self.collected: Collected | None = None
         """Used by the dispatcher while it collects; None between dispatches."""
 
     def __len__(self) -> int:
         """Return the number of members."""
-        return len(self.direct) + len(self.held)
+        return len(self.direct) + len(self.queued)
 
-    def place(self, session: Subscriber) -> None:
+    def update(self, session: Subscriber) -> None:
         """Put `session` among the direct ones when it can be written to, else among those held."""
         if session.write is not None:
-            self.held.pop(session, None)
+            self.queued.pop(session, None)
             self.direct[session] = session.write
         else:
             self.direct.pop(session, None)
-            self.held[session] = None
+            self.queued[session] = None
 
     def discard(self, session: Subscriber) -> None:
         """Take `session` out; what it has in flight becomes its own."""
         session.follower.leave()
         self.direct.pop(session, None)
-        self.held.pop(session, None)
+        self.queued.pop(session, None)
 
 
 class Collected:
     """What one slice brings to one audience, while it is collected."""
 
-    __slots__ = ("encodes", "expiring", "frames", "keeps", "levels", "messages")
+    __slots__ = ("encodes", "expiring", "frames", "keeps", "messages", "qos_levels")
 
     def __init__(self, audience: Audience) -> None:
         self.frames: list[Frame] = []
         self.messages: list[Message] = []
         self.encodes = bool(audience.direct)
         """Whether somebody is written to at once."""
-        self.keeps = bool(audience.held) or audience.qos_max > 0
+        self.keeps = bool(audience.queued) or audience.qos_max > 0
         """Whether messages must be remembered: for a queue, or until they are acknowledged."""
-        self.levels = 0
+        self.qos_levels = 0
         """Which of QoS 1 and 2 the messages have: the sum of both when both occur."""
         self.expiring = False
         """Whether a message has a Message Expiry Interval."""
@@ -216,7 +216,7 @@ class ShareGroup:
         del self._members[session]
         self._take_from_turns(session)
 
-    def place(self, session: Subscriber) -> None:
+    def update(self, session: Subscriber) -> None:
         """Note that the state of `session`, a member, has changed."""
         self._take_from_turns(session)
         self._turns[session.state][session] = None

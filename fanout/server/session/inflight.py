@@ -17,7 +17,7 @@ from fanout.mqtt.packets import PacketType, encode_acks, encode_unknown
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.base.counters import Counters, DropReason
 from fanout.server.messages.encoding import TWO_BYTES, Frame, Message, WireVariant, encode_message, split_at_packet_id
-from fanout.server.messages.queue import Batch
+from fanout.server.messages.queue import MessageBatch
 from fanout.server.messages.shared_inflight import Follower
 
 __all__ = ["Inflight", "Piece"]
@@ -137,7 +137,7 @@ class Inflight:
 
     def encode(
         self,
-        batch: Batch,
+        batch: MessageBatch,
         start: int,
         stop: int,
         piece: Piece,

@@ -38,7 +38,7 @@ _UNMERGED_MIN: Final = 12_288
 class NewestValues:
     """What waits for one session as the newest values of topics, each QoS 0."""
 
-    __slots__ = ("_counters", "_limit", "_open", "_remains", "_sealed", "_unmerged", "_unmerged_count", "sealed")
+    __slots__ = ("_cleared", "_counters", "_limit", "_open", "_sealed", "_unmerged", "_unmerged_count", "sealed")
 
     def __init__(self, *, counters: Counters) -> None:
         self._counters = counters
@@ -48,7 +48,7 @@ class NewestValues:
         self._unmerged_count = 0  # messages
         self._limit = _limit(0)
         self._sealed: deque[_Part] = deque()  # none of them empty
-        self._remains: list[dict[bytes, Message]] = []  # what was cleared
+        self._cleared: list[dict[bytes, Message]] = []  # what was cleared
         self.sealed = 0
         """How many topics are sealed and not taken."""
 
@@ -86,7 +86,7 @@ class NewestValues:
         self._unmerged_count = 0
         self._limit = _limit(len(opened))
 
-    def take_out(self, messages: Iterable[Message]) -> list[Message]:
+    def remove(self, messages: Iterable[Message]) -> list[Message]:
         """Remove and return what is open for the topics of `messages`, which are to be queued behind it."""
         self._merge()
         if not self._open:
@@ -164,15 +164,15 @@ class NewestValues:
         """Forget everything and return how many messages that were."""
         self._merge()
         count = len(self)
-        self._remains += (self._open, *(part.all for part in self._sealed))
+        self._cleared += (self._open, *(part.all for part in self._sealed))
         self._open = {}
         self._sealed.clear()
         self.sealed = 0
         return count
 
-    def take_remains(self) -> list[dict[bytes, Message]]:
+    def take_cleared(self) -> list[dict[bytes, Message]]:
         """Return what was cleared, for who frees it bit by bit: half a million messages at once take 0.1 s."""
-        remains, self._remains = self._remains, []
+        remains, self._cleared = self._cleared, []
         return remains
 
 

@@ -16,17 +16,17 @@ from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.packets import PacketType, encode_acks, encode_unknown
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.server.base.ports import Verdict
+from fanout.server.base.ports import PendingVerdict
 
 __all__ = ["SessionReceiver"]
 
 
-class _Open:
+class _Unanswered:
     """A PUBLISH at QoS 1 or 2 that is not answered yet."""
 
     __slots__ = ("packet_id", "qos", "verdict")
 
-    def __init__(self, packet_id: int, qos: int, verdict: int | Verdict) -> None:
+    def __init__(self, packet_id: int, qos: int, verdict: int | PendingVerdict) -> None:
         self.packet_id = packet_id
         self.qos = qos
         self.verdict = verdict
@@ -42,19 +42,19 @@ class _Open:
 class SessionReceiver:
     """The receiver's side of one session."""
 
-    __slots__ = ("_inbound", "_open", "_open_qos_2", "version")
+    __slots__ = ("_inbound", "_unanswered", "_unanswered_qos_2", "version")
 
     def __init__(self, *, version: int) -> None:
         self.version = version
         """Protocol Level of the Network Connection: 4 or 5."""
         self._inbound = Inbound()
-        self._open: deque[_Open] = deque()
-        self._open_qos_2: set[int] = set()  # the Packet Identifiers of those in _open at QoS 2
+        self._unanswered: deque[_Unanswered] = deque()
+        self._unanswered_qos_2: set[int] = set()  # the Packet Identifiers of those in _unanswered at QoS 2
 
     @property
     def unanswered(self) -> int:
         """How many PUBLISH packets at QoS 1 and 2 are not answered yet."""
-        return len(self._open)
+        return len(self._unanswered)
 
     def new_connection(self, version: int) -> None:
         """Note that the session goes on with a new Network Connection.
@@ -64,9 +64,9 @@ class SessionReceiver:
         """
         self.version = version
         self._inbound.new_connection()
-        self._settle_abandoned()
-        self._open = deque(one for one in self._open if one.qos == 2 and one.reason_code() is None)
-        self._open_qos_2 = {one.packet_id for one in self._open}
+        self._free_refused()
+        self._unanswered = deque(one for one in self._unanswered if one.qos == 2 and one.reason_code() is None)
+        self._unanswered_qos_2 = {one.packet_id for one in self._unanswered}
 
     def accept(
         self, rows: list[PublishRow], *, qos_max: int, receive_maximum: int, retain_available: bool = True
@@ -93,24 +93,24 @@ class SessionReceiver:
             packet_id = row[3]
             if inbound.accept(packet_id, qos, dup=row[2] & 8 != 0):
                 fresh.append(row)
-            elif packet_id not in self._open_qos_2:
-                self._append(_Open(packet_id, qos, ReasonCode.SUCCESS))
+            elif packet_id not in self._unanswered_qos_2:
+                self._append(_Unanswered(packet_id, qos, ReasonCode.SUCCESS))
             if self.version == 5 and inbound.exceeded(receive_maximum):
                 fault = ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"{inbound.open_count} unanswered PUBLISHs")
                 return fresh, fault
         return fresh, None
 
-    def note_verdicts(self, rows: list[PublishRow], verdicts: Sequence[int | Verdict]) -> list[Verdict]:
+    def note_verdicts(self, rows: list[PublishRow], verdicts: Sequence[int | PendingVerdict]) -> list[PendingVerdict]:
         """Note the node's verdicts on new rows; `take_acks` gives the answers.
 
         Returns:
             The verdicts that come later and hold back an answer.
         """
-        late: list[Verdict] = []
+        late: list[PendingVerdict] = []
         for row, verdict in zip(rows, verdicts, strict=True):
             qos = row[2] >> 1 & 3
             if qos:
-                self._append(_Open(row[3], qos, verdict))
+                self._append(_Unanswered(row[3], qos, verdict))
                 if not isinstance(verdict, int):
                     late.append(verdict)
         return late
@@ -127,16 +127,16 @@ class SessionReceiver:
         plain: list[int] = []
         plain_type = PacketType.PUBACK
         must_close = False
-        while self._open:
-            one = self._open[0]
+        while self._unanswered:
+            one = self._unanswered[0]
             code = one.reason_code()
             if code is None:
                 break
             if code >= 0x80 and self.version == 4:
                 must_close = True
                 break
-            self._open.popleft()
-            self._open_qos_2.discard(one.packet_id)
+            self._unanswered.popleft()
+            self._unanswered_qos_2.discard(one.packet_id)
             if one.qos == 1 or code >= 0x80:
                 self._inbound.acknowledge(one.packet_id)
             ack_type = PacketType.PUBACK if one.qos == 1 else PacketType.PUBREC
@@ -168,14 +168,14 @@ class SessionReceiver:
             parts.append((encode_acks if known else encode_unknown)(PacketType.PUBCOMP, list(run)))
         return b"".join(parts)
 
-    def _append(self, one: _Open) -> None:
-        self._open.append(one)
+    def _append(self, one: _Unanswered) -> None:
+        self._unanswered.append(one)
         if one.qos == 2:
-            self._open_qos_2.add(one.packet_id)
+            self._unanswered_qos_2.add(one.packet_id)
 
-    def _settle_abandoned(self) -> None:
+    def _free_refused(self) -> None:
         """Free the Packet Identifiers of messages that were refused while nobody could be told."""
-        for one in self._open:
+        for one in self._unanswered:
             code = one.reason_code()
             if code is not None and code >= 0x80:
                 self._inbound.acknowledge(one.packet_id)

@@ -85,7 +85,7 @@ class SessionRegistry:
                 queue = sender.queue
                 queued += queue.messages
                 queued_bytes += queue.bytes
-                conflated += len(sender.conflation)
+                conflated += len(sender.newest_values)
             outbound, follower = sender.outbound, sender.follower
             if outbound.bytes:
                 in_flight += len(outbound)

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from fanout.replica.update import Update
 from fanout.server.messages.encoding import WireVariant
-from fanout.server.messages.queue import Batch
+from fanout.server.messages.queue import MessageBatch
 
 __all__ = ["RetainedPieces"]
 
@@ -33,7 +33,7 @@ class RetainedPieces:
 
     def __init__(self, *, bytes_max: int = KEPT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._pieces: dict[_Key, tuple[Sequence[Update], Batch, int]] = {}
+        self._pieces: dict[_Key, tuple[Sequence[Update], MessageBatch, int]] = {}
         self._users = 0
         self.bytes = 0
         """About how much memory the pieces take."""
@@ -45,7 +45,7 @@ class RetainedPieces:
 
     def batch(
         self, values: Sequence[Update], *, wire: WireVariant, qos_max: int, identifiers: tuple[int, ...]
-    ) -> Batch | None:
+    ) -> MessageBatch | None:
         """Return the messages of a piece for a kind of receiver, the same object for the same values.
 
         Args:
@@ -65,7 +65,7 @@ class RetainedPieces:
         if size > PIECE_BYTES_MAX or wire.packet_bytes_max or any(value[6] for value in values):
             return None
         # RETAIN 1 [MQTT-3.3.1-8]
-        batch = Batch(
+        batch = MessageBatch(
             [(value, value[2] if value[2] < qos_max else qos_max, True, identifiers) for value in values], wire=wire
         )
         if kept is not None:

@@ -14,7 +14,7 @@ from fanout.mqtt.publish import encode_publish
 from fanout.replica.update import Update
 from fanout.server.base.ports import RetainedStore
 from fanout.server.messages.encoding import Message, WireVariant
-from fanout.server.messages.queue import Batch
+from fanout.server.messages.queue import MessageBatch
 from fanout.server.routing.subscribers import SubscriptionOptions
 from fanout.server.session.retained_cache import RetainedPieces
 
@@ -131,7 +131,7 @@ class RetainedDelivery:
         qos = value[2]
         return (value, qos if qos < self.qos_max else self.qos_max, True, self._identifiers)  # [MQTT-3.3.1-8]
 
-    def batch(self, values: Sequence[Update], *, wire: WireVariant) -> Batch | None:
+    def batch(self, values: Sequence[Update], *, wire: WireVariant) -> MessageBatch | None:
         """Return the messages with `values`, which were just taken, shared with other deliveries.
 
         Returns:

@@ -19,7 +19,7 @@ from fanout.mqtt.delivery import SendState
 from fanout.replica.update import Update
 from fanout.server.base.counters import Counters, DropReason
 from fanout.server.messages.encoding import Message, WireVariant
-from fanout.server.messages.queue import Batch, MessageQueue
+from fanout.server.messages.queue import MessageBatch, MessageQueue
 from fanout.server.session.inflight import Inflight, Piece
 from fanout.server.session.newest_values import NewestValues
 from fanout.server.session.retained_delivery import RetainedDelivery
@@ -43,10 +43,10 @@ class SessionSender:
         "_inflight",
         "_live_from",
         "_pings",
+        "_queued_values",
         "_retained_from",
-        "_waiting",
-        "conflation",
         "follower",
+        "newest_values",
         "outbound",
         "queue",
     )
@@ -59,12 +59,12 @@ class SessionSender:
         """Its part in what its audience sends with shared Packet Identifiers."""
         self.queue = queue
         """What waits, message by message."""
-        self.conflation = NewestValues(counters=counters)
+        self.newest_values = NewestValues(counters=counters)
         """What waits as the newest values of topics."""
         self._counters = counters
         self._deliveries: dict[bytes, RetainedDelivery] = {}  # by Topic Filter, in order
         # Topics with a retained value set while retained messages are on their way: those messages wait in the queue.
-        self._waiting: dict[bytes, Update] = {}
+        self._queued_values: dict[bytes, Update] = {}
         # Messages before this position of the queue came while retained messages were on their way.
         self._live_from = 0
         # Messages before this position of the queue go before retained ones, and before what is sealed.
@@ -75,7 +75,7 @@ class SessionSender:
     @property
     def pending(self) -> bool:
         """Whether anything waits to be written, be it that the client must acknowledge something first."""
-        return bool(self._inflight.resend or self._deliveries or self.queue or self._pings or self.conflation)
+        return bool(self._inflight.resend or self._deliveries or self.queue or self._pings or self.newest_values)
 
     def connect(self, *, wire: WireVariant, window: int) -> bytes:
         """Begin with a new Network Connection.
@@ -97,8 +97,8 @@ class SessionSender:
         older ones in place of them.
         """
         self._inflight.disconnect()
-        self._counters.dropped[DropReason.DISCONNECTED] += self.conflation.clear()
-        self._forget(self.queue.drop_qos_0(), DropReason.DISCONNECTED)
+        self._counters.dropped[DropReason.DISCONNECTED] += self.newest_values.clear()
+        self._count_dropped(self.queue.drop_qos_0(), DropReason.DISCONNECTED)
         self._live_from = self.queue.appended_total
         self._pings.clear()
         for delivery in self._deliveries.values():
@@ -148,7 +148,7 @@ class SessionSender:
         if cancelled is None:
             return
         if not self._deliveries:
-            self._waiting.clear()
+            self._queued_values.clear()
             self._live_from = self.queue.appended_total
             self._expect_pings(cancelled.pings)
         elif cancelled.pings:
@@ -173,7 +173,7 @@ class SessionSender:
             return False
         return True
 
-    def enqueue(self, batch: Batch, *, start: int = 0, conflate: bool = False) -> int:
+    def enqueue(self, batch: MessageBatch, *, start: int = 0, conflate: bool = False) -> int:
         """Queue a batch from index `start`; of retained values at QoS 0 keep only the newest when they pile up.
 
         Args:
@@ -186,21 +186,23 @@ class SessionSender:
         """
         self.follower.leave()
         count = len(batch.messages) - start
-        if not conflate and not self.conflation:
+        if not conflate and not self.newest_values:
             self._append(batch, start)
             return count
         newest, conflatable, rest = batch.conflated()
         if rest is not None:
-            if older := self.conflation.take_out(rest.messages):
-                self._append(Batch(older, wire=self._inflight.wire, expiring=any(message[0][6] for message in older)))
+            if older := self.newest_values.remove(rest.messages):
+                self._append(
+                    MessageBatch(older, wire=self._inflight.wire, expiring=any(message[0][6] for message in older))
+                )
             self._append(rest)
         if newest:
-            self.conflation.put(newest, count=conflatable)
-        if self.conflation.topics * CONFLATED_BYTES > self.queue.bytes_max:
+            self.newest_values.put(newest, count=conflatable)
+        if self.newest_values.topics * CONFLATED_BYTES > self.queue.bytes_max:
             self.queue.overflowed = True  # what is left out now would never be told
         return count
 
-    def send(self, batch: Batch, *, now_ns: int) -> bytes:
+    def send(self, batch: MessageBatch, *, now_ns: int) -> bytes:
         """Return the bytes of a batch for a session that is DIRECT; what is over its window is queued."""
         self.follower.leave()
         count = len(batch.messages)
@@ -229,13 +231,13 @@ class SessionSender:
         self._inflight.take_resend(piece)
         if not self._inflight.resend:
             self._take_sealed(piece)
-            if self._deliveries and not self.conflation.sealed:
+            if self._deliveries and not self.newest_values.sealed:
                 self._take_queued(piece, until=self._retained_from)
                 if self._position >= self._retained_from:
                     self._take_retained(piece)
-        if not self._deliveries and not self.conflation.sealed and not self._inflight.blocked:
+        if not self._deliveries and not self.newest_values.sealed and not self._inflight.blocked:
             self._take_queued(piece)
-            if not self.queue and self.conflation:
+            if not self.queue and self.newest_values:
                 self._seal()
                 self._take_sealed(piece)
         parts = piece.parts
@@ -258,30 +260,32 @@ class SessionSender:
         """The position of the oldest message in the queue, or of the next one."""
         return self.queue.appended_total - self.queue.messages
 
-    def _append(self, batch: Batch, start: int = 0) -> None:
+    def _append(self, batch: MessageBatch, start: int = 0) -> None:
         if self.queue.overflowed:  # the session ends as soon as this dispatch is done
             self._counters.dropped[DropReason.SESSION_ENDED] += len(batch.messages) - start
             return
         dropped = self.queue.append(batch, start=start)
         if self._deliveries:
-            self._waiting.update((message[0][0], message[0]) for message in batch.messages[start:] if message[0][3])
-        self._forget(dropped, DropReason.QUEUE_FULL)
+            self._queued_values.update(
+                (message[0][0], message[0]) for message in batch.messages[start:] if message[0][3]
+            )
+        self._count_dropped(dropped, DropReason.QUEUE_FULL)
 
-    def _forget(self, dropped: list[Message], reason: DropReason) -> None:
+    def _count_dropped(self, dropped: list[Message], reason: DropReason) -> None:
         """Note that the queue has dropped messages."""
         if not dropped:
             return
         self._counters.dropped[reason] += len(dropped)
-        if not self._waiting:
+        if not self._queued_values:
             return
         for update, _, _, _ in dropped:
-            if self._waiting.get(update[0]) is update:
-                del self._waiting[update[0]]  # so the retained value is not left out
+            if self._queued_values.get(update[0]) is update:
+                del self._queued_values[update[0]]  # so the retained value is not left out
 
     def _seal(self) -> None:
         """Let what waits go before all that comes."""
         self._retained_from = self.queue.appended_total
-        self.conflation.seal(self._retained_from)
+        self.newest_values.seal(self._retained_from)
 
     def _take_retained(self, piece: Piece) -> None:
         while self._deliveries and piece.has_room():
@@ -297,7 +301,7 @@ class SessionSender:
                 self._live_from = self.queue.appended_total
                 self._expect_pings(delivery.pings)
                 if not self._deliveries:
-                    self._waiting.clear()
+                    self._queued_values.clear()
                 continue
             if not values:
                 piece.spend(_SEARCH_MESSAGES, 0)
@@ -318,28 +322,28 @@ class SessionSender:
             if not piece.has_room():
                 return values[index:]
             piece.spend(1, len(value[1]) + len(value[4]))
-            if self._waits(value) or 0 < value[6] <= piece.now_ns:  # [MQTT-3.3.2-5]
+            if self._is_queued(value) or 0 < value[6] <= piece.now_ns:  # [MQTT-3.3.2-5]
                 continue
             message = delivery.message(value)
             if not self._inflight.encode_one(message, piece):
                 self._inflight.blocked = True
                 return values[index:]
             delivery.note((value,))
-            self.conflation.supersede(message)
+            self.newest_values.supersede(message)
         return []
 
-    def _send_retained_batch(self, delivery: RetainedDelivery, batch: Batch, piece: Piece) -> list[Update]:
+    def _send_retained_batch(self, delivery: RetainedDelivery, batch: MessageBatch, piece: Piece) -> list[Update]:
         """Send retained values that are encoded once for all; return those that were not sent."""
         frames = batch.shared_frames(self._inflight.wire, now_ns=piece.now_ns)
         assert frames is not None, "a shared piece fits its receivers"
         messages, data = batch.messages, batch.data
         piece.spend(len(messages), batch.bytes_between(0, len(messages)))
-        waiting = self._waiting
+        waiting = self._queued_values
         if waiting and not waiting.keys().isdisjoint([message[0][0] for message in messages]):
-            kept = [index for index, message in enumerate(messages) if not self._waits(message[0])]
+            kept = [index for index, message in enumerate(messages) if not self._is_queued(message[0])]
             messages, data = [messages[index] for index in kept], None
             frames = [frames[index] for index in kept]
-            batch = Batch(messages, wire=batch.wire, frames=frames)
+            batch = MessageBatch(messages, wire=batch.wire, frames=frames)
         if data is not None:
             piece.parts.append(data)
             self._counters.deliveries += len(messages)
@@ -348,29 +352,29 @@ class SessionSender:
             done = self._inflight.encode(batch, 0, len(messages), piece, frames=frames)
             self._inflight.blocked = done < len(messages)
         delivery.note([message[0] for message in messages[:done]])
-        if self.conflation:
+        if self.newest_values:
             for message in messages[:done]:
-                self.conflation.supersede(message)
+                self.newest_values.supersede(message)
         return [message[0] for message in messages[done:]]
 
-    def _waits(self, value: Update) -> bool:
+    def _is_queued(self, value: Update) -> bool:
         """Return whether a retained value, just read, waits as a live message.
 
         An older message for its topic does not do, unless the newest follows that: the value may have come while the
         client had no subscription.
         """
-        waiting = self._waiting.get(value[0])
-        return waiting is not None and (waiting == value or self.conflation.follows(value[0]))
+        waiting = self._queued_values.get(value[0])
+        return waiting is not None and (waiting == value or self.newest_values.follows(value[0]))
 
     def _take_sealed(self, piece: Piece) -> None:
-        conflation = self.conflation
-        while conflation.sealed and piece.has_room():
-            if self._position < conflation.turn:
-                self._take_queued(piece, until=conflation.turn)
+        newest_values = self.newest_values
+        while newest_values.sealed and piece.has_room():
+            if self._position < newest_values.turn:
+                self._take_queued(piece, until=newest_values.turn)
                 if self._inflight.blocked:
                     return
                 continue
-            messages = conflation.take(
+            messages = newest_values.take(
                 newest=not self.queue, messages_max=piece.messages_left, bytes_max=piece.bytes_left
             )
             self._inflight.encode_newest(messages, piece)

@@ -13,12 +13,12 @@ from fanout.mqtt.packets import PacketType
 from fanout.server.base.counters import Counters
 from fanout.server.base.deadlines import Deadline
 from fanout.server.messages.encoding import WireVariant
-from fanout.server.messages.queue import Batch, MessageQueue
+from fanout.server.messages.queue import MessageBatch, MessageQueue
 from fanout.server.routing.subscribers import SessionState, Subscriber, Write
 from fanout.server.session.receiver import SessionReceiver
 from fanout.server.session.retained_delivery import RetainedDelivery
 from fanout.server.session.sender import SessionSender
-from fanout.server.session.wills import Will
+from fanout.server.session.wills import WillMessage
 
 __all__ = ["Session"]
 
@@ -69,7 +69,7 @@ class Session(Subscriber):
         """Session Expiry Interval in seconds."""
         self.expiry: Deadline | None = None
         """When it ends, while it is absent."""
-        self.will: Will | None = None
+        self.will: WillMessage | None = None
         """Its Will Message; None when it has none (left)."""
         self.will_deadline: Deadline | None = None
         """When its Will Message is published, while it is absent and the Will Delay Interval runs."""
@@ -84,7 +84,7 @@ class Session(Subscriber):
         return [*self.subscriptions, *shared]
 
     @property
-    def settled(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether nothing waits for its client, nor for the answer of either side."""
         return not (self.sender.pending or self.sender.in_flight or self.receiver.unanswered)
 
@@ -102,7 +102,7 @@ class Session(Subscriber):
         self._paused = False
         self.receiver.new_connection(self.wire.version)
         first = self.sender.connect(wire=self.wire, window=window)
-        self._settle()
+        self._update_state()
         return first
 
     def disconnect(self) -> None:
@@ -110,29 +110,29 @@ class Session(Subscriber):
         self._connection_write = None
         self._paused = False
         self.sender.disconnect()
-        self._settle()
+        self._update_state()
 
     def pause(self) -> None:
         """Note that its socket is full."""
         self._paused = True
-        self._settle()
+        self._update_state()
 
     def resume(self) -> None:
         """Note that its socket takes more again."""
         self._paused = False
-        self._settle()
+        self._update_state()
 
     def add_retained(self, delivery: RetainedDelivery) -> None:
         """Give it retained messages; live ones wait until they are through."""
         self.sender.add_retained(delivery)
-        self._settle()
+        self._update_state()
 
     def cancel_retained(self, topic_filter: bytes) -> None:
         """Stop giving it the retained messages of a subscription that it ended."""
         self.sender.cancel_retained(topic_filter)
-        self._settle()
+        self._update_state()
 
-    def enqueue(self, batch: Batch) -> int:
+    def enqueue(self, batch: MessageBatch) -> int:
         """Queue a batch; without a Network Connection only what has QoS 1 or 2.
 
         Returns:
@@ -142,15 +142,15 @@ class Session(Subscriber):
             queued = self.sender.enqueue(batch.durable())
         else:
             queued = self.sender.enqueue(batch, conflate=self._paused)
-        self._settle()
+        self._update_state()
         if self.sender.queue.overflowed:
             self._overflowed[self] = None
         return queued
 
-    def send(self, batch: Batch, *, now_ns: int) -> bytes:
+    def send(self, batch: MessageBatch, *, now_ns: int) -> bytes:
         """Return the bytes of a batch for a session that is DIRECT; what is over its window is queued."""
         data = self.sender.send(batch, now_ns=now_ns)
-        self._settle()
+        self._update_state()
         if self.sender.queue.overflowed:
             self._overflowed[self] = None
         return data
@@ -158,7 +158,7 @@ class Session(Subscriber):
     def take(self, *, now_ns: int, messages_max: int, bytes_max: int) -> bytes:
         """Take the next bytes to write; see `SessionSender.take`."""
         data = self.sender.take(now_ns=now_ns, messages_max=messages_max, bytes_max=bytes_max)
-        self._settle()
+        self._update_state()
         return data
 
     def acknowledge(self, run: AckRun) -> bytes:
@@ -171,7 +171,7 @@ class Session(Subscriber):
         """Take the acknowledgements with which a read begins, if they are the expected ones; see `Follower`."""
         return self.follower.acknowledge_read(data)
 
-    def _settle(self) -> None:
+    def _update_state(self) -> None:
         """Bring `state` up to date, hence the session's place in its audience and groups."""
         if self._connection_write is None:
             state = SessionState.ABSENT
@@ -184,6 +184,6 @@ class Session(Subscriber):
         self.state = state
         self.write = self._connection_write if state is SessionState.DIRECT else None
         if self.audience is not None:
-            self.audience.place(self)
+            self.audience.update(self)
         for group in self.shared.values():
-            group.place(self)
+            group.update(self)

@@ -804,32 +804,32 @@ async def test_publishers_wait_while_they_are_held(node: NodeInMemory) -> None:
     """What comes first is taken, what comes behind waits; who only reads is served on, and nothing is lost."""
     async with await RawClient.connect(node.port, "w") as writer, await RawClient.connect(node.port, "r") as reader:
         await reader.subscribe(b"a", qos=1)
-        node.server.hold_publishers(True)
+        node.server.pause_publishers(True)
         await writer.expect_ack(PacketType.PUBACK, writer.publish(b"a", b"0", qos=1))
         writer.publish(b"a", b"1", qos=1)
         writer.publish(b"a", b"2", qos=1)
         assert (await reader.expect(Publish)).payload == b"0"
         assert await reader.messages_until_ping() == []
-        node.server.hold_publishers(False)
+        node.server.pause_publishers(False)
         assert [message.payload for message in await reader.messages(2)] == [b"1", b"2"]
-        node.server.hold_publishers(True)
+        node.server.pause_publishers(True)
         writer.publish(b"a", b"3", qos=1)
         assert (await reader.expect(Publish)).payload == b"3"
-    node.server.hold_publishers(False)  # the client is gone
+    node.server.pause_publishers(False)  # the client is gone
 
 
 async def test_a_publisher_that_is_taken_over_while_it_waits_is_forgotten(node: NodeInMemory) -> None:
     """What it had sent is not kept until publishers are let go on, however often its client comes again."""
-    node.server.hold_publishers(True)
+    node.server.pause_publishers(True)
     first = await RawClient.connect(node.port, "w")
     await first.expect_ack(PacketType.PUBACK, first.publish(b"a", b"0", qos=1), ReasonCode.NO_MATCHING_SUBSCRIBERS)
     (connection,) = node.server.connections
-    assert connection.is_held
+    assert connection.is_suspended
     async with first, await RawClient.connect(node.port, "w"):
         await first.expect_end(ReasonCode.SESSION_TAKEN_OVER)
         await wait_until(lambda: connection not in node.server.connections)
-        assert not node.server._serving._waiting_publishers
-    node.server.hold_publishers(False)
+        assert not node.server._packet_handlers._waiting_publishers
+    node.server.pause_publishers(False)
 
 
 async def test_what_comes_behind_the_end_is_ignored(node: NodeInMemory) -> None:

@@ -369,7 +369,7 @@ def test_stalled_member_costs_the_others_nothing() -> None:
     ]
     assert all(peer.written == expected for peer in quick)
     assert stalled.written == []
-    assert len(stalled.session.sender.conflation) == 10
+    assert len(stalled.session.sender.newest_values) == 10
     assert not stalled.session.sender.queue
     assert bench.counters.conflated == 49 * 10
     stalled.session.resume()

@@ -124,11 +124,11 @@ def test_what_is_taken_at_once_is_bounded() -> None:
 def test_taking_out_gives_what_is_open() -> None:
     """Only what is open is taken out; what is sealed stands before the queue anyway."""
     conflation = NewestValues(counters=Counters())
-    assert conflation.take_out([message(b"a", b"x")]) == []
+    assert conflation.remove([message(b"a", b"x")]) == []
     put(conflation, message(b"a", b"a1"))
     conflation.seal(0)
     put(conflation, message(b"b", b"b1"), message(b"c", b"c1"))
-    assert conflation.take_out([message(b"a", b"x"), message(b"b", b"x")]) == [message(b"b", b"b1")]
+    assert conflation.remove([message(b"a", b"x"), message(b"b", b"x")]) == [message(b"b", b"b1")]
     assert len(conflation) == 2
 
 
@@ -150,11 +150,11 @@ def test_clearing_tells_how_many_waited() -> None:
     put(conflation, message(b"a", b"a1"))
     conflation.seal(0)
     put(conflation, message(b"b", b"b1"))
-    assert conflation.take_remains() == []
+    assert conflation.take_cleared() == []
     assert conflation.clear() == 2
     assert not conflation
-    assert sorted(topic for each in conflation.take_remains() for topic in each) == [b"a", b"b"]
-    assert conflation.take_remains() == []
+    assert sorted(topic for each in conflation.take_cleared() for topic in each) == [b"a", b"b"]
+    assert conflation.take_cleared() == []
 
 
 def do(conflation: NewestValues, step: int, batch: dict[bytes, Message], one: Message, position: int) -> object:
@@ -164,7 +164,7 @@ def do(conflation: NewestValues, step: int, batch: dict[bytes, Message], one: Me
     elif step == 5:
         conflation.seal(position)
     elif step == 6:
-        return conflation.take_out([one])
+        return conflation.remove([one])
     elif step == 7:
         conflation.supersede(one)
     elif step == 8:

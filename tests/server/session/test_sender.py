@@ -10,7 +10,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
 from fanout.server.base.counters import Counters, DropReason
 from fanout.server.messages.encoding import Message, WireVariant
-from fanout.server.messages.queue import Batch
+from fanout.server.messages.queue import MessageBatch
 from fanout.server.routing.subscribers import SubscriptionOptions
 from fanout.server.session.sender import PINGRESP
 from fanout.server.session.session import Session
@@ -25,9 +25,9 @@ def message(payload: bytes, *, qos: int = 0, topic: bytes = b"t", expires_ns: in
     return (update(topic, payload, qos=qos, expires_ns=expires_ns, retain=retain), qos, False, ())
 
 
-def batch(*messages: Message, wire: WireVariant = V5) -> Batch:
+def batch(*messages: Message, wire: WireVariant = V5) -> MessageBatch:
     """Make a batch as dispatch makes it, encoded."""
-    made = Batch(list(messages), wire=wire, expiring=any(one[0][6] for one in messages))
+    made = MessageBatch(list(messages), wire=wire, expiring=any(one[0][6] for one in messages))
     made.shared_frames(wire, now_ns=0)
     return made
 
@@ -491,7 +491,7 @@ def test_slow_reader_gets_the_newest_value_of_each_topic() -> None:
     )
     flags: Message = (update(b"a", b"3"), 0, True, (7,))
     peer.session.enqueue(batch(flags, message(b"", topic=b"b")))
-    assert len(peer.session.sender.conflation) == 2
+    assert len(peer.session.sender.newest_values) == 2
     peer.session.resume()
     peer.take()
     expected = b"\x31\x07\x00\x01a\x02\x0b\x073"  # with its own flag and Subscription Identifier
