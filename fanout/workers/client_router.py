@@ -1,11 +1,10 @@
-"""Who serves a connection: this worker, or the one that its Client Identifier names.
+"""Router of connections to the worker that serves the client, which its Client Identifier decides.
 
-Owns the connections whose CONNECT has not come, their hand-over to other workers, and the arrival of those that others
-have accepted. It must not know sessions, nor whether a client is let in: the server of the worker that it belongs to
-reads the same bytes again, from the first on.
+Owns the connections before their CONNECT, and the handover of connections between workers. The server of the receiving
+worker processes the bytes again, from the first one.
 
-A plain connection is handed over as its descriptor. One with TLS or WebSocket, whose state is in this process, stays
-here and is relayed: what goes over then is one end of a pair of sockets.
+A plain connection is handed over by its descriptor. The state of TLS and WebSocket is in this process, so these
+connections stay here and are relayed over a pair of sockets.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from fanout.workers.relay import Relay, begin_relay
 __all__ = ["ClientRouter", "new_handover_sockets"]
 
 _INLINE_BYTES_MAX: Final = 32 * 1024
-"""So much of what was read goes with the descriptor; with more, the connection is relayed."""
+"""Limit of read bytes that are sent with the descriptor; with more, the connection is relayed."""
 _MESSAGE_BYTES_MAX: Final = 64 * 1024
 _HANDOVERS_MAX: Final = 64
-"""Connections taken in one turn of the event loop."""
+"""Limit of connections received in one turn of the event loop."""
 _QUEUE_BYTES: Final = 1024 * 1024
-"""Room asked for what waits to be taken, which the system may make less."""
+"""Requested size of the handover queue, which the system may reduce."""
 
 
 def new_handover_sockets() -> tuple[socket.socket, socket.socket]:
-    """Return a pair of sockets: where one worker takes its connections, and to which the others send them."""
+    """Return a pair of sockets: one worker receives its connections from the first, the others send to the second."""
     taking, sending = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for one in (taking, sending):
         one.setblocking(False)
@@ -52,25 +51,25 @@ def new_handover_sockets() -> tuple[socket.socket, socket.socket]:
 
 @dataclass(frozen=True, slots=True)
 class _Handover:
-    """What goes with a descriptor."""
+    """Message that accompanies a descriptor."""
 
     peer: Peer
     read: bytes
 
 
 class ClientRouter:
-    """The doorman of one worker (`fanout.server.accept.routing_stream.Doorman`)."""
+    """The connection router of one worker (`fanout.server.accept.routing_stream.ConnectionRouter`)."""
 
     server: Server
     """The worker's server, set before `open`."""
 
     def __init__(self, *, number: int, handovers: socket.socket, others: Sequence[socket.socket]) -> None:
-        """Make a doorman; `open` begins.
+        """Make a router; `open` starts to receive connections.
 
         Args:
-            number: Of the worker.
-            handovers: From which connections come that others have accepted.
-            others: For each worker where its connections go.
+            number: Number of the worker.
+            handovers: Socket from which this worker receives connections that others have accepted.
+            others: For each worker the socket to which its connections are sent.
         """
         self._number = number
         self._handovers = handovers
@@ -80,17 +79,17 @@ class ClientRouter:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
-        """Take what others have accepted, from now on."""
+        """Start to receive connections from other workers."""
         asyncio.get_running_loop().add_reader(self._handovers, self._receive_handovers)
 
     def close(self) -> None:
-        """Take nothing more, and end what has not sent its CONNECT; relays stay."""
+        """Stop to receive connections, and end those without CONNECT; relays stay."""
         asyncio.get_running_loop().remove_reader(self._handovers)
         for connection in list(self._unrouted):
             connection.abort()
 
     async def end(self) -> None:
-        """End the relays: the other workers have had their time."""
+        """End the relays, after the other workers had time to close them."""
         for relay in list(self._relays):
             relay.abort()
         for task in self._tasks:
@@ -98,33 +97,33 @@ class ClientRouter:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def new_stream(self, peer: Peer, slot: ConnectionSlot, *, websocket: bool) -> RoutingStream:
-        """Make what a new connection talks to first."""
+        """Make the first protocol of a new connection."""
         connection = _UnroutedConnection(self, peer, slot, websocket=websocket)
         self._unrouted[connection] = None
         return connection
 
-    # For doorways.
+    # For unrouted connections.
 
     def forget(self, connection: _UnroutedConnection) -> None:
-        """Note that a connection has been handed on, or has lost it."""
+        """Forget a connection that was routed or has ended."""
         self._unrouted.pop(connection, None)
 
     def serves(self, client_id: str) -> bool:
-        """Say whether a client is served by this worker."""
+        """Return whether this worker serves a client."""
         return not client_id or owner_of(client_id, len(self._others)) == self._number
 
     def hand_over(self, client_id: str, transport: asyncio.Transport, peer: Peer, read: bytes) -> bool:
-        """Give a plain connection to the worker of its client; return False when that one cannot take it."""
+        """Hand a plain connection over to the worker of its client; return False when that fails."""
         if not self._send(client_id, _Handover(peer, read), transport.get_extra_info("socket").fileno()):
             return False
         transport.abort()  # closes this process's descriptor only
         return True
 
     def relay(self, client_id: str, transport: asyncio.Transport, peer: Peer, read: bytes) -> bool:
-        """Relay a connection to the worker of its client; return False when that one cannot take it."""
+        """Relay a connection to the worker of its client; return False when that fails."""
         try:
             near, far = socket.socketpair()
-        except OSError:  # this process has no room for them
+        except OSError:  # no descriptors are left
             return False
         with far:
             if not self._send(client_id, _Handover(peer, b""), far.fileno()):
@@ -155,11 +154,11 @@ class ClientRouter:
         other = self._others[owner_of(client_id, len(self._others))]
         try:
             socket.send_fds(other, [pickle.dumps(handover)], [descriptor])
-        except OSError:  # too many wait there, or in the whole system
+        except OSError:  # the queue of that worker is full, or no descriptors are left in the system
             return False
         return True
 
-    # What others have accepted.
+    # Connections that other workers have accepted.
 
     def _receive_handovers(self) -> None:
         for _ in range(_HANDOVERS_MAX):
@@ -167,10 +166,10 @@ class ClientRouter:
                 data, descriptors, _, _ = socket.recv_fds(self._handovers, _MESSAGE_BYTES_MAX, 1)
             except (BlockingIOError, InterruptedError):
                 return
-            if not data:  # the hub is gone
+            if not data:  # the hub has ended
                 asyncio.get_running_loop().remove_reader(self._handovers)
                 return
-            if not descriptors:  # this process has no room for one more
+            if not descriptors:  # no descriptors are left
                 self.server.logger.error("cannot_accept", detail="no descriptors are left")
                 continue
             self._arrive(pickle.loads(data), socket.socket(fileno=descriptors[0]))
@@ -190,14 +189,14 @@ class ClientRouter:
     async def _connect(self, received: _ReceivedConnection, connection: socket.socket) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: received, connection)
-        except OSError:  # the client is gone already
+        except OSError:  # the client has left already
             connection.close()
         finally:
             received.release()
 
 
 class _ReceivedConnection(asyncio.BufferedProtocol):
-    """A connection that another worker has accepted, until this one has a transport for it."""
+    """Protocol of a connection that another worker has accepted, until its transport is ready."""
 
     def __init__(self, server: Server, handover: _Handover, slot: ConnectionSlot) -> None:
         self._server = server
@@ -205,19 +204,19 @@ class _ReceivedConnection(asyncio.BufferedProtocol):
         self._slot: ConnectionSlot | None = slot
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Let the server have it, with what was read elsewhere."""
+        """Pass the connection to the server, with the bytes that the other worker read."""
         slot, self._slot = self._slot, None
         assert slot is not None
         _hand_on(self._server, cast("asyncio.Transport", transport), self._handover.peer, slot, self._handover.read)
 
     def release(self) -> None:
-        """Free the slot, unless the connection has come to it."""
+        """Free the slot, unless the connection was passed to the server."""
         if self._slot is not None:
             self._server.release_slot(self._slot)
 
 
 class _UnroutedConnection(RoutingStream):
-    """A connection of which it is not known yet who serves it."""
+    """Protocol of a connection until CONNECT decides which worker serves it."""
 
     def __init__(self, connection_router: ClientRouter, peer: Peer, slot: ConnectionSlot, *, websocket: bool) -> None:
         self._connection_router = connection_router
@@ -232,25 +231,25 @@ class _UnroutedConnection(RoutingStream):
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection, for a limited time."""
+        """Start the connection, with a deadline for CONNECT."""
         self._transport = cast("asyncio.Transport", transport)
         passed_s = self._server.context.clock.monotonic() - self._slot.since_s
         self._deadline = self._server.after(self._server.config.connect_timeout_s - passed_s, self._timed_out)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Clean up after the transport was closed."""
         self._release()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Give the buffer that all connections share."""
+        """Return the read buffer that all connections share."""
         return self._server.context.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was read."""
+        """Process the bytes that were read."""
         self.receive(bytes(self._server.context.read_buffer[:nbytes]))
 
     def receive(self, data: bytes) -> None:
-        """Take a piece of the stream of packets: CONNECT tells where all of it goes."""
+        """Process a part of the packet stream: CONNECT decides the worker."""
         if self._left:
             return
         self._read.append(data)
@@ -262,10 +261,10 @@ class _UnroutedConnection(RoutingStream):
             else:
                 self._route_away(connect)
         elif connect is not None or self._decoder.fault is not None:
-            self._keep()  # and be refused
+            self._keep()  # the server refuses it
 
     def end(self, fault: str) -> None:
-        """Let the server end it, which counts that."""
+        """Let the server end and count the connection."""
         connection = self._keep()
         connection.end(fault)
 
@@ -275,11 +274,11 @@ class _UnroutedConnection(RoutingStream):
 
     @property
     def awaits_connect(self) -> bool:
-        """Whether CONNECT has not come."""
+        """True until CONNECT has come."""
         return self._decoder.version is None
 
     def abort(self) -> None:
-        """End it at once."""
+        """End the connection at once."""
         self._transport.abort()
 
     def _keep(self) -> ClientConnection:

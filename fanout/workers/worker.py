@@ -1,7 +1,7 @@
-"""One worker: serves its share of the clients, from values that the hub feeds it.
+"""Worker process: serves its share of the clients, from values that the hub feeds it.
 
-Owns the order of its life: set-up, values until complete, then clients, until the hub says stop or is gone. It has no
-links, no log and no HTTP interface, and decides nothing about what clients publish: the hub does.
+Owns its lifecycle: set-up, values until complete, then clients, until the hub stops it or ends. It has no links, log or
+HTTP interface; the hub decides on published messages.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ __all__ = ["REPORT_S", "run_worker"]
 REPORT_S: Final = 1.0
 """Pause between reports to the hub."""
 _REPORT_SHARE: Final = 20
-"""With many sessions, adding up takes time: the pause is at least so many times as long."""
+"""The pause is at least this many times the duration of a report, which takes time with many sessions."""
 _FAILED: Final = 70
 
 
 async def run_worker(end: socket.socket, *, clock: Clock) -> int:
-    """Run a worker until the hub ends it, or is gone.
+    """Run a worker until the hub stops it, or ends.
 
     Args:
         end: The worker's end of the channel.
-        clock: The time.
+        clock: The clock.
 
     Returns:
-        The exit code: 0 after a stop in good order or when the hub is gone, 70 after a failure.
+        The exit code: 0 after a stop in good order or when the hub has ended, 70 after a failure.
 
     Raises:
         ConfigError: The password file cannot be used.
@@ -83,11 +83,11 @@ async def run_worker(end: socket.socket, *, clock: Clock) -> int:
 
 
 class _Worker:
-    """What comes from the hub, and what it causes."""
+    """Handles the messages from the hub, and runs the server."""
 
     def __init__(self, clock: Clock) -> None:
         self._wake = asyncio.Event()
-        """Set when there may be something for `run` to do."""
+        """Set when a condition that `run` waits for may have changed."""
         self.channel = Channel(
             on_messages=self._receive, on_closed=self._wake.set, on_backpressure=self._note_backpressure
         )
@@ -98,7 +98,7 @@ class _Worker:
         self._send_away: deque[SendAway] = deque()
         self._stop: Stop | None = None
         self._backlog = FeedBacklog()
-        self._replica = Replica()  # what the hub does not hold comes without RETAIN
+        self._replica = Replica()  # values that the hub does not keep come without RETAIN
         self._server: Server | None = None
         self._logger: FilteringBoundLogger = structlog.get_logger("fanout.worker")
         self._ingress = RemoteIngress(
@@ -106,7 +106,7 @@ class _Worker:
         )
 
     async def run(self) -> int:
-        """Live, and return the exit code."""
+        """Run the worker, and return the exit code."""
         await self._wait(lambda: self._set_up is not None)
         if self._set_up is not None:
             await self._work(self._set_up)
@@ -162,7 +162,7 @@ class _Worker:
         await gate.close()
 
     async def _serve(self, server: Server, gate: Gate) -> None:
-        """Let the server work, report, and do what the hub asks for, until it asks for the end or is gone."""
+        """Report, and carry out the hub's requests, until the hub stops the worker or ends."""
         long_lived, long_waiting = LongLived(), LongLived()
         while True:
             began = self._clock.monotonic()
@@ -186,7 +186,7 @@ class _Worker:
         return self._stop is not None or self.channel.closed
 
     async def _wait(self, condition: Callable[[], bool], *, until: float | None = None) -> bool:
-        """Wait until a condition holds, and return True; or until it is time or over, and return whether it holds."""
+        """Wait until a condition holds, or until the time or the end of the worker; return whether it holds."""
         try:
             async with asyncio.timeout(None if until is None else max(0.0, until - self._clock.monotonic())):
                 while not (condition() or self._is_ending):
@@ -225,10 +225,10 @@ class _Worker:
         if self._server is not None:
             self._server.counters.dropped[DropReason.REFUSED] += messages
 
-    # What comes from the hub.
+    # Messages from the hub.
 
     def _receive(self, messages: list[ChannelMessage]) -> None:
-        """Take what one read brought, or as much of it as goes in one turn; nothing more is read before the rest."""
+        """Process the messages of one read, as many as fit one turn; reading pauses until the rest is processed."""
         self._backlog.add(messages)
         clients = 0 if self._server is None else self._server.connection_count
         for message in self._backlog.take(removals=removals_per_turn(clients)):
@@ -279,5 +279,5 @@ class _Worker:
 
     def _apply(self, updates: list[Update], origin: str | None) -> None:
         self._replica.apply(updates, phase=Phase.LIVE)
-        if self._complete and self._server is not None:  # before that there are no clients
+        if self._complete and self._server is not None:  # there are no clients before
             self._server.dispatch(updates, origin=origin)

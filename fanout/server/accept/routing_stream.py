@@ -1,6 +1,6 @@
-"""What decides which process serves a client, where there are several (`fanout.workers`).
+"""Interface of the connection router, which decides with several workers which process serves a client.
 
-Owns this interface only: a server with a doorman lets it meet each connection before the server does.
+A server with a router passes each new connection to it first; `fanout.workers.client_router` implements it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ __all__ = ["ConnectionRouter", "RoutingStream"]
 
 
 class RoutingStream(asyncio.BufferedProtocol, abc.ABC):
-    """Reads of a connection what tells who must serve it, and hands it on with what was read."""
+    """Protocol of a connection that is not routed yet: it reads up to CONNECT and then hands the connection over."""
 
     @abc.abstractmethod
     def receive(self, data: bytes) -> None:
-        """Take a piece of the stream of packets."""
+        """Process a part of the packet stream."""
 
     @abc.abstractmethod
     def end(self, fault: str) -> None:
-        """Close, because the transport cannot go on, for the `fault` of the client if there is any."""
+        """Close the connection because its WebSocket has ended; `fault` is the client's error, if any."""
 
     @abc.abstractmethod
     def is_closing(self) -> bool:
@@ -33,11 +33,11 @@ class RoutingStream(asyncio.BufferedProtocol, abc.ABC):
     @property
     @abc.abstractmethod
     def awaits_connect(self) -> bool:
-        """Whether CONNECT has not come."""
+        """True until CONNECT has come."""
 
 
 class ConnectionRouter(Protocol):
-    """Meets the connections that this process has accepted."""
+    """Routes the connections that this process has accepted."""
 
     def new_stream(self, peer: Peer, slot: ConnectionSlot, *, websocket: bool) -> RoutingStream:
-        """Make what a new connection talks to first; the slot is the doorway's to hand on or to give back."""
+        """Make the first protocol of a new connection, which hands its slot over or frees it."""

@@ -1,8 +1,7 @@
-"""Connections that begin with TLS: accepted, counted, and taken through the handshake in a limited time.
+"""Acceptor for connections that start with TLS: it bounds, counts and times out their handshakes.
 
-Owns the accepting of one listening socket and the handshakes that are going on. The event loop could do both by itself
-(`create_server` with a context), but tells nobody of a handshake that goes on or fails, so that nothing would bound
-or count them. It must not know what is spoken inside.
+The event loop could accept them by itself (`create_server` with a context), but it reports neither pending nor failed
+handshakes, so that they could not be limited or counted.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from fanout.server.base.deadlines import Deadline
 __all__ = ["TlsAcceptor"]
 
 _ACCEPTED_MAX: Final = 64
-"""Connections that are accepted in one turn of the event loop."""
+"""Limit of connections that are accepted in one turn of the event loop."""
 _PAUSE_S: Final = 1.0
-"""Pause before accepting again when the system has no descriptors or memory left; asyncio waits as long."""
+"""Pause before accepting again when the system has no descriptors or memory left; the same as in asyncio."""
 
 
 class TlsAcceptor:
     """Accepts the connections of one listening socket."""
 
     def __init__(self, listening: socket.socket, listener: ListenerContext) -> None:
-        """Begin to accept.
+        """Start to accept.
 
         Args:
-            listening: Listens, does not block, and is closed by `close`.
-            listener: Of its listener, which has TLS.
+            listening: A non-blocking listening socket, closed by `close`.
+            listener: Context of its listener, which has TLS.
         """
         self._listening = listening
         self._listener = listener
@@ -42,11 +41,11 @@ class TlsAcceptor:
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
-        """The listening socket, as `asyncio.Server` gives its own."""
+        """The listening socket, as in `asyncio.Server`."""
         return (self._listening,)
 
     def close(self) -> None:
-        """Accept no more; handshakes go on until they are ended."""
+        """Stop to accept; pending handshakes continue until they are ended."""
         self._loop.remove_reader(self._listening)
         if self._resuming is not None:
             self._resuming.cancel()
@@ -58,7 +57,7 @@ class TlsAcceptor:
                 connection, name = self._listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # the connection stays in the backlog, and would wake the loop all the time
+            except OSError as error:  # the connection stays in the backlog, and would wake the loop again and again
                 self._listener.server.logger.error("cannot_accept", detail=str(error))
                 self._loop.remove_reader(self._listening)
                 self._resuming = self._loop.call_later(_PAUSE_S, self._resume)
@@ -68,7 +67,7 @@ class TlsAcceptor:
             if slot is None:
                 connection.close()
                 continue
-            if slot.over_rate:  # the handshake is what would cost
+            if slot.over_rate:  # before the expensive handshake
                 self._listener.server.reject("connection_rate_max", address=address)
                 self._listener.server.release_slot(slot)
                 connection.close()
@@ -82,7 +81,7 @@ class TlsAcceptor:
 
 
 class _Handshake:
-    """One TLS handshake, in a task that it keeps alive by the listener."""
+    """One TLS handshake in a task of its own."""
 
     def __init__(
         self, connection: socket.socket, pipeline: AcceptPipeline, *, listener: ListenerContext, address: str
@@ -120,7 +119,7 @@ class _Handshake:
         self._listener.pending.pop(self)
         self._deadline.cancel()
         slot, self._pipeline.slot = self._pipeline.slot, None
-        if slot is None:  # it was handed on
+        if slot is None:  # the pipeline has handed it over
             return
         self._connection.close()  # the task may have been cancelled before it began
         server = self._listener.server

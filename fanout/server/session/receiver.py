@@ -1,8 +1,7 @@
-"""What a session takes from its client: PUBLISH at every QoS, and the order of the answers.
+"""Receiver's side of one session: PUBLISH packets from its client, and the order of their acknowledgements.
 
-Owns the receiver's side of QoS 1 and 2 for one session (MQTT 5, sections 4.3 and 4.6): which rows are new,
-which verdict of the node each of them got, and the PUBACKs and PUBRECs in the order of the PUBLISHs even when
-a verdict comes late. It must not know sockets, nor what the node does with a message.
+Owns the state of QoS 1 and 2 (MQTT 5, sections 4.3 and 4.6): which rows are new, the verdict of the node on each, and
+the PUBACKs and PUBRECs in the order of the PUBLISHs, even when a verdict comes late.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["SessionReceiver"]
 
 
 class _Unanswered:
-    """A PUBLISH at QoS 1 or 2 that is not answered yet."""
+    """A PUBLISH at QoS 1 or 2 that is not acknowledged yet."""
 
     __slots__ = ("packet_id", "qos", "verdict")
 
@@ -32,7 +31,7 @@ class _Unanswered:
         self.verdict = verdict
 
     def reason_code(self) -> int | None:
-        """Return the verdict; None while it is not there."""
+        """Return the verdict; None while it is pending."""
         verdict = self.verdict
         if isinstance(verdict, int):
             return verdict
@@ -53,14 +52,14 @@ class SessionReceiver:
 
     @property
     def unanswered(self) -> int:
-        """How many PUBLISH packets at QoS 1 and 2 are not answered yet."""
+        """Number of PUBLISH packets at QoS 1 and 2 that are not acknowledged yet."""
         return len(self._unanswered)
 
     def new_connection(self, version: int) -> None:
-        """Note that the session goes on with a new Network Connection.
+        """Record that the session continues with a new Network Connection.
 
-        What was not answered at QoS 1 will be sent again and answered then. At QoS 2 a late verdict still
-        counts.
+        The client sends unacknowledged messages at QoS 1 again, and they are acknowledged then. At QoS 2 a pending
+        verdict still counts.
         """
         self.version = version
         self._inbound.new_connection()
@@ -71,10 +70,9 @@ class SessionReceiver:
     def accept(
         self, rows: list[PublishRow], *, qos_max: int, receive_maximum: int, retain_available: bool = True
     ) -> tuple[list[PublishRow], ProtocolError | None]:
-        """Sort out what is new in a run of PUBLISH packets.
+        """Return the new messages in a run of PUBLISH packets.
 
-        A QoS 2 message that was received before and not released is answered again, and is not among the new
-        ones [MQTT-4.3.3-10].
+        A QoS 2 message that was received before and not released is acknowledged again and is not new [MQTT-4.3.3-10].
 
         Returns:
             The new rows up to the first fault, and the fault.
@@ -101,10 +99,10 @@ class SessionReceiver:
         return fresh, None
 
     def note_verdicts(self, rows: list[PublishRow], verdicts: Sequence[int | PendingVerdict]) -> list[PendingVerdict]:
-        """Note the node's verdicts on new rows; `take_acks` gives the answers.
+        """Record the node's verdicts on new rows; `take_acks` returns the acknowledgements.
 
         Returns:
-            The verdicts that come later and hold back an answer.
+            The pending verdicts, which delay an acknowledgement.
         """
         late: list[PendingVerdict] = []
         for row, verdict in zip(rows, verdicts, strict=True):
@@ -119,9 +117,9 @@ class SessionReceiver:
         """Return the PUBACKs and PUBRECs that can be sent now, in the order of the PUBLISHs [MQTT-4.6.0-2].
 
         Returns:
-            Their bytes, and whether the Network Connection must then be closed: the next answer is a refusal,
-            for which MQTT 3.1.1 has no code. It leaves the choice between a positive acknowledgement and
-            closing [MQTT-3.3.5-2]; an acknowledgement would claim what did not happen.
+            Their bytes, and whether the Network Connection must then be closed, because the next verdict is a refusal
+            and the client uses MQTT 3.1.1. That version has no code for it and allows either a positive acknowledgement
+            or closing [MQTT-3.3.5-2]; an acknowledgement would be false.
         """
         parts: list[bytes] = []
         plain: list[int] = []
@@ -156,11 +154,10 @@ class SessionReceiver:
         return b"".join(parts), must_close
 
     def release(self, packet_ids: Sequence[int]) -> bytes:
-        """Take PUBRELs and return the PUBCOMPs.
+        """Process PUBRELs and return the PUBCOMPs.
 
-        An unknown Packet Identifier is answered with 0x92 in MQTT 5. MQTT 3.1.1 has no such code and demands
-        PUBCOMP (section 4.3.3), without which a client whose PUBCOMP was lost would repeat its PUBREL for
-        ever.
+        An unknown Packet Identifier is answered with 0x92 in MQTT 5. MQTT 3.1.1 has no such code and requires PUBCOMP
+        (section 4.3.3): without it, a client whose PUBCOMP was lost would repeat its PUBREL for ever.
         """
         release, all_known = self._inbound.release, self.version == 4
         parts: list[bytes] = []
@@ -174,7 +171,7 @@ class SessionReceiver:
             self._unanswered_qos_2.add(one.packet_id)
 
     def _free_refused(self) -> None:
-        """Free the Packet Identifiers of messages that were refused while nobody could be told."""
+        """Free the Packet Identifiers of messages that were refused while the client was not connected."""
         for one in self._unanswered:
             code = one.reason_code()
             if code is not None and code >= 0x80:

@@ -1,11 +1,10 @@
-"""What a session sends to its client: what waits, what is in flight, and what can be written now.
+"""Sender's side of one session: its queue, its retained deliveries, its newest values, and the order of all messages.
 
-Owns the sender's side of one session (MQTT 5, section 4.6): the order of messages that were sent before, retained
-messages, queued ones, conflated ones and PINGRESP. What is in flight, and the client's limits, are `inflight`'s
-business. It must not know sockets or clocks, nor to which audience the session belongs.
+Owns the order (MQTT 5, section 4.6) of messages to send again, retained messages, queued messages, newest values and
+PINGRESP. `inflight` owns the in-flight messages and the client's limits.
 
-What waited already at a SUBSCRIBE is sent before its retained messages, so nothing older follows a value; what
-comes later follows them.
+Messages that are queued at a SUBSCRIBE are sent before its retained messages, so that no older message follows a
+retained value. Messages that are queued later follow the retained ones.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ __all__ = ["CONFLATED_BYTES", "PINGRESP", "SessionSender"]
 
 PINGRESP = b"\xd0\x00"
 CONFLATED_BYTES = 128
-"""What the newest value of a topic counts towards the bound of a queue: its place; the value is the store's."""
+"""Bytes that the newest value of a topic counts towards the bound of a queue: its entry; the store holds the value."""
 
 _SEARCH_MESSAGES: Final = 64
-"""What a piece of a search that found nothing costs, in messages."""
+"""Cost of a search step that found nothing, in messages."""
 
 
 class SessionSender:
@@ -56,45 +55,45 @@ class SessionSender:
         self.outbound = inflight.outbound
         """Messages at QoS 1 and 2 in flight that were sent to this session alone."""
         self.follower = inflight.follower
-        """Its part in what its audience sends with shared Packet Identifiers."""
+        """Its position in the shared in-flight log of its audience."""
         self.queue = queue
-        """What waits, message by message."""
+        """Messages that are delivered one by one."""
         self.newest_values = NewestValues(counters=counters)
-        """What waits as the newest values of topics."""
+        """Newest values of topics, while the client is slow."""
         self._counters = counters
         self._deliveries: dict[bytes, RetainedDelivery] = {}  # by Topic Filter, in order
-        # Topics with a retained value set while retained messages are on their way: those messages wait in the queue.
+        # Retained values by topic that changed during a retained delivery: their messages are in the queue.
         self._queued_values: dict[bytes, Update] = {}
-        # Messages before this position of the queue came while retained messages were on their way.
+        # Messages before this position of the queue came during a retained delivery.
         self._live_from = 0
-        # Messages before this position of the queue go before retained ones, and before what is sealed.
+        # Messages before this position of the queue are sent before retained ones and sealed newest values.
         self._retained_from = 0
-        # PINGRESPs that are due when the queue's position reaches a number: (position, how many).
+        # PINGRESPs that are due when the queue reaches a position: (position, count).
         self._pings: deque[tuple[int, int]] = deque()
 
     @property
     def pending(self) -> bool:
-        """Whether anything waits to be written, be it that the client must acknowledge something first."""
+        """True when anything is left to write, even if the client must acknowledge something first."""
         return bool(self._inflight.resend or self._deliveries or self.queue or self._pings or self.newest_values)
 
     def connect(self, *, wire: WireVariant, window: int) -> bytes:
-        """Begin with a new Network Connection.
+        """Start with a new Network Connection.
 
         Args:
-            wire: What it receives.
-            window: How many messages may be in flight: the client's Receive Maximum, or less.
+            wire: Wire variant of the client.
+            window: Limit of messages in flight: the client's Receive Maximum, or less.
 
         Returns:
-            The PUBRELs to send at once; `take` gives the rest of what was not acknowledged [MQTT-4.4.0-1].
+            The PUBRELs to send first; `take` returns the other unacknowledged messages [MQTT-4.4.0-1].
         """
-        self._seal()  # so what was queued before goes before retained values, which may have changed meanwhile
+        self._seal()  # queued messages go before retained values, which may have changed since
         return self._inflight.connect(wire=wire, window=window)
 
     def disconnect(self) -> None:
-        """Note that the Network Connection is gone; what is in flight stays, and what is queued at QoS 1 and 2.
+        """Record that the Network Connection has ended; messages in flight, and queued ones at QoS 1 and 2, stay.
 
-        Not what waits at QoS 0, conflated or not: newer values come while the client is away, and it would get the
-        older ones in place of them.
+        Queued messages and newest values at QoS 0 are dropped: newer values at QoS 0 are not queued while the client is
+        away, so it would get outdated ones.
         """
         self._inflight.disconnect()
         self._counters.dropped[DropReason.DISCONNECTED] += self.newest_values.clear()
@@ -106,23 +105,23 @@ class SessionSender:
 
     @property
     def unsent(self) -> int:
-        """How many messages wait or are in flight."""
+        """Number of messages queued or in flight."""
         return self.queue.messages + self.in_flight
 
     @property
     def in_flight(self) -> int:
-        """How many messages at QoS 1 and 2 are sent and not completed."""
+        """Number of messages at QoS 1 and 2 that are sent and not completed."""
         return self._inflight.messages
 
     @property
     def blocked(self) -> bool:
-        """Whether the last `take` or `send` stopped because the client must acknowledge first."""
+        """True when the last `take` or `send` stopped because the client must acknowledge first."""
         return self._inflight.blocked
 
     def undelivered(self) -> Iterator[Message]:
-        """Return what the client has not got, as far as is known: unacknowledged at QoS 1, then what waits.
+        """Return the messages not known to be delivered: unacknowledged ones at QoS 1, then queued ones.
 
-        What is in flight at QoS 2 is not among it: nobody else may get that [MQTT-4.8.2-5].
+        Messages in flight at QoS 2 are left out: no other client may get them [MQTT-4.8.2-5].
         """
         for _, message, state in self.outbound.in_flight():
             if state is SendState.AWAIT_PUBACK:
@@ -130,20 +129,19 @@ class SessionSender:
         yield from self.queue.waiting()
 
     def add_retained(self, delivery: RetainedDelivery) -> None:
-        """Give it retained messages; live ones wait until they are through.
+        """Add a retained delivery; live messages are queued until it is complete.
 
-        They replace what is left of those for the same Topic Filter, so there are never more than
-        subscriptions.
+        It replaces an unfinished delivery for the same Topic Filter, so that there are never more than subscriptions.
         """
         former = self._deliveries.pop(delivery.topic_filter, None)
         if former is not None:
             delivery.pings += former.pings
         self._deliveries[delivery.topic_filter] = delivery
-        self._inflight.blocked = False  # that is found out anew
+        self._inflight.blocked = False  # the next `take` finds out
         self._seal()
 
     def cancel_retained(self, topic_filter: bytes) -> None:
-        """Stop giving it the retained messages of a subscription that it ended."""
+        """Cancel the retained delivery of a subscription that has ended."""
         cancelled = self._deliveries.pop(topic_filter, None)
         if cancelled is None:
             return
@@ -152,16 +150,16 @@ class SessionSender:
             self._live_from = self.queue.appended_total
             self._expect_pings(cancelled.pings)
         elif cancelled.pings:
-            # Which of the others began before is not known any more; the last one is never too early.
+            # The order among the other deliveries is not known any more; the end of the last one is never too early.
             self._last_delivery().pings += cancelled.pings
 
     def ping(self) -> bool:
-        """Note a PINGREQ; return whether to answer it at once, otherwise `take` gives the answer in its turn.
+        """Process a PINGREQ; return True to answer it at once, otherwise `take` returns the answer in its turn.
 
-        A PINGREQ behind a SUBSCRIBE is answered when the retained messages of that SUBSCRIBE are through, with
-        those live messages that took the place of one: so the PINGRESP is evidence that all have been sent.
-        That is not waited for while the client has to acknowledge something first [MQTT-3.3.4-10], unless it
-        is the link of a fanout node, which asked for stamps: it relies on the evidence, and acknowledges.
+        A PINGREQ after a SUBSCRIBE is answered when the retained messages of that SUBSCRIBE have been sent, with the
+        live messages that replaced some of them. So the PINGRESP proves that all have been sent. It is answered at once
+        while the client must acknowledge something first [MQTT-3.3.4-10], unless the client is the link of a fanout
+        node, which asked for stamps: it relies on the proof, and acknowledges.
         """
         if self._answers_early():
             return True
@@ -174,15 +172,15 @@ class SessionSender:
         return True
 
     def enqueue(self, batch: MessageBatch, *, start: int = 0, conflate: bool = False) -> int:
-        """Queue a batch from index `start`; of retained values at QoS 0 keep only the newest when they pile up.
+        """Queue a batch from index `start`; for a slow client keep only the newest of retained values at QoS 0.
 
         Args:
             batch: The messages.
-            start: Index of the first; 0 while something is conflated.
-            conflate: Whether the client reads too slowly.
+            start: Index of the first message; 0 while there are newest values.
+            conflate: True when the client reads too slowly.
 
         Returns:
-            How many messages were taken.
+            The number of messages queued.
         """
         self.follower.leave()
         count = len(batch.messages) - start
@@ -199,11 +197,11 @@ class SessionSender:
         if newest:
             self.newest_values.put(newest, count=conflatable)
         if self.newest_values.topics * CONFLATED_BYTES > self.queue.bytes_max:
-            self.queue.overflowed = True  # what is left out now would never be told
+            self.queue.overflowed = True  # a value that is dropped now would never be sent
         return count
 
     def send(self, batch: MessageBatch, *, now_ns: int) -> bytes:
-        """Return the bytes of a batch for a session that is DIRECT; what is over its window is queued."""
+        """Return the bytes of a batch for a session that is DIRECT; messages above its window are queued."""
         self.follower.leave()
         count = len(batch.messages)
         piece = Piece(now_ns=now_ns, messages_left=count, bytes_left=0)
@@ -214,16 +212,16 @@ class SessionSender:
         return b"".join(piece.parts)
 
     def take(self, *, now_ns: int, messages_max: int, bytes_max: int) -> bytes:
-        """Take the next bytes to write: messages sent before, retained ones, the queue, then newest values.
+        """Take the next bytes to write: messages to send again, retained ones, the queue, then newest values.
 
         Args:
             now_ns: Unix time in nanoseconds.
-            messages_max: About how many messages at most; a batch that is encoded already is not divided.
-            bytes_max: After how many bytes to stop.
+            messages_max: Approximate limit of messages; a batch that is encoded already is not divided.
+            bytes_max: Bytes at which to stop.
 
         Returns:
-            Bytes of whole packets. When `pending` is still true, either `blocked` says that an
-            acknowledgement must come first, or there is more to take.
+            Bytes of whole packets. While `pending` is true, either `blocked` says that an acknowledgement must come
+            first, or there is more to take.
         """
         self.follower.leave()
         piece = Piece(now_ns=now_ns, messages_left=messages_max, bytes_left=bytes_max)
@@ -252,16 +250,16 @@ class SessionSender:
         return b"".join(parts)
 
     def acknowledge(self, run: AckRun) -> bytes:
-        """Take a run of PUBACK, PUBREC or PUBCOMP and return the answers."""
+        """Process a run of PUBACK, PUBREC or PUBCOMP and return the answers."""
         return self._inflight.acknowledge(run)
 
     @property
     def _position(self) -> int:
-        """The position of the oldest message in the queue, or of the next one."""
+        """Position of the oldest message in the queue, or of the next one when it is empty."""
         return self.queue.appended_total - self.queue.messages
 
     def _append(self, batch: MessageBatch, start: int = 0) -> None:
-        if self.queue.overflowed:  # the session ends as soon as this dispatch is done
+        if self.queue.overflowed:  # the session ends after this dispatch
             self._counters.dropped[DropReason.SESSION_ENDED] += len(batch.messages) - start
             return
         dropped = self.queue.append(batch, start=start)
@@ -272,7 +270,7 @@ class SessionSender:
         self._count_dropped(dropped, DropReason.QUEUE_FULL)
 
     def _count_dropped(self, dropped: list[Message], reason: DropReason) -> None:
-        """Note that the queue has dropped messages."""
+        """Count messages that the queue has dropped."""
         if not dropped:
             return
         self._counters.dropped[reason] += len(dropped)
@@ -280,10 +278,10 @@ class SessionSender:
             return
         for update, _, _, _ in dropped:
             if self._queued_values.get(update[0]) is update:
-                del self._queued_values[update[0]]  # so the retained value is not left out
+                del self._queued_values[update[0]]  # so the retained delivery includes the value
 
     def _seal(self) -> None:
-        """Let what waits go before all that comes."""
+        """Order the queued messages and newest values before all that are added later."""
         self._retained_from = self.queue.appended_total
         self.newest_values.seal(self._retained_from)
 
@@ -292,7 +290,7 @@ class SessionSender:
             topic_filter, delivery = next(iter(self._deliveries.items()))
             piece.parts.append(delivery.begin_manifest())
             count = piece.messages_left
-            if delivery.qos_max:  # no more than the window takes, so at most one has to be put back
+            if delivery.qos_max:  # no more than the window allows, so at most one is put back
                 count = min(count, max(1, self.outbound.free))
             values = delivery.take(count)
             if values is None:
@@ -317,7 +315,7 @@ class SessionSender:
                 return
 
     def _send_retained(self, delivery: RetainedDelivery, values: list[Update], piece: Piece) -> list[Update]:
-        """Send retained values one by one; return those that were not sent."""
+        """Encode retained values one by one; return those that were not sent."""
         for index, value in enumerate(values):
             if not piece.has_room():
                 return values[index:]
@@ -333,7 +331,7 @@ class SessionSender:
         return []
 
     def _send_retained_batch(self, delivery: RetainedDelivery, batch: MessageBatch, piece: Piece) -> list[Update]:
-        """Send retained values that are encoded once for all; return those that were not sent."""
+        """Send retained values that are encoded once for all clients; return those that were not sent."""
         frames = batch.shared_frames(self._inflight.wire, now_ns=piece.now_ns)
         assert frames is not None, "a shared piece fits its receivers"
         messages, data = batch.messages, batch.data
@@ -358,10 +356,10 @@ class SessionSender:
         return [message[0] for message in messages[done:]]
 
     def _is_queued(self, value: Update) -> bool:
-        """Return whether a retained value, just read, waits as a live message.
+        """Return whether a retained value, just read, will also be sent as a live message.
 
-        An older message for its topic does not do, unless the newest follows that: the value may have come while the
-        client had no subscription.
+        An older queued message of its topic does not count, because the value may have come while the client had no
+        subscription, unless a newer one follows among the newest values.
         """
         waiting = self._queued_values.get(value[0])
         return waiting is not None and (waiting == value or self.newest_values.follows(value[0]))
@@ -403,12 +401,12 @@ class SessionSender:
                 return
 
     def _expect_pings(self, count: int) -> None:
-        """Answer `count` PINGREQs when all that is queued now has been sent."""
+        """Answer `count` PINGREQs when all messages that are queued now have been sent."""
         if count:
             self._pings.append((self.queue.appended_total, count))
 
     def _answers_early(self) -> bool:
-        """Return whether PINGREQ is answered before its turn: see `ping`."""
+        """Return whether a PINGREQ is answered before its turn; see `ping`."""
         return self._inflight.blocked and not self._inflight.wire.stamped
 
     def _last_delivery(self) -> RetainedDelivery:

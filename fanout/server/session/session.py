@@ -1,8 +1,7 @@
-"""One client's session: its subscriptions, both directions of its messages, and how messages reach it.
+"""Session of one client (MQTT 5, section 4.1): its sender, its receiver, and its delivery state.
 
-Owns the state that says whether the session's audience writes to it directly (MQTT 5, section 4.1). What is sent
-is `sender`'s business, what is received `receiver`'s, what its subscriptions match `audiences`'. It must not
-know sockets or clocks: the shell gives it the function that writes, and the time.
+Owns the state that decides whether the session's audience writes to it directly. The connection passes the function
+that writes, and the time.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["Session"]
 
 
 class Session(Subscriber):
-    """One client's session. `audience` and `subscriptions` are kept by `AudienceIndex`."""
+    """Session of one client. `AudienceIndex` sets `audience` and `subscriptions`."""
 
     __slots__ = (
         "_connection_write",
@@ -52,27 +51,27 @@ class Session(Subscriber):
 
         Args:
             client_id: Client Identifier.
-            wire: The kind of receiver its client is.
-            queue: Where its messages wait.
-            overflowed: Where it enters itself when it must end, because more waits than may.
-            counters: What is counted.
+            wire: Wire variant of its client.
+            queue: Its empty queue.
+            overflowed: The session adds itself here when its queue overflows, so that it must end.
+            counters: Totals of the server.
         """
         sender = SessionSender(wire=wire, queue=queue, counters=counters)
         super().__init__(client_id, wire=wire, follower=sender.follower)
         self.access: Access | None = None
-        """Who its client is, and what it may read and write; None where everybody may do everything."""
+        """Identity and permissions of its client; None without access control."""
         self.sender = sender
-        """The sender's side."""
+        """Messages to the client."""
         self.receiver = SessionReceiver(version=wire.version)
-        """The receiver's side."""
+        """Messages from the client."""
         self.expiry_s = 0
         """Session Expiry Interval in seconds."""
         self.expiry: Deadline | None = None
-        """When it ends, while it is absent."""
+        """Time when it ends, while it is absent."""
         self.will: WillMessage | None = None
         """Its Will Message; None when it has none (left)."""
         self.will_deadline: Deadline | None = None
-        """When its Will Message is published, while it is absent and the Will Delay Interval runs."""
+        """Time when its Will Message is published, while it is absent and the Will Delay Interval runs."""
         self._connection_write: Write | None = None
         self._overflowed = overflowed
         self._paused = False
@@ -85,7 +84,7 @@ class Session(Subscriber):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits for its client, nor for the answer of either side."""
+        """True when no message is queued, in flight or unacknowledged in either direction."""
         return not (self.sender.pending or self.sender.in_flight or self.receiver.unanswered)
 
     def connect(self, write: Write, *, window: int) -> bytes:
@@ -93,10 +92,10 @@ class Session(Subscriber):
 
         Args:
             write: Writes bytes to it.
-            window: How many messages may be in flight: the client's Receive Maximum, or less.
+            window: Limit of messages in flight: the client's Receive Maximum, or less.
 
         Returns:
-            What to send first; `take` gives what follows.
+            The bytes to send first; `take` returns the next ones.
         """
         self._connection_write = write
         self._paused = False
@@ -113,30 +112,30 @@ class Session(Subscriber):
         self._update_state()
 
     def pause(self) -> None:
-        """Note that its socket is full."""
+        """Record that its socket is full."""
         self._paused = True
         self._update_state()
 
     def resume(self) -> None:
-        """Note that its socket takes more again."""
+        """Record that its socket is writable again."""
         self._paused = False
         self._update_state()
 
     def add_retained(self, delivery: RetainedDelivery) -> None:
-        """Give it retained messages; live ones wait until they are through."""
+        """Add a retained delivery; live messages are queued until it is complete."""
         self.sender.add_retained(delivery)
         self._update_state()
 
     def cancel_retained(self, topic_filter: bytes) -> None:
-        """Stop giving it the retained messages of a subscription that it ended."""
+        """Cancel the retained delivery of a subscription that has ended."""
         self.sender.cancel_retained(topic_filter)
         self._update_state()
 
     def enqueue(self, batch: MessageBatch) -> int:
-        """Queue a batch; without a Network Connection only what has QoS 1 or 2.
+        """Queue a batch; without a Network Connection only its messages at QoS 1 and 2.
 
         Returns:
-            How many messages were taken.
+            The number of messages queued.
         """
         if self._connection_write is None:
             queued = self.sender.enqueue(batch.durable())
@@ -148,7 +147,7 @@ class Session(Subscriber):
         return queued
 
     def send(self, batch: MessageBatch, *, now_ns: int) -> bytes:
-        """Return the bytes of a batch for a session that is DIRECT; what is over its window is queued."""
+        """Return the bytes of a batch for a session that is DIRECT; messages above its window are queued."""
         data = self.sender.send(batch, now_ns=now_ns)
         self._update_state()
         if self.sender.queue.overflowed:
@@ -162,17 +161,17 @@ class Session(Subscriber):
         return data
 
     def acknowledge(self, run: AckRun) -> bytes:
-        """Take a run of PUBACK, PUBREC, PUBREL or PUBCOMP and return the answers."""
+        """Process a run of PUBACK, PUBREC, PUBREL or PUBCOMP and return the answers."""
         if run.type is PacketType.PUBREL:
             return self.receiver.release(run.packet_ids)
         return self.sender.acknowledge(run)
 
     def acknowledge_read(self, data: bytes) -> tuple[int, bytes]:
-        """Take the acknowledgements with which a read begins, if they are the expected ones; see `Follower`."""
+        """Process the acknowledgements at the beginning of a read; see `Follower.acknowledge_read`."""
         return self.follower.acknowledge_read(data)
 
     def _update_state(self) -> None:
-        """Bring `state` up to date, hence the session's place in its audience and groups."""
+        """Update `state`, in its audience and share groups too."""
         if self._connection_write is None:
             state = SessionState.ABSENT
         elif self._paused or self.sender.pending:

@@ -1,7 +1,4 @@
-"""Will Messages (MQTT 5, section 3.1.2.5): from a CONNECT to a message that can be published.
-
-Owns the translation and the rule when a Will Message is published. It must not know sockets or sessions.
-"""
+"""Will Messages (MQTT 5, section 3.1.2.5): conversion from the Will of a CONNECT to a row that can be published."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ class WillMessage:
     """A session's Will Message, ready to be published."""
 
     row: PublishRow
-    """As if the client had sent it."""
+    """The message as if the client had published it."""
     delay_s: int
     """Will Delay Interval in seconds."""
 
