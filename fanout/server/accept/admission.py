@@ -45,7 +45,7 @@ class AcceptingServer(Protocol):
         """Set the IP address of a connection; return False when it is refused for that, counted and logged."""
 
     def release_slot(self, slot: ConnectionSlot) -> None:
-        """Free the slot of a connection that did not reach its protocol; does nothing the second time."""
+        """Free the slot of a connection that did not reach its protocol."""
 
     def reject(
         self,

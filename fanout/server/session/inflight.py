@@ -223,7 +223,11 @@ class Inflight:
                 self.resend.pop(packet_id, None)
         outcome = self.outbound.acknowledge_run(run)
         self.blocked = self.blocked and not outcome.completed
+        if run.type is PacketType.PUBREC and self.wire.version == 4:
+            # MQTT 3.1.1 has no Reason Code for an unknown Packet Identifier. Without PUBREL the client would keep it
+            # for ever, and take a later message with it for a duplicate.
+            return encode_acks(PacketType.PUBREL, run.packet_ids)
         answer = encode_acks(PacketType.PUBREL, outcome.to_release) if outcome.to_release else b""
-        if run.type is PacketType.PUBREC and self.wire.version == 5:
+        if run.type is PacketType.PUBREC:
             answer += encode_unknown(PacketType.PUBREL, outcome.unknown)
         return answer

@@ -130,10 +130,16 @@ def test_qos_2_is_released_and_completed() -> None:
     assert session.acknowledge(ack(PacketType.PUBREL, 5)) == b"\x70\x03\x00\x05\x92"
 
 
-def test_unknown_pubrec_of_mqtt_311_is_not_answered() -> None:
-    """MQTT 3.1.1 has no Reason Code for it."""
-    peer = Peer(make_session(wire=WireVariant(4)))
-    assert peer.session.acknowledge(ack(PacketType.PUBREC, 9)) == b""
+def test_unknown_pubrec_of_mqtt_311_is_released() -> None:
+    """MQTT 3.1.1 has no Reason Code for it: PUBREL frees the client's identifier, in order; nothing else changes."""
+    peer = Peer(make_session(wire=WireVariant(4)), window=2)
+    session = peer.session
+    session.send(batch(message(b"1", qos=2), message(b"2", qos=2), wire=WireVariant(4)), now_ns=0)
+    assert session.acknowledge(ack(PacketType.PUBREC, 1, 9, 2)) == b"\x62\x02\x00\x01\x62\x02\x00\x09\x62\x02\x00\x02"
+    assert session.acknowledge(ack(PacketType.PUBCOMP, 9)) == b""
+    assert len(session.sender.outbound) == 2
+    assert session.acknowledge(ack(PacketType.PUBCOMP, 1, 2)) == b""
+    assert len(session.sender.outbound) == 0
 
 
 def test_absent_session_keeps_qos_1_and_2() -> None:
