@@ -18,6 +18,7 @@ from fanout.replica.update import Update
 from fanout.server.base.counters import ServerStats
 
 __all__ = [
+    "Answer",
     "AskSubscribed",
     "ChannelMessage",
     "Complete",
@@ -29,9 +30,7 @@ __all__ = [
     "ReloadCertificates",
     "Report",
     "SendAway",
-    "SentAway",
     "SetUp",
-    "StillSubscribed",
     "Stop",
     "Subscribed",
     "WorkerReady",
@@ -101,18 +100,22 @@ class ReloadCertificates:
 
 @dataclass(frozen=True, slots=True)
 class SendAway:
-    """Hub: disconnect the clients whose subscriptions are of this kind, and tell when that is done."""
+    """Hub: disconnect the clients with an affected subscription; the `Answer` is their number."""
 
+    request: int
+    """Request number, repeated by the `Answer`."""
     concerns: Concerned
-    """The kind."""
+    """Returns True for affected Topic Filters."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskSubscribed:
-    """Hub: tell whether a client of yours is subscribed to this."""
+    """Hub: the `Answer` is 1 when a client has a subscription to exactly this Topic Filter, 0 otherwise."""
 
+    request: int
+    """Request number, repeated by the `Answer`."""
     topic_filter: bytes
-    """The very Topic Filter."""
+    """The Topic Filter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +132,13 @@ class WorkerReady:
 
 
 @dataclass(frozen=True, slots=True)
-class SentAway:
-    """Worker: the clients of the first `SendAway` without an answer are gone."""
+class Answer:
+    """Worker: the answer to a `SendAway` or `AskSubscribed`."""
 
-    clients: int
-    """How many they were."""
+    request: int
+    """Request number."""
+    value: int
+    """The answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +147,6 @@ class Subscribed:
 
     topic_filters: tuple[bytes, ...]
     """The granted Topic Filters, shared subscriptions left out."""
-
-
-@dataclass(frozen=True, slots=True)
-class StillSubscribed:
-    """Worker: the answer to the first `AskSubscribed` without one."""
-
-    answer: bool
-    """Whether a client is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +189,8 @@ ChannelMessage = (
     | AskSubscribed
     | Stop
     | WorkerReady
-    | SentAway
+    | Answer
     | Subscribed
-    | StillSubscribed
     | Published
     | Report
 )

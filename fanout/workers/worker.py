@@ -31,6 +31,7 @@ from fanout.workers.channel import Channel, open_channel
 from fanout.workers.client_router import ClientRouter
 from fanout.workers.feed_backlog import FeedBacklog, removals_per_turn
 from fanout.workers.messages import (
+    Answer,
     AskSubscribed,
     ChannelMessage,
     Complete,
@@ -41,9 +42,7 @@ from fanout.workers.messages import (
     ReloadCertificates,
     Report,
     SendAway,
-    SentAway,
     SetUp,
-    StillSubscribed,
     Stop,
     Subscribed,
     WorkerReady,
@@ -176,8 +175,8 @@ class _Worker:
                 if access is not None:
                     await self._replace(access, server, gate)
                 while self._send_away:
-                    clients = await server.send_away(self._send_away.popleft().concerns)
-                    self.channel.send(SentAway(clients))
+                    message = self._send_away.popleft()
+                    self.channel.send(Answer(message.request, await server.send_away(message.concerns)))
             if self._is_ending:
                 return
 
@@ -256,9 +255,9 @@ class _Worker:
             case PublishVerdicts():
                 self._ingress.answer(message)
                 return
-            case AskSubscribed(topic_filter):
+            case AskSubscribed(request, topic_filter):
                 index = self._server.registry.index if self._server is not None else None
-                self.channel.send(StillSubscribed(index is not None and index.has(topic_filter)))
+                self.channel.send(Answer(request, index is not None and index.has(topic_filter)))
                 return
             case SetUp():
                 self._set_up = message

@@ -13,7 +13,6 @@ import contextlib
 import enum
 import socket
 import sys
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -29,6 +28,7 @@ from fanout.server.base.counters import ServerStats
 from fanout.workers.channel import Channel, open_channel
 from fanout.workers.figures import add_up, totals_of
 from fanout.workers.messages import (
+    Answer,
     AskSubscribed,
     ChannelMessage,
     Complete,
@@ -36,9 +36,7 @@ from fanout.workers.messages import (
     Published,
     Report,
     SendAway,
-    SentAway,
     SetUp,
-    StillSubscribed,
     Stop,
     Subscribed,
     WorkerReady,
@@ -137,8 +135,8 @@ class WorkerProcess:
         self._on_published = on_published
         self._on_subscribed = on_subscribed
         self._on_backpressure = on_backpressure
-        self._sent_away: deque[asyncio.Future[int]] = deque()
-        self._subscribed: deque[asyncio.Future[int]] = deque()
+        self._last_request = 0
+        self._requests: dict[int, asyncio.Future[int]] = {}
         self._logger = logger.bind(worker=number + 1)
         self._process: asyncio.subprocess.Process | None = None
         self._channel: Channel | None = None
@@ -190,14 +188,8 @@ class WorkerProcess:
         Returns:
             The number; 0 when the worker ends before, or does not answer in time (it still disconnects them later).
         """
-        if self._channel is None or self.state is not WorkerState.SERVING:
-            return 0
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._sent_away.append(answer)
-        self._channel.send(SendAway(concerns))
         try:
-            async with asyncio.timeout(_SEND_AWAY_S):
-                return await answer
+            return await self._ask(lambda request: SendAway(request, concerns), timeout_s=_SEND_AWAY_S)
         except TimeoutError:
             self.late_total += 1
             self._logger.warning("the worker sends clients away too slowly", timeout_s=_SEND_AWAY_S)
@@ -205,16 +197,33 @@ class WorkerProcess:
 
     async def is_subscribed(self, topic_filter: bytes) -> bool:
         """Return whether one of its clients has a subscription to exactly this Topic Filter; True without an answer."""
-        if self._channel is None or self.state is not WorkerState.SERVING:
-            return False
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._subscribed.append(answer)
-        self._channel.send(AskSubscribed(topic_filter))
         try:
-            async with asyncio.timeout(_SUBSCRIBED_S):
-                return bool(await answer)
+            return bool(await self._ask(lambda request: AskSubscribed(request, topic_filter), timeout_s=_SUBSCRIBED_S))
         except TimeoutError:
             return True
+
+    async def _ask(self, message: Callable[[int], ChannelMessage], *, timeout_s: float) -> int:
+        """Send a request and return its answer; 0 when the worker does not serve, or ends before.
+
+        Raises:
+            TimeoutError: The worker does not answer in time.
+        """
+        if self._channel is None or self.state is not WorkerState.SERVING:
+            return 0
+        self._last_request = request = self._last_request + 1
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._requests[request] = answer
+        self._channel.send(message(request))
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        finally:
+            del self._requests[request]
+
+    def _answer(self, request: int, value: int) -> None:
+        answer = self._requests.get(request)
+        if answer is not None and not answer.done():
+            answer.set_result(value)
 
     def write(self, data: bytes) -> None:
         """Write an encoded message, if there is a process."""
@@ -321,9 +330,8 @@ class WorkerProcess:
     def _forget(self) -> None:
         self._channel = self._process = self.pid = None
         self._ended.set()
-        for waiting in (self._sent_away, self._subscribed):
-            while waiting:
-                _answer(waiting, 0)
+        for request in self._requests:
+            self._answer(request, 0)
         report, self.last_report = self.last_report, None
         if report is not None:
             self._past_server = add_up(ServerStats, (self._past_server, totals_of(report.server)))
@@ -368,23 +376,14 @@ class WorkerProcess:
                     self.last_report = message
                 case Subscribed(topic_filters):
                     self._on_subscribed(topic_filters)
-                case SentAway(clients):
-                    _answer(self._sent_away, clients)
-                case StillSubscribed(subscribed):
-                    _answer(self._subscribed, subscribed)
+                case Answer(request, value):
+                    self._answer(request, value)
                 case WorkerReady():
                     self.state = WorkerState.SERVING
                     self.served_once = True
                     self._served_since = asyncio.get_running_loop().time()
                 case _:
                     raise AssertionError(f"{type(message).__name__} is not for the hub")
-
-
-def _answer(waiting: deque[asyncio.Future[int]], result: int) -> None:
-    """Tell the one that has waited longest; it may have given up."""
-    answer = waiting.popleft()
-    if not answer.done():
-        answer.set_result(result)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
