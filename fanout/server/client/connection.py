@@ -154,7 +154,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         data = bytes(data)
         session = self.session
         if session is not None and not self._suspended and not self._decoder.buffered_bytes:
-            taken, answer = session.acknowledge_read(data)
+            taken, answer = session.follower.acknowledge_read(data)
             if taken:
                 self._answers.append(answer)
                 data = data[taken:]
@@ -319,7 +319,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if data:
             self._context.counters.sent_bytes += len(data)
             self._write(data)
-        return self._can_write() and session.sender.pending and not session.sender.blocked
+        return self._can_write() and session.sender.pending and not session.sender.inflight.blocked
 
     # Packets.
 

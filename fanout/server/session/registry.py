@@ -85,7 +85,7 @@ class SessionRegistry:
                 queued += queue.messages
                 queued_bytes += queue.bytes
                 conflated += len(sender.newest_values)
-            outbound, follower = sender.outbound, sender.follower
+            outbound, follower = sender.inflight.outbound, session.follower
             if outbound.bytes:
                 in_flight += len(outbound)
                 in_flight_bytes += outbound.bytes

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.delivery import SendState
 from fanout.replica.update import Update
 from fanout.server.base.counters import Counters, DropReason
@@ -39,23 +38,18 @@ class SessionSender:
     __slots__ = (
         "_counters",
         "_deliveries",
-        "_inflight",
         "_live_from",
         "_pings",
         "_queued_values",
         "_retained_from",
-        "follower",
+        "inflight",
         "newest_values",
-        "outbound",
         "queue",
     )
 
     def __init__(self, *, wire: WireVariant, queue: MessageQueue, counters: Counters) -> None:
-        self._inflight = inflight = Inflight(wire=wire, bytes_max=queue.bytes_max, counters=counters)
-        self.outbound = inflight.outbound
-        """Messages at QoS 1 and 2 in flight that were sent to this session alone."""
-        self.follower = inflight.follower
-        """Its position in the shared in-flight log of its audience."""
+        self.inflight = Inflight(wire=wire, bytes_max=queue.bytes_max, counters=counters)
+        """Messages in flight, and the client's limits."""
         self.queue = queue
         """Messages that are delivered one by one."""
         self.newest_values = NewestValues(counters=counters)
@@ -74,7 +68,7 @@ class SessionSender:
     @property
     def pending(self) -> bool:
         """True when anything is left to write, even if the client must acknowledge something first."""
-        return bool(self._inflight.resend or self._deliveries or self.queue or self._pings or self.newest_values)
+        return bool(self.inflight.resend or self._deliveries or self.queue or self._pings or self.newest_values)
 
     def connect(self, *, wire: WireVariant, window: int) -> bytes:
         """Start with a new Network Connection.
@@ -87,7 +81,7 @@ class SessionSender:
             The PUBRELs to send first; `take` returns the other unacknowledged messages [MQTT-4.4.0-1].
         """
         self._seal()  # queued messages go before retained values, which may have changed since
-        return self._inflight.connect(wire=wire, window=window)
+        return self.inflight.connect(wire=wire, window=window)
 
     def disconnect(self) -> None:
         """Record that the Network Connection has ended; messages in flight, and queued ones at QoS 1 and 2, stay.
@@ -95,7 +89,7 @@ class SessionSender:
         Queued messages and newest values at QoS 0 are dropped: newer values at QoS 0 are not queued while the client is
         away, so it would get outdated ones.
         """
-        self._inflight.disconnect()
+        self.inflight.disconnect()
         self._counters.dropped[DropReason.DISCONNECTED] += self.newest_values.clear()
         self._count_dropped(self.queue.drop_qos_0(), DropReason.DISCONNECTED)
         self._live_from = self.queue.appended_total
@@ -106,24 +100,14 @@ class SessionSender:
     @property
     def unsent(self) -> int:
         """Number of messages queued or in flight."""
-        return self.queue.messages + self.in_flight
-
-    @property
-    def in_flight(self) -> int:
-        """Number of messages at QoS 1 and 2 that are sent and not completed."""
-        return self._inflight.messages
-
-    @property
-    def blocked(self) -> bool:
-        """True when the last `take` or `send` stopped because the client must acknowledge first."""
-        return self._inflight.blocked
+        return self.queue.messages + self.inflight.messages
 
     def undelivered(self) -> Iterator[Message]:
         """Return the messages not known to be delivered: unacknowledged ones at QoS 1, then queued ones.
 
         Messages in flight at QoS 2 are left out: no other client may get them [MQTT-4.8.2-5].
         """
-        for _, message, state in self.outbound.in_flight():
+        for _, message, state in self.inflight.outbound.in_flight():
             if state is SendState.AWAIT_PUBACK:
                 yield message
         yield from self.queue.waiting()
@@ -137,7 +121,7 @@ class SessionSender:
         if former is not None:
             delivery.pings += former.pings
         self._deliveries[delivery.topic_filter] = delivery
-        self._inflight.blocked = False  # the next `take` finds out
+        self.inflight.blocked = False  # the next `take` finds out
         self._seal()
 
     def cancel_retained(self, topic_filter: bytes) -> None:
@@ -182,7 +166,7 @@ class SessionSender:
         Returns:
             The number of messages queued.
         """
-        self.follower.leave()
+        self.inflight.follower.leave()
         count = len(batch.messages) - start
         if not conflate and not self.newest_values:
             self._append(batch, start)
@@ -191,7 +175,7 @@ class SessionSender:
         if rest is not None:
             if older := self.newest_values.remove(rest.messages):
                 self._append(
-                    MessageBatch(older, wire=self._inflight.wire, expiring=any(message[0][6] for message in older))
+                    MessageBatch(older, wire=self.inflight.wire, expiring=any(message[0][6] for message in older))
                 )
             self._append(rest)
         if newest:
@@ -202,12 +186,12 @@ class SessionSender:
 
     def send(self, batch: MessageBatch, *, now_ns: int) -> bytes:
         """Return the bytes of a batch for a session that is DIRECT; messages above its window are queued."""
-        self.follower.leave()
+        self.inflight.follower.leave()
         count = len(batch.messages)
         piece = Piece(now_ns=now_ns, messages_left=count, bytes_left=0)
-        count = self._inflight.encode(batch, 0, count, piece, frames=batch.frames)
+        count = self.inflight.encode(batch, 0, count, piece, frames=batch.frames)
         if count < len(batch.messages):
-            self._inflight.blocked = True
+            self.inflight.blocked = True
             self._append(batch, count)
         return b"".join(piece.parts)
 
@@ -220,20 +204,20 @@ class SessionSender:
             bytes_max: Bytes at which to stop.
 
         Returns:
-            Bytes of whole packets. While `pending` is true, either `blocked` says that an acknowledgement must come
-            first, or there is more to take.
+            Bytes of whole packets. While `pending` is true, either `inflight.blocked` says that an acknowledgement
+            must come first, or there is more to take.
         """
-        self.follower.leave()
+        self.inflight.follower.leave()
         piece = Piece(now_ns=now_ns, messages_left=messages_max, bytes_left=bytes_max)
-        self._inflight.blocked = False
-        self._inflight.take_resend(piece)
-        if not self._inflight.resend:
+        self.inflight.blocked = False
+        self.inflight.take_resend(piece)
+        if not self.inflight.resend:
             self._take_sealed(piece)
             if self._deliveries and not self.newest_values.sealed:
                 self._take_queued(piece, until=self._retained_from)
                 if self._position >= self._retained_from:
                     self._take_retained(piece)
-        if not self._deliveries and not self.newest_values.sealed and not self._inflight.blocked:
+        if not self._deliveries and not self.newest_values.sealed and not self.inflight.blocked:
             self._take_queued(piece)
             if not self.queue and self.newest_values:
                 self._seal()
@@ -248,10 +232,6 @@ class SessionSender:
                 parts.append(PINGRESP * delivery.pings)
                 delivery.pings = 0
         return b"".join(parts)
-
-    def acknowledge(self, run: AckRun) -> bytes:
-        """Process a run of PUBACK, PUBREC or PUBCOMP and return the answers."""
-        return self._inflight.acknowledge(run)
 
     @property
     def _position(self) -> int:
@@ -291,7 +271,7 @@ class SessionSender:
             piece.parts.append(delivery.begin_manifest())
             count = piece.messages_left
             if delivery.qos_max:  # no more than the window allows, so at most one is put back
-                count = min(count, max(1, self.outbound.free))
+                count = min(count, max(1, self.inflight.outbound.free))
             values = delivery.take(count)
             if values is None:
                 piece.parts.append(delivery.end_manifest())
@@ -304,14 +284,14 @@ class SessionSender:
             if not values:
                 piece.spend(_SEARCH_MESSAGES, 0)
                 continue
-            batch = delivery.batch(values, wire=self._inflight.wire)
+            batch = delivery.batch(values, wire=self.inflight.wire)
             if batch is None:
                 left = self._send_retained(delivery, values, piece)
             else:
                 left = self._send_retained_batch(delivery, batch, piece)
             if left:
                 delivery.put_back(left)
-            if self._inflight.blocked:
+            if self.inflight.blocked:
                 return
 
     def _send_retained(self, delivery: RetainedDelivery, values: list[Update], piece: Piece) -> list[Update]:
@@ -323,8 +303,8 @@ class SessionSender:
             if self._is_queued(value) or 0 < value[6] <= piece.now_ns:  # [MQTT-3.3.2-5]
                 continue
             message = delivery.message(value)
-            if not self._inflight.encode_one(message, piece):
-                self._inflight.blocked = True
+            if not self.inflight.encode_one(message, piece):
+                self.inflight.blocked = True
                 return values[index:]
             delivery.note((value,))
             self.newest_values.supersede(message)
@@ -332,7 +312,7 @@ class SessionSender:
 
     def _send_retained_batch(self, delivery: RetainedDelivery, batch: MessageBatch, piece: Piece) -> list[Update]:
         """Send retained values that are encoded once for all clients; return those that were not sent."""
-        frames = batch.shared_frames(self._inflight.wire, now_ns=piece.now_ns)
+        frames = batch.shared_frames(self.inflight.wire, now_ns=piece.now_ns)
         assert frames is not None, "a shared piece fits its receivers"
         messages, data = batch.messages, batch.data
         piece.spend(len(messages), batch.bytes_between(0, len(messages)))
@@ -347,8 +327,8 @@ class SessionSender:
             self._counters.deliveries += len(messages)
             done = len(messages)
         else:
-            done = self._inflight.encode(batch, 0, len(messages), piece, frames=frames)
-            self._inflight.blocked = done < len(messages)
+            done = self.inflight.encode(batch, 0, len(messages), piece, frames=frames)
+            self.inflight.blocked = done < len(messages)
         delivery.note([message[0] for message in messages[:done]])
         if self.newest_values:
             for message in messages[:done]:
@@ -369,13 +349,13 @@ class SessionSender:
         while newest_values.sealed and piece.has_room():
             if self._position < newest_values.turn:
                 self._take_queued(piece, until=newest_values.turn)
-                if self._inflight.blocked:
+                if self.inflight.blocked:
                     return
                 continue
             messages = newest_values.take(
                 newest=not self.queue, messages_max=piece.messages_left, bytes_max=piece.bytes_left
             )
-            self._inflight.encode_newest(messages, piece)
+            self.inflight.encode_newest(messages, piece)
             piece.spend(len(messages), sum([len(message[0][1]) + len(message[0][4]) for message in messages]))
 
     def _take_queued(self, piece: Piece, *, until: int | None = None) -> None:
@@ -385,7 +365,7 @@ class SessionSender:
                 return
             batch, start = queue.head()
             count = len(batch.messages) - start
-            frames = batch.shared_frames(self._inflight.wire, now_ns=piece.now_ns)
+            frames = batch.shared_frames(self.inflight.wire, now_ns=piece.now_ns)
             if start == 0 and frames is not None and batch.data is not None:
                 piece.parts.append(batch.data)
                 piece.spend(count, len(batch.data))
@@ -393,11 +373,11 @@ class SessionSender:
                 queue.advance(count)
                 continue
             stop = start + min(count, piece.messages_left)
-            done = self._inflight.encode(batch, start, stop, piece, frames=frames)
+            done = self.inflight.encode(batch, start, stop, piece, frames=frames)
             piece.spend(done, batch.bytes_between(start, start + done))
             queue.advance(done)
             if done < stop - start:
-                self._inflight.blocked = True
+                self.inflight.blocked = True
                 return
 
     def _expect_pings(self, count: int) -> None:
@@ -407,7 +387,7 @@ class SessionSender:
 
     def _answers_early(self) -> bool:
         """Return whether a PINGREQ is answered before its turn; see `ping`."""
-        return self._inflight.blocked and not self._inflight.wire.stamped
+        return self.inflight.blocked and not self.inflight.wire.stamped
 
     def _last_delivery(self) -> RetainedDelivery:
         return self._deliveries[next(reversed(self._deliveries))]

@@ -57,7 +57,7 @@ class Session(Subscriber):
             counters: Totals of the server.
         """
         sender = SessionSender(wire=wire, queue=queue, counters=counters)
-        super().__init__(client_id, wire=wire, follower=sender.follower)
+        super().__init__(client_id, wire=wire, follower=sender.inflight.follower)
         self.access: Access | None = None
         """Identity and permissions of its client; None without access control."""
         self.sender = sender
@@ -85,7 +85,7 @@ class Session(Subscriber):
     @property
     def is_idle(self) -> bool:
         """True when no message is queued, in flight or unacknowledged in either direction."""
-        return not (self.sender.pending or self.sender.in_flight or self.receiver.unanswered)
+        return not (self.sender.pending or self.sender.inflight.messages or self.receiver.unanswered)
 
     def connect(self, write: Write, *, window: int) -> bytes:
         """Attach a Network Connection; the wire variant is set by `AudienceIndex.join`, before.
@@ -164,11 +164,7 @@ class Session(Subscriber):
         """Process a run of PUBACK, PUBREC, PUBREL or PUBCOMP and return the answers."""
         if run.type is PacketType.PUBREL:
             return self.receiver.release(run.packet_ids)
-        return self.sender.acknowledge(run)
-
-    def acknowledge_read(self, data: bytes) -> tuple[int, bytes]:
-        """Process the acknowledgements at the beginning of a read; see `Follower.acknowledge_read`."""
-        return self.follower.acknowledge_read(data)
+        return self.sender.inflight.acknowledge(run)
 
     def _update_state(self) -> None:
         """Update `state`, in its audience and share groups too."""

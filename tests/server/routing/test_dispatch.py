@@ -142,7 +142,7 @@ def test_qos_is_the_lower_of_publisher_and_subscription() -> None:
         frame(updates[0], V5) + frame(updates[1], V5, qos=1, packet_id=2) + frame(updates[2], V5, qos=1, packet_id=3)
     )
     assert [peer.read() for peer in peers] == [expected, expected]
-    assert [peer.session.sender.in_flight for peer in peers] == [2, 3]
+    assert [peer.session.sender.inflight.messages for peer in peers] == [2, 3]
 
 
 def test_members_that_cannot_be_written_to_share_the_queued_batch() -> None:
@@ -269,7 +269,7 @@ def test_shared_subscription_gives_each_message_to_one_member() -> None:
     own = b"".join(frame(one, V5) for one in updates)
     turn = frame(updates[1], V5, qos=1, packet_id=1) + frame(updates[3], V5, qos=1, packet_id=2)
     assert second.read() == own + turn
-    second.session.sender.outbound.window = 2
+    second.session.sender.inflight.outbound.window = 2
     shared.leave(first.session)
     bench.dispatch(update(b"only shared", b"x", qos=1))
     assert second.written == []

@@ -107,7 +107,7 @@ def test_window_holds_back_what_needs_an_acknowledgement() -> None:
     session = peer.session
     one = batch(message(b"1", qos=1), message(b"2", qos=2), message(b"3", qos=1), message(b"4"))
     assert session.send(one, now_ns=0) == publish(b"1", 1, 1) + publish(b"2", 2, 2)
-    assert session.sender.blocked
+    assert session.sender.inflight.blocked
     assert session.write is None
     session.enqueue(batch(message(b"5")))
     peer.take()
@@ -124,9 +124,9 @@ def test_qos_2_is_released_and_completed() -> None:
     session = peer.session
     session.send(batch(message(b"1", qos=2)), now_ns=0)
     assert session.acknowledge(ack(PacketType.PUBREC, 1, 9)) == b"\x62\x02\x00\x01" + b"\x62\x03\x00\x09\x92"
-    assert len(session.sender.outbound) == 1
+    assert len(session.sender.inflight.outbound) == 1
     assert session.acknowledge(ack(PacketType.PUBCOMP, 1)) == b""
-    assert len(session.sender.outbound) == 0
+    assert len(session.sender.inflight.outbound) == 0
     assert session.acknowledge(ack(PacketType.PUBREL, 5)) == b"\x70\x03\x00\x05\x92"
 
 
@@ -137,9 +137,9 @@ def test_unknown_pubrec_of_mqtt_311_is_released() -> None:
     session.send(batch(message(b"1", qos=2), message(b"2", qos=2), wire=WireVariant(4)), now_ns=0)
     assert session.acknowledge(ack(PacketType.PUBREC, 1, 9, 2)) == b"\x62\x02\x00\x01\x62\x02\x00\x09\x62\x02\x00\x02"
     assert session.acknowledge(ack(PacketType.PUBCOMP, 9)) == b""
-    assert len(session.sender.outbound) == 2
+    assert len(session.sender.inflight.outbound) == 2
     assert session.acknowledge(ack(PacketType.PUBCOMP, 1, 2)) == b""
-    assert len(session.sender.outbound) == 0
+    assert len(session.sender.inflight.outbound) == 0
 
 
 def test_absent_session_keeps_qos_1_and_2() -> None:
@@ -184,7 +184,7 @@ def test_resumption_honours_a_smaller_receive_maximum() -> None:
     peer.connect()
     peer.take()
     assert peer.read() == publish(b"1", 1, 1, flags=8)
-    assert session.sender.blocked
+    assert session.sender.inflight.blocked
     session.acknowledge(ack(PacketType.PUBACK, 1, 3))  # 3 was acknowledged before it was sent again
     peer.take()
     assert peer.read() == publish(b"2", 1, 2, flags=8)
@@ -359,7 +359,7 @@ def test_retained_messages_of_an_ended_subscription_stop() -> None:
     deliver(peer, update(b"a/1", b"1", qos=1), update(b"a/2", b"2", qos=1), topic_filter=b"a")
     session.cancel_retained(b"other")
     peer.take()
-    assert session.sender.blocked
+    assert session.sender.inflight.blocked
     peer.read()
     session.cancel_retained(b"a")
     session.acknowledge(ack(PacketType.PUBACK, 1))
@@ -436,7 +436,7 @@ def test_packet_over_the_maximum_size_is_not_sent() -> None:
     peer.take()
     assert peer.read() == publish(b"y", flags=1, topic=b"b")
     assert counters.dropped[DropReason.PACKET_TOO_LARGE] == 1
-    assert len(peer.session.sender.outbound) == 0
+    assert len(peer.session.sender.inflight.outbound) == 0
 
 
 def test_message_too_large_for_the_new_connection_is_completed() -> None:
@@ -452,7 +452,7 @@ def test_message_too_large_for_the_new_connection_is_completed() -> None:
     peer.take()
     assert peer.read() == publish(b"y", 1, 3, flags=8)
     assert counters.dropped[DropReason.PACKET_TOO_LARGE] == 2
-    assert len(session.sender.outbound) == 1
+    assert len(session.sender.inflight.outbound) == 1
 
 
 def test_queued_batch_is_encoded_anew_for_another_version() -> None:
@@ -629,7 +629,7 @@ def test_pieces_at_qos_1_have_their_own_identifiers_and_windows() -> None:
     deliver_piece(store, narrow, wide, granted=options(1))
     for peer in (narrow, wide):
         peer.take()
-    assert narrow.session.sender.blocked
+    assert narrow.session.sender.inflight.blocked
     assert narrow.read() == publish(b"1", 1, 1, flags=1, topic=b"a") + publish(b"1", 1, 2, flags=1, topic=b"b")
     assert wide.read().count(b"\x33") == 4
     store.values[b"c"] = update(b"c", b"2")
