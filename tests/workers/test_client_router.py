@@ -1,4 +1,4 @@
-"""The doorman of one worker, where the worker that a client belongs to cannot take it."""
+"""Tests of the client router of one worker, when the worker that owns a client cannot take its connection."""
 
 from __future__ import annotations
 

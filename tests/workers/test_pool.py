@@ -235,7 +235,7 @@ async def test_values_that_cannot_be_sent_end_the_pool(monkeypatch: pytest.Monke
         await pool.stop(deadline_s=0.1)
 
 
-async def test_a_worker_that_starts_while_publishers_are_held_is_not_read(
+async def test_a_worker_that_starts_while_publishers_are_paused_is_not_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What its clients publish waits as that of the others does."""

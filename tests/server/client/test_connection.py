@@ -498,7 +498,7 @@ async def test_a_flood_of_packets_does_not_hold_up_others(node: NodeInMemory) ->
 
 
 @pytest.mark.parametrize("verdict_first", [True, False])
-async def test_a_flood_waits_with_what_is_held(node: NodeInMemory, verdict_first: bool) -> None:
+async def test_a_flood_waits_while_suspended(node: NodeInMemory, verdict_first: bool) -> None:
     """While a connection is held, nothing of it is taken; what was left comes in its order then."""
     subscribe_elsewhere(node)
     async with await RawClient.connect(node.port, "flood") as client:

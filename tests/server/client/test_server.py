@@ -185,7 +185,7 @@ async def test_client_without_identifier_gets_its_own_session(node: NodeInMemory
 
 
 async def test_sessions_are_bounded(start_node: StartNode) -> None:
-    """A client that would need one session too many is refused with 0x97; a known one is let in."""
+    """A client that would need one session too many is refused with 0x97; a known one is accepted."""
     node = await start_node(sessions_max=1)
     async with await RawClient.connect(node.port, "known", properties=DURABLE):
         pass
@@ -800,7 +800,7 @@ async def test_connect_while_stopping_is_refused(node: NodeInMemory) -> None:
         assert (await client.expect(Connack)).reason_code == 0
 
 
-async def test_publishers_wait_while_they_are_held(node: NodeInMemory) -> None:
+async def test_publishers_wait_while_they_are_paused(node: NodeInMemory) -> None:
     """What comes first is taken, what comes behind waits; who only reads is served on, and nothing is lost."""
     async with await RawClient.connect(node.port, "w") as writer, await RawClient.connect(node.port, "r") as reader:
         await reader.subscribe(b"a", qos=1)
