@@ -5,35 +5,18 @@ A server with a router passes each new connection to it first; `fanout.workers.c
 
 from __future__ import annotations
 
-import abc
 import asyncio
 from typing import Protocol
 
 from fanout.server.accept.peers import Peer
 from fanout.server.accept.slots import ConnectionSlot
+from fanout.server.accept.websocket import PacketStream
 
 __all__ = ["ConnectionRouter", "RoutingStream"]
 
 
-class RoutingStream(asyncio.BufferedProtocol, abc.ABC):
+class RoutingStream(asyncio.BufferedProtocol, PacketStream):
     """Protocol of a connection that is not routed yet: it reads up to CONNECT and then hands the connection over."""
-
-    @abc.abstractmethod
-    def receive(self, data: bytes) -> None:
-        """Process a part of the packet stream."""
-
-    @abc.abstractmethod
-    def end(self, fault: str) -> None:
-        """Close the connection because its WebSocket has ended; `fault` is the client's error, if any."""
-
-    @abc.abstractmethod
-    def is_closing(self) -> bool:
-        """Return whether it is being closed."""
-
-    @property
-    @abc.abstractmethod
-    def awaits_connect(self) -> bool:
-        """True until CONNECT has come."""
 
 
 class ConnectionRouter(Protocol):

@@ -19,7 +19,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-__all__ = ["Connection", "WebSocket"]
+__all__ = ["PacketStream", "WebSocket"]
 
 _SUBPROTOCOL: Final = Subprotocol("mqtt")  # [MQTT-6.0.0-4]
 _FRAME_MARGIN_BYTES: Final = 64 * 1024
@@ -30,8 +30,8 @@ _LOGGER = logging.getLogger("fanout.websockets")
 _LOGGER.setLevel(logging.ERROR)  # below it, the package logs each connection and frame
 
 
-class Connection(Protocol):
-    """Interface of the protocol that gets the packet stream."""
+class PacketStream(Protocol):
+    """Interface of the protocol that gets the packet stream of a WebSocket."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start on the transport of the packet stream."""
@@ -64,7 +64,7 @@ class WebSocket(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: PacketStream,
         *,
         read_buffer: memoryview,
         packet_bytes_max: int,
@@ -215,7 +215,7 @@ class WebSocket(asyncio.BufferedProtocol):
 
     # The connection's side.
 
-    def hand_on(self, connection: Connection) -> None:
+    def hand_on(self, connection: PacketStream) -> None:
         """Pass the packet stream to another connection from now on."""
         self._connection = connection
 
@@ -271,7 +271,7 @@ class _Stream(asyncio.Transport):
         return self._transport.get_extra_info(name, default)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._websocket.hand_on(cast("Connection", protocol))
+        self._websocket.hand_on(cast("PacketStream", protocol))
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._transport.set_write_buffer_limits(high=high, low=low)
