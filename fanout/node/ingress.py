@@ -15,7 +15,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Stamp, Update, content_digest
 from fanout.selection import Selector
-from fanout.server.base.ports import PublishVerdict, Verdict
+from fanout.server.base.ports import PendingVerdict, PublishVerdict
 
 __all__ = ["Forward", "LocalIngress"]
 
@@ -44,7 +44,7 @@ class LocalIngress:
         replica: Replica,
         selectors: Sequence[tuple[Selector, Forward]],
         control_prefixes: Sequence[bytes],
-        accept: Callable[[Changes, str | None], Verdict | None],
+        accept: Callable[[Changes, str | None], PendingVerdict | None],
         expiry_s: int = 0,
         publisher_stamps: bool = False,
     ) -> None:

@@ -451,7 +451,7 @@ class Node:
             ingress=self.ingress,
             replicas=[*(record.replica for record in self._records.values()), self.own, self._sys.replica],
             subscribed=self._note_subscribed,
-            hold=self._hold_for_workers,
+            pause=self._hold_for_workers,
             logger=self._logger,
         )
 
@@ -460,8 +460,8 @@ class Node:
 
     def _hold_for_disk(self, held: bool) -> None:
         self._hold("disk", held)
-        if isinstance(self.server, Server):  # publishers of workers wait for the hub's answers anyway
-            self.server.hold_publishers(held)
+        if isinstance(self.server, Server):  # those of workers wait for the hub's answers in any case
+            self.server.pause_publishers(held)
 
     def _hold(self, who: str, held: bool) -> None:
         """Apply backpressure: links stop reading while any consumer is full."""

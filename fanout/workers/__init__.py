@@ -1,6 +1,6 @@
-"""A node of several processes: the hub holds links, log and HTTP interface, each worker serves a share of its clients.
+"""Node of several processes: the hub has links, log and HTTP interface, and each worker serves a share of the clients.
 
-`fanout.workers.pool` is the hub's side and looks like a `Server` to the node, `fanout.workers.worker` is the other one,
-and a pair of sockets is between them (`channel`, `messages`). Which worker serves a client is decided by its Client
-Identifier (`ownership`); a connection that was accepted by another one is handed over (`connection_router`, `relay`).
+`pool` is the hub's side, with the interface of a `Server`; `worker` is the worker's side. They talk over a pair of
+sockets (`channel`, `messages`). The Client Identifier decides which worker serves a client (`ownership`); a connection
+that another worker accepted is handed over (`client_router`, `relay`).
 """

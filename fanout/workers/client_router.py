@@ -1,11 +1,10 @@
-"""Who serves a connection: this worker, or the one that its Client Identifier names.
+"""Router of connections to the worker that serves the client, which its Client Identifier decides.
 
-Owns the connections whose CONNECT has not come, their hand-over to other workers, and the arrival of those that others
-have accepted. It must not know sessions, nor whether a client is let in: the server of the worker that it belongs to
-reads the same bytes again, from the first on.
+Owns the connections before their CONNECT, and the handover of connections between workers. The server of the receiving
+worker processes the bytes again, from the first one.
 
-A plain connection is handed over as its descriptor. One with TLS or WebSocket, whose state is in this process, stays
-here and is relayed: what goes over then is one end of a pair of sockets.
+A plain connection is handed over by its descriptor. The state of TLS and WebSocket is in this process, so these
+connections stay here and are relayed over a pair of sockets.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from fanout.server.client.server import Server
 from fanout.workers.ownership import owner_of
 from fanout.workers.relay import Relay, begin_relay
 
-__all__ = ["WorkerDoorman", "new_arrivals"]
+__all__ = ["ClientRouter", "new_handover_sockets"]
 
 _INLINE_BYTES_MAX: Final = 32 * 1024
-"""So much of what was read goes with the descriptor; with more, the connection is relayed."""
+"""Limit of read bytes that are sent with the descriptor; with more, the connection is relayed."""
 _MESSAGE_BYTES_MAX: Final = 64 * 1024
-_ARRIVALS_MAX: Final = 64
-"""Connections taken in one turn of the event loop."""
+_HANDOVERS_MAX: Final = 64
+"""Limit of connections received in one turn of the event loop."""
 _QUEUE_BYTES: Final = 1024 * 1024
-"""Room asked for what waits to be taken, which the system may make less."""
+"""Requested size of the handover queue, which the system may reduce."""
 
 
-def new_arrivals() -> tuple[socket.socket, socket.socket]:
-    """Return a pair of sockets: where one worker takes its connections, and to which the others send them."""
+def new_handover_sockets() -> tuple[socket.socket, socket.socket]:
+    """Return a pair of sockets: one worker receives its connections from the first, the others send to the second."""
     taking, sending = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for one in (taking, sending):
         one.setblocking(False)
@@ -51,83 +50,83 @@ def new_arrivals() -> tuple[socket.socket, socket.socket]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Handed:
-    """What goes with a descriptor."""
+class _Handover:
+    """Message that accompanies a descriptor."""
 
     peer: Peer
     read: bytes
 
 
-class WorkerDoorman:
-    """The doorman of one worker (`fanout.server.accept.routing_stream.Doorman`)."""
+class ClientRouter:
+    """The connection router of one worker (`fanout.server.accept.routing_stream.ConnectionRouter`)."""
 
     server: Server
     """The worker's server, set before `open`."""
 
-    def __init__(self, *, number: int, arrivals: socket.socket, others: Sequence[socket.socket]) -> None:
-        """Make a doorman; `open` begins.
+    def __init__(self, *, number: int, handovers: socket.socket, others: Sequence[socket.socket]) -> None:
+        """Make a router; `open` starts to receive connections.
 
         Args:
-            number: Of the worker.
-            arrivals: From which connections come that others have accepted.
-            others: For each worker where its connections go.
+            number: Number of the worker.
+            handovers: Socket from which this worker receives connections that others have accepted.
+            others: For each worker the socket to which its connections are sent.
         """
         self._number = number
-        self._arrivals = arrivals
+        self._handovers = handovers
         self._others = others
-        self._doorways: dict[_WorkerDoorway, None] = {}
+        self._unrouted: dict[_UnroutedConnection, None] = {}
         self._relays: dict[Relay, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
-        """Take what others have accepted, from now on."""
-        asyncio.get_running_loop().add_reader(self._arrivals, self._take)
+        """Start to receive connections from other workers."""
+        asyncio.get_running_loop().add_reader(self._handovers, self._receive_handovers)
 
     def close(self) -> None:
-        """Take nothing more, and end what has not sent its CONNECT; relays stay."""
-        asyncio.get_running_loop().remove_reader(self._arrivals)
-        for doorway in list(self._doorways):
-            doorway.abort()
+        """Stop to receive connections, and end those without CONNECT; relays stay."""
+        asyncio.get_running_loop().remove_reader(self._handovers)
+        for connection in list(self._unrouted):
+            connection.abort()
 
     async def end(self) -> None:
-        """End the relays: the other workers have had their time."""
+        """End the relays, after the other workers had time to close them."""
         for relay in list(self._relays):
             relay.abort()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def meet(self, peer: Peer, place: ConnectionSlot, *, websocket: bool) -> RoutingStream:
-        """Make what a new connection talks to first."""
-        doorway = _WorkerDoorway(self, peer, place, websocket=websocket)
-        self._doorways[doorway] = None
-        return doorway
+    def new_stream(self, peer: Peer, slot: ConnectionSlot, *, websocket: bool) -> RoutingStream:
+        """Make the first protocol of a new connection."""
+        connection = _UnroutedConnection(self, peer, slot, websocket=websocket)
+        self._unrouted[connection] = None
+        return connection
 
-    # For doorways.
+    # For unrouted connections.
 
-    def forget(self, doorway: _WorkerDoorway) -> None:
-        """Note that a doorway has handed its connection on, or has lost it."""
-        self._doorways.pop(doorway, None)
+    def forget(self, connection: _UnroutedConnection) -> None:
+        """Forget a connection that was routed or has ended."""
+        self._unrouted.pop(connection, None)
 
-    def belongs_here(self, client_id: str) -> bool:
-        """Say whether a client is served by this worker."""
+    def serves(self, client_id: str) -> bool:
+        """Return whether this worker serves a client."""
         return not client_id or owner_of(client_id, len(self._others)) == self._number
 
     def hand_over(self, client_id: str, transport: asyncio.Transport, peer: Peer, read: bytes) -> bool:
-        """Give a plain connection to the worker of its client; return False when that one cannot take it."""
-        if not self._send(client_id, _Handed(peer, read), transport.get_extra_info("socket").fileno()):
+        """Hand a plain connection over to the worker of its client; return False when that fails."""
+        if not self._send(client_id, _Handover(peer, read), transport.get_extra_info("socket").fileno()):
             return False
         transport.abort()  # closes this process's descriptor only
         return True
 
     def relay(self, client_id: str, transport: asyncio.Transport, peer: Peer, read: bytes) -> bool:
-        """Relay a connection to the worker of its client; return False when that one cannot take it."""
+        """Relay a connection to the worker of its client; return False when that fails."""
         try:
             near, far = socket.socketpair()
-        except OSError:  # this process has no room for them
+        except OSError:  # no descriptors are left
             return False
         with far:
-            if not self._send(client_id, _Handed(peer, b""), far.fileno()):
+            if not self._send(client_id, _Handover(peer, b""), far.fileno()):
                 near.close()
                 return False
         if not transport.is_closing():
@@ -151,79 +150,79 @@ class WorkerDoorman:
         finally:
             del self._relays[relay]
 
-    def _send(self, client_id: str, handed: _Handed, descriptor: int) -> bool:
+    def _send(self, client_id: str, handover: _Handover, descriptor: int) -> bool:
         other = self._others[owner_of(client_id, len(self._others))]
         try:
-            socket.send_fds(other, [pickle.dumps(handed)], [descriptor])
-        except OSError:  # too many wait there, or in the whole system
+            socket.send_fds(other, [pickle.dumps(handover)], [descriptor])
+        except OSError:  # the queue of that worker is full, or no descriptors are left in the system
             return False
         return True
 
-    # What others have accepted.
+    # Connections that other workers have accepted.
 
-    def _take(self) -> None:
-        for _ in range(_ARRIVALS_MAX):
+    def _receive_handovers(self) -> None:
+        for _ in range(_HANDOVERS_MAX):
             try:
-                data, descriptors, _, _ = socket.recv_fds(self._arrivals, _MESSAGE_BYTES_MAX, 1)
+                data, descriptors, _, _ = socket.recv_fds(self._handovers, _MESSAGE_BYTES_MAX, 1)
             except (BlockingIOError, InterruptedError):
                 return
-            if not data:  # the hub is gone
-                asyncio.get_running_loop().remove_reader(self._arrivals)
+            if not data:  # the hub has ended
+                asyncio.get_running_loop().remove_reader(self._handovers)
                 return
-            if not descriptors:  # this process has no room for one more
+            if not descriptors:  # no descriptors are left
                 self.server.logger.error("cannot_accept", detail="no descriptors are left")
                 continue
             self._arrive(pickle.loads(data), socket.socket(fileno=descriptors[0]))
 
-    def _arrive(self, handed: _Handed, connection: socket.socket) -> None:
-        peer = handed.peer
-        place = self.server.arrive(peer.host, address=peer.address, accepted_here=False)
-        if place is None:
+    def _arrive(self, handover: _Handover, connection: socket.socket) -> None:
+        peer = handover.peer
+        slot = self.server.take_slot(peer.host, address=peer.address, accepted_here=False)
+        if slot is None:
             connection.close()
             return
         connection.setblocking(False)
-        arrival = _Arrival(self.server, handed, place)
-        task = asyncio.get_running_loop().create_task(self._connect(arrival, connection), name="arrival")
+        received = _ReceivedConnection(self.server, handover, slot)
+        task = asyncio.get_running_loop().create_task(self._connect(received, connection), name="arrival")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _connect(self, arrival: _Arrival, connection: socket.socket) -> None:
+    async def _connect(self, received: _ReceivedConnection, connection: socket.socket) -> None:
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: arrival, connection)
-        except OSError:  # the client is gone already
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: received, connection)
+        except OSError:  # the client has left already
             connection.close()
         finally:
-            arrival.give_back()
+            received.release()
 
 
-class _Arrival(asyncio.BufferedProtocol):
-    """A connection that another worker has accepted, until this one has a transport for it."""
+class _ReceivedConnection(asyncio.BufferedProtocol):
+    """Protocol of a connection that another worker has accepted, until its transport is ready."""
 
-    def __init__(self, server: Server, handed: _Handed, place: ConnectionSlot) -> None:
+    def __init__(self, server: Server, handover: _Handover, slot: ConnectionSlot) -> None:
         self._server = server
-        self._handed = handed
-        self._place: ConnectionSlot | None = place
+        self._handover = handover
+        self._slot: ConnectionSlot | None = slot
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Let the server have it, with what was read elsewhere."""
-        place, self._place = self._place, None
-        assert place is not None
-        _hand_on(self._server, cast("asyncio.Transport", transport), self._handed.peer, place, self._handed.read)
+        """Pass the connection to the server, with the bytes that the other worker read."""
+        slot, self._slot = self._slot, None
+        assert slot is not None
+        _hand_on(self._server, cast("asyncio.Transport", transport), self._handover.peer, slot, self._handover.read)
 
-    def give_back(self) -> None:
-        """Free the place, unless the connection has come to it."""
-        if self._place is not None:
-            self._server.leave(self._place)
+    def release(self) -> None:
+        """Free the slot, unless the connection was passed to the server."""
+        if self._slot is not None:
+            self._server.release_slot(self._slot)
 
 
-class _WorkerDoorway(RoutingStream):
-    """A connection of which it is not known yet who serves it."""
+class _UnroutedConnection(RoutingStream):
+    """Protocol of a connection until CONNECT decides which worker serves it."""
 
-    def __init__(self, connection_router: WorkerDoorman, peer: Peer, place: ConnectionSlot, *, websocket: bool) -> None:
+    def __init__(self, connection_router: ClientRouter, peer: Peer, slot: ConnectionSlot, *, websocket: bool) -> None:
         self._connection_router = connection_router
         self._server = connection_router.server
         self._peer = peer
-        self._place = place
+        self._slot = slot
         self._websocket = websocket
         self._decoder = self._server.new_decoder()
         self._read: list[bytes] = []
@@ -232,41 +231,41 @@ class _WorkerDoorway(RoutingStream):
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection, for a limited time."""
+        """Start the connection, with a deadline for CONNECT."""
         self._transport = cast("asyncio.Transport", transport)
-        passed_s = self._server.context.clock.monotonic() - self._place.since_s
+        passed_s = self._server.context.clock.monotonic() - self._slot.since_s
         self._deadline = self._server.after(self._server.config.connect_timeout_s - passed_s, self._timed_out)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
-        self._give_back()
+        """Clean up after the transport was closed."""
+        self._release()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Give the buffer that all connections share."""
+        """Return the read buffer that all connections share."""
         return self._server.context.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was read."""
+        """Process the bytes that were read."""
         self.receive(bytes(self._server.context.read_buffer[:nbytes]))
 
     def receive(self, data: bytes) -> None:
-        """Take a piece of the stream of packets: CONNECT tells where all of it goes."""
+        """Process a part of the packet stream: CONNECT decides the worker."""
         if self._left:
             return
         self._read.append(data)
         items = self._decoder.feed(data)
         connect = items[0] if items else None
-        if isinstance(connect, Connect) and not self._place.over_rate:
-            if self._connection_router.belongs_here(connect.client_id):
-                self._stay()
+        if isinstance(connect, Connect) and not self._slot.over_rate:
+            if self._connection_router.serves(connect.client_id):
+                self._keep()
             else:
-                self._go(connect)
+                self._route_away(connect)
         elif connect is not None or self._decoder.fault is not None:
-            self._stay()  # and be refused
+            self._keep()  # the server refuses it
 
     def end(self, fault: str) -> None:
-        """Let the server end it, which counts that."""
-        connection = self._stay()
+        """Let the server end and count the connection."""
+        connection = self._keep()
         connection.end(fault)
 
     def is_closing(self) -> bool:
@@ -275,39 +274,39 @@ class _WorkerDoorway(RoutingStream):
 
     @property
     def awaits_connect(self) -> bool:
-        """Whether CONNECT has not come."""
+        """True until CONNECT has come."""
         return self._decoder.version is None
 
     def abort(self) -> None:
-        """End it at once."""
+        """End the connection at once."""
         self._transport.abort()
 
-    def _stay(self) -> ClientConnection:
+    def _keep(self) -> ClientConnection:
         self._leave()
-        return _hand_on(self._server, self._transport, self._peer, self._place, b"".join(self._read))
+        return _hand_on(self._server, self._transport, self._peer, self._slot, b"".join(self._read))
 
-    def _go(self, connect: Connect) -> None:
+    def _route_away(self, connect: Connect) -> None:
         read = b"".join(self._read)
         transport, connection_router = self._transport, self._connection_router
         is_plain = not self._websocket and transport.get_extra_info("sslcontext") is None
         give = connection_router.hand_over if is_plain and len(read) <= _INLINE_BYTES_MAX else connection_router.relay
         gone = give(connect.client_id, transport, self._peer, read)
-        self._give_back()
+        self._release()
         if not gone:
-            self._server.turn_away("worker_unavailable", address=self._peer.address)
+            self._server.reject("worker_unavailable", address=self._peer.address)
             transport.write(encode_refusal(ReasonCode.SERVER_UNAVAILABLE, version=connect.version))
             transport.close()
             asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
 
     def _timed_out(self) -> None:
-        self._give_back()
-        self._server.turn_away("connect_timeout", address=self._peer.address, why=Limit.CONNECT_TIMEOUT)
+        self._release()
+        self._server.reject("connect_timeout", address=self._peer.address, why=Limit.CONNECT_TIMEOUT)
         self._transport.abort()
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         if not self._left:
             self._leave()
-            self._server.leave(self._place)
+            self._server.release_slot(self._slot)
 
     def _leave(self) -> None:
         self._left = True
@@ -317,9 +316,9 @@ class _WorkerDoorway(RoutingStream):
 
 
 def _hand_on(
-    server: Server, transport: asyncio.Transport, peer: Peer, place: ConnectionSlot, read: bytes
+    server: Server, transport: asyncio.Transport, peer: Peer, slot: ConnectionSlot, read: bytes
 ) -> ClientConnection:
-    connection = server.new_connection(peer, place)
+    connection = server.new_connection(peer, slot)
     transport.set_protocol(connection)
     connection.connection_made(transport)
     if read:

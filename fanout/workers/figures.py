@@ -1,7 +1,4 @@
-"""The figures of several workers as those of one server (core).
-
-Owns how two values of a figure become one. Figures of workers that have ended keep counting in the totals.
-"""
+"""Sums of the workers' figures, as those of one server (core). Totals include workers that have ended."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ __all__ = ["add_up", "totals_of"]
 Stats = TypeVar("Stats", ServerStats, AccessStats)
 
 _ALIKE = frozenset({"rules", "users"})
-"""What every worker has alike."""
+"""Figures that are equal in every worker, and not added up."""
 
 
 def add_up(kind: type[Stats], figures: Iterable[Stats]) -> Stats:
@@ -30,7 +27,7 @@ def add_up(kind: type[Stats], figures: Iterable[Stats]) -> Stats:
 
 
 def totals_of(stats: Stats) -> Stats:
-    """Return what remains of the figures when their process is gone: the totals."""
+    """Return the figures without gauges, as they remain when their process has ended: only the totals."""
     return type(stats)(
         **{
             name: value if name.endswith("_total") else type(value)()

@@ -1,7 +1,7 @@
-"""What hub and worker tell each other over their channel.
+"""Messages between hub and worker: plain values for `pickle`.
 
-Owns the messages, as plain values that `pickle` carries; what they cause is decided at either end. The updates of a
-batch are the tuples of `fanout.replica.update`, which pickle writes and reads at about a third of a microsecond each.
+The updates of a batch are the tuples of `fanout.replica.update`, which pickle writes and reads at about a third of a
+microsecond each.
 """
 
 from __future__ import annotations
@@ -18,77 +18,76 @@ from fanout.replica.update import Update
 from fanout.server.base.counters import ServerStats
 
 __all__ = [
+    "Answer",
     "AskSubscribed",
-    "Batch",
+    "ChannelMessage",
     "Complete",
     "Corrected",
-    "Message",
+    "FeedBatch",
+    "PublishVerdicts",
     "Published",
     "Reload",
     "ReloadCertificates",
     "Report",
     "SendAway",
-    "SentAway",
-    "Serving",
     "SetUp",
-    "StillSubscribed",
     "Stop",
     "Subscribed",
-    "Verdicts",
+    "WorkerReady",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class SetUp:
-    """Hub: who you are. The first message."""
+    """Hub: configuration and sockets of the worker. The first message."""
 
     config: NodeConfig
     """The node's configuration."""
     number: int
-    """Which worker, from 0."""
+    """Number of the worker, from 0."""
     sockets: tuple[tuple[int, ...], ...]
-    """For each listener the descriptors that it listens on."""
-    arrivals: int
-    """Descriptor from which connections come that other workers have accepted."""
+    """For each listener the descriptors of its listening sockets."""
+    handovers: int
+    """Descriptor from which the worker receives connections that other workers have accepted."""
     others: tuple[int, ...]
-    """For each worker the descriptor to which its connections go."""
+    """For each worker the descriptor to which its connections are sent."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Hub: these values hold, and are to be delivered."""
+class FeedBatch:
+    """Hub: updates to apply and to deliver."""
 
     updates: list[Update]
-    """In order."""
+    """The updates, in order."""
     origin: str | None = None
     """Client Identifier of the client that published all of them; None when they came from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """Hub: these values that you have expire at another time than I said."""
+    """Hub: values whose expiry was corrected."""
 
     values: tuple[Update, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Hub: now you have all that I have."""
+    """Hub: the worker has all values now."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdicts:
-    """Hub: what becomes of what was published."""
+class PublishVerdicts:
+    """Hub: the verdicts on published messages."""
 
     request: int
-    """Of the `Published`."""
+    """Request number of the `Published`."""
     codes: tuple[ReasonCode, ...]
     """One for each row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """Hub: from now on this decides on access; the password file is to be read again."""
+    """Hub: replace the access configuration, and read the password file again."""
 
     access: AccessConfig
     """`[access]`."""
@@ -96,105 +95,102 @@ class Reload:
 
 @dataclass(frozen=True, slots=True)
 class ReloadCertificates:
-    """Hub: read the certificates again."""
+    """Hub: read the TLS certificates again."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendAway:
-    """Hub: disconnect the clients whose subscriptions are of this kind, and tell when that is done."""
+    """Hub: disconnect the clients with an affected subscription; the `Answer` is their number."""
 
+    request: int
+    """Request number, repeated by the `Answer`."""
     concerns: Concerned
-    """The kind."""
+    """Returns True for affected Topic Filters."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskSubscribed:
-    """Hub: tell whether a client of yours is subscribed to this."""
+    """Hub: the `Answer` is 1 when a client has a subscription to exactly this Topic Filter, 0 otherwise."""
 
+    request: int
+    """Request number, repeated by the `Answer`."""
     topic_filter: bytes
-    """The very Topic Filter."""
+    """The Topic Filter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Hub: let the clients go, and end."""
+    """Hub: disconnect the clients, and end."""
 
     deadline_s: float
-    """As for `Server.stop`."""
+    """As in `Server.stop`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
-    """Worker: clients are served from now on."""
+class WorkerReady:
+    """Worker: it serves clients from now on."""
 
 
 @dataclass(frozen=True, slots=True)
-class SentAway:
-    """Worker: the clients of the first `SendAway` without an answer are gone."""
+class Answer:
+    """Worker: the answer to a `SendAway` or `AskSubscribed`."""
 
-    clients: int
-    """How many they were."""
+    request: int
+    """Request number."""
+    value: int
+    """The answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """Worker: clients have subscribed to this."""
+    """Worker: a client has subscribed."""
 
     topic_filters: tuple[bytes, ...]
-    """Those that were granted, `$share` forms left out."""
-
-
-@dataclass(frozen=True, slots=True)
-class StillSubscribed:
-    """Worker: the answer to the first `AskSubscribed` without one."""
-
-    answer: bool
-    """Whether a client is."""
+    """The granted Topic Filters, shared subscriptions left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Worker: a client published this."""
+    """Worker: messages that a client published."""
 
     request: int
-    """Which `Verdicts` will name."""
+    """Request number, repeated by `PublishVerdicts`."""
     client_id: str
-    """The client."""
+    """The publisher."""
     rows: Sequence[PublishRow]
-    """In order."""
+    """The messages, in order."""
     now_ns: int
-    """When they came, Unix time in nanoseconds."""
+    """Unix time in nanoseconds when they arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Worker: my figures."""
+    """Worker: its figures."""
 
     server: ServerStats
-    """Of its server."""
+    """Figures of its server."""
     access: AccessStats
-    """Of its gate."""
+    """Figures of its gate."""
     topics: int
-    """Retained values that it holds."""
+    """Number of its retained values."""
     cpu_s: float
     """Processor time that the process has used, in seconds."""
 
 
-Message = (
+ChannelMessage = (
     SetUp
-    | Batch
+    | FeedBatch
     | Corrected
     | Complete
-    | Verdicts
+    | PublishVerdicts
     | Reload
     | ReloadCertificates
     | SendAway
     | AskSubscribed
     | Stop
-    | Serving
-    | SentAway
+    | WorkerReady
+    | Answer
     | Subscribed
-    | StillSubscribed
     | Published
     | Report
 )

@@ -1,7 +1,7 @@
-"""Which worker serves a client, and what share of a limit it has (core).
+"""Ownership of clients by workers, and each worker's share of the node's limits (core).
 
-Owns these two rules. A client is served by the worker that its Client Identifier names, whoever accepted the
-connection: so a session is in one place, and is found again by the next connection, which takes it over or resumes it.
+The Client Identifier decides which worker serves a client, whichever worker accepted the connection. So a session is in
+one worker, where the next connection of the client finds it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def owner_of(client_id: str, workers: int) -> int:
 
 
 def new_client_id(make: Callable[[], str], *, number: int, workers: int) -> str:
-    """Return a Client Identifier whose client is served by the worker `number`.
+    """Return a Client Identifier that the worker `number` owns.
 
     Args:
-        make: Makes a new one with each call.
+        make: Makes a new identifier with each call.
         number: The worker.
-        workers: How many there are.
+        workers: Number of workers.
     """
     while owner_of(client_id := make(), workers) != number:
         pass
@@ -35,9 +35,9 @@ def new_client_id(make: Callable[[], str], *, number: int, workers: int) -> str:
 
 
 def share_of(config: NodeConfig) -> NodeConfig:
-    """Return a node's configuration with those limits divided by the workers that bound the whole node.
+    """Return the configuration of one worker: limits of the whole node are divided by the workers, rounded up.
 
-    They are rounded up. What bounds one client, one address or a rate holds in each worker as it is.
+    Limits of one client, of one address and of rates stay as they are.
     """
     server, access = config.server, config.access
     assert server is not None

@@ -1,10 +1,10 @@
-"""The workers of a node, which look like its server to the hub.
+"""Pool of worker processes, with the interface of a server to the hub.
 
-Owns the listening sockets, the workers' processes, and what all of them are fed: each batch is encoded once and written
-to every worker. It must not know links, nor how the hub decides on what clients publish.
+Owns the listening sockets and the workers' processes, and feeds them: each batch is encoded once and written to every
+worker.
 
-A worker that reads too slowly makes the others' sources wait (links, and what clients publish at other workers), as a
-slow socket would; one that says nothing for long is killed. A worker that ends is started again.
+A worker that reads too slowly applies backpressure to links and to publishers at other workers. A worker that is silent
+for too long is killed. A worker that ends is started again.
 """
 
 from __future__ import annotations
@@ -29,9 +29,18 @@ from fanout.server.accept.listeners import Listeners
 from fanout.server.base.counters import ServerStats
 from fanout.server.base.ports import Ingress
 from fanout.workers.channel import encode
-from fanout.workers.client_router import new_arrivals
+from fanout.workers.client_router import new_handover_sockets
 from fanout.workers.figures import add_up
-from fanout.workers.messages import Batch, Corrected, Message, Published, Reload, ReloadCertificates, Stop, Verdicts
+from fanout.workers.messages import (
+    ChannelMessage,
+    Corrected,
+    FeedBatch,
+    Published,
+    PublishVerdicts,
+    Reload,
+    ReloadCertificates,
+    Stop,
+)
 from fanout.workers.ownership import share_of
 from fanout.workers.worker_process import WorkerProcess, WorkerState
 
@@ -39,11 +48,11 @@ __all__ = ["LISTEN_PATIENCE_S", "WorkerPool"]
 
 _TICK_S: Final = 1.0
 _STOP_MARGIN_S: Final = 5.0
-"""How much longer than its clients may take a worker may take to end."""
+"""Time that a worker has to end, beyond the time of its clients."""
 _AGAIN_S: Final = 0.1
 LISTEN_PATIENCE_S = 15.0
-"""How long to wait for an address in use: the workers of a node that was killed keep it until they see that it is gone,
-which takes a busy machine seconds."""
+"""Time to wait for an address in use: the workers of a killed node keep it until they notice that the hub has ended,
+which takes seconds on a busy machine."""
 
 
 class WorkerPool:
@@ -56,18 +65,18 @@ class WorkerPool:
         ingress: Ingress,
         replicas: Sequence[Replica],
         subscribed: Callable[[Sequence[bytes]], None],
-        hold: Callable[[bool], None],
+        pause: Callable[[bool], None],
         logger: FilteringBoundLogger,
     ) -> None:
         """Make a pool; `start` starts the workers.
 
         Args:
-            config: The node's; its server has several workers.
-            ingress: Decides on what clients publish.
+            config: Configuration of the node; its server has several workers.
+            ingress: Decides on published messages.
             replicas: All values that clients read.
-            subscribed: Told of the Topic Filters that clients have subscribed to, if a link wants to know them.
-            hold: Told True when no more batches are wanted for now, and False when they are again.
-            logger: Takes log lines.
+            subscribed: Called with the Topic Filters of new subscriptions, if a link needs them.
+            pause: Called with True to pause the sources of batches, and with False to resume them.
+            logger: The log.
         """
         assert config.server is not None
         self.config: ServerConfig = config.server
@@ -76,13 +85,13 @@ class WorkerPool:
         self._ingress = ingress
         self._replicas = tuple(replicas)
         self._subscribed = subscribed
-        self._hold = hold
+        self._pause = pause
         self._logger = logger
         self._listeners = Listeners()
-        self._arrivals: list[tuple[socket.socket, socket.socket]] = []
+        self._handovers: list[tuple[socket.socket, socket.socket]] = []
         self._workers: list[WorkerProcess] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._is_held = False
+        self._is_paused = False
 
     async def start(self) -> None:
         """Open the listeners and start the workers, which take some time until they serve.
@@ -92,23 +101,23 @@ class WorkerPool:
                 be used; nothing is open then.
         """
         bound = await self._bind()
-        self._arrivals = [new_arrivals() for _ in range(self.config.workers)]
+        self._handovers = [new_handover_sockets() for _ in range(self.config.workers)]
         sockets = tuple(tuple(one.fileno() for one in each) for each in bound)
-        others = tuple(sending.fileno() for _, sending in self._arrivals)
+        others = tuple(sending.fileno() for _, sending in self._handovers)
         self._workers = [
             WorkerProcess(
                 self._node_config,
                 number=number,
                 sockets=sockets,
-                arrivals=taking.fileno(),
+                handovers=taking.fileno(),
                 others=others,
                 replicas=self._replicas,
                 on_published=self._publish,
                 on_subscribed=self._subscribed,
-                on_pressure=self._balance,
+                on_backpressure=self._balance,
                 logger=self._logger,
             )
-            for number, (taking, _) in enumerate(self._arrivals)
+            for number, (taking, _) in enumerate(self._handovers)
         ]
         for worker in self._workers:
             self._tasks.append(asyncio.create_task(worker.run(), name=f"worker-{worker.number + 1}"))
@@ -130,31 +139,31 @@ class WorkerPool:
             await asyncio.sleep(_AGAIN_S)
 
     async def stop(self, *, deadline_s: float = 5.0) -> None:
-        """Let the workers send their clients away, and end; those that do not are killed.
+        """Stop the workers, which disconnect their clients; kill those that do not end in time.
 
         Args:
-            deadline_s: How long clients may take to read what was written to them, in seconds.
+            deadline_s: As in `Server.stop`.
         """
-        self._listeners.close()  # first: nobody would take what still came
+        self._listeners.close()  # first, because no worker accepts new connections any more
         timeout_s = 2 * deadline_s + _STOP_MARGIN_S
         await asyncio.gather(*(worker.stop(Stop(deadline_s), timeout_s=timeout_s) for worker in self._workers))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for pair in self._arrivals:
+        for pair in self._handovers:
             for one in pair:
                 one.close()
-        self._arrivals.clear()
+        self._handovers.clear()
 
     async def wait_failed(self) -> None:
-        """Wait until a task of the pool ends, which only a bug makes it do, and raise why."""
+        """Wait until a task of the pool ends, which is a bug, and raise its exception."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
 
     @property
     def addresses(self) -> list[str]:
-        """Where the workers listen, with the real ports."""
+        """Addresses on which the workers listen, with the real ports."""
         return self._listeners.addresses
 
     @property
@@ -163,10 +172,9 @@ class WorkerPool:
         return self._workers
 
     def reasons(self) -> tuple[str, ...]:
-        """Return why the node cannot serve clients; empty when it can.
+        """Return the reasons why the node cannot serve clients; empty when it can.
 
-        A worker that is started again does not count while another one serves: its clients wait, or are told to come
-        again, and all others are served.
+        A worker that restarts is no reason while another one serves: only its own clients wait or are refused.
         """
         reasons = [f"worker {worker.number + 1} is starting" for worker in self._workers if not worker.served_once]
         if not reasons and not any(worker.state is WorkerState.SERVING for worker in self._workers):
@@ -174,13 +182,13 @@ class WorkerPool:
         return tuple(reasons)
 
     def reload_certificates(self) -> None:
-        """Let every worker read the certificates again."""
+        """Read the certificates again in every worker."""
         for error in self._listeners.reload():
             self._logger.error("certificates_not_reloaded", reason=error.message, hint=error.hint)
         self._send(encode(ReloadCertificates()))
 
     def reload(self, config: NodeConfig) -> None:
-        """Let `[access]` of another configuration decide in every worker, also in those that start later."""
+        """Apply `[access]` of a new configuration in every worker, also in those that start later."""
         self._node_config = config
         for worker in self._workers:
             worker.config = config
@@ -190,43 +198,43 @@ class WorkerPool:
         """Feed a batch to every worker.
 
         Args:
-            updates: In order; what is retained of them is in the replicas already.
+            updates: The updates in order; retained ones are in the replicas already.
             origin: Client Identifier of the client that published all of them, for No Local; None for others.
         """
         if not self._workers:
-            return  # each of them begins with what the replicas hold
-        self._send(encode(Batch(updates, origin)))
+            return  # workers start with the values of the replicas
+        self._send(encode(FeedBatch(updates, origin)))
 
     def correct(self, values: Sequence[Update]) -> None:
-        """Tell every worker when values that it has expire, which was not known when they were fed."""
+        """Send values whose expiry was corrected to every worker."""
         if self._workers:
             self._send(encode(Corrected(tuple(values))))
 
     async def send_away(self, concerns: Concerned) -> int:
-        """Disconnect clients that have a subscription of a kind, as a server does; return how many."""
+        """Disconnect clients with an affected subscription, as `Server.send_away`; return their number."""
         return sum(await asyncio.gather(*(worker.send_away(concerns) for worker in self._workers)))
 
     async def is_subscribed(self, topic_filter: bytes) -> bool:
-        """Say whether a client of any worker is subscribed to this very Topic Filter, shared subscriptions left out."""
+        """Return whether a client of a worker has a subscription, not shared, to exactly this Topic Filter."""
         return any(await asyncio.gather(*(worker.is_subscribed(topic_filter) for worker in self._workers)))
 
     @property
     def conflated_topics_max(self) -> int:
-        """How many newest values wait for a client in this process: none."""
+        """Number of newest values that wait for a client in this process: none."""
         return 0
 
     @property
     def connection_count(self) -> int:
-        """How many Network Connections there are, as the workers last reported."""
+        """Number of Network Connections, as the workers last reported."""
         reports = (worker.last_report for worker in self._workers)
         return sum(report.server.connections for report in reports if report is not None)
 
     def stats(self) -> ServerStats:
-        """Return the figures of all workers, those that have ended included, as they last reported them."""
+        """Return the last reported figures of all workers, including those that have ended."""
         return add_up(ServerStats, (stats for worker in self._workers for stats in worker.server_stats))
 
     def access_stats(self) -> AccessStats:
-        """Return the figures of all gates, as they were last reported."""
+        """Return the last reported figures of all gates."""
         return add_up(AccessStats, (stats for worker in self._workers for stats in worker.access_stats))
 
     # Its own.
@@ -235,12 +243,16 @@ class WorkerPool:
         for worker in self._workers:
             worker.write(data)
 
-    def _publish(self, message: Published, reply: Callable[[Message], None]) -> None:
-        """Let the node decide on what a worker's client published, and tell the worker."""
+    def _publish(self, message: Published, reply: Callable[[ChannelMessage], None]) -> None:
+        """Pass messages of a worker's client to the ingress, and send the verdicts to the worker."""
         verdicts = self._ingress.publish(message.client_id, list(message.rows), message.now_ns)
         late = [verdict for verdict in verdicts if not isinstance(verdict, ReasonCode)]
         if not late:
-            reply(Verdicts(message.request, tuple(verdict for verdict in verdicts if isinstance(verdict, ReasonCode))))
+            reply(
+                PublishVerdicts(
+                    message.request, tuple(verdict for verdict in verdicts if isinstance(verdict, ReasonCode))
+                )
+            )
             return
         left = len(late)
 
@@ -249,19 +261,19 @@ class WorkerPool:
             left -= 1
             if not left:
                 codes = tuple(one if isinstance(one, ReasonCode) else one.result() for one in verdicts)
-                reply(Verdicts(message.request, codes))
+                reply(PublishVerdicts(message.request, codes))
 
         for verdict in late:
             cast("asyncio.Future[ReasonCode]", verdict).add_done_callback(one_came)
 
     def _balance(self) -> None:
-        """Let sources wait while a worker has too much unread, but for what that worker itself has to say."""
-        held = any(worker.is_full for worker in self._workers)
+        """Apply backpressure: pause the sources and read no other workers while a worker has too much unread."""
+        paused = any(worker.is_full for worker in self._workers)
         for worker in self._workers:
-            worker.read(not held or worker.is_full)
-        if held is not self._is_held:
-            self._is_held = held
-            self._hold(held)
+            worker.read(not paused or worker.is_full)
+        if paused is not self._is_paused:
+            self._is_paused = paused
+            self._pause(paused)
 
     async def _watch(self) -> None:
         while True:

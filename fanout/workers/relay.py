@@ -1,7 +1,6 @@
-"""A connection whose bytes go through another process: for TLS and WebSocket, which cannot be handed over.
+"""Relay of a connection to another process: for TLS and WebSocket, whose state cannot be handed over.
 
-Owns both transports of a relayed connection: what comes from one is written to the other, and a side that reads slowly
-makes the other one wait. It must not know what the bytes mean.
+Bytes from one transport are written to the other, with backpressure.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from fanout.server.client.connection import LINGER_S
 __all__ = ["Relay", "begin_relay"]
 
 _BUFFER: Final = memoryview(bytearray(256 * 1024))
-"""What every relay of the process reads into: what was read is copied before the next read, of whichever."""
+"""Read buffer that all relays of the process share: each read is copied before the next one."""
 
 
 class Relay(asyncio.BufferedProtocol):
-    """The protocol of one transport, which writes to that of its `other`."""
+    """Protocol of one transport, which writes to the transport of its `other`."""
 
     other: Relay
 
@@ -30,36 +29,36 @@ class Relay(asyncio.BufferedProtocol):
     # The callbacks of asyncio, and those of a WebSocket.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport."""
+        """Start on the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Close the other side when what it was written has left."""
+        """Close the other side after its written bytes are sent."""
         self._closed.set()
         self.other.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Give the buffer to read into, which all relays share."""
+        """Return the read buffer that all relays share."""
         return _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was read."""
+        """Process the bytes that were read."""
         self.receive(bytes(_BUFFER[:nbytes]))
 
     def receive(self, data: bytes) -> None:
-        """Pass on what was read."""
+        """Write the bytes to the other side."""
         self.other.write(data)
 
     def pause_writing(self) -> None:
-        """Let the other side wait."""
+        """Pause reading from the other side."""
         self.other.read(False)
 
     def resume_writing(self) -> None:
-        """Let it go on."""
+        """Resume reading from the other side."""
         self.other.read(True)
 
     def end(self, fault: str) -> None:
-        """Close both sides: a WebSocket cannot go on."""
+        """Close both sides because the WebSocket has ended."""
         self.close()
         self.other.close()
 
@@ -69,7 +68,7 @@ class Relay(asyncio.BufferedProtocol):
 
     @property
     def awaits_connect(self) -> bool:
-        """Whether CONNECT has not come: it has, it tells where to go."""
+        """False: a relayed connection has sent its CONNECT."""
         return False
 
     # For the other side.
@@ -80,7 +79,7 @@ class Relay(asyncio.BufferedProtocol):
             self._transport.write(data)
 
     def read(self, wanted: bool) -> None:
-        """Read from this side, or do not."""
+        """Resume or pause reading from this side."""
         if self._transport is None or self._transport.is_closing():
             return
         if wanted:
@@ -89,13 +88,13 @@ class Relay(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def close(self) -> None:
-        """Close this side when what was written has left, or after some time."""
+        """Close this side after its written bytes are sent, or after some time."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
             asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
 
     async def wait_closed(self) -> None:
-        """Wait until this side is gone."""
+        """Wait until this side is closed."""
         await self._closed.wait()
 
     def abort(self) -> None:
@@ -108,9 +107,9 @@ async def begin_relay(client: asyncio.Transport, end: socket.socket, read: bytes
     """Relay a client's connection to one end of a pair of sockets.
 
     Args:
-        client: The client's transport, not read from.
-        end: The end.
-        read: What was read from the client so far.
+        client: The client's transport, with reading paused.
+        end: One end of the pair of sockets.
+        read: The bytes read from the client so far.
 
     Returns:
         The relay on the client's side.
@@ -124,7 +123,7 @@ async def begin_relay(client: asyncio.Transport, end: socket.socket, read: bytes
     client.set_protocol(near)
     await asyncio.get_running_loop().create_unix_connection(lambda: far, sock=end)
     far.write(read)
-    if client.is_closing():  # and may be lost already, which nobody would tell again
+    if client.is_closing():  # its `connection_lost` may have been called already
         near.connection_lost(None)
     else:
         client.resume_reading()

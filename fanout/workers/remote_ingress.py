@@ -1,7 +1,6 @@
-"""The ingress of a worker: what its clients publish goes to the hub, which decides.
+"""Ingress of a worker: sends published messages to the hub, which decides on them.
 
-Owns the requests without an answer, and the marks above which publishers wait. It must not know sessions, nor what the
-hub does with a message; that comes back like any other update.
+Owns the open requests, and the water marks at which publishers pause. Accepted messages come back as updates.
 """
 
 from __future__ import annotations
@@ -13,52 +12,52 @@ from typing import Final
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.base.ports import PublishVerdict
-from fanout.workers.messages import Published, Verdicts
+from fanout.workers.messages import Published, PublishVerdicts
 
 __all__ = ["ROWS_HIGH", "ROWS_LOW", "RemoteIngress"]
 
 ROWS_HIGH: Final = 50_000
-"""Messages without the hub's answer above which publishers wait."""
+"""Messages without the hub's verdict above which publishers pause."""
 ROWS_LOW: Final = 10_000
-"""Messages below which they go on."""
+"""Messages without the hub's verdict below which they resume."""
 _UNAVAILABLE: Final = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
 
 
 class RemoteIngress:
-    """Hands over to the hub what clients publish (`fanout.server.base.ports.Ingress`).
+    """Sends published messages to the hub (`fanout.server.base.ports.Ingress`).
 
     Attributes:
-        waiting: Messages that wait for the hub.
+        waiting: Messages without the hub's verdict.
     """
 
     def __init__(
         self,
         *,
         send: Callable[[Published], None],
-        hold: Callable[[bool], None],
+        pause: Callable[[bool], None],
         count_refused: Callable[[int], None],
     ) -> None:
-        """Make an ingress with nothing under way.
+        """Make an ingress without open requests.
 
         Args:
             send: Sends to the hub.
-            hold: Told True when publishers are to wait, and False when they can go on.
-            count_refused: Told how many messages the hub refused.
+            pause: Called with True to pause publishers, and with False to resume them.
+            count_refused: Called with the number of messages that the hub refused.
         """
         self.waiting = 0
         self._send = send
-        self._hold = hold
+        self._pause = pause
         self._count_refused = count_refused
         self._request = 0
         self._open: dict[int, list[asyncio.Future[ReasonCode] | None]] = {}
         self._is_many = False
         self._is_unsent = False
-        self._is_held = False
+        self._is_paused = False
 
     def publish(self, client_id: str, rows: list[PublishRow], now_ns: int) -> Sequence[PublishVerdict]:
-        """Take a run of PUBLISH packets; `fanout.server.base.ports.Ingress` says what is promised.
+        """Receive a run of PUBLISH packets; see `fanout.server.base.ports.Ingress`.
 
-        The verdicts at QoS 0, which nobody is told, are given at once.
+        At QoS 0 the verdict is SUCCESS at once, because it is not sent to the client.
         """
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() if row[2] & 6 else None for row in rows]
@@ -70,13 +69,13 @@ class RemoteIngress:
         self._balance()
         return [ReasonCode.SUCCESS if future is None else future for future in futures]
 
-    def press(self, is_full: bool) -> None:
-        """Note whether too much is on its way to the hub."""
+    def note_backpressure(self, is_full: bool) -> None:
+        """Record whether too many bytes to the hub are unsent."""
         self._is_unsent = is_full
         self._balance()
 
-    def answer(self, verdicts: Verdicts) -> None:
-        """Take the hub's answer."""
+    def answer(self, verdicts: PublishVerdicts) -> None:
+        """Process the hub's verdicts."""
         futures = self._open.pop(verdicts.request)
         self.waiting -= len(futures)
         refused = 0
@@ -90,7 +89,7 @@ class RemoteIngress:
         self._balance()
 
     def give_up(self) -> None:
-        """Tell those who wait that the hub does not answer any more."""
+        """Refuse all messages without a verdict, because the hub has ended."""
         for futures in self._open.values():
             for future in futures:
                 if future is not None:
@@ -99,7 +98,7 @@ class RemoteIngress:
         self.waiting = 0
 
     def _balance(self) -> None:
-        held = self._is_many or self._is_unsent
-        if held is not self._is_held:
-            self._is_held = held
-            self._hold(held)
+        paused = self._is_many or self._is_unsent
+        if paused is not self._is_paused:
+            self._is_paused = paused
+            self._pause(paused)

@@ -1,7 +1,7 @@
-"""One worker: serves its share of the clients, from values that the hub feeds it.
+"""Worker process: serves its share of the clients, from values that the hub feeds it.
 
-Owns the order of its life: set-up, values until complete, then clients, until the hub says stop or is gone. It has no
-links, no log and no HTTP interface, and decides nothing about what clients publish: the hub does.
+Owns its lifecycle: set-up, values until complete, then clients, until the hub stops it or ends. It has no links, log or
+HTTP interface; the hub decides on published messages.
 """
 
 from __future__ import annotations
@@ -28,25 +28,24 @@ from fanout.server.base.ports import Clock
 from fanout.server.client.connack import random_client_id
 from fanout.server.client.server import Server
 from fanout.workers.channel import Channel, open_channel
-from fanout.workers.client_router import WorkerDoorman
-from fanout.workers.feed_backlog import Backlog, removals_per_turn
+from fanout.workers.client_router import ClientRouter
+from fanout.workers.feed_backlog import FeedBacklog, removals_per_turn
 from fanout.workers.messages import (
+    Answer,
     AskSubscribed,
-    Batch,
+    ChannelMessage,
     Complete,
     Corrected,
-    Message,
+    FeedBatch,
+    PublishVerdicts,
     Reload,
     ReloadCertificates,
     Report,
     SendAway,
-    SentAway,
-    Serving,
     SetUp,
-    StillSubscribed,
     Stop,
     Subscribed,
-    Verdicts,
+    WorkerReady,
 )
 from fanout.workers.ownership import new_client_id, share_of
 from fanout.workers.remote_ingress import RemoteIngress
@@ -56,55 +55,57 @@ __all__ = ["REPORT_S", "run_worker"]
 REPORT_S: Final = 1.0
 """Pause between reports to the hub."""
 _REPORT_SHARE: Final = 20
-"""With many sessions, adding up takes time: the pause is at least so many times as long."""
+"""The pause is at least this many times the duration of a report, which takes time with many sessions."""
 _FAILED: Final = 70
 
 
 async def run_worker(end: socket.socket, *, clock: Clock) -> int:
-    """Run a worker until the hub ends it, or is gone.
+    """Run a worker until the hub stops it, or ends.
 
     Args:
         end: The worker's end of the channel.
-        clock: The time.
+        clock: The clock.
 
     Returns:
-        The exit code: 0 after a stop in good order or when the hub is gone, 70 after a failure.
+        The exit code: 0 after a stop in good order or when the hub has ended, 70 after a failure.
 
     Raises:
         ConfigError: The password file cannot be used.
         ListenError: A certificate cannot be used.
     """
-    life = _Life(clock)
-    await open_channel(life.channel, end)
+    worker = _Worker(clock)
+    await open_channel(worker.channel, end)
     try:
-        return await life.run()
+        return await worker.run()
     finally:
-        life.channel.abort()
+        worker.channel.abort()
 
 
-class _Life:
-    """What comes from the hub, and what it causes."""
+class _Worker:
+    """Handles the messages from the hub, and runs the server."""
 
     def __init__(self, clock: Clock) -> None:
-        self._attention = asyncio.Event()
-        """Set when there may be something for `run` to do."""
-        self.channel = Channel(on_messages=self._receive, on_closed=self._attention.set, on_pressure=self._press)
+        self._wake = asyncio.Event()
+        """Set when a condition that `run` waits for may have changed."""
+        self.channel = Channel(
+            on_messages=self._receive, on_closed=self._wake.set, on_backpressure=self._note_backpressure
+        )
         self._clock = clock
         self._set_up: SetUp | None = None
         self._complete = False
         self._reload: AccessConfig | None = None
         self._send_away: deque[SendAway] = deque()
         self._stop: Stop | None = None
-        self._backlog = Backlog()
-        self._replica = Replica()  # what the hub does not hold comes without RETAIN
+        self._backlog = FeedBacklog()
+        self._replica = Replica()  # values that the hub does not keep come without RETAIN
         self._server: Server | None = None
         self._logger: FilteringBoundLogger = structlog.get_logger("fanout.worker")
         self._ingress = RemoteIngress(
-            send=self.channel.send, hold=self._hold_publishers, count_refused=self._count_refused
+            send=self.channel.send, pause=self._pause_publishers, count_refused=self._count_refused
         )
 
     async def run(self) -> int:
-        """Live, and return the exit code."""
+        """Run the worker, and return the exit code."""
         await self._wait(lambda: self._set_up is not None)
         if self._set_up is not None:
             await self._work(self._set_up)
@@ -127,9 +128,9 @@ class _Life:
             monotonic=self._clock.monotonic,
             logger=self._logger,
         )
-        connection_router = WorkerDoorman(
+        connection_router = ClientRouter(
             number=set_up.number,
-            arrivals=socket.socket(fileno=set_up.arrivals),
+            handovers=socket.socket(fileno=set_up.handovers),
             others=[socket.socket(fileno=one) for one in set_up.others],
         )
         server = self._server = connection_router.server = Server(
@@ -149,7 +150,7 @@ class _Life:
         if await self._wait(lambda: self._complete):
             await server.start([[socket.socket(fileno=one) for one in each] for each in set_up.sockets])
             connection_router.open()
-            self.channel.send(Serving())
+            self.channel.send(WorkerReady())
             self._logger.info("worker serves", topics=len(self._replica))
             await self._serve(server, gate)
             connection_router.close()
@@ -160,7 +161,7 @@ class _Life:
         await gate.close()
 
     async def _serve(self, server: Server, gate: Gate) -> None:
-        """Let the server work, report, and do what the hub asks for, until it asks for the end or is gone."""
+        """Report, and carry out the hub's requests, until the hub stops the worker or ends."""
         long_lived, long_waiting = LongLived(), LongLived()
         while True:
             began = self._clock.monotonic()
@@ -174,25 +175,25 @@ class _Life:
                 if access is not None:
                     await self._replace(access, server, gate)
                 while self._send_away:
-                    clients = await server.send_away(self._send_away.popleft().concerns)
-                    self.channel.send(SentAway(clients))
-            if self._over:
+                    message = self._send_away.popleft()
+                    self.channel.send(Answer(message.request, await server.send_away(message.concerns)))
+            if self._is_ending:
                 return
 
     @property
-    def _over(self) -> bool:
+    def _is_ending(self) -> bool:
         return self._stop is not None or self.channel.closed
 
     async def _wait(self, condition: Callable[[], bool], *, until: float | None = None) -> bool:
-        """Wait until a condition holds, and return True; or until it is time or over, and return whether it holds."""
+        """Wait until a condition holds, or until the time or the end of the worker; return whether it holds."""
         try:
             async with asyncio.timeout(None if until is None else max(0.0, until - self._clock.monotonic())):
-                while not (condition() or self._over):
-                    self._attention.clear()
-                    await self._attention.wait()
+                while not (condition() or self._is_ending):
+                    self._wake.clear()
+                    await self._wake.wait()
         except TimeoutError:
             pass
-        return condition() and not self._over
+        return condition() and not self._is_ending
 
     async def _replace(self, access: AccessConfig, server: Server, gate: Gate) -> None:
         try:
@@ -212,38 +213,38 @@ class _Life:
     def _tell_subscribed(self, topic_filters: Sequence[bytes]) -> None:
         self.channel.send(Subscribed(tuple(topic_filters)))
 
-    def _press(self, is_full: bool) -> None:
-        self._ingress.press(is_full)
+    def _note_backpressure(self, is_full: bool) -> None:
+        self._ingress.note_backpressure(is_full)
 
-    def _hold_publishers(self, held: bool) -> None:
+    def _pause_publishers(self, paused: bool) -> None:
         if self._server is not None:
-            self._server.hold_publishers(held)
+            self._server.pause_publishers(paused)
 
     def _count_refused(self, messages: int) -> None:
         if self._server is not None:
             self._server.counters.dropped[DropReason.REFUSED] += messages
 
-    # What comes from the hub.
+    # Messages from the hub.
 
-    def _receive(self, messages: list[Message]) -> None:
-        """Take what one read brought, or as much of it as goes in one turn; nothing more is read before the rest."""
+    def _receive(self, messages: list[ChannelMessage]) -> None:
+        """Process the messages of one read, as many as fit one turn; reading pauses until the rest is processed."""
         self._backlog.add(messages)
         clients = 0 if self._server is None else self._server.connection_count
         for message in self._backlog.take(removals=removals_per_turn(clients)):
-            self._act(message)
+            self._handle(message)
         self.channel.read(not self._backlog)
         if self._backlog:
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._continue)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         try:
             self._receive([])
         except Exception as error:
             self.channel.fail(error)
 
-    def _act(self, message: Message) -> None:
+    def _handle(self, message: ChannelMessage) -> None:
         match message:
-            case Batch(updates, origin):
+            case FeedBatch(updates, origin):
                 self._apply(updates, origin)
                 return
             case Corrected(values):
@@ -251,12 +252,12 @@ class _Life:
                 if self._complete and self._server is not None:
                     self._server.correct(values)
                 return
-            case Verdicts():
+            case PublishVerdicts():
                 self._ingress.answer(message)
                 return
-            case AskSubscribed(topic_filter):
+            case AskSubscribed(request, topic_filter):
                 index = self._server.registry.index if self._server is not None else None
-                self.channel.send(StillSubscribed(index is not None and index.has(topic_filter)))
+                self.channel.send(Answer(request, index is not None and index.has(topic_filter)))
                 return
             case SetUp():
                 self._set_up = message
@@ -273,9 +274,9 @@ class _Life:
                 self._stop = message
             case _:
                 raise AssertionError(f"{type(message).__name__} is not for a worker")
-        self._attention.set()
+        self._wake.set()
 
     def _apply(self, updates: list[Update], origin: str | None) -> None:
         self._replica.apply(updates, phase=Phase.LIVE)
-        if self._complete and self._server is not None:  # before that there are no clients
+        if self._complete and self._server is not None:  # there are no clients before
             self._server.dispatch(updates, origin=origin)

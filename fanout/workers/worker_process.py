@@ -1,10 +1,9 @@
-"""One worker as the hub sees it: its process, its channel, and what it last told of itself.
+"""Hub's side of one worker: its process, its channel, and its last report.
 
-Owns the life of the process over all its restarts, and the values that each one begins with. It must not know the other
-workers.
+Owns the lifecycle of the process over all restarts, and sends it the current values at each start.
 
-The values go in pieces, each when the one before has almost left; batches go in between. A piece is read and written in
-one step, so that whichever comes last for a topic is the newest.
+The values are sent in pieces, each when the one before is almost sent, with batches in between. A piece is read from
+the replica and written in one step, so that the last message for a topic has its newest value.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import contextlib
 import enum
 import socket
 import sys
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -30,51 +28,50 @@ from fanout.server.base.counters import ServerStats
 from fanout.workers.channel import Channel, open_channel
 from fanout.workers.figures import add_up, totals_of
 from fanout.workers.messages import (
+    Answer,
     AskSubscribed,
-    Batch,
+    ChannelMessage,
     Complete,
-    Message,
+    FeedBatch,
     Published,
     Report,
     SendAway,
-    SentAway,
-    Serving,
     SetUp,
-    StillSubscribed,
     Stop,
     Subscribed,
+    WorkerReady,
 )
 
 __all__ = ["WorkerProcess", "WorkerState"]
 
 _PIECE: Final = 1_000
-"""Values sent in one step: about a millisecond."""
+"""Limit of values sent in one step: about a millisecond."""
 _PIECE_BYTES: Final = 1024 * 1024
-"""Bytes of values behind which a step ends, however few they are: what is encoded at once is held several times."""
+"""Bytes of values at which a step ends: a step is several times in memory while it is encoded."""
 _RESTART_MIN_S: Final = 0.1
 _RESTART_MAX_S: Final = 10.0
 _SETTLED_S: Final = 30.0
-"""A worker that served so long before it ended is started again as if it had never failed."""
+"""The restart delay starts again from its minimum after a worker has served for this time."""
 _SILENT_TICKS_MAX: Final = 30
-"""After so many looks without a word a worker that serves is killed; it reports at each."""
+"""Ticks without a message after which a serving worker is killed; it reports at each tick."""
 _SILENT_FULL_TICKS_MAX: Final = 10
-"""The same while it makes everybody else wait: less than a link waits for its heartbeats."""
+"""The same while it applies backpressure: less than the time a link waits for its heartbeats."""
 _STARTING_TICKS_MAX: Final = 300
 """The same until it serves."""
 _LAST_WORDS_S: Final = 1.0
 _SUBSCRIBED_S: Final = 5.0
-"""How long a worker may take to say who is subscribed."""
+"""Limit for a worker's answer about a subscription."""
 _SEND_AWAY_S: Final = 5.0
-"""How long a tear-down waits until a worker has sent clients away: a worker that hangs is not to hold it up."""
+"""Limit for a worker to disconnect clients in a tear-down, so that a hanging worker does not delay it."""
 
 
 class WorkerState(enum.Enum):
-    """Where a worker is in its life."""
+    """State of a worker."""
 
     DOWN = "down"
     """It has ended, or was never started."""
     STARTING = "starting"
-    """It starts, or takes the values."""
+    """It starts, or receives the values."""
     SERVING = "serving"
     """It serves clients."""
 
@@ -83,15 +80,15 @@ class WorkerProcess:
     """One worker, over all its restarts.
 
     Attributes:
-        number: Which, from 0.
-        config: What the next start gets.
-        state: Where it is.
-        served_once: Whether it has ever served.
-        is_full: Whether too much of what it is fed is unread.
-        pid: Of its process; None without one.
-        restarts_total: How often it was started again.
-        late_total: How often it had not sent clients away in time.
-        last_report: What it told last; None before, and when it has ended.
+        number: Number of the worker, from 0.
+        config: Configuration for the next start.
+        state: Its state.
+        served_once: True once it has served clients.
+        is_full: True while it applies backpressure, because too many bytes to it are unread.
+        pid: Process ID; None without a process.
+        restarts_total: Number of restarts.
+        late_total: Number of times that it did not disconnect clients in time.
+        last_report: Its last report; None before the first, and when it has ended.
     """
 
     def __init__(
@@ -100,27 +97,27 @@ class WorkerProcess:
         *,
         number: int,
         sockets: tuple[tuple[int, ...], ...],
-        arrivals: int,
+        handovers: int,
         others: tuple[int, ...],
         replicas: Sequence[Replica],
-        on_published: Callable[[Published, Callable[[Message], None]], None],
+        on_published: Callable[[Published, Callable[[ChannelMessage], None]], None],
         on_subscribed: Callable[[tuple[bytes, ...]], None],
-        on_pressure: Callable[[], None],
+        on_backpressure: Callable[[], None],
         logger: FilteringBoundLogger,
     ) -> None:
-        """Make a worker that is down; `run` keeps it going.
+        """Make a worker that is down; `run` starts it.
 
         Args:
-            config: The node's.
-            number: Which, from 0.
-            sockets: For each listener the descriptors that it listens on.
-            arrivals: Descriptor of `SetUp`.
-            others: Descriptors of `SetUp`.
-            replicas: What it begins with.
-            on_published: Takes what its clients published, and what to answer with.
-            on_subscribed: Takes the Topic Filters that its clients have subscribed to.
-            on_pressure: Told that `is_full` has changed.
-            logger: Takes log lines.
+            config: Configuration of the node.
+            number: Number of the worker, from 0.
+            sockets: For each listener the descriptors of its listening sockets.
+            handovers: As in `SetUp`.
+            others: As in `SetUp`.
+            replicas: The values that it starts with.
+            on_published: Called with messages of its clients, and a function that sends the answer.
+            on_subscribed: Called with the Topic Filters of new subscriptions.
+            on_backpressure: Called when `is_full` has changed.
+            logger: The log.
         """
         self.config = config
         self.number = number
@@ -132,20 +129,20 @@ class WorkerProcess:
         self.late_total = 0
         self.last_report: Report | None = None
         self._sockets = sockets
-        self._arrivals = arrivals
+        self._handovers = handovers
         self._others = others
         self._replicas = replicas
         self._on_published = on_published
         self._on_subscribed = on_subscribed
-        self._on_pressure = on_pressure
-        self._sent_away: deque[asyncio.Future[int]] = deque()
-        self._subscribed: deque[asyncio.Future[int]] = deque()
+        self._on_backpressure = on_backpressure
+        self._last_request = 0
+        self._requests: dict[int, asyncio.Future[int]] = {}
         self._logger = logger.bind(worker=number + 1)
         self._process: asyncio.subprocess.Process | None = None
         self._channel: Channel | None = None
         self._stopping = False
-        self._gone = asyncio.Event()
-        self._gone.set()
+        self._ended = asyncio.Event()
+        self._ended.set()
         self._silent_ticks = 0
         self._reads = True
         self._served_since = 0.0
@@ -154,11 +151,11 @@ class WorkerProcess:
         self._past_access = add_up(AccessStats, ())
 
     async def run(self) -> None:
-        """Start the process, and start it again whenever it has ended, until stopped or cancelled."""
+        """Start the process, and restart it whenever it ends, until stopped or cancelled."""
         while not self._stopping:
             self.state = WorkerState.STARTING
             try:
-                code: int | str = await self._live()
+                code: int | str = await self._run_process()
             except OSError as error:
                 code = str(error)
             if (
@@ -170,7 +167,7 @@ class WorkerProcess:
             await self._pause(code)
 
     async def stop(self, message: Stop, *, timeout_s: float) -> None:
-        """Let the worker end, and kill it when that takes too long; it is not started again."""
+        """Stop the worker without a restart, and kill it when it does not end in time."""
         self._stopping = True
         process, channel = self._process, self._channel
         if process is None or channel is None:
@@ -183,39 +180,50 @@ class WorkerProcess:
             self._logger.error("the worker does not end, it is killed", timeout_s=timeout_s)
             _kill(process)
             await process.wait()
-        await self._gone.wait()  # its last report may still be read
+        await self._ended.wait()  # its last report may still be read
 
     async def send_away(self, concerns: Concerned) -> int:
-        """Disconnect its clients with subscriptions of a kind, and return how many.
+        """Disconnect its clients with an affected subscription, and return their number.
 
         Returns:
-            0 when the worker ends before, or does not answer in time; then it sends them away once it goes on.
+            The number; 0 when the worker ends before, or does not answer in time (it still disconnects them later).
         """
-        if self._channel is None or self.state is not WorkerState.SERVING:
-            return 0
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._sent_away.append(answer)
-        self._channel.send(SendAway(concerns))
         try:
-            async with asyncio.timeout(_SEND_AWAY_S):
-                return await answer
+            return await self._ask(lambda request: SendAway(request, concerns), timeout_s=_SEND_AWAY_S)
         except TimeoutError:
             self.late_total += 1
             self._logger.warning("the worker sends clients away too slowly", timeout_s=_SEND_AWAY_S)
             return 0
 
     async def is_subscribed(self, topic_filter: bytes) -> bool:
-        """Say whether a client of it is subscribed to this very Topic Filter; one that answers too late may be."""
-        if self._channel is None or self.state is not WorkerState.SERVING:
-            return False
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._subscribed.append(answer)
-        self._channel.send(AskSubscribed(topic_filter))
+        """Return whether one of its clients has a subscription to exactly this Topic Filter; True without an answer."""
         try:
-            async with asyncio.timeout(_SUBSCRIBED_S):
-                return bool(await answer)
+            return bool(await self._ask(lambda request: AskSubscribed(request, topic_filter), timeout_s=_SUBSCRIBED_S))
         except TimeoutError:
             return True
+
+    async def _ask(self, message: Callable[[int], ChannelMessage], *, timeout_s: float) -> int:
+        """Send a request and return its answer; 0 when the worker does not serve, or ends before.
+
+        Raises:
+            TimeoutError: The worker does not answer in time.
+        """
+        if self._channel is None or self.state is not WorkerState.SERVING:
+            return 0
+        self._last_request = request = self._last_request + 1
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._requests[request] = answer
+        self._channel.send(message(request))
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        finally:
+            del self._requests[request]
+
+    def _answer(self, request: int, value: int) -> None:
+        answer = self._requests.get(request)
+        if answer is not None and not answer.done():
+            answer.set_result(value)
 
     def write(self, data: bytes) -> None:
         """Write an encoded message, if there is a process."""
@@ -223,13 +231,13 @@ class WorkerProcess:
             self._channel.write(data)
 
     def read(self, wanted: bool) -> None:
-        """Read what it has to say, or let it wait."""
+        """Resume or pause reading from the worker."""
         self._reads = wanted
         if self._channel is not None:
             self._channel.read(wanted)
 
     def tick(self) -> None:
-        """Count the time in which it said nothing, and kill it when that was too long."""
+        """Count a tick without a message, and kill the worker after too many."""
         if self._process is None or not self._reads or self._stopping:
             return
         self._silent_ticks += 1
@@ -243,23 +251,23 @@ class WorkerProcess:
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes of batches that it has not read."""
+        """Number of bytes that it has not read."""
         return self._channel.unsent_bytes if self._channel is not None else 0
 
     @property
     def server_stats(self) -> tuple[ServerStats, ...]:
-        """Figures of its server: what has ended, and what is."""
+        """Figures of its server: totals of ended processes, and the last report."""
         report = self.last_report
         return (self._past_server,) if report is None else (self._past_server, report.server)
 
     @property
     def access_stats(self) -> tuple[AccessStats, ...]:
-        """Figures of its gate: what has ended, and what is."""
+        """Figures of its gate: totals of ended processes, and the last report."""
         report = self.last_report
         return (self._past_access,) if report is None else (self._past_access, report.access)
 
     async def _pause(self, code: int | str) -> None:
-        """Wait until the process is to be started again, if it is."""
+        """Wait before the process is restarted, unless the worker is stopped."""
         if self._stopping:
             return
         delay_s = self._backoff.next_delay_s()
@@ -267,27 +275,27 @@ class WorkerProcess:
         self.restarts_total += 1
         await asyncio.sleep(delay_s)
 
-    async def _live(self) -> int:
-        """Run one process from its beginning to its end, and return its exit code."""
+    async def _run_process(self) -> int:
+        """Run one process until it ends, and return its exit code."""
         near, far = socket.socketpair()
         with near, far:
-            inherited = {far.fileno(), self._arrivals, *self._others, *(one for each in self._sockets for one in each)}
+            inherited = {far.fileno(), self._handovers, *self._others, *(one for each in self._sockets for one in each)}
             command = [sys.executable, "-m", "fanout", "worker", "--feed", str(far.fileno())]
             process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=tuple(inherited)
             )
             far.close()
             closed = asyncio.Event()
-            channel = Channel(on_messages=self._receive, on_closed=closed.set, on_pressure=self._press)
+            channel = Channel(on_messages=self._receive, on_closed=closed.set, on_backpressure=self._note_backpressure)
             feeding: asyncio.Task[None] | None = None
             try:
                 await open_channel(channel, near.dup())
-                # With the channel, and not before: `stop` waits for a process that it can tell to end.
+                # Set with the channel, and not before: `stop` sends a message to the process and waits for it.
                 self._process, self.pid, self._channel = process, process.pid, channel
-                self._gone.clear()
+                self._ended.clear()
                 self._silent_ticks = 0
-                channel.read(self._reads)  # publishers may be held just now
-                channel.send(SetUp(self.config, self.number, self._sockets, self._arrivals, self._others))
+                channel.read(self._reads)  # publishers may be paused now
+                channel.send(SetUp(self.config, self.number, self._sockets, self._handovers, self._others))
                 feeding = asyncio.create_task(self._feed(channel), name=f"feed-{self.number + 1}")
                 near.close()
                 code = await self._wait_ended(process, feeding)
@@ -309,7 +317,7 @@ class WorkerProcess:
                     await process.wait()
 
     async def _wait_ended(self, process: asyncio.subprocess.Process, feeding: asyncio.Task[None]) -> int:
-        """Wait until the process has ended, and return its exit code; raise what ended the feeding before."""
+        """Wait until the process has ended, and return its exit code; raise an exception of the feeding task."""
         ended = asyncio.create_task(process.wait(), name=f"worker-{self.number + 1}-end")
         try:
             await asyncio.wait({ended, feeding}, return_when=asyncio.FIRST_COMPLETED)
@@ -321,18 +329,17 @@ class WorkerProcess:
 
     def _forget(self) -> None:
         self._channel = self._process = self.pid = None
-        self._gone.set()
-        for waiting in (self._sent_away, self._subscribed):
-            while waiting:
-                _answer(waiting, 0)
+        self._ended.set()
+        for request in self._requests:
+            self._answer(request, 0)
         report, self.last_report = self.last_report, None
         if report is not None:
             self._past_server = add_up(ServerStats, (self._past_server, totals_of(report.server)))
             self._past_access = add_up(AccessStats, (self._past_access, totals_of(report.access)))
-        self._press(False)
+        self._note_backpressure(False)
 
     async def _feed(self, channel: Channel) -> None:
-        """Send all values that there are."""
+        """Send all values of the replicas."""
         for replica in self._replicas:
             topics = list(replica.values)
             start = 0
@@ -348,16 +355,16 @@ class WorkerProcess:
                         if size >= _PIECE_BYTES:
                             break
                 if piece:
-                    channel.send(Batch(piece))
+                    channel.send(FeedBatch(piece))
                 await channel.wait_almost_sent()
         channel.send(Complete())
 
-    def _press(self, is_full: bool) -> None:
+    def _note_backpressure(self, is_full: bool) -> None:
         if is_full is not self.is_full:
             self.is_full = is_full
-            self._on_pressure()
+            self._on_backpressure()
 
-    def _receive(self, messages: list[Message]) -> None:
+    def _receive(self, messages: list[ChannelMessage]) -> None:
         self._silent_ticks = 0
         channel = self._channel
         assert channel is not None
@@ -369,23 +376,14 @@ class WorkerProcess:
                     self.last_report = message
                 case Subscribed(topic_filters):
                     self._on_subscribed(topic_filters)
-                case SentAway(clients):
-                    _answer(self._sent_away, clients)
-                case StillSubscribed(subscribed):
-                    _answer(self._subscribed, subscribed)
-                case Serving():
+                case Answer(request, value):
+                    self._answer(request, value)
+                case WorkerReady():
                     self.state = WorkerState.SERVING
                     self.served_once = True
                     self._served_since = asyncio.get_running_loop().time()
                 case _:
                     raise AssertionError(f"{type(message).__name__} is not for the hub")
-
-
-def _answer(waiting: deque[asyncio.Future[int]], result: int) -> None:
-    """Tell the one that has waited longest; it may have given up."""
-    answer = waiting.popleft()
-    if not answer.done():
-        answer.set_result(result)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

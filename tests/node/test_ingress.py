@@ -16,7 +16,7 @@ from fanout.node.ingress import Forward, LocalIngress
 from fanout.replica.store import Replica
 from fanout.replica.update import ChangeKind, Changes, Phase, Stamp, content_digest
 from fanout.selection import Selector
-from fanout.server.base.ports import PublishVerdict, Verdict
+from fanout.server.base.ports import PendingVerdict, PublishVerdict
 
 NOW_NS = 1_700_000_000_123_456_789
 NODE_EPOCH = 1_699_999_999_000_000
@@ -43,10 +43,10 @@ class Accepted:
 
     def __init__(self) -> None:
         self.batches: list[tuple[Changes, str | None]] = []
-        self.committed: Verdict | None = None
+        self.committed: PendingVerdict | None = None
         self.count = StampCount(node="hub", epoch=NODE_EPOCH)
 
-    def __call__(self, changes: Changes, client_id: str | None) -> Verdict | None:
+    def __call__(self, changes: Changes, client_id: str | None) -> PendingVerdict | None:
         self.batches.append((changes, client_id))
         return self.committed
 

@@ -99,7 +99,7 @@ class Peer:
         """Let the session write until there is nothing more, or it is blocked."""
         while self.session.sender.pending:
             self.take_piece(now_ns=now_ns, messages_max=messages_max)
-            if self.session.sender.blocked:
+            if self.session.sender.inflight.blocked:
                 return
 
     def read(self) -> bytes:

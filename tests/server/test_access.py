@@ -108,7 +108,7 @@ async def alice(node: NodeInMemory, client_id: str = "a", **more: Any) -> RawCli
 
 @pytest.mark.parametrize("version", [4, 5])
 async def test_anonymous_client_of_this_machine_costs_no_task(start_guarded: StartGuarded, version: int) -> None:
-    """With the defaults it is let in at once, in the same turn of the event loop, and may do everything."""
+    """With the defaults it is accepted at once, in the same turn of the event loop, and may do everything."""
     node = await start_guarded()
     before = asyncio.all_tasks()
     async with await RawClient.connect(node.port, "c", version=version) as client:
@@ -122,7 +122,7 @@ async def test_anonymous_client_of_this_machine_costs_no_task(start_guarded: Sta
 async def test_anonymous_client_is_refused_where_others_reach_the_listener(
     start_guarded: StartGuarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when it is of this machine: the listener decides; with `anonymous = "always"` it is let in."""
+    """Also when it is of this machine: the listener decides; with `anonymous = "always"` it is accepted."""
     monkeypatch.setattr(entry, "is_local", lambda address: False)  # tests listen on loopback only
     node = await start_guarded()
     for version, code in ((5, ReasonCode.NOT_AUTHORIZED), (4, 5)):
@@ -136,7 +136,7 @@ async def test_anonymous_client_is_refused_where_others_reach_the_listener(
 
 @pytest.mark.parametrize(("version", "code"), [(4, 4), (5, ReasonCode.BAD_USER_NAME_OR_PASSWORD)])
 async def test_password_decides(start_guarded: StartGuarded, version: int, code: int) -> None:
-    """The right one is let in; a wrong one, and an unknown user, are told so and counted."""
+    """The right one is accepted; a wrong one, and an unknown user, are told so and counted."""
     node = await start_guarded(passwords=users(**USERS), anonymous="never")
     async with await alice(node, version=version) as client:
         assert client.connack.reason_code == 0
@@ -198,7 +198,7 @@ async def test_stop_ends_the_wait_for_a_decision(start_guarded: StartGuarded, se
 
 @pytest.mark.parametrize(("version", "code"), [(4, 3), (5, ReasonCode.SERVER_UNAVAILABLE)])
 async def test_hook_that_is_down_refuses(start_guarded: StartGuarded, version: int, code: int) -> None:
-    """Nobody is let in without an answer, and it is counted."""
+    """Nobody is accepted without an answer, and it is counted."""
     node = await start_guarded(http={"url": "http://127.0.0.1:1/"})
     async with await RawClient.connect(node.port, "c", version=version) as client:
         assert client.connack.reason_code == code

@@ -172,7 +172,7 @@ class Client:
         """Let the session write some pieces, as the pacer does."""
         for _ in range(pieces):
             sender = self.session.sender
-            if not self.connected or self.stalled or not sender.pending or sender.blocked:
+            if not self.connected or self.stalled or not sender.pending or sender.inflight.blocked:
                 return
             self.take(self.session.take(now_ns=0, messages_max=messages_max, bytes_max=1000))
 
@@ -190,7 +190,7 @@ class Client:
                 self.on_connection.discard(packet_id)
             else:
                 self.unreleased.add(packet_id)
-        taken, answer = self.session.acknowledge_read(data)
+        taken, answer = self.session.follower.acknowledge_read(data)
         self.take(answer)
         for item in self.server_decoder.feed(data[taken:]):
             assert not isinstance(item, PublishRun)

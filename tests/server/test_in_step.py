@@ -36,7 +36,7 @@ class Client:
         self.unreleased: dict[int, None] = {}  # PUBREC sent, PUBREL not received
         self.uncompleted: dict[int, None] = {}  # PUBREL received, PUBCOMP not sent
         self.to_come_again: list[tuple[int, bytes]] = []
-        session.sender.outbound.continue_behind(packet_id)
+        session.sender.inflight.outbound.continue_behind(packet_id)
 
     def publish(self, payload: bytes, qos: int) -> None:
         """Note in the model that a matching message was published."""
@@ -120,7 +120,7 @@ class Client:
     def send(self, data: bytes) -> None:
         """Give the server a read, as a connection does."""
         if not self.to_server.buffered_bytes:
-            taken, answer = self.session.acknowledge_read(data)
+            taken, answer = self.session.follower.acknowledge_read(data)
             self.write(answer)
             data = data[taken:]
         for item in self.to_server.feed(data):
@@ -131,7 +131,7 @@ class Client:
         """Let the session write what it can, as the pacer does."""
         while self.connected and not self.paused and self.session.sender.pending:
             self.write(self.session.take(now_ns=0, messages_max=5, bytes_max=1000))
-            if self.session.sender.blocked:
+            if self.session.sender.inflight.blocked:
                 return
 
 
@@ -223,7 +223,7 @@ def test_clients_receive_what_a_plain_model_says(
             client.answer(3)
         assert client.received == client.expected
         assert not client.to_come_again
-        assert client.session.sender.in_flight == 0
+        assert client.session.sender.inflight.messages == 0
     publish([1, 0, 1])
     for client in clients:
         client.answer(3)

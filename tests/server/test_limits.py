@@ -220,7 +220,7 @@ async def test_connect_timeout_s(
     await wait_until(lambda: node.server.stats().connections == 0)
     assert reached(node, Limit.CONNECT_TIMEOUT) == node.server.stats().connections_refused_total == 3
     assert sum(node.server.stats().entry_faults_total.values()) == 0
-    assert node.server._listeners._entering == {}
+    assert node.server._listeners._pending == {}
 
 
 async def test_handshakes_of_tls_hold_a_place(start_node: StartNode, tls: tuple[Authority, dict[str, object]]) -> None:
@@ -468,8 +468,8 @@ async def test_what_waited_for_a_client_that_is_gone_is_freed_in_pieces(start_no
         await client.subscribe(b"t")
         (session,) = node.server.lifecycles.connection_of
         waiting = {b"%d" % number: (update(b"%d" % number, b"x"), 0, False, ()) for number in range(12_000)}
-        session.sender.conflation.put(waiting, count=len(waiting))
-        held = session.sender.conflation._open
+        session.sender.newest_values.put(waiting, count=len(waiting))
+        held = session.sender.newest_values._open
         assert len(held) == 12_000
         node.server.lifecycles.connection_of[session].disconnect(ReasonCode.QUOTA_EXCEEDED)
         left = [len(held)]
@@ -609,7 +609,7 @@ async def test_rubbish_on_every_transport(log: io.StringIO, start_node: StartNod
     assert (stats.connections, stats.connections_opened_total) == (0, 500)
     assert all(count > 20 for count in stats.entry_faults_total.values())
     assert connections_in_memory(node) == 0
-    assert (node.server._listeners._entering, len(node.server.context.timer._deadlines)) == ({}, 0)
+    assert (node.server._listeners._pending, len(node.server.context.timer._deadlines)) == ({}, 0)
     assert "Traceback" not in log.getvalue()
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     assert 5 <= len(lines) < 250

@@ -13,7 +13,7 @@ from fanout.mqtt.packets import Subscribe, Subscription
 from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.server.base.counters import Counters
 from fanout.server.messages.encoding import WireVariant
-from fanout.server.messages.queue import Batch
+from fanout.server.messages.queue import MessageBatch
 from fanout.server.session.registry import SessionRegistry
 from tests.server.core_pieces import Peer, Values, make_session, options
 from tests.server.node_in_memory import update
@@ -52,7 +52,7 @@ def test_a_moving_set_is_told_as_it_was_sent(seed: int, packet_bytes_max: int) -
     store.piece = 7
     peer = Peer(make_session(wire=WireVariant(5, packet_bytes_max=packet_bytes_max)))
     session = peer.session
-    session.enqueue(Batch([(update(b"t/1", b"before"), 0, True, ())], wire=session.wire))
+    session.enqueue(MessageBatch([(update(b"t/1", b"before"), 0, True, ())], wire=session.wire))
     session.add_retained(store.delivery(b"t/#", options(), manifest=True))
     step = 0
     while session.sender.pending:
@@ -65,7 +65,7 @@ def test_a_moving_set_is_told_as_it_was_sent(seed: int, packet_bytes_max: int) -
             else:
                 store.values.pop(topic, None)
             if step < 200:
-                session.enqueue(Batch([(value, 0, True, ())], wire=session.wire))
+                session.enqueue(MessageBatch([(value, 0, True, ())], wire=session.wire))
         peer.take_piece(messages_max=chance.randrange(1, 9))
     rows = rows_of(peer)
     assert len(between_marks(rows)) > 20

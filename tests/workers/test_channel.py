@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from fanout.replica.update import Stamp, Update
 from fanout.workers.channel import HIGH_BYTES, Channel, encode, open_channel
-from fanout.workers.messages import Batch, Complete, Message, Stop
+from fanout.workers.messages import ChannelMessage, Complete, FeedBatch, Stop
 from tests.support.waiting import wait_until
 
 
@@ -18,13 +18,13 @@ class End:
     """One end, with what came there."""
 
     def __init__(self) -> None:
-        self.messages: list[Message] = []
+        self.messages: list[ChannelMessage] = []
         self.pressure: list[bool] = []
         self.closed = 0
-        self.take: Callable[[list[Message]], None] = self.messages.extend
-        self.channel = Channel(on_messages=self.receive, on_closed=self.close, on_pressure=self.pressure.append)
+        self.take: Callable[[list[ChannelMessage]], None] = self.messages.extend
+        self.channel = Channel(on_messages=self.receive, on_closed=self.close, on_backpressure=self.pressure.append)
 
-    def receive(self, messages: list[Message]) -> None:
+    def receive(self, messages: list[ChannelMessage]) -> None:
         self.take(messages)
 
     def close(self) -> None:
@@ -51,9 +51,9 @@ async def ends() -> AsyncIterator[tuple[End, End]]:
 async def test_messages_arrive_as_they_were_sent(ends: tuple[End, End]) -> None:
     """In order, of any size, with every part of an update as it was."""
     one, other = ends
-    sent: list[Message] = [
-        Batch([update(1)]),
-        Batch([update(number, 100_000) for number in range(50)], "c"),
+    sent: list[ChannelMessage] = [
+        FeedBatch([update(1)]),
+        FeedBatch([update(number, 100_000) for number in range(50)], "c"),
         Complete(),
     ]
     for message in sent:
@@ -63,7 +63,7 @@ async def test_messages_arrive_as_they_were_sent(ends: tuple[End, End]) -> None:
     assert other.messages == sent
     assert one.messages == [Stop(2.5)]
     received = other.messages[0]
-    assert isinstance(received, Batch)
+    assert isinstance(received, FeedBatch)
     assert isinstance(received.updates[0][8], Stamp)
 
 
@@ -71,7 +71,7 @@ async def test_sender_is_told_while_much_is_unread(ends: tuple[End, End]) -> Non
     """Once above the high mark, and once below the low one; nothing is lost."""
     one, other = ends
     other.channel.read(False)
-    batch = Batch([update(1, 1024 * 1024)])
+    batch = FeedBatch([update(1, 1024 * 1024)])
     for _ in range(20):
         one.channel.send(batch)
     await wait_until(lambda: one.pressure == [True])
@@ -96,7 +96,7 @@ async def test_a_defect_of_the_receiver_ends_the_channel(ends: tuple[End, End]) 
     """It is kept, for whoever looks after the channel."""
     one, other = ends
 
-    def fail(messages: list[Message]) -> None:
+    def fail(messages: list[ChannelMessage]) -> None:
         raise ZeroDivisionError
 
     other.take = fail

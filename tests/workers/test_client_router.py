@@ -1,4 +1,4 @@
-"""The doorman of one worker, where the worker that a client belongs to cannot take it."""
+"""Tests of the client router of one worker, when the worker that owns a client cannot take its connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from websockets.typing import Subprotocol
 from fanout.config import Address
 from fanout.mqtt.packets import Connack, Connect, encode
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.workers.client_router import WorkerDoorman, new_arrivals
+from fanout.workers.client_router import ClientRouter, new_handover_sockets
 from fanout.workers.ownership import owner_of
 from tests.server.node_in_memory import NodeInMemory
 from tests.support.raw_client import RawClient
@@ -29,10 +29,10 @@ REFUSED = Connack(session_present=False, reason_code=ReasonCode.SERVER_UNAVAILAB
 @pytest_asyncio.fixture
 async def node() -> AsyncIterator[NodeInMemory]:
     """Return the first worker of two, listening for MQTT and for WebSocket; the second takes nothing."""
-    arrivals, own = new_arrivals()
-    others_end, gone = new_arrivals()
+    handovers, own = new_handover_sockets()
+    others_end, gone = new_handover_sockets()
     others_end.close()
-    connection_router = WorkerDoorman(number=0, arrivals=arrivals, others=[own, gone])
+    connection_router = ClientRouter(number=0, handovers=handovers, others=[own, gone])
     listen = (Address("mqtt", "127.0.0.1", 0), Address("ws", "127.0.0.1", 0))
     node = NodeInMemory(connection_router=connection_router, workers=2, listen=listen)
     connection_router.server = node.server
@@ -42,7 +42,7 @@ async def node() -> AsyncIterator[NodeInMemory]:
     connection_router.close()
     await node.server.stop(deadline_s=0.1)
     await connection_router.end()
-    for one in (arrivals, own, gone):
+    for one in (handovers, own, gone):
         one.close()
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fanout.replica.update import Update
-from fanout.workers.feed_backlog import Backlog, removals_per_turn
-from fanout.workers.messages import Batch, Complete, Message
+from fanout.workers.feed_backlog import FeedBacklog, removals_per_turn
+from fanout.workers.messages import ChannelMessage, Complete, FeedBatch
 
 
 def update(number: int, payload: bytes = b"x", *, retain: bool = True) -> Update:
@@ -12,9 +12,9 @@ def update(number: int, payload: bytes = b"x", *, retain: bool = True) -> Update
     return b"a/%d" % number, payload, 0, retain, b"", 5, 0, number, None
 
 
-def taken(*messages: Message, removals: int = 100) -> list[list[Message]]:
+def taken(*messages: ChannelMessage, removals: int = 100) -> list[list[ChannelMessage]]:
     """Return what each turn takes of some messages."""
-    backlog = Backlog()
+    backlog = FeedBacklog()
     backlog.add(messages)
     turns = []
     while backlog:
@@ -24,21 +24,21 @@ def taken(*messages: Message, removals: int = 100) -> list[list[Message]]:
 
 def test_batches_that_follow_each_other_become_one() -> None:
     """Not across another message, nor with one that a client published: that is not sent to its publisher."""
-    first, second = Batch([update(1)]), Batch([update(2)])
-    own = Batch([update(3)], "client")
+    first, second = FeedBatch([update(1)]), FeedBatch([update(2)])
+    own = FeedBatch([update(3)], "client")
     assert taken(first, second, own, first, Complete(), second) == [
-        [Batch([update(1), update(2)]), own, first, Complete(), second]
+        [FeedBatch([update(1), update(2)]), own, first, Complete(), second]
     ]
 
 
 def test_very_many_removals_get_several_turns() -> None:
     """A turn ends behind the batch that reaches the limit; values, and messages without a payload, do not count."""
-    pieces = [Batch([update(number, b""), update(number + 1, b"")]) for number in range(0, 10, 2)]
-    others = [Batch([update(20)] * 50), Batch([update(21, b"", retain=False)] * 50)]
+    pieces = [FeedBatch([update(number, b""), update(number + 1, b"")]) for number in range(0, 10, 2)]
+    others = [FeedBatch([update(20)] * 50), FeedBatch([update(21, b"", retain=False)] * 50)]
     turns = taken(*others, *pieces, Complete(), removals=4)
-    assert [sum(len(one.updates) for one in turn if isinstance(one, Batch)) for turn in turns] == [104, 4, 2]
+    assert [sum(len(one.updates) for one in turn if isinstance(one, FeedBatch)) for turn in turns] == [104, 4, 2]
     assert turns[-1][-1] == Complete()
-    came = [each for turn in turns for one in turn if isinstance(one, Batch) for each in one.updates]
+    came = [each for turn in turns for one in turn if isinstance(one, FeedBatch) for each in one.updates]
     assert came == [each for one in (*others, *pieces) for each in one.updates]
 
 

@@ -55,7 +55,7 @@ def make_pool(logger: NoLogger, *, listen: tuple[Address, ...] = LISTEN, replica
         ingress=NoIngress(),
         replicas=[replica or Replica()],
         subscribed=lambda topic_filters: None,
-        hold=lambda held: None,
+        pause=lambda paused: None,
         logger=bound,
     )
 
@@ -170,8 +170,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch, directory: Path, code: str) -> None
 READ_ALL = "while hub.recv(65536): pass"
 TELL_SERVING = """
 from fanout.workers.channel import encode
-from fanout.workers.messages import Serving
-hub.sendall(encode(Serving()))
+from fanout.workers.messages import WorkerReady
+hub.sendall(encode(WorkerReady()))
 """
 
 
@@ -222,7 +222,7 @@ async def test_values_that_cannot_be_sent_end_the_pool(monkeypatch: pytest.Monke
     def failing(updates: list[Update]) -> None:
         raise OverflowError("too large")
 
-    monkeypatch.setattr("fanout.workers.worker_process.Batch", failing)
+    monkeypatch.setattr("fanout.workers.worker_process.FeedBatch", failing)
     pool = make_pool(NoLogger(), replica=values_of(1))
     await pool.start()
     try:
@@ -235,7 +235,7 @@ async def test_values_that_cannot_be_sent_end_the_pool(monkeypatch: pytest.Monke
         await pool.stop(deadline_s=0.1)
 
 
-async def test_a_worker_that_starts_while_publishers_are_held_is_not_read(
+async def test_a_worker_that_starts_while_publishers_are_paused_is_not_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What its clients publish waits as that of the others does."""

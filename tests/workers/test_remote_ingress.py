@@ -8,7 +8,7 @@ import pytest
 
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.workers.messages import Published, Verdicts
+from fanout.workers.messages import Published, PublishVerdicts
 from fanout.workers.remote_ingress import ROWS_HIGH, ROWS_LOW, RemoteIngress
 
 
@@ -17,9 +17,9 @@ class Case:
 
     def __init__(self) -> None:
         self.sent: list[Published] = []
-        self.held: list[bool] = []
+        self.paused: list[bool] = []
         self.refused = 0
-        self.ingress = RemoteIngress(send=self.sent.append, hold=self.held.append, count_refused=self.count)
+        self.ingress = RemoteIngress(send=self.sent.append, pause=self.paused.append, count_refused=self.count)
 
     def count(self, messages: int) -> None:
         self.refused += messages
@@ -42,9 +42,9 @@ async def test_verdicts_come_with_the_answer(case: Case) -> None:
     assert case.publish(qos=0) == [ReasonCode.SUCCESS]
     assert [(one.request, one.client_id, one.now_ns) for one in case.sent] == [(1, "c", 5), (2, "c", 5), (3, "c", 5)]
     assert case.ingress.waiting == 3
-    case.ingress.answer(Verdicts(1, (ReasonCode.SUCCESS,)))
-    case.ingress.answer(Verdicts(2, (ReasonCode.NOT_AUTHORIZED,)))
-    case.ingress.answer(Verdicts(3, (ReasonCode.NOT_AUTHORIZED,)))
+    case.ingress.answer(PublishVerdicts(1, (ReasonCode.SUCCESS,)))
+    case.ingress.answer(PublishVerdicts(2, (ReasonCode.NOT_AUTHORIZED,)))
+    case.ingress.answer(PublishVerdicts(3, (ReasonCode.NOT_AUTHORIZED,)))
     assert isinstance(first, asyncio.Future)
     assert isinstance(second, asyncio.Future)
     assert (first.result(), second.result()) == (ReasonCode.SUCCESS, ReasonCode.NOT_AUTHORIZED)
@@ -54,14 +54,14 @@ async def test_verdicts_come_with_the_answer(case: Case) -> None:
 async def test_publishers_wait_above_the_marks(case: Case) -> None:
     """Above the number of messages, or while too much is unsent, and go on when neither is so."""
     case.publish(qos=0, count=ROWS_HIGH - ROWS_LOW + 2)
-    assert case.held == []
+    assert case.paused == []
     case.publish(qos=0, count=ROWS_LOW)
-    assert case.held == [True]
-    case.ingress.press(True)
-    case.ingress.answer(Verdicts(1, (ReasonCode.SUCCESS,) * (ROWS_HIGH - ROWS_LOW + 2)))
-    assert case.held == [True]
-    case.ingress.press(False)
-    assert case.held == [True, False]
+    assert case.paused == [True]
+    case.ingress.note_backpressure(True)
+    case.ingress.answer(PublishVerdicts(1, (ReasonCode.SUCCESS,) * (ROWS_HIGH - ROWS_LOW + 2)))
+    assert case.paused == [True]
+    case.ingress.note_backpressure(False)
+    assert case.paused == [True, False]
 
 
 async def test_who_waits_is_told_when_the_hub_is_gone(case: Case) -> None:

@@ -1,1 +1,1 @@
-"""New connections before MQTT is spoken: listeners, PROXY header, TLS, WebSocket, limits."""
+"""New connections before MQTT starts: listeners, PROXY header, TLS, WebSocket, connection limits."""

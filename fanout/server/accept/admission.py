@@ -1,8 +1,4 @@
-"""What happens to a new connection before MQTT or WebSocket is spoken on it: PROXY header, TLS, who it is.
-
-Owns the way from an accepted socket to the protocol that serves it, and the limit of time for it. It must not know
-what that protocol is.
-"""
+"""Accept pipeline: takes a new connection through PROXY header and TLS to its protocol, in limited time."""
 
 from __future__ import annotations
 
@@ -21,37 +17,37 @@ from fanout.server.base.counters import EntryFault, Limit
 from fanout.server.base.deadlines import Deadline
 from fanout.server.base.ports import Logger
 
-__all__ = ["Entering", "Entry", "Gateway", "Reception"]
+__all__ = ["AcceptPipeline", "AcceptingServer", "ListenerContext", "PendingConnection"]
 
 _WRAPPED_BYTES = 64 * 1024
 
 
-class Reception(Protocol):
-    """What the entry needs of the server."""
+class AcceptingServer(Protocol):
+    """Interface of the server to the accept pipeline."""
 
     @property
     def logger(self) -> Logger:
-        """Takes log lines."""
+        """The log."""
 
     @property
-    def entry_timeout_s(self) -> float:
-        """How long a connection may take until its CONNECT is there, PROXY header and TLS handshake included."""
+    def accept_timeout_s(self) -> float:
+        """Limit in seconds until CONNECT must be there, PROXY header and TLS handshake included."""
 
-    def arrive(self, host: str, *, address: str) -> ConnectionSlot | None:
-        """Give a new connection a place; None when it is refused, which is counted and logged then.
+    def take_slot(self, host: str, *, address: str) -> ConnectionSlot | None:
+        """Take a slot for a new connection; None when it is refused, which is then counted and logged.
 
         Args:
             host: Its IP address; empty when it has none, or when it is not known yet.
             address: For the log.
         """
 
-    def name_place(self, place: ConnectionSlot, host: str, *, address: str) -> bool:
-        """Note from where a connection comes; return False when it is refused for that, counted and logged."""
+    def assign_host(self, slot: ConnectionSlot, host: str, *, address: str) -> bool:
+        """Set the IP address of a connection; return False when it is refused for that, counted and logged."""
 
-    def leave(self, place: ConnectionSlot) -> None:
-        """Free the place of a connection that did not get as far as its protocol."""
+    def release_slot(self, slot: ConnectionSlot) -> None:
+        """Free the slot of a connection that did not reach its protocol."""
 
-    def turn_away(
+    def reject(
         self,
         reason: str,
         *,
@@ -60,77 +56,77 @@ class Reception(Protocol):
         left: bool = False,
         **more: object,
     ) -> None:
-        """Count and log a connection that ends here.
+        """Count and log a connection that is refused before MQTT starts.
 
         Args:
-            reason: For the log: one of a few.
+            reason: For the log: one of a few constants.
             address: For the log.
-            why: What is counted beside the refusal.
-            left: Whether the client only went away, as health checks do, which is worth no warning.
+            why: Fault or limit to count beside the refusal.
+            left: True when the client only closed the connection, as health checks do; this is logged at DEBUG.
             more: For the log.
         """
 
     def after(self, seconds: float, action: Callable[[], None]) -> Deadline:
-        """Do `action` in `seconds`."""
+        """Run `action` in `seconds`."""
 
-    def new_protocol(self, peer: Peer, place: ConnectionSlot, *, websocket: bool) -> asyncio.BufferedProtocol:
-        """Make what serves a connection, and frees its place in the end."""
+    def new_protocol(self, peer: Peer, slot: ConnectionSlot, *, websocket: bool) -> asyncio.BufferedProtocol:
+        """Make the protocol that serves a connection and frees its slot in the end."""
 
 
-class Entering(Protocol):
-    """A connection on its way in."""
+class PendingConnection(Protocol):
+    """A connection in the accept pipeline."""
 
     def abort(self) -> None:
-        """End it at once."""
+        """End the connection at once."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gateway:
-    """What the entries of one listener share."""
+class ListenerContext:
+    """Objects that the accept pipelines of one listener share."""
 
     config: ListenerConfig
-    """The listener."""
+    """Configuration of the listener."""
     tls: ListenerTls | None
-    """Its TLS; None without."""
-    reception: Reception
+    """Its TLS; None without TLS."""
+    server: AcceptingServer
     """The server."""
-    entering: dict[Entering, None]
-    """The connections of all listeners that are on their way, so that they can be ended."""
+    pending: dict[PendingConnection, None]
+    """Connections in the accept pipelines of all listeners, so that they can be ended."""
 
 
-class Entry(asyncio.BufferedProtocol):
-    """A connection on its way in. It hands the transport on, and is not used after that."""
+class AcceptPipeline(asyncio.BufferedProtocol):
+    """Protocol of a new connection until PROXY header and TLS are done; then it hands the transport over."""
 
-    def __init__(self, gateway: Gateway, place: ConnectionSlot | None = None) -> None:
+    def __init__(self, listener: ListenerContext, slot: ConnectionSlot | None = None) -> None:
         """Prepare.
 
         Args:
-            gateway: Of its listener.
-            place: What it has taken already; None when that is to be done as the connection is made.
+            listener: Context of its listener.
+            slot: A slot that is taken already; None takes one when the connection is made.
         """
-        self._gateway = gateway
-        self._reception = gateway.reception
-        self.place = place
-        """What it holds; None before it is made, and after it was handed on or refused."""
-        self._local = is_local(gateway.config.address)
+        self._listener = listener
+        self._server = listener.server
+        self.slot = slot
+        """Its slot; None before the connection is made, and after it was handed over or refused."""
+        self._local = is_local(listener.config.address)
         self._header: ProxyHeader | None = None
         self._buffer = bytearray()
-        self._early = bytearray()  # decrypted before the awaiting task could hand the transport on
+        self._early = bytearray()  # data decrypted before the TLS task handed the transport over
         self._wrapping: asyncio.Task[None] | None = None
         self._deadline: Deadline | None = None
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection: hand it on, or read the PROXY header first."""
+        """Take a slot, then hand the connection over, or read the PROXY header first."""
         self._transport = cast("asyncio.Transport", transport)
-        networks = self._gateway.config.proxy_protocol_from
+        networks = self._listener.config.proxy_protocol_from
         name = transport.get_extra_info("peername")
         host = str(name[0]) if isinstance(name, tuple) else ""
         self._address = address_text(host, name[1] if host else 0)
-        if self.place is None:
-            # Behind a load balancer the client's own address counts, which is not known yet.
-            self.place = self._reception.arrive("" if networks else host, address=self._address)
-            if self.place is None:
+        if self.slot is None:
+            # With a PROXY header the client's own address counts, which is not known yet.
+            self.slot = self._server.take_slot("" if networks else host, address=self._address)
+            if self.slot is None:
                 transport.abort()  # type: ignore[attr-defined]  # it is an asyncio.Transport
                 return
         if not networks:
@@ -142,28 +138,28 @@ class Entry(asyncio.BufferedProtocol):
         if ip is None or not any(ip in network for network in networks):
             self._refuse("not_in_proxy_protocol_from", why=EntryFault.PROXY_HEADER)
             return
-        if self.place.over_rate and self._gateway.tls is not None:
+        if self.slot.over_rate and self._listener.tls is not None:
             self._refuse("connection_rate_max")
             return
         self._header = ProxyHeader()
-        self._gateway.entering[self] = None
-        self._deadline = self._reception.after(self._reception.entry_timeout_s, self._timed_out)
+        self._listener.pending[self] = None
+        self._deadline = self._server.after(self._server.accept_timeout_s, self._timed_out)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection: it ended on the way."""
+        """Refuse the connection, which ended in the pipeline."""
         if self._wrapping is not None:
             self._wrapping.cancel()
-        if self.place is not None:
+        if self.slot is not None:
             self._fail(EntryFault.PROXY_HEADER if self._wrapping is None else EntryFault.TLS, None)
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        """Give room for the rest of the header and not for a byte more: what follows belongs to somebody else."""
+        """Return a buffer for the rest of the header only: the next byte belongs to TLS or MQTT."""
         wanted = self._header.wanted if self._header is not None else 0
         self._buffer = bytearray(wanted or _WRAPPED_BYTES)
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take a piece of the header."""
+        """Process a part of the header."""
         data = bytes(self._buffer[:nbytes])
         if self._header is None or not self._header.wanted:
             self._early += data
@@ -175,13 +171,13 @@ class Entry(asyncio.BufferedProtocol):
             return
         if not complete:
             return
-        if self._header.client is not None and not self._named(*self._header.client):
+        if self._header.client is not None and not self._assign_client(*self._header.client):
             return
-        if self._gateway.tls is None:
+        if self._listener.tls is None:
             self._hand_on(self._transport, self._header.client)
             return
         self._transport.pause_reading()  # the next byte is for TLS
-        self._wrapping = asyncio.get_running_loop().create_task(self._wrap(self._gateway.tls), name="tls-handshake")
+        self._wrapping = asyncio.get_running_loop().create_task(self._wrap(self._listener.tls), name="tls-handshake")
 
     def abort(self) -> None:
         """End the connection at once."""
@@ -189,7 +185,7 @@ class Entry(asyncio.BufferedProtocol):
 
     async def _wrap(self, tls: ListenerTls) -> None:
         loop = asyncio.get_running_loop()
-        timeout_s = 2 * self._reception.entry_timeout_s  # the deadline comes first
+        timeout_s = 2 * self._server.accept_timeout_s  # the deadline comes first
         error: Exception | None = None
         try:
             wrapped = await loop.start_tls(
@@ -197,32 +193,32 @@ class Entry(asyncio.BufferedProtocol):
             )
         except (OSError, ValueError) as caught:
             wrapped, error = None, caught
-        # Whether TLS tells of it depends on how far it had come; without a place it was refused meanwhile.
-        if wrapped is None or wrapped.is_closing() or self.place is None:
-            if self.place is not None:
+        # `connection_lost` may have been called or not, as far as TLS had come; without a slot it was refused already.
+        if wrapped is None or wrapped.is_closing() or self.slot is None:
+            if self.slot is not None:
                 self._fail(EntryFault.TLS, error)
             self._transport.abort()
             return
         assert self._header is not None
         self._hand_on(wrapped, self._header.client)
 
-    def _named(self, host: str, port: int) -> bool:
-        """Note for whom the load balancer speaks; return False when that one may not come."""
-        assert self.place is not None
+    def _assign_client(self, host: str, port: int) -> bool:
+        """Set the client's address from the PROXY header; return False when the connection is refused for that."""
+        assert self.slot is not None
         self._address = address_text(host, port)
-        if self._reception.name_place(self.place, host, address=self._address):
+        if self._server.assign_host(self.slot, host, address=self._address):
             return True
         self._leave()
         self._transport.abort()
         return False
 
     def _hand_on(self, transport: asyncio.Transport, proxied: tuple[str, int] | None) -> None:
-        place, self.place = self.place, None
-        assert place is not None
+        slot, self.slot = self.slot, None
+        assert slot is not None
         self._forget()
         peer = peer_of(transport, local=self._local, proxied=proxied)
-        websocket = self._gateway.config.address.has_websocket
-        protocol = self._reception.new_protocol(peer, place, websocket=websocket)
+        websocket = self._listener.config.address.has_websocket
+        protocol = self._server.new_protocol(peer, slot, websocket=websocket)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         early = memoryview(self._early)
@@ -240,7 +236,7 @@ class Entry(asyncio.BufferedProtocol):
     def _refuse(
         self, reason: str, *, why: EntryFault | Limit | None = None, left: bool = False, **more: object
     ) -> None:
-        self._reception.turn_away(reason, address=self._address, why=why, left=left, **more)
+        self._server.reject(reason, address=self._address, why=why, left=left, **more)
         self._leave()
         self._transport.abort()
 
@@ -249,12 +245,12 @@ class Entry(asyncio.BufferedProtocol):
         self._refuse(f"{stage}_timeout", why=Limit.CONNECT_TIMEOUT)
 
     def _leave(self) -> None:
-        place, self.place = self.place, None
-        if place is not None:
-            self._reception.leave(place)
+        slot, self.slot = self.slot, None
+        if slot is not None:
+            self._server.release_slot(slot)
         self._forget()
 
     def _forget(self) -> None:
-        self._gateway.entering.pop(self, None)
+        self._listener.pending.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()

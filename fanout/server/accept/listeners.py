@@ -1,6 +1,5 @@
-"""The sockets on which the server listens.
+"""Listening sockets of the server, and the TLS certificates of their listeners.
 
-Owns opening and closing them, and the certificates that they show. It must not know what is spoken on a connection.
 Binding and serving are two steps: with several workers one process binds, and others serve.
 """
 
@@ -19,15 +18,15 @@ from typing import Final
 
 from fanout.config import Address, ListenerConfig
 from fanout.errors import ListenError
-from fanout.server.accept.admission import Entering, Entry, Gateway, Reception
+from fanout.server.accept.admission import AcceptingServer, AcceptPipeline, ListenerContext, PendingConnection
 from fanout.server.accept.tls import ListenerTls
 from fanout.server.accept.tls_acceptor import TlsAcceptor
 
 __all__ = ["UNSENT_BYTES", "Listeners"]
 
 UNSENT_BYTES: Final = 256 * 1024
-"""What the system takes for a connection beyond what it can send now: the rest waits at the node, shared by clients.
-Left to itself Linux takes up to 4 MiB for each, copied, which it keeps for as long as the client does not read."""
+"""Limit of unsent bytes in the kernel for one connection (TCP_NOTSENT_LOWAT); the rest waits in queues that clients
+share. Without it Linux buffers up to 4 MiB of copies for each client that does not read."""
 _NOTSENT_LOWAT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _BACKLOG: Final = 1024
 _SOCKET_MODE: Final = 0o660
@@ -36,7 +35,7 @@ _PROBE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """Sockets that listen, and which others serve."""
+    """Listening sockets that other processes serve."""
 
     sockets: Sequence[socket.socket]
 
@@ -52,23 +51,23 @@ class Listeners:
         self._servers: list[tuple[Address, asyncio.Server | TlsAcceptor | _Bound]] = []
         self._tls: list[ListenerTls] = []
         self._paths: dict[Path, int] = {}
-        self._entering: dict[Entering, None] = {}
+        self._pending: dict[PendingConnection, None] = {}
 
-    async def open(self, listeners: Iterable[ListenerConfig], reception: Reception) -> None:
-        """Listen on every one of `listeners`, and hand each connection to `reception`.
+    async def open(self, listeners: Iterable[ListenerConfig], server: AcceptingServer) -> None:
+        """Listen on all of `listeners`, and serve their connections.
 
         Raises:
             ListenError: An address cannot be bound, or a certificate cannot be used; all others are closed again.
         """
         try:
             for config in listeners:
-                await self._serve(config, await self._bind(config), reception)
+                await self._serve(config, await self._bind(config), server)
         except BaseException:
             self.close()
             raise
 
     async def bind(self, listeners: Iterable[ListenerConfig]) -> list[list[socket.socket]]:
-        """Listen on every one of `listeners`, for other processes to serve; they stay open until `close`.
+        """Listen on all of `listeners`, for other processes to serve; the sockets stay open until `close`.
 
         Returns:
             The sockets of each.
@@ -89,44 +88,44 @@ class Listeners:
         return bound
 
     async def serve(
-        self, listeners: Iterable[ListenerConfig], sockets: Iterable[Sequence[socket.socket]], reception: Reception
+        self, listeners: Iterable[ListenerConfig], sockets: Iterable[Sequence[socket.socket]], server: AcceptingServer
     ) -> None:
-        """Serve what another process has bound.
+        """Serve listening sockets that another process has bound.
 
         Args:
             listeners: As given to `bind` there.
             sockets: The sockets of each.
-            reception: Takes the connections.
+            server: The server of the connections.
 
         Raises:
             ListenError: A certificate cannot be used; all are closed then.
         """
         try:
             for config, bound in zip(listeners, sockets, strict=True):
-                await self._serve(config, bound, reception)
+                await self._serve(config, bound, server)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Listen no more; connections stay, but for those on their way in."""
+        """Stop listening; connections stay open, except those in the accept pipeline."""
         for _, server in self._servers:
             server.close()
         self._servers.clear()
         self._tls.clear()
         for path, inode in self._paths.items():
             with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_ino == inode:  # else another process has put its own there
+                if path.stat().st_ino == inode:  # otherwise it is the socket of another process
                     path.unlink()
         self._paths.clear()
-        for entry in list(self._entering):
-            entry.abort()
+        for connection in list(self._pending):
+            connection.abort()
 
     def reload(self) -> list[ListenError]:
-        """Read certificates, keys and certificate authorities again, for connections that come from now on.
+        """Read certificates, keys and certificate authorities again, for new connections.
 
         Returns:
-            Why some stay as they were.
+            The errors of listeners that keep their old files.
         """
         errors: list[ListenError] = []
         for tls in self._tls:
@@ -138,7 +137,7 @@ class Listeners:
 
     @property
     def addresses(self) -> list[str]:
-        """Where it listens, with the real ports, as the configuration writes addresses."""
+        """Addresses of the listeners with the real ports, as the configuration writes addresses."""
         found: list[str] = []
         for address, server in self._servers:
             for one in server.sockets:
@@ -160,23 +159,23 @@ class Listeners:
             key = "server.listen or [[server.listener]]"
             raise ListenError.of(error, address=str(address), key=key, what=what) from error
 
-    async def _serve(self, config: ListenerConfig, bound: Sequence[socket.socket], reception: Reception) -> None:
+    async def _serve(self, config: ListenerConfig, bound: Sequence[socket.socket], server: AcceptingServer) -> None:
         address = config.address
         left = list(bound)
         try:
             tls = ListenerTls(config) if address.has_tls else None
-            gateway = Gateway(config, tls, reception, self._entering)
-            new_entry = partial(Entry, gateway)
+            listener = ListenerContext(config, tls, server, self._pending)
+            new_pipeline = partial(AcceptPipeline, listener)
             loop = asyncio.get_running_loop()
             while left:
-                server: asyncio.Server | TlsAcceptor
+                opened: asyncio.Server | TlsAcceptor
                 if tls is not None and not config.proxy_protocol_from:
-                    server = TlsAcceptor(left[0], gateway)
+                    opened = TlsAcceptor(left[0], listener)
                 elif address.scheme == "unix":
-                    server = await loop.create_unix_server(new_entry, sock=left[0], backlog=_BACKLOG)
-                else:  # TLS comes behind the PROXY header
-                    server = await loop.create_server(new_entry, sock=left[0], backlog=_BACKLOG)
-                self._servers.append((address, server))
+                    opened = await loop.create_unix_server(new_pipeline, sock=left[0], backlog=_BACKLOG)
+                else:  # the pipeline starts TLS after the PROXY header
+                    opened = await loop.create_server(new_pipeline, sock=left[0], backlog=_BACKLOG)
+                self._servers.append((address, opened))
                 del left[0]
         finally:
             for one in left:
@@ -185,7 +184,7 @@ class Listeners:
             self._tls.append(tls)
 
     def _bind_unix(self, path: Path) -> socket.socket:
-        """Return a socket bound to `path`; one that a killed process left behind is replaced."""
+        """Return a socket bound to `path`; a stale socket of a killed process is replaced."""
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             if path.is_socket():
@@ -204,7 +203,7 @@ class Listeners:
 
 
 async def _listen(address: Address) -> list[socket.socket]:
-    """Return sockets that listen on every IP address that an address stands for, as `create_server` makes them."""
+    """Return listening sockets for every IP address of `address`, as `create_server` makes them."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     opened: list[socket.socket] = []
@@ -232,7 +231,7 @@ def _remove_stale(path: Path) -> None:
         probe.settimeout(_PROBE_S)
         try:
             probe.connect(str(path))
-        except ConnectionRefusedError:  # nobody listens there any more
+        except ConnectionRefusedError:  # stale
             path.unlink()
             return
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))

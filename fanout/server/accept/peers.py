@@ -1,7 +1,4 @@
-"""Who is at the other end of a Network Connection, as far as its transport tells.
-
-Owns that value and how it is read from a transport. It must not know MQTT, nor what is granted to whom.
-"""
+"""Peer of a Network Connection: its address, locality and TLS certificate user, as the transport has them."""
 
 from __future__ import annotations
 
@@ -19,16 +16,16 @@ _LOOPBACK_NAME = "localhost"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A client, or the load balancer that speaks for it."""
+    """Peer of a Network Connection."""
 
     host: str
-    """IP address of the client, behind a trusted load balancer the one that it tells; empty for a Unix socket."""
+    """IP address of the client, from the PROXY header of a trusted load balancer; empty for a Unix socket."""
     port: int
     """Port of the client; 0 for a Unix socket."""
     local: bool
-    """Whether the listener can be reached only from this machine: loopback, or a Unix socket."""
+    """True when the listener can be reached only from this machine: loopback, or a Unix socket."""
     certificate_user: str | None = None
-    """Common Name of the subject of the client's certificate, which TLS has verified; None without one."""
+    """Common Name of the subject of the client's verified certificate; None without one."""
 
     @property
     def address(self) -> str:
@@ -44,12 +41,12 @@ def address_text(host: str, port: int) -> str:
 
 
 def peer_of(transport: asyncio.BaseTransport, *, local: bool, proxied: tuple[str, int] | None = None) -> Peer:
-    """Return who is at the other end of a transport.
+    """Return the peer of a transport.
 
     Args:
-        transport: Connected, with TLS established where there is any.
+        transport: A connected transport, after the TLS handshake if there is one.
         local: As in `Peer`.
-        proxied: Host and port of the client that a trusted load balancer speaks for; None for the transport's own.
+        proxied: Host and port from the PROXY header; None for those of the transport.
     """
     name = transport.get_extra_info("peername")
     host, port = proxied or (name[:2] if isinstance(name, tuple) else ("", 0))
@@ -58,7 +55,7 @@ def peer_of(transport: asyncio.BaseTransport, *, local: bool, proxied: tuple[str
 
 
 def is_local(address: Address) -> bool:
-    """Say whether `address` is one of this machine alone: of a listener, or of where to connect to."""
+    """Return whether `address`, to listen on or to connect to, is reachable only from this machine."""
     if address.scheme == "unix":
         return True
     try:
@@ -71,7 +68,7 @@ def certificate_user(certificate: dict[str, Any] | None) -> str | None:
     """Return the Common Name of a certificate's subject.
 
     Args:
-        certificate: As `ssl.SSLSocket.getpeercert` gives it; None or empty when there is none.
+        certificate: As `ssl.SSLSocket.getpeercert` returns it; None or empty when there is none.
 
     Returns:
         The name; None when there is not exactly one, or when it cannot be a User Name of MQTT.

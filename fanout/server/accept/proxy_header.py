@@ -1,7 +1,7 @@
-"""The header of the PROXY protocol, versions 1 and 2, with which a load balancer tells for whom it speaks.
+"""Parser for the header of the PROXY protocol, versions 1 and 2, in which a load balancer states the client's address.
 
-Owns reading it from bytes that come in any pieces, and never takes a byte behind it: those belong to TLS or MQTT. It
-must not know sockets, nor who may send one. It follows "The PROXY protocol" by HAProxy Technologies (2020/03/05).
+It takes bytes in pieces of any size, and never a byte after the header: those belong to TLS or MQTT. It follows "The
+PROXY protocol" by HAProxy Technologies (2020/03/05).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _V1_BYTES_MAX = 107  # section 2.1
 _V2 = b"\r\n\r\n\0\r\nQUIT\n"
 _V2_FIXED_BYTES = 16
 _V2_REST_BYTES_MAX = 4096
-"""Addresses and what comes behind them; more than any load balancer is known to send."""
+"""Limit for addresses and the data after them; more than any load balancer is known to send."""
 _LOCAL, _PROXY = 0x20, 0x21
 _TCP4, _TCP6 = 0x11, 0x21
 _DATAGRAM = 2
@@ -24,11 +24,11 @@ _FAMILY_MAX = 3
 
 
 class ProxyHeaderInvalid(Exception):
-    """What came is no header of the PROXY protocol."""
+    """The bytes are not a valid header of the PROXY protocol."""
 
 
 class ProxyHeader:
-    """A header that is being read.
+    """Incremental parser of one header.
 
     Attributes:
         client: Host and port of the client; None for a connection of the load balancer itself, such as a health
@@ -41,7 +41,7 @@ class ProxyHeader:
 
     @property
     def wanted(self) -> int:
-        """How many bytes may be fed next; 0 when the header is complete."""
+        """Number of bytes that may be fed next; 0 when the header is complete."""
         data = self._data
         if len(data) < len(_V2):
             return len(_V2) - len(data)  # the shortest header of version 1 is longer
@@ -49,13 +49,13 @@ class ProxyHeader:
             if len(data) < _V2_FIXED_BYTES:
                 return _V2_FIXED_BYTES - len(data)
             return _V2_FIXED_BYTES + _v2_rest_bytes(data) - len(data)
-        return 0 if data.endswith(b"\r\n") else 1  # where the line ends is not known before
+        return 0 if data.endswith(b"\r\n") else 1  # the length of the line is not known before its end
 
     def feed(self, data: bytes) -> bool:
         """Take bytes, at most `wanted`; return whether the header is complete.
 
         Raises:
-            ProxyHeaderInvalid: It is none; what comes behind must not be read.
+            ProxyHeaderInvalid: The header is invalid; nothing more may be read from the connection.
         """
         assert 0 < len(data) <= self.wanted, "bytes behind the header are not ours"
         self._data += data
@@ -90,7 +90,7 @@ def _read_v1(line: bytes) -> tuple[str, int] | None:
     except UnicodeDecodeError as error:
         raise ProxyHeaderInvalid("it is not ASCII") from error
     if words[1] == "UNKNOWN":
-        return None  # whatever follows is to be ignored
+        return None  # the rest of the line is ignored
     try:
         _, family, source, destination, source_port, destination_port = words
         read = {"TCP4": ipaddress.IPv4Address, "TCP6": ipaddress.IPv6Address}[family]

@@ -1,43 +1,26 @@
-"""What decides which process serves a client, where there are several (`fanout.workers`).
+"""Interface of the connection router, which decides with several workers which process serves a client.
 
-Owns this interface only: a server with a doorman lets it meet each connection before the server does.
+A server with a router passes each new connection to it first; `fanout.workers.client_router` implements it.
 """
 
 from __future__ import annotations
 
-import abc
 import asyncio
 from typing import Protocol
 
 from fanout.server.accept.peers import Peer
 from fanout.server.accept.slots import ConnectionSlot
+from fanout.server.accept.websocket import PacketStream
 
 __all__ = ["ConnectionRouter", "RoutingStream"]
 
 
-class RoutingStream(asyncio.BufferedProtocol, abc.ABC):
-    """Reads of a connection what tells who must serve it, and hands it on with what was read."""
-
-    @abc.abstractmethod
-    def receive(self, data: bytes) -> None:
-        """Take a piece of the stream of packets."""
-
-    @abc.abstractmethod
-    def end(self, fault: str) -> None:
-        """Close, because the transport cannot go on, for the `fault` of the client if there is any."""
-
-    @abc.abstractmethod
-    def is_closing(self) -> bool:
-        """Return whether it is being closed."""
-
-    @property
-    @abc.abstractmethod
-    def awaits_connect(self) -> bool:
-        """Whether CONNECT has not come."""
+class RoutingStream(asyncio.BufferedProtocol, PacketStream):
+    """Protocol of a connection that is not routed yet: it reads up to CONNECT and then hands the connection over."""
 
 
 class ConnectionRouter(Protocol):
-    """Meets the connections that this process has accepted."""
+    """Routes the connections that this process has accepted."""
 
-    def meet(self, peer: Peer, place: ConnectionSlot, *, websocket: bool) -> RoutingStream:
-        """Make what a new connection talks to first; the place is the doorway's to hand on or to give back."""
+    def new_stream(self, peer: Peer, slot: ConnectionSlot, *, websocket: bool) -> RoutingStream:
+        """Make the first protocol of a new connection, which hands its slot over or frees it."""

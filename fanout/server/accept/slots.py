@@ -1,8 +1,7 @@
-"""How many Network Connections there may be, in total and from one address, and how fast they may come.
+"""Connection slots: the limits of Network Connections in total, for each address, and of their rate.
 
-Owns the places that connections hold, from the moment they are accepted until they are gone: a PROXY header, a TLS
-handshake or a WebSocket that is still being opened holds one like a connected client. It must not know sockets, nor
-read a clock: the time is an argument.
+A connection holds a slot from accept until it has ended, so that a pending PROXY header, TLS handshake or WebSocket
+handshake counts like a connected client.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from fanout.server.base.counters import Counters, Limit
 __all__ = ["ConnectionSlot", "ConnectionSlots", "TokenBucket"]
 
 _IPV6_NETWORK_BYTES: Final = 8
-"""What one customer gets is a network of 64 bits: whoever has one address of it has all of them."""
+"""IPv6 addresses count by /64 network: a customer has all addresses of one."""
 
 
 class ConnectionSlot:
-    """The place of one connection.
+    """The slot of one connection.
 
     Attributes:
-        since_s: When it was taken, by the monotonic clock.
-        over_rate: Whether it came faster than connections may; then it is refused as soon as it can be told so.
+        since_s: Time when it was taken, by the monotonic clock.
+        over_rate: True when the connection exceeds the rate limit; it is refused as soon as it can be answered.
     """
 
     __slots__ = ("_origin", "over_rate", "since_s")
@@ -36,7 +35,7 @@ class ConnectionSlot:
 
 
 class TokenBucket:
-    """So many at once, and then so many in a second."""
+    """Rate limiter: a burst, then a number of tokens per second."""
 
     def __init__(self, *, rate: float, burst: int, now_s: float) -> None:
         self._rate = rate
@@ -45,7 +44,7 @@ class TokenBucket:
         self._counted_s = now_s
 
     def take(self, now_s: float) -> bool:
-        """Take one; return False when none is left."""
+        """Take a token; return False when none is left."""
         self._tokens = min(self._burst, self._tokens + (now_s - self._counted_s) * self._rate)
         self._counted_s = now_s
         if self._tokens < 1:
@@ -55,7 +54,7 @@ class TokenBucket:
 
 
 class ConnectionSlots:
-    """The places of all connections of a server."""
+    """The slots of all connections of a server."""
 
     def __init__(self, config: ServerConfig, *, counters: Counters, now_s: float) -> None:
         self._max = config.connections_max
@@ -66,23 +65,23 @@ class ConnectionSlots:
         self._of_origin: dict[bytes, int] = {}
 
     def __len__(self) -> int:
-        """Return how many are taken."""
+        """Return the number of slots taken."""
         return self._taken
 
     @property
     def origins(self) -> int:
-        """From how many addresses there are connections."""
+        """Number of addresses with connections."""
         return len(self._of_origin)
 
     def take(self, host: str, *, now_s: float) -> ConnectionSlot | Limit:
-        """Give a new connection a place.
+        """Take a slot for a new connection.
 
         Args:
             host: Its IP address; empty when it has none (a Unix socket), or when it is not known yet.
             now_s: Time of the monotonic clock, in seconds.
 
         Returns:
-            The place, or the limit that is reached.
+            The slot, or the limit that is reached.
         """
         if self._taken >= self._max:
             return self._reached(Limit.CONNECTIONS)
@@ -95,23 +94,23 @@ class ConnectionSlots:
             self._reached(Limit.CONNECTION_RATE)
         return ConnectionSlot(origin, since_s=now_s, over_rate=over_rate)
 
-    def name(self, place: ConnectionSlot, host: str) -> Limit | None:
-        """Note from where a connection comes, which was not known as it took its place.
+    def name(self, slot: ConnectionSlot, host: str) -> Limit | None:
+        """Set the IP address of a connection, which was not known when it took its slot.
 
         Returns:
-            The limit that is reached by it, if any; the place must be given back then like any other.
+            The limit that is reached, if any; the slot must be released then like any other.
         """
         origin = _origin(host)
         if not self._enter(origin):
             return self._reached(Limit.CONNECTIONS_PER_ADDRESS)
-        self._leave(place._origin)
-        place._origin = origin
+        self._leave(slot._origin)
+        slot._origin = origin
         return None
 
-    def give_back(self, place: ConnectionSlot) -> None:
-        """Free the place of a connection that is gone; called once."""
+    def release(self, slot: ConnectionSlot) -> None:
+        """Free the slot of a connection that has ended; called once."""
         self._taken -= 1
-        self._leave(place._origin)
+        self._leave(slot._origin)
 
     def _reached(self, limit: Limit) -> Limit:
         self._counters.limits[limit] += 1
@@ -137,7 +136,7 @@ class ConnectionSlots:
 
 
 def _origin(host: str) -> bytes:
-    """Return what counts as one address: that of IPv4, the network of IPv6; empty for none."""
+    """Return the key by which connections are counted: the IPv4 address, or the IPv6 network; empty for none."""
     if not host:
         return b""
     address = ipaddress.ip_address(host.partition("%")[0])

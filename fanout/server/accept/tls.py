@@ -1,7 +1,4 @@
-"""TLS of one listener: its certificate and key, whose certificates of clients are valid, and their reload.
-
-Owns what a listener does with these files (`fanout.certificates`). It must not know sockets or what is spoken inside.
-"""
+"""TLS context of one listener: its certificate and key, its authorities for client certificates, and their reload."""
 
 from __future__ import annotations
 
@@ -15,32 +12,32 @@ __all__ = ["ListenerTls", "find_tls_faults"]
 
 
 class ListenerTls:
-    """What one listener shows and asks in a TLS handshake.
+    """TLS context of one listener, with reload.
 
     Attributes:
-        context: For handshakes; it stays the same object, and always shows the newest certificate.
+        context: Context for handshakes; it stays the same object, and always uses the newest certificate.
     """
 
     def __init__(self, config: ListenerConfig) -> None:
         """Read the files.
 
         Args:
-            config: With certificate and key.
+            config: A listener with certificate and key.
 
         Raises:
             ListenError: A file cannot be used.
         """
         self._config = config
         self._newest = self.context = _read(config)
-        # A listening socket keeps the context that it was opened with; OpenSSL asks here before it shows a
-        # certificate, whether the client names a host or not. Client certificates are verified by the newest too.
+        # A listening socket keeps its context. OpenSSL calls this before it sends a certificate, even when the client
+        # sends no server name; client certificates are then verified by the newest context too.
         self.context.sni_callback = self._switch
 
     def reload(self) -> None:
-        """Read the files again; connections that exist, and handshakes that have begun, are not touched.
+        """Read the files again, for new handshakes.
 
         Raises:
-            ListenError: A file cannot be used; what was read before stays in force.
+            ListenError: A file cannot be used; the former files stay in force.
         """
         self._newest = _read(self._config)
 
@@ -49,7 +46,7 @@ class ListenerTls:
 
 
 def find_tls_faults(config: ListenerConfig) -> list[tuple[str, str]]:
-    """Return what is wrong with the files of a listener with certificate and key: its keys, and the problems."""
+    """Return the faults in the files of a listener with TLS, as pairs of config key and problem."""
     return _load(config)[1]
 
 

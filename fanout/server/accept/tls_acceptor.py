@@ -1,8 +1,7 @@
-"""Connections that begin with TLS: accepted, counted, and taken through the handshake in a limited time.
+"""Acceptor for connections that start with TLS: it bounds, counts and times out their handshakes.
 
-Owns the accepting of one listening socket and the handshakes that are going on. The event loop could do both by itself
-(`create_server` with a context), but tells nobody of a handshake that goes on or fails, so that nothing would bound
-or count them. It must not know what is spoken inside.
+The event loop could accept them by itself (`create_server` with a context), but it reports neither pending nor failed
+handshakes, so that they could not be limited or counted.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import asyncio
 import socket
 from typing import Final
 
-from fanout.server.accept.admission import Entry, Gateway
+from fanout.server.accept.admission import AcceptPipeline, ListenerContext
 from fanout.server.accept.peers import address_text
 from fanout.server.base.counters import EntryFault, Limit
 from fanout.server.base.deadlines import Deadline
@@ -19,34 +18,34 @@ from fanout.server.base.deadlines import Deadline
 __all__ = ["TlsAcceptor"]
 
 _ACCEPTED_MAX: Final = 64
-"""Connections that are accepted in one turn of the event loop."""
+"""Limit of connections that are accepted in one turn of the event loop."""
 _PAUSE_S: Final = 1.0
-"""Pause before accepting again when the system has no descriptors or memory left; asyncio waits as long."""
+"""Pause before accepting again when the system has no descriptors or memory left; the same as in asyncio."""
 
 
 class TlsAcceptor:
     """Accepts the connections of one listening socket."""
 
-    def __init__(self, listening: socket.socket, gateway: Gateway) -> None:
-        """Begin to accept.
+    def __init__(self, listening: socket.socket, listener: ListenerContext) -> None:
+        """Start to accept.
 
         Args:
-            listening: Listens, does not block, and is closed by `close`.
-            gateway: Of its listener, which has TLS.
+            listening: A non-blocking listening socket, closed by `close`.
+            listener: Context of its listener, which has TLS.
         """
         self._listening = listening
-        self._gateway = gateway
+        self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._resuming: asyncio.TimerHandle | None = None
         self._loop.add_reader(listening, self._accept)
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
-        """The listening socket, as `asyncio.Server` gives its own."""
+        """The listening socket, as in `asyncio.Server`."""
         return (self._listening,)
 
     def close(self) -> None:
-        """Accept no more; handshakes go on until they are ended."""
+        """Stop to accept; pending handshakes continue until they are ended."""
         self._loop.remove_reader(self._listening)
         if self._resuming is not None:
             self._resuming.cancel()
@@ -58,23 +57,23 @@ class TlsAcceptor:
                 connection, name = self._listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # the connection stays in the backlog, and would wake the loop all the time
-                self._gateway.reception.logger.error("cannot_accept", detail=str(error))
+            except OSError as error:  # the connection stays in the backlog, and would wake the loop again and again
+                self._listener.server.logger.error("cannot_accept", detail=str(error))
                 self._loop.remove_reader(self._listening)
                 self._resuming = self._loop.call_later(_PAUSE_S, self._resume)
                 return
             address = address_text(name[0], name[1])
-            place = self._gateway.reception.arrive(name[0], address=address)
-            if place is None:
+            slot = self._listener.server.take_slot(name[0], address=address)
+            if slot is None:
                 connection.close()
                 continue
-            if place.over_rate:  # the handshake is what would cost
-                self._gateway.reception.turn_away("connection_rate_max", address=address)
-                self._gateway.reception.leave(place)
+            if slot.over_rate:  # before the expensive handshake
+                self._listener.server.reject("connection_rate_max", address=address)
+                self._listener.server.release_slot(slot)
                 connection.close()
                 continue
             connection.setblocking(False)
-            _Handshake(connection, Entry(self._gateway, place), gateway=self._gateway, address=address)
+            _Handshake(connection, AcceptPipeline(self._listener, slot), listener=self._listener, address=address)
 
     def _resume(self) -> None:
         self._resuming = None
@@ -82,17 +81,19 @@ class TlsAcceptor:
 
 
 class _Handshake:
-    """One TLS handshake, in a task that it keeps alive by the gateway."""
+    """One TLS handshake in a task of its own."""
 
-    def __init__(self, connection: socket.socket, entry: Entry, *, gateway: Gateway, address: str) -> None:
+    def __init__(
+        self, connection: socket.socket, pipeline: AcceptPipeline, *, listener: ListenerContext, address: str
+    ) -> None:
         self._connection = connection
-        self._entry = entry
-        self._gateway = gateway
+        self._pipeline = pipeline
+        self._listener = listener
         self._address = address
         self._timed_out = False
-        reception = gateway.reception
-        self._deadline: Deadline = reception.after(reception.entry_timeout_s, self._time_out)
-        gateway.entering[self] = None
+        server = listener.server
+        self._deadline: Deadline = server.after(server.accept_timeout_s, self._time_out)
+        listener.pending[self] = None
         self._task = asyncio.get_running_loop().create_task(self._run(), name="tls-handshake")
         self._task.add_done_callback(self._ended)
 
@@ -105,30 +106,30 @@ class _Handshake:
         self._task.cancel()
 
     async def _run(self) -> None:
-        gateway = self._gateway
-        assert gateway.tls is not None
+        listener = self._listener
+        assert listener.tls is not None
         await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: self._entry,
+            lambda: self._pipeline,
             self._connection,
-            ssl=gateway.tls.context,
-            ssl_handshake_timeout=2 * gateway.reception.entry_timeout_s,  # the deadline comes first
+            ssl=listener.tls.context,
+            ssl_handshake_timeout=2 * listener.server.accept_timeout_s,  # the deadline comes first
         )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._gateway.entering.pop(self)
+        self._listener.pending.pop(self)
         self._deadline.cancel()
-        place, self._entry.place = self._entry.place, None
-        if place is None:  # it was handed on
+        slot, self._pipeline.slot = self._pipeline.slot, None
+        if slot is None:  # the pipeline has handed it over
             return
         self._connection.close()  # the task may have been cancelled before it began
-        reception = self._gateway.reception
+        server = self._listener.server
         error = None if task.cancelled() else task.exception()
         if self._timed_out:
-            reception.turn_away("tls_timeout", address=self._address, why=Limit.CONNECT_TIMEOUT)
+            server.reject("tls_timeout", address=self._address, why=Limit.CONNECT_TIMEOUT)
         else:
             left = error is None or isinstance(error, ConnectionError)
             detail = str(error or "") or "the client left"
-            reception.turn_away("tls_failed", address=self._address, why=EntryFault.TLS, left=left, detail=detail)
-        reception.leave(place)
+            server.reject("tls_failed", address=self._address, why=EntryFault.TLS, left=left, detail=detail)
+        server.release_slot(slot)
         if error is not None and not isinstance(error, OSError | ValueError):
             raise error  # a bug, which the event loop reports

@@ -1,9 +1,7 @@
-"""MQTT over WebSocket (MQTT 5, chapter 6; RFC 6455): frames on the network's side, a stream of packets on the other.
+"""MQTT over WebSocket (MQTT 5, chapter 6; RFC 6455): frames on the network side, a packet stream on the other.
 
-Owns the way between a transport and a connection when WebSocket is spoken; the `websockets` package does the protocol
-itself, without input and output. It must not know MQTT.
-
-No extension is negotiated: compressing would make bytes that are the same for many clients different for each of them.
+It is an adapter between a transport and an MQTT connection; the `websockets` package implements the protocol itself,
+sans I/O. No extension is negotiated: compression would make the shared bytes of many clients different for each.
 """
 
 from __future__ import annotations
@@ -21,74 +19,74 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-__all__ = ["Connection", "WebSocket"]
+__all__ = ["PacketStream", "WebSocket"]
 
 _SUBPROTOCOL: Final = Subprotocol("mqtt")  # [MQTT-6.0.0-4]
 _FRAME_MARGIN_BYTES: Final = 64 * 1024
 _READ_BYTES: Final = 16 * 1024
-"""Read at once: the smallest frame has seven bytes and takes some 20 us."""
+"""Limit of one read: the smallest frame has seven bytes and takes some 20 us."""
 
 _LOGGER = logging.getLogger("fanout.websockets")
-_LOGGER.setLevel(logging.ERROR)  # below it, the package tells of each connection and frame
+_LOGGER.setLevel(logging.ERROR)  # below it, the package logs each connection and frame
 
 
-class Connection(Protocol):
-    """What the packets go to."""
+class PacketStream(Protocol):
+    """Interface of the protocol that gets the packet stream of a WebSocket."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport of packets."""
+        """Start on the transport of the packet stream."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Clean up after the transport was closed."""
 
     def pause_writing(self) -> None:
-        """Note that the client reads too slowly."""
+        """Record that the client reads too slowly."""
 
     def resume_writing(self) -> None:
-        """Note that the client has caught up."""
+        """Record that the client has caught up."""
 
     def receive(self, data: bytes) -> None:
-        """Take a piece of the stream of packets."""
+        """Process a part of the packet stream."""
 
     def end(self, fault: str) -> None:
-        """Close, because the transport cannot go on, for the `fault` of the client if there is any."""
+        """Close the connection because its WebSocket has ended; `fault` is the client's error, if any."""
 
     def is_closing(self) -> bool:
         """Return whether it is being closed."""
 
     @property
     def awaits_connect(self) -> bool:
-        """Whether CONNECT has not come."""
+        """True until CONNECT has come."""
 
 
 class WebSocket(asyncio.BufferedProtocol):
-    """One WebSocket connection: a protocol to the network, and through `_Stream` a transport to a connection."""
+    """One WebSocket connection: a protocol on the network side, and by `_Stream` a transport for a connection."""
 
     def __init__(
         self,
-        connection: Connection,
+        connection: PacketStream,
         *,
         read_buffer: memoryview,
         packet_bytes_max: int,
         connect_bytes_max: int,
         origins: Collection[str] = (),
     ) -> None:
-        """Make one for a connection.
+        """Make a WebSocket for a connection.
 
         Args:
-            connection: What the packets go to.
-            read_buffer: What may be read into; it is emptied before it is used again.
-            packet_bytes_max: Largest packet: a frame may be a little larger, a message of many frames has no limit,
-                since none is kept.
-            connect_bytes_max: Largest CONNECT: all that comes before it is there may be a little larger.
+            connection: Gets the packet stream.
+            read_buffer: A shared read buffer; each read is processed before the next one.
+            packet_bytes_max: Limit of a packet: a frame may be a little larger; a message of many frames has no limit,
+                since frames are not kept.
+            connect_bytes_max: Limit of CONNECT: all bytes before it is complete may be a little more.
             origins: Origins of the web pages that may connect, "*" for all; empty allows those from the same host.
         """
         self._connection = connection
         self._origins = origins
         self._refusal = ""
-        self._wanted = True  # whether the connection wants to be given packets
+        self._wanted = True  # whether the connection reads
         self._full = False  # whether the client reads too slowly
-        self._unread = False  # whether nothing is read, since it asks for pongs that it does not read
+        self._unread = False  # whether reading is paused because the client does not read its pongs
         self._read_buffer = read_buffer[:_READ_BYTES]
         self._transport: asyncio.Transport
         self._ended = False  # whether the network's transport is being closed
@@ -102,7 +100,7 @@ class WebSocket(asyncio.BufferedProtocol):
     # The network's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the network's transport, and give the connection its own."""
+        """Start on the network's transport, and start the connection on a `_Stream`."""
         self._transport = cast("asyncio.Transport", transport)
         self._connection.connection_made(_Stream(self, self._transport))
 
@@ -124,11 +122,11 @@ class WebSocket(asyncio.BufferedProtocol):
         self._connection.resume_writing()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Give the buffer to read into."""
+        """Return the read buffer."""
         return self._read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was read: all packets in it go to the connection at once, wherever frames begin and end."""
+        """Process the bytes that were read; the connection gets the data of all their frames at once."""
         protocol = self._protocol
         if self.has_ended():
             return
@@ -136,7 +134,7 @@ class WebSocket(asyncio.BufferedProtocol):
         pieces: list[bytes] = []
         for event in protocol.events_received():
             if isinstance(event, Request):
-                if not protocol.eof_sent:  # else what came right behind it was no frame, and there is no answer
+                if not protocol.eof_sent:  # otherwise invalid bytes followed the request, and there is no answer
                     self._answer(event)
             elif isinstance(event, Frame):
                 if event.opcode is Opcode.TEXT:  # [MQTT-6.0.0-1]
@@ -156,7 +154,7 @@ class WebSocket(asyncio.BufferedProtocol):
             self._connection.end(self._fault())
 
     def _limit_early(self, nbytes: int) -> None:
-        """Fail when more comes than a CONNECT may need: a frame is kept until it is whole, whoever sends it."""
+        """Fail when more bytes come before CONNECT than it may have: an incomplete frame is kept in memory."""
         if not self._connection.awaits_connect:
             self._early_bytes_left = 0
             return
@@ -176,7 +174,7 @@ class WebSocket(asyncio.BufferedProtocol):
             protocol.send_response(protocol.reject(HTTPStatus.FORBIDDEN, "This origin is not allowed.\n"))
 
     def _has_allowed_origin(self, request: Request) -> bool:
-        """Say whether a request comes from a page that may connect, or from no page at all (RFC 6455, section 10.2)."""
+        """Return whether a request comes from an allowed web page, or from no page (RFC 6455, section 10.2)."""
         try:
             origin, host = request.headers.get("Origin"), request.headers.get("Host", "")
         except MultipleValuesError:
@@ -188,7 +186,7 @@ class WebSocket(asyncio.BufferedProtocol):
         return _host_of(origin.partition("://")[2]) == _host_of(host) != ""
 
     def _fault(self) -> str:
-        """Return what the client did wrong; an empty text when it closed in good order."""
+        """Return the client's error; an empty text when it closed in good order."""
         protocol = self._protocol
         error = protocol.handshake_exc or protocol.parser_exc
         if self._refusal or error is not None:
@@ -196,7 +194,7 @@ class WebSocket(asyncio.BufferedProtocol):
         return "" if protocol.close_rcvd is not None else "a text frame"
 
     def _flush(self) -> bool:
-        """Write what the protocol has to say; return whether there was anything."""
+        """Write the output of the protocol; return whether there was any."""
         writes = self._protocol.data_to_send()
         data = b"".join(writes)
         if data and not self._transport.is_closing():
@@ -207,7 +205,7 @@ class WebSocket(asyncio.BufferedProtocol):
         return bool(data)
 
     def _set_reading(self) -> None:
-        """Read if the connection wants to and the client reads its pongs."""
+        """Read while the connection reads and the client reads its pongs."""
         if self._transport.is_closing():
             return
         if self._wanted and not self._unread:
@@ -217,12 +215,12 @@ class WebSocket(asyncio.BufferedProtocol):
 
     # The connection's side.
 
-    def hand_on(self, connection: Connection) -> None:
-        """Give the packets to another connection from now on."""
+    def hand_on(self, connection: PacketStream) -> None:
+        """Pass the packet stream to another connection from now on."""
         self._connection = connection
 
     def has_ended(self) -> bool:
-        """Return whether no more can be said in either direction."""
+        """Return whether the WebSocket has ended in both directions."""
         return self._ended
 
     def send(self, data: bytes) -> None:
@@ -232,12 +230,12 @@ class WebSocket(asyncio.BufferedProtocol):
             self._flush()
 
     def want(self, *, wanted: bool) -> None:
-        """Note whether the connection wants to be given packets."""
+        """Record whether the connection reads."""
         self._wanted = wanted
         self._set_reading()
 
     def close(self) -> None:
-        """Close in good order; the client answers, or the connection aborts after some time."""
+        """Start the closing handshake; the connection aborts when the client does not answer in time."""
         if self._protocol.state is State.OPEN:
             self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
             self._flush()
@@ -246,7 +244,7 @@ class WebSocket(asyncio.BufferedProtocol):
 
 
 class _Stream(asyncio.Transport):
-    """What a connection writes to: WebSocket below it looks like any other transport."""
+    """Transport for a connection, on top of a WebSocket."""
 
     def __init__(self, websocket: WebSocket, transport: asyncio.Transport) -> None:
         super().__init__()
@@ -273,7 +271,7 @@ class _Stream(asyncio.Transport):
         return self._transport.get_extra_info(name, default)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._websocket.hand_on(cast("Connection", protocol))
+        self._websocket.hand_on(cast("PacketStream", protocol))
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._transport.set_write_buffer_limits(high=high, low=low)
@@ -289,6 +287,6 @@ class _Stream(asyncio.Transport):
 
 
 def _host_of(authority: str) -> str:
-    """Return the host of `host:port`, in small letters."""
+    """Return the host of `host:port`, in lower case."""
     host, _, port = authority.lower().rpartition(":")
     return host if host and port.isdigit() else authority.lower()

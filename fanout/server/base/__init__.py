@@ -1,1 +1,1 @@
-"""What every part of the server uses: its ports to the node, counters, deadlines, fair turns."""
+"""Shared foundations of the server: ports to the node, counters, deadlines and timer, pacing."""

@@ -1,4 +1,4 @@
-"""What the parts of one server share: configuration, time, counters, log, turns, and the buffer to read into."""
+"""Context shared by the parts of one server: configuration, clock, counters, log, timer, pacer and read buffer."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["ServerContext"]
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """What each part of a server may use."""
+    """Objects that every part of a server may use."""
 
     config: ServerConfig
     """Addresses and limits."""
     clock: Clock
-    """Gives the time."""
+    """The clock."""
     counters: Counters
-    """What is counted."""
+    """Totals of this server."""
     logger: Logger
-    """Takes log lines."""
+    """The log."""
     timer: Timer
-    """Does things when they are due."""
+    """Runs actions when they are due."""
     pacer: Pacer
     """Gives turns to connections with much to send."""
     read_buffer: memoryview
-    """What every connection reads into; it is emptied before the next read."""
+    """Buffer that all connections read into; each read is processed before the next one."""

@@ -1,7 +1,6 @@
-"""What the server counts, and the picture of it that the status and the metrics show.
+"""Counters of the server, and the snapshot of them that the status and the metrics show.
 
-Owns the counters' names and meanings. Core objects add to `Counters` as they go; `ServerStats` is made when
-asked for.
+Owns the names and meanings of the counters. Parts of the server add to `Counters`; `ServerStats` is made on request.
 """
 
 from __future__ import annotations
@@ -16,60 +15,60 @@ __all__ = ["Counters", "DropReason", "EntryFault", "Limit", "Load", "ServerStats
 
 
 class DropReason(enum.Enum):
-    """Why a message was not delivered, or not taken."""
+    """Reason why a message was not delivered, or not accepted from a client."""
 
     QUEUE_FULL = "queue_full"
     """A session's queue was at its bound: the oldest messages at QoS 0, and with `queue_overflow` "drop_oldest"
     of any QoS."""
     DISCONNECTED = "disconnected"
-    """The newest value of a topic waited at QoS 0 for a slow client, and its Network Connection ended."""
+    """The newest value of a topic was waiting at QoS 0 for a slow client when its Network Connection ended."""
     EXPIRED = "expired"
-    """The Message Expiry Interval passed while it waited."""
+    """The Message Expiry Interval passed while the message was waiting."""
     PACKET_TOO_LARGE = "packet_too_large"
     """The PUBLISH would be over the client's Maximum Packet Size [MQTT-3.1.2-25]."""
     SESSION_ENDED = "session_ended"
-    """It waited at QoS 1 or 2 for a session that ended."""
+    """The message was waiting at QoS 1 or 2 for a session that ended."""
     REFUSED = "refused"
-    """A client published it and the node refused it."""
+    """A client published the message and the node refused it."""
 
 
 class Limit(enum.Enum):
     """A limit that a client can reach, by its key in `[server]`.
 
-    Those of a session's queue and of its messages in flight are no events: `DropReason` and gauges show them.
+    Limits of a session's queue and of its messages in flight are not here: `DropReason` and gauges show them.
     """
 
     CONNECTIONS = "connections_max"
-    """A connection was closed as it came, because there were too many."""
+    """A new connection was closed because there were too many."""
     CONNECTIONS_PER_ADDRESS = "connections_per_address_max"
-    """A connection was closed as it came, because there were too many from its address."""
+    """A new connection was closed because there were too many from its address."""
     CONNECTION_RATE = "connection_rate_max"
-    """A connection came too soon behind the others."""
+    """New connections came faster than the limit."""
     CONNECT_TIMEOUT = "connect_timeout_s"
-    """No CONNECT came in time, or what has to come before it."""
+    """CONNECT, or the PROXY header or TLS handshake before it, did not come in time."""
     SESSIONS = "sessions_max"
-    """A client was refused, because it needed one more session."""
+    """A client was refused because there were too many sessions for one more."""
     SUBSCRIPTIONS = "subscriptions_max"
-    """A Topic Filter was refused, because its session had too many."""
+    """A Topic Filter was refused because its session had too many."""
     FILTER_BYTES = "filter_bytes_max"
-    """A Topic Filter was refused, because those of its session had too many bytes."""
+    """A Topic Filter was refused because the filters of its session had too many bytes."""
     FILTER_LEVELS = "filter_levels_max"
-    """A Topic Filter was refused, because it had too many levels."""
+    """A Topic Filter was refused because it had too many levels."""
     PACKET_BYTES = "packet_bytes_max"
-    """A packet was too large, hence its connection was ended."""
+    """A connection was ended because a packet was too large."""
     RECEIVE_MAXIMUM = "receive_maximum"
-    """A client had too many messages unacknowledged, hence its connection was ended."""
+    """A connection was ended because its client had too many unacknowledged messages."""
 
 
 class EntryFault(enum.Enum):
-    """What a connection did not get past, because what came was wrong."""
+    """Layer below MQTT in which a connection failed because the client sent something invalid."""
 
     PROXY_HEADER = "proxy_header"
     """No valid PROXY header, or one from an address that may send none."""
     TLS = "tls"
-    """No TLS handshake."""
+    """The TLS handshake failed."""
     WEBSOCKET = "websocket"
-    """No valid WebSocket, in the handshake or in a frame."""
+    """An invalid WebSocket handshake or frame."""
 
 
 _LIMIT_OF_CODE = {
@@ -79,7 +78,7 @@ _LIMIT_OF_CODE = {
 
 
 class Load(NamedTuple):
-    """What waits for all sessions, and what they have in flight."""
+    """Queued and in-flight messages of all sessions."""
 
     subscriptions: int
     """Subscriptions, shared ones included."""
@@ -127,21 +126,21 @@ class Counters:
     """Messages dropped, by reason."""
 
     limits: dict[Limit, int] = field(default_factory=lambda: dict.fromkeys(Limit, 0))
-    """How often each limit was reached."""
+    """Number of times that each limit was reached."""
     entry_faults: dict[EntryFault, int] = field(default_factory=lambda: dict.fromkeys(EntryFault, 0))
-    """Network Connections that broke what MQTT is wrapped in."""
+    """Network Connections that failed below MQTT, by layer."""
     ended: dict[ReasonCode, int] = field(default_factory=dict)
     """Network Connections that the server ended, by Reason Code."""
 
     def end(self, reason_code: ReasonCode) -> None:
-        """Count a Network Connection that is ended with a Reason Code, whether its client understands that or not."""
+        """Count a Network Connection that the server ends with a Reason Code, whether or not it can be sent."""
         self.ended[reason_code] = self.ended.get(reason_code, 0) + 1
         limit = _LIMIT_OF_CODE.get(reason_code)
         if limit is not None:
             self.limits[limit] += 1
 
     def stats(self, load: Load, *, connections: int, sessions: int, audiences: int) -> ServerStats:
-        """Return the figures of a server at this moment, with what is counted nowhere else."""
+        """Return the figures of the server now; gauges that are not counted here are arguments."""
         return ServerStats(
             connections=connections,
             sessions=sessions,
@@ -220,8 +219,8 @@ class ServerStats:
     dropped_total: dict[str, int]
     """Messages dropped, by the value of `DropReason`."""
     limits_reached_total: dict[str, int]
-    """How often each limit was reached, by its key in `[server]`."""
+    """Number of times that each limit was reached, by its key in `[server]`."""
     entry_faults_total: dict[str, int]
-    """Network Connections that broke what MQTT is wrapped in, by the value of `EntryFault`."""
+    """Network Connections that failed below MQTT, by the value of `EntryFault`."""
     ended_total: dict[str, int]
     """Network Connections that the server ended, by the name of the Reason Code in lower case."""

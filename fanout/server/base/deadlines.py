@@ -1,7 +1,6 @@
-"""What must happen at a given time: connect timeouts, keep alive, Session Expiry, Will Delay.
+"""Heap of deadlines that can be cancelled: connect timeouts, Keep Alive, Session Expiry, Will Delay.
 
-Owns a heap of deadlines that can be cancelled, and knows nothing of what they are for. It does not read a
-clock: the shell asks with the time, and says by one timer when the next one is due.
+It reads no clock: `Timer` passes the time, and wakes up when the next deadline is due.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ _COMPACT_ABOVE = 64
 
 
 class Deadline:
-    """One thing to do at a time; forgotten when cancelled."""
+    """An action that is due at a given time."""
 
     __slots__ = ("_deadlines", "action", "at_s")
 
     def __init__(self, at_s: float, action: Callable[[], None], deadlines: Deadlines) -> None:
         self.at_s = at_s
-        """When it is due, by the monotonic clock in seconds."""
+        """Time when it is due, in seconds of the monotonic clock."""
         self.action: Callable[[], None] | None = action
-        """What to do; None once it was done or cancelled."""
+        """The action; None once it has run or was cancelled."""
         self._deadlines = deadlines
 
     def cancel(self) -> None:
-        """Forget it; does nothing when it was done already."""
+        """Cancel the action; does nothing when it has run already."""
         if self.action is not None:
             self.action = None
             self._deadlines.note_cancelled()
@@ -48,14 +47,14 @@ class Deadlines:
         return len(self._heap) - self._cancelled
 
     def add(self, at_s: float, action: Callable[[], None]) -> Deadline:
-        """Do `action` at `at_s`, in seconds of the monotonic clock."""
+        """Run `action` at `at_s`, in seconds of the monotonic clock."""
         deadline = Deadline(at_s, action, self)
         self._number += 1
         heapq.heappush(self._heap, (at_s, self._number, deadline))
         return deadline
 
     def note_cancelled(self) -> None:
-        """Count a cancelled deadline and, when they are the greater part of the heap, take them out of it."""
+        """Count a cancelled deadline; remove the cancelled ones once they are the greater part of the heap."""
         self._cancelled += 1
         if self._cancelled > _COMPACT_ABOVE and self._cancelled * 2 > len(self._heap):
             self._heap = [entry for entry in self._heap if entry[2].action is not None]
@@ -64,7 +63,7 @@ class Deadlines:
 
     @property
     def next_s(self) -> float | None:
-        """When the next one is due; None when there is none."""
+        """Time of the next deadline; None when there is none."""
         while self._heap and self._heap[0][2].action is None:
             heapq.heappop(self._heap)
             self._cancelled -= 1

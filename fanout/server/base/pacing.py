@@ -1,7 +1,7 @@
-"""Fair turns for connections that have more to send than fits one step of the event loop.
+"""Round-robin turns for connections that have more to send than fits one turn of the event loop.
 
-Owns whose turn it is. Retained messages for new subscribers, and queues of clients that were slow or away, are sent in
-pieces: a few milliseconds for all of them together, then whatever else the event loop has to do.
+Retained messages for new subscribers, and queues of clients that were slow or away, are sent in pieces. All connections
+together get a few milliseconds, then the event loop does its other work.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from fanout.server.base.ports import Clock
 __all__ = ["Paced", "Pacer"]
 
 PIECE_S: Final = 0.002
-"""How long all connections together may take in one step of the event loop."""
+"""Limit in seconds for all connections together in one turn of the event loop."""
 _TURNS_MAX = 64
 
 
 class Paced(Protocol):
-    """Something that sends in pieces."""
+    """A connection that sends in pieces."""
 
     def pump(self) -> bool:
-        """Send one piece; return whether there is more that can be sent now."""
+        """Send one piece; return whether more can be sent now."""
 
 
 class Pacer:
@@ -35,13 +35,13 @@ class Pacer:
         self._handle: asyncio.Handle | None = None
 
     def schedule(self, paced: Paced) -> None:
-        """Give `paced` a turn; does nothing when it waits for one already."""
+        """Put `paced` at the end of the queue for a turn; does nothing when it is there already."""
         self._waiting[paced] = None
         if self._handle is None:
             self._handle = asyncio.get_running_loop().call_soon(self._run)
 
     def discard(self, paced: Paced) -> None:
-        """Take back the turn of `paced`, if it waits for one."""
+        """Remove `paced` from the queue for a turn."""
         self._waiting.pop(paced, None)
 
     def close(self) -> None:

@@ -1,7 +1,4 @@
-"""What the server needs from the node that joins it with the rest: values, verdicts and time.
-
-Owns these interfaces only. The node implements them; nothing here knows how.
-"""
+"""Interfaces that the node implements for the server: clock, log, retained store and ingress."""
 
 from __future__ import annotations
 
@@ -13,78 +10,77 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
 from fanout.runtime.system_clock import Clock
 
-__all__ = ["Clock", "Ingress", "Logger", "PublishVerdict", "RetainedStore", "Verdict"]
+__all__ = ["Clock", "Ingress", "Logger", "PendingVerdict", "PublishVerdict", "RetainedStore"]
 
 
-class Verdict(Protocol):
-    """A Reason Code that comes later; `asyncio.Future` is one."""
+class PendingVerdict(Protocol):
+    """A Reason Code for a PUBLISH that is decided later; `asyncio.Future` is one."""
 
     def done(self) -> bool:
-        """Return whether it has come."""
+        """Return whether it is decided."""
 
     def result(self) -> ReasonCode:
-        """Return it."""
+        """Return the Reason Code, once it is decided."""
 
 
-PublishVerdict: TypeAlias = ReasonCode | Verdict
-"""What becomes of a PUBLISH: a Reason Code of PUBACK, or an `asyncio.Future` of one, which must not fail."""
+PublishVerdict: TypeAlias = ReasonCode | PendingVerdict
+"""Verdict on a PUBLISH: a Reason Code of PUBACK, or an `asyncio.Future` of one, which must not fail."""
 
 
 class Logger(Protocol):
-    """Writes log lines: a constant message with fields, as structlog does."""
+    """Log of constant messages with fields, as structlog writes them."""
 
     def debug(self, event: str, **fields: Any) -> Any:
         """Log something for a developer."""
 
     def info(self, event: str, **fields: Any) -> Any:
-        """Log an event of the node's life."""
+        """Log an event in the lifecycle of the node."""
 
     def warning(self, event: str, **fields: Any) -> Any:
         """Log that something is degraded or was dropped."""
 
     def error(self, event: str, **fields: Any) -> Any:
-        """Log what a person must act on."""
+        """Log a problem on which a person must act."""
 
 
 class RetainedStore(Protocol):
     """The retained values that clients read."""
 
     def match(self, topic_filter: bytes) -> Iterator[list[Update]]:
-        """Yield the retained values whose topics a Topic Filter (valid, not shared) matches, in pieces.
+        """Yield the retained values whose topics match a Topic Filter (valid, not shared), in pieces.
 
-        A piece has some hundred values at most; one may be empty, so that a long search comes in pieces too.
-        While topics neither come nor go, the pieces of one filter are cut at the same places: so several clients
-        can be given the same bytes.
+        A piece has some hundred values at most. It may be empty, so that a long search yields too.
+        While no topic is added or removed, the pieces of one filter have the same boundaries, so that several
+        clients can get the same bytes.
 
-        Much happens between two steps of the iterator, which must bear it: a topic that has a value from
-        beginning to end is yielded exactly once, with the value of that moment; one that comes or goes
-        meanwhile may or may not be. A batch is in the store before it is dispatched, and nothing of the
-        server runs in between: so nobody sees a value twice, and nobody misses one.
+        The store may change between two steps of the iterator. A topic that has a value throughout is yielded exactly
+        once, with its current value; a topic that is added or removed meanwhile may be yielded or not. A batch is in
+        the store before it is dispatched, and the server does not run in between, so no client misses a value or
+        gets it twice.
         """
 
     def get_many(self, topics: Sequence[bytes]) -> list[Update]:
-        """Return the retained values of those of some topics, none of them twice, that have one, in that order.
+        """Return the retained values of some distinct topics, in their order; topics without a value are left out.
 
-        All are asked for at once, since a store on disk looks each up with a statement otherwise. Topics that one piece
-        of `match` had stay in order.
+        One call for all topics saves a statement for each in a store on disk. Topics come in the order of `match`.
         """
 
 
 class Ingress(Protocol):
-    """Takes what local clients publish."""
+    """Receives the messages that local clients publish."""
 
     def publish(self, client_id: str, rows: list[PublishRow], now_ns: int) -> Sequence[PublishVerdict]:
-        """Take a run of PUBLISH packets, Will Messages included: store, log, and dispatch what is accepted.
+        """Receive a run of PUBLISH packets or a Will Message: store, log, and dispatch the accepted messages.
 
-        Topic Names are valid; whether they may be published (`$SYS/...`, a topic of a replica) is decided
-        here. Called on the event loop; `Server.dispatch` may be called from inside.
+        Topic Names are valid; the ingress decides whether they may be published (`$SYS/...`, a topic of a replica).
+        Called on the event loop; `Server.dispatch` may be called from inside.
 
         Args:
             client_id: Client Identifier of the publisher, to be handed to `Server.dispatch` as origin.
             rows: In the order of arrival.
-            now_ns: Unix time in nanoseconds, when they came.
+            now_ns: Unix time in nanoseconds when they arrived.
 
         Returns:
-            One verdict for each of `rows`. A verdict that comes later holds back the acknowledgements of
-            later messages, which must keep their order [MQTT-4.6.0-2]; at QoS 0 it has no effect.
+            One verdict for each of `rows`. A pending verdict delays the acknowledgements of later messages, which
+            must keep their order [MQTT-4.6.0-2]; at QoS 0 it has no effect.
         """

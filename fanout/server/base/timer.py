@@ -1,6 +1,6 @@
-"""The server's one timer: it does what is due by the server's clock, in its order.
+"""Timer of the server: runs the actions that are due by its clock, in order.
 
-Owns the timer of the event loop that is set for the earliest of all deadlines. It must not know what they are for.
+Owns the one timer of the event loop, which is set for the earliest of all deadlines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Timer"]
 
 
 class Timer:
-    """Does things when they are due."""
+    """Runs actions when they are due."""
 
     def __init__(self, clock: Clock) -> None:
         """Make a timer for a clock; it is used inside the event loop only."""
@@ -26,13 +26,13 @@ class Timer:
         self._closed = False
 
     def after(self, seconds: float, action: Callable[[], None]) -> Deadline:
-        """Do `action` in `seconds`, by the clock."""
+        """Run `action` in `seconds`, by the clock."""
         deadline = self._deadlines.add(self._clock.monotonic() + seconds, action)
         self._set()
         return deadline
 
     def run_due(self) -> None:
-        """Do what is due now; called by the event loop, and by tests that set the clock."""
+        """Run the actions that are due now; called by the event loop, and by tests that set the clock."""
         now_s = self._clock.monotonic()
         try:
             while (action := self._deadlines.take_due(now_s)) is not None:
@@ -41,7 +41,7 @@ class Timer:
             self._set()
 
     def close(self) -> None:
-        """Do nothing more by itself."""
+        """Stop the timer; `run_due` still works."""
         self._closed = True
         if self._handle is not None:
             self._handle.cancel()
@@ -50,15 +50,15 @@ class Timer:
         next_s = self._deadlines.next_s
         if self._handle is not None:
             if next_s is not None and self._set_for_s <= next_s:
-                return  # it comes first, and then looks again
+                return  # it fires earlier, and is set again then
             self._handle.cancel()
             self._handle = None
         if next_s is None or self._closed:
             return
         self._set_for_s = next_s
         delay_s = max(0.0, next_s - self._clock.monotonic())
-        self._handle = asyncio.get_running_loop().call_later(delay_s, self._came)
+        self._handle = asyncio.get_running_loop().call_later(delay_s, self._fired)
 
-    def _came(self) -> None:
+    def _fired(self) -> None:
         self._handle = None
         self.run_due()

@@ -1,1 +1,1 @@
-"""Local clients: the server, their connections, who is let in, what each packet does."""
+"""Local clients: the server, connections, authorization, session lifecycle, packet handlers."""

@@ -1,8 +1,7 @@
-"""The way to the gate and back: who may connect, what is subscribed, published and left as a Will Message.
+"""Authorization of CONNECT, SUBSCRIBE, PUBLISH and Will Messages by the gate, synchronous or not.
 
-Owns what waits for a decision: the tasks in which clients are identified, SUBSCRIBE packets and messages. A
-connection is held meanwhile, so that everything of one client happens in its order. What is decided belongs to
-`fanout.access.gate`; without a gate every client may do everything. It must not know sockets.
+Owns the pending decisions. A connection is suspended while a decision is pending, so that the packets of one client are
+processed in order. `fanout.access.gate` decides; without a gate every client may do everything.
 """
 
 from __future__ import annotations
@@ -26,29 +25,29 @@ from fanout.server.base.ports import Ingress, PublishVerdict
 from fanout.server.client.connack import Terms
 from fanout.server.client.connection import ClientConnection
 from fanout.server.session.session import Session
-from fanout.server.session.wills import Will
+from fanout.server.session.wills import WillMessage
 
 __all__ = ["AuthorizationFlow", "Claim", "claim_of"]
 
 ASKED_MAX: Final = 32
-"""Messages of one client about which the HTTP hook is asked at a time, so that it alone cannot fill the queue."""
+"""Limit of concurrent requests to the HTTP hook for messages of one client, so that it alone cannot fill the queue."""
 
 _Decision: TypeAlias = bool | asyncio.Future[bool]
 
 
 class Claim(enum.Enum):
-    """What a client may do with the session that has its Client Identifier."""
+    """Right of a client to the existing session with its Client Identifier."""
 
     RESUME = "resume"
-    """It is its own."""
+    """The client may resume the session: it is its own."""
     START_CLEAN = "start clean"
-    """It may end it, not read it: nobody owned it, or its owner had other powers."""
+    """The client may end the session but not resume it: it had no owner, or the same user with other permissions."""
     REFUSED = "refused"
-    """It belongs to another user."""
+    """The client is refused: the session belongs to another user."""
 
 
 def claim_of(access: Access | None, session: Session) -> Claim:
-    """Say what a client may do with a session that has its Client Identifier."""
+    """Return the right of a client to the existing session with its Client Identifier."""
     if access is None or session.access is None:
         return Claim.RESUME
     client, owner = access.identity, session.access.identity
@@ -60,16 +59,16 @@ def claim_of(access: Access | None, session: Session) -> Claim:
 
 
 class AuthorizationFlow:
-    """Asks the gate."""
+    """Asks the gate, and continues when it has decided."""
 
     def __init__(self, context: ServerContext, *, gate: Gate | None, ingress: Ingress) -> None:
         """Prepare.
 
         Args:
-            context: What the parts of the server share. Of one SUBSCRIBE as many Topic Filters are decided on as a
-                session may have; more get 0x97.
-            gate: Who decides; None lets everybody do everything.
-            ingress: Takes what may be published.
+            context: Shared objects of the server. Of one SUBSCRIBE as many Topic Filters are checked as a session may
+                have; more get 0x97.
+            gate: The gate; None allows everything.
+            ingress: Receives the messages that may be published.
         """
         self._gate = gate
         self._ingress = ingress
@@ -94,13 +93,13 @@ class AuthorizationFlow:
         *,
         then: Callable[[Access | None], None],
     ) -> None:
-        """Find out who a client is, and whether it may leave its Will Message.
+        """Authenticate a client and check that it may publish its Will Message.
 
         Args:
-            connection: The client's; it is refused here, or held until the answer is there.
+            connection: The client's connection; it is refused here, or suspended until the decision.
             packet: Its CONNECT.
-            terms: On which terms it would be let in.
-            then: Lets it in; called at once when nobody needs to be waited for.
+            terms: The terms on which it would be accepted.
+            then: Accepts the client; called at once when the decision is there at once.
         """
         gate = self._gate
         if gate is None:
@@ -114,26 +113,26 @@ class AuthorizationFlow:
             return
         if answer is not None:
             access = gate.authorize(answer)
-            allowed = _may_leave(access, terms.will)
+            allowed = _may_publish_will(access, terms.will)
             if isinstance(allowed, bool):
                 finish(access if allowed else ReasonCode.NOT_AUTHORIZED)
                 return
         task = asyncio.create_task(self._identify(gate, credentials, answer, terms.will), name="server-identify")
         self._tasks.add(task)
-        connection.hold(task.cancel)
+        connection.suspend(task.cancel)
         task.add_done_callback(partial(self._task_ended, connection, finish))
 
     async def _identify(
-        self, gate: Gate, credentials: Credentials, identity: Identity | None, will: Will | None
+        self, gate: Gate, credentials: Credentials, identity: Identity | None, will: WillMessage | None
     ) -> Access | ReasonCode:
         answer = identity or await gate.authenticate(credentials)
         if isinstance(answer, ReasonCode):
             return answer
         access = gate.authorize(answer)
-        allowed = _may_leave(access, will)
+        allowed = _may_publish_will(access, will)
         if not (allowed if isinstance(allowed, bool) else await allowed):
             return ReasonCode.NOT_AUTHORIZED
-        # While the hook was asked for the Will Message, the configuration may have been replaced.
+        # The configuration may have been replaced while the hook decided on the Will Message.
         return access if gate.admits(answer) else ReasonCode.NOT_AUTHORIZED
 
     def _task_ended(
@@ -145,10 +144,10 @@ class AuthorizationFlow:
         self._tasks.discard(task)
         if task.cancelled() or connection.is_closing():
             return
-        if task.exception() is not None:  # a bug, which the event loop reports; nobody is let in by it
+        if task.exception() is not None:  # a bug, which the event loop reports; it must not admit the client
             connection.refuse(ReasonCode.SERVER_UNAVAILABLE)
         finish(task.result())
-        connection.release()
+        connection.resume()
 
     def _identified(
         self,
@@ -179,14 +178,15 @@ class AuthorizationFlow:
         *,
         then: Callable[[Mapping[int, ReasonCode]], None],
     ) -> None:
-        """Find out which subscriptions are refused.
+        """Check which subscriptions are refused.
 
         Args:
-            connection: The client's; held until all answers are there.
+            connection: The client's connection; suspended until all decisions are there.
             session: Its session.
             packet: Its SUBSCRIBE.
-            then: Carries the SUBSCRIBE out; takes the Reason Codes of what is refused, by index. Called at once when
-                nobody needs to be waited for, and never when the connection ends before.
+            then: Carries out the SUBSCRIBE; gets the Reason Codes of refused subscriptions by index. Called at once
+            when
+                all decisions are there at once, and never when the connection ends before.
         """
         access = session.access
         if access is None:
@@ -207,7 +207,7 @@ class AuthorizationFlow:
                 waiting[index] = allowed
             elif not allowed:
                 refused[index] = ReasonCode.NOT_AUTHORIZED
-                self._tell_refused(session, access, subscription.topic_filter)
+                self._log_refused(session, access, subscription.topic_filter)
 
         def decided() -> None:
             if connection.session is not session:
@@ -217,17 +217,17 @@ class AuthorizationFlow:
                 # The rules may have been replaced meanwhile.
                 if not decision.result() or access.explain(topic_filter) is not None:
                     refused[index] = ReasonCode.NOT_AUTHORIZED
-                    self._tell_refused(session, access, topic_filter)
+                    self._log_refused(session, access, topic_filter)
             then(refused)
-            connection.release()
+            connection.resume()
 
         if not waiting:
             then(refused)
             return
-        connection.hold()
+        connection.suspend()
         _when_all(waiting.values(), decided)
 
-    def _tell_refused(self, session: Session, access: Access, topic_filter: bytes) -> None:
+    def _log_refused(self, session: Session, access: Access, topic_filter: bytes) -> None:
         denied = access.explain(topic_filter)
         why: dict[str, Any] = {"by": "hook"}
         if denied is not None:
@@ -245,12 +245,12 @@ class AuthorizationFlow:
     def publish(
         self, session: Session, rows: list[PublishRow], *, connection: ClientConnection | None = None
     ) -> Sequence[PublishVerdict]:
-        """Hand over what may be published, and refuse the rest.
+        """Pass the messages that may be published to the ingress, and refuse the others.
 
         Args:
-            session: Whose messages these are.
+            session: Session of the publisher.
             rows: The messages, in order.
-            connection: Held until everything is decided; None for a Will Message.
+            connection: Its connection, suspended until all decisions are there; None for a Will Message.
 
         Returns:
             As `Ingress.publish`.
@@ -268,7 +268,7 @@ class AuthorizationFlow:
         loop = asyncio.get_running_loop()
         late = [loop.create_future() for _ in rows[first:]]
         if connection is not None:
-            connection.hold()
+            connection.suspend()
         self._decide_later(
             session, access, rows=rows[first:], decisions=decisions[first:], late=late, connection=connection
         )
@@ -284,7 +284,7 @@ class AuthorizationFlow:
         late: list[asyncio.Future[ReasonCode]],
         connection: ClientConnection | None,
     ) -> None:
-        """Wait for `decisions`, on the first of `rows`; then hand these over, and go on with the others."""
+        """Wait for `decisions` on the first of `rows`, publish these, and continue with the others."""
 
         def decided() -> None:
             known = [one if isinstance(one, bool) else one.result() for one in decisions]
@@ -299,8 +299,8 @@ class AuthorizationFlow:
                 more = _decide(access, rest)
                 self._decide_later(session, access, rows=rest, decisions=more, late=late[count:], connection=connection)
             elif connection is not None:
-                connection.send_acks()  # before the answers to what was kept
-                connection.release()
+                connection.send_acks()  # before the answers to the packets kept while it was suspended
+                connection.resume()
 
         _when_all([one for one in decisions if not isinstance(one, bool)], decided)
 
@@ -321,12 +321,12 @@ class AuthorizationFlow:
         return [next(verdicts) if decision else ReasonCode.NOT_AUTHORIZED for decision in decisions]
 
 
-def _may_leave(access: Access, will: Will | None) -> _Decision:
+def _may_publish_will(access: Access, will: WillMessage | None) -> _Decision:
     return True if will is None or access.may_publish_all else access.may_publish(will.row[0])
 
 
 def _decide(access: Access, rows: list[PublishRow]) -> list[_Decision]:
-    """Decide on the first of `rows`: on all, unless the hook must be asked about more than some."""
+    """Decide on `rows`, up to the one at which the limit of requests to the hook is reached."""
     decisions: list[_Decision] = []
     asked = 0
     for row in rows:
@@ -340,7 +340,7 @@ def _decide(access: Access, rows: list[PublishRow]) -> list[_Decision]:
 
 
 def _when_all(decisions: Collection[asyncio.Future[bool]], then: Callable[[], None]) -> None:
-    """Call `then` when all decisions are there, with the next turn of the event loop at the earliest."""
+    """Call `then` when all decisions are there, in the next turn of the event loop at the earliest."""
     left = len(decisions)
     if not left:
         asyncio.get_running_loop().call_soon(then)

@@ -1,7 +1,7 @@
-"""CONNECT and CONNACK (MQTT 5, sections 3.1 and 3.2): on which terms a client is let in.
+"""Negotiation of CONNECT and CONNACK (MQTT 5, sections 3.1 and 3.2).
 
-Owns the terms of a Network Connection: what the client asked for, within the limits of this server, and how
-the client is told. It must not know sockets, nor the sessions that exist.
+Owns the terms of a Network Connection: the client's wishes within the limits of this server, and the CONNACK that
+states them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode, connect_return_code
 from fanout.server.client.payload_format import breaks_payload_format
 from fanout.server.messages.encoding import WireVariant
-from fanout.server.session.wills import Will, will_of
+from fanout.server.session.wills import WillMessage, will_of
 
 __all__ = ["Terms", "encode_refusal", "random_client_id", "terms_for"]
 
@@ -31,28 +31,28 @@ _CLIENT_ID_BYTES = 10
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """On which terms a client is let in."""
+    """Negotiated terms of a Network Connection."""
 
     client_id: str
     """Client Identifier, assigned by the server when the client sent none."""
     wire: WireVariant
-    """What it receives."""
+    """Wire variant of the client."""
     clean_start: bool
-    """Whether a session that exists is ended first; Clean Session in MQTT 3.1.1."""
+    """True when an existing session is ended first; Clean Session in MQTT 3.1.1."""
     session_expiry_s: int
     """Seconds that its session outlives the Network Connection."""
     keep_alive_s: int
-    """Keep Alive that counts; 0 turns it off."""
+    """Effective Keep Alive; 0 turns it off."""
     window: int
-    """Messages at QoS 1 and 2 that may be in flight to it."""
+    """Limit of messages at QoS 1 and 2 in flight to the client."""
     bridge: bool
-    """Whether it is a bridge over MQTT 3.1.1: RETAIN as published, and nothing of its own back."""
+    """True for a bridge over MQTT 3.1.1: RETAIN as published, and none of its own messages back."""
     topic_alias_max: int
-    """Topic Aliases that it may be sent."""
-    will: Will | None
+    """Limit of Topic Aliases in packets to the client."""
+    will: WillMessage | None
     """Its Will Message."""
     properties: Properties
-    """What CONNACK tells it."""
+    """Properties of the CONNACK."""
 
 
 def terms_for(
@@ -64,18 +64,18 @@ def terms_for(
     retain_available: bool = True,
     stamps: StampCount | None = None,
 ) -> Terms | ReasonCode:
-    """Decide on which terms a client is let in.
+    """Negotiate the terms of a client's connection.
 
     Args:
-        connect: What it sent.
+        connect: Its CONNECT.
         config: The limits.
         node_id: This node's identifier, for clients that ask for stamps.
-        assign_client_id: Makes a Client Identifier that nobody else has.
-        retain_available: Whether it may publish retained messages.
-        stamps: The count of all that this node serves, told to clients that ask for stamps; None when there is none.
+        assign_client_id: Makes a unique Client Identifier.
+        retain_available: True when it may publish retained messages.
+        stamps: Count of all updates that this node serves, for clients that ask for stamps; None when there is none.
 
     Returns:
-        The terms, or the Reason Code that refuses it.
+        The terms, or the Reason Code that refuses the client.
     """
     asked = connect.properties
     if asked.authentication_method is not None:
@@ -110,13 +110,13 @@ def terms_for(
     if is_5 and not wire.takes(
         len(encode(Connack(session_present=False, reason_code=0, properties=properties), version=5))
     ):
-        return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR  # what it must be told is over its limit [MQTT-3.1.2-24]
+        return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR  # the CONNACK exceeds the client's limit [MQTT-3.1.2-24]
     return Terms(
         client_id=connect.client_id or properties.assigned_client_identifier or "",
         wire=wire,
         clean_start=connect.clean_start,
         session_expiry_s=session_expiry_s,
-        # MQTT 3.1.1 has no way to tell the client, so its own Keep Alive counts.
+        # MQTT 3.1.1 has no Server Keep Alive, so the client's own Keep Alive counts.
         keep_alive_s=keep_alive_max_s if shortened and is_5 else connect.keep_alive,
         window=min(asked.receive_maximum or _RECEIVE_MAXIMUM_DEFAULT, config.inflight_max),
         bridge=connect.bridge,
@@ -127,7 +127,7 @@ def terms_for(
 
 
 def random_client_id() -> str:
-    """Return a Client Identifier that nobody else has."""
+    """Return a unique Client Identifier."""
     return f"auto-{secrets.token_hex(_CLIENT_ID_BYTES)}"
 
 
@@ -144,13 +144,13 @@ def encode_refusal(
     fault: ProtocolError | None = None,
     properties: Properties = NO_PROPERTIES,
 ) -> bytes:
-    """Encode the CONNACK that refuses a client; empty when it is to be closed without one.
+    """Encode the CONNACK that refuses a client; empty when the connection is closed without one.
 
     Args:
-        reason_code: Why.
-        version: Protocol Level of its CONNECT; None when that was not understood.
-        fault: What it did wrong, if anything.
-        properties: What MQTT 5 tells besides.
+        reason_code: The reason.
+        version: Protocol Level of its CONNECT; None when that was invalid.
+        fault: The client's error, if any.
+        properties: Properties of the CONNACK in MQTT 5.
     """
     if isinstance(fault, UnsupportedProtocolVersion):
         version = 5 if fault.level > 5 else 4  # [MQTT-3.1.2-2], and [MQTT-3.1.2-2] of MQTT 3.1.1

@@ -1,7 +1,6 @@
-"""One client's Network Connection: a socket on one side, its session on the other.
+"""Network Connection of one client: reading and writing, Keep Alive, and its state (MQTT 5, section 4.13 for faults).
 
-Owns reading, writing, and the state of the Network Connection (MQTT 5, section 4.13 for faults); what packets set off
-is `serving`'s business. It must not know the store, nor other connections.
+`packet_handlers` carries out the packets; `session_lifecycle` attaches and detaches the session.
 """
 
 from __future__ import annotations
@@ -34,68 +33,68 @@ from fanout.server.session.session import Session
 __all__ = ["ClientConnection", "ConnectionState", "Handler"]
 
 PIECE_MESSAGES: Final = 256
-"""About how many messages one turn of the pacer sends to one client."""
+"""Approximate limit of messages that one turn of the pacer sends to one client."""
 PIECE_BYTES: Final = 256 * 1024
-"""About how many bytes it sends at most."""
+"""Approximate limit of bytes of one turn."""
 LINGER_S: Final = 5.0
-"""How long a client may take to read what was written before its connection was closed."""
+"""Time that a client has to read the last bytes before its closed connection is aborted."""
 _KEEP_ALIVE_FACTOR = 1.5  # [MQTT-3.1.2-22]
 _REPLIES_FACTOR = 2
 
 
 class ConnectionState(enum.Enum):
-    """Where a Network Connection is in its life."""
+    """State of a Network Connection."""
 
     CONNECTING = "connecting"
     """CONNECT has not come."""
     OPEN = "open"
     """CONNACK accepted the client."""
     CLOSING = "closing"
-    """It is being closed; whatever still comes is ignored."""
+    """It is being closed; packets that still come are ignored."""
 
 
 class Handler(Protocol):
-    """What connections belong to, and who takes what comes on them."""
+    """Interface of the server to its connections."""
 
-    def admit(self, connection: ClientConnection) -> None:
-        """Note a new connection."""
+    def add_connection(self, connection: ClientConnection) -> None:
+        """Register a new connection."""
 
-    def forget(self, connection: ClientConnection) -> None:
-        """Note that a connection is gone."""
+    def remove_connection(self, connection: ClientConnection) -> None:
+        """Forget a connection that has ended."""
 
     def open_session(self, connection: ClientConnection, packet: Connect) -> None:
         """Carry out a CONNECT: accept or refuse, take over, resume or begin the session."""
 
-    def leave_session(self, session: Session) -> None:
-        """Carry out the end of a session's connection."""
+    def detach_session(self, session: Session) -> None:
+        """Detach a session from its connection, which has ended."""
 
     def receive(self, connection: ClientConnection, session: Session, item: Item, /) -> None:
-        """Take a packet, or a run of them, of the client with `session`."""
+        """Process a packet, or a run of packets, of the client with `session`."""
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """The server's end of one Network Connection."""
+    """The server's side of one Network Connection."""
 
     def __init__(
-        self, context: ServerContext, handler: Handler, peer: Peer, place: ConnectionSlot, *, decoder: Decoder
+        self, context: ServerContext, handler: Handler, peer: Peer, slot: ConnectionSlot, *, decoder: Decoder
     ) -> None:
         """Make a connection without a socket.
 
         Args:
-            context: What the parts of the server share.
-            handler: Takes what comes.
-            peer: Who is at the other end.
-            place: What it holds among the connections of the server.
-            decoder: A new one.
+            context: Shared objects of the server.
+            handler: The server.
+            peer: The client's end.
+            slot: Its connection slot.
+            decoder: A new decoder.
         """
         self._context = context
         self._handler = handler
         self.peer = peer
-        """Who is at the other end."""
-        self.place = place
-        """What it holds among the connections of the server, until it is gone."""
+        """The client's end."""
+        self.slot = slot
+        """Its connection slot, which the server frees in the end."""
         self.state = ConnectionState.CONNECTING
-        """Where it is in its life."""
+        """Its state."""
         self.session: Session | None = None
         """The client's session while the state is OPEN."""
         self.address = peer.address
@@ -107,72 +106,72 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._last_received_s = 0.0
         self._keep_alive_s = 0
         self.bridge = False
-        """Whether the client is a bridge over MQTT 3.1.1."""
+        """True when the client is a bridge over MQTT 3.1.1."""
         self._aliases: TopicAliases | None = None
         self._writable = True
         self._reading = True
-        self._held = False  # then nothing is read, and what was decoded is kept until `release`
-        self._kept: list[Item] = []
-        self._going_on = False  # whether the next turn of the event loop takes more of what was read
-        self._give_up: Callable[[], object] | None = None
+        self._suspended = False  # while True nothing is read, and decoded packets are kept until `resume`
+        self._kept_items: list[Item] = []
+        self._continuing = False  # whether the next turn of the event loop decodes more of the last read
+        self._on_end: Callable[[], object] | None = None
 
     # The callbacks of asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the socket."""
+        """Start the connection on its transport."""
         self._transport = cast("asyncio.Transport", transport)
         config = self._context.config
         self._transport.set_write_buffer_limits(high=config.write_buffer_high_bytes, low=config.write_buffer_low_bytes)
-        self._handler.admit(self)
-        passed_s = self._context.clock.monotonic() - self.place.since_s  # with a PROXY header or TLS
+        self._handler.add_connection(self)
+        passed_s = self._context.clock.monotonic() - self.slot.since_s  # for a PROXY header or TLS
         self._deadline = self._context.timer.after(config.connect_timeout_s - passed_s, self._connect_timed_out)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the socket."""
+        """Clean up after the transport was closed."""
         if self.state is ConnectionState.CONNECTING:  # the client left
             self._context.counters.connections_refused += 1
         self._end()
         self.state = ConnectionState.CLOSING
         self._cancel_deadline()
-        self._handler.forget(self)
+        self._handler.remove_connection(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Give the buffer to read into, which all connections share: it is emptied before the next read."""
+        """Return the read buffer that all connections share; each read is processed before the next one."""
         return self._context.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was read."""
+        """Process the bytes that were read."""
         self.receive(self._context.read_buffer[:nbytes])
 
     def receive(self, data: bytes | memoryview) -> None:
-        """Take a piece of the stream of packets; a transport may still have one when the end has begun."""
+        """Process a part of the packet stream; ignored while closing, when a transport may still deliver one."""
         if self.is_closing():
             return
         self._last_received_s = self._context.clock.monotonic()
         self._context.counters.received_bytes += len(data)
-        if self._held and self._decoder.fault is not None:
+        if self._suspended and self._decoder.fault is not None:
             return
         data = bytes(data)
         session = self.session
-        if session is not None and not self._held and not self._decoder.buffered_bytes:
-            taken, answer = session.acknowledge_read(data)
+        if session is not None and not self._suspended and not self._decoder.buffered_bytes:
+            taken, answer = session.follower.acknowledge_read(data)
             if taken:
                 self._answers.append(answer)
                 data = data[taken:]
         items = self._decoder.feed(data)
-        if self._held:  # a transport may still have had something
-            self._kept += items
+        if self._suspended:  # a transport may still deliver data
+            self._kept_items += items
             return
         self._receive_items(items)
 
     def pause_writing(self) -> None:
-        """Note that the client reads too slowly: its messages wait."""
+        """Record that the client reads too slowly: its messages are queued."""
         self._writable = False
         if self.session is not None:
             self.session.pause()
 
     def resume_writing(self) -> None:
-        """Note that the client has caught up."""
+        """Record that the client has caught up."""
         self._writable = True
         if not self._reading:
             self._reading = True
@@ -183,31 +182,31 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def awaits_connect(self) -> bool:
-        """Whether CONNECT has not come."""
+        """True until CONNECT has come."""
         return self._decoder.version is None
 
-    # What the packets of its client set off.
+    # For the packet handlers.
 
     def answer(self, data: bytes) -> None:
-        """Send `data` behind the other answers; see `send_answers`."""
+        """Send `data` after the other answers; see `send_answers`."""
         self._answers.append(data)
 
     def answer_publishes(self, session: Session) -> None:
-        """Answer the PUBLISHs that can be answered now; close where only that can say that one is refused."""
+        """Acknowledge the PUBLISHs that have a verdict; close a 3.1.1 connection whose next PUBLISH is refused."""
         acks, must_close = session.receiver.take_acks()
         self.answer(acks)
         if must_close:
             self._context.logger.warning("publish_refused_by_closing", address=self.address)
             self.close()
 
-    # What the server does with it.
+    # For the server.
 
     def is_closing(self) -> bool:
         """Return whether it is being closed."""
         return self.state is ConnectionState.CLOSING
 
     def open(self, session: Session, terms: Terms, *, session_present: bool) -> None:
-        """Accept the client: send CONNACK, then what the session has for it."""
+        """Accept the client: send CONNACK, then the messages of its session."""
         self.state = ConnectionState.OPEN
         self.session = session
         self._keep_alive_s = terms.keep_alive_s
@@ -216,7 +215,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._aliases = TopicAliases(terms.topic_alias_max, packet_bytes_max=terms.wire.packet_bytes_max)
         self._cancel_deadline()
         if terms.keep_alive_s:
-            self._expect_life(terms.keep_alive_s * _KEEP_ALIVE_FACTOR)
+            self._watch_keep_alive(terms.keep_alive_s * _KEEP_ALIVE_FACTOR)
         connack = Connack(session_present, ReasonCode.SUCCESS, terms.properties)
         self._answers.append(encode(connack, version=terms.wire.version))
         self._answers.append(session.connect(self._write, window=terms.window))
@@ -226,7 +225,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def refuse(
         self, reason_code: ReasonCode, fault: ProtocolError | None = None, *, properties: Properties = NO_PROPERTIES
     ) -> None:
-        """Answer CONNECT with a failing CONNACK, where the client understands one, and close."""
+        """Refuse the client with a CONNACK, if its protocol version is known, and close."""
         version = self._decoder.version
         self._answers.append(encode_refusal(reason_code, version=version, fault=fault, properties=properties))
         self._context.counters.connections_refused += 1
@@ -234,12 +233,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.close()
 
     def disconnect(self, reason_code: ReasonCode, *, properties: Properties = NO_PROPERTIES) -> None:
-        """End the connection, telling an MQTT 5 client why; its session is detached at once."""
+        """End the connection, with a DISCONNECT in MQTT 5; its session is detached at once."""
         if self.is_closing():
             return
         if self.state is ConnectionState.CONNECTING:
             if reason_code is ReasonCode.SERVER_SHUTTING_DOWN:
-                reason_code = ReasonCode.SERVER_UNAVAILABLE  # CONNACK does not know the other (section 3.2.2.2)
+                reason_code = ReasonCode.SERVER_UNAVAILABLE  # the other is no Reason Code of CONNACK (section 3.2.2.2)
             self.refuse(reason_code, properties=properties)
             return
         if self._decoder.version == 5:
@@ -251,13 +250,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.close()
 
     def send_acks(self) -> None:
-        """Send the answers to PUBLISHs that can be given now."""
+        """Send the acknowledgements of PUBLISHs that have a verdict."""
         if self.session is not None:
             self.answer_publishes(self.session)
             self.send_answers()
 
     def credentials(self, packet: Connect, *, client_id: str) -> Credentials:
-        """Return what the client shows with its CONNECT and by where it comes from."""
+        """Return the client's credentials: from its CONNECT, its address and its certificate."""
         return Credentials(
             client_id=client_id,
             address=self.peer.host,
@@ -267,38 +266,38 @@ class ClientConnection(asyncio.BufferedProtocol):
             password=packet.password,
         )
 
-    def hold(self, give_up: Callable[[], object] | None = None) -> None:
-        """Read nothing and take no packet until `release`, because something must be decided first.
+    def suspend(self, on_end: Callable[[], object] | None = None) -> None:
+        """Stop reading and processing packets until `resume`, because a decision is pending.
 
         Args:
-            give_up: Called when the connection ends before.
+            on_end: Called when the connection ends before `resume`.
         """
-        self._held = True
-        self._give_up = give_up
+        self._suspended = True
+        self._on_end = on_end
         if self.state is ConnectionState.CONNECTING:  # CONNECT came in time
             self._cancel_deadline()
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
     @property
-    def is_held(self) -> bool:
-        """Whether it waits for `release`."""
-        return self._held
+    def is_suspended(self) -> bool:
+        """True until `resume` is called."""
+        return self._suspended
 
-    def release(self) -> None:
-        """Go on with what was kept, then with reading."""
-        self._held = False
-        self._give_up = None
+    def resume(self) -> None:
+        """Process the kept packets, then continue to read."""
+        self._suspended = False
+        self._on_end = None
         if self.is_closing():
             return
         self._last_received_s = self._context.clock.monotonic()
-        kept, self._kept = self._kept, []
+        kept, self._kept_items = self._kept_items, []
         self._receive_items(kept)
         if not self.is_closing():
             self._read_on()
 
     def end(self, fault: str) -> None:
-        """Close, because the transport cannot go on, for the `fault` of the client if there is any."""
+        """Close the connection because its WebSocket has ended; `fault` is the client's error, if any."""
         if fault:
             self._context.counters.protocol_errors += 1
             self._context.counters.entry_faults[EntryFault.WEBSOCKET] += 1
@@ -308,11 +307,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.close()
 
     def abort(self) -> None:
-        """End the connection at once, whatever was not sent."""
+        """End the connection at once; unsent bytes are lost."""
         self._transport.abort()
 
     def pump(self) -> bool:
-        """Send one piece of what waits for the session; return whether more can be sent now."""
+        """Send one piece of the session's messages; return whether more can be sent now."""
         session = self.session
         if session is None or not self._can_write():
             return False
@@ -320,7 +319,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if data:
             self._context.counters.sent_bytes += len(data)
             self._write(data)
-        return self._can_write() and session.sender.pending and not session.sender.blocked
+        return self._can_write() and session.sender.pending and not session.sender.inflight.blocked
 
     # Packets.
 
@@ -329,24 +328,24 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._receive(item)
             if self.is_closing():
                 return
-            if self._held:
-                self._kept = items[index + 1 :]
+            if self._suspended:
+                self._kept_items = items[index + 1 :]
                 self.send_answers()
                 return
         if self._decoder.fault is not None:
             self.fail(self._decoder.fault)
             return
         self.send_answers()
-        if self._decoder.has_more and not self._going_on:
-            self._going_on = True
+        if self._decoder.has_more and not self._continuing:
+            self._continuing = True
             if not self._transport.is_closing():
                 self._transport.pause_reading()
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._continue)
 
-    def _go_on(self) -> None:
-        """Take more of what was read, when others have had their turn."""
-        self._going_on = False
-        if self.is_closing() or self._held:  # `release` goes on
+    def _continue(self) -> None:
+        """Process more of the last read, after other connections have had their turn."""
+        self._continuing = False
+        if self.is_closing() or self._suspended:  # `resume` goes on
             return
         if self._decoder.has_more:
             self._receive_items(self._decoder.feed(b""))
@@ -367,14 +366,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._context.logger.debug("connect_timed_out", address=self.address)
         self.close()
 
-    def _expect_life(self, seconds: float) -> None:
-        self._deadline = self._context.timer.after(seconds, self._check_life)
+    def _watch_keep_alive(self, seconds: float) -> None:
+        self._deadline = self._context.timer.after(seconds, self._check_keep_alive)
 
-    def _check_life(self) -> None:
+    def _check_keep_alive(self) -> None:
         allowed_s = self._keep_alive_s * _KEEP_ALIVE_FACTOR
         left_s = self._last_received_s + allowed_s - self._context.clock.monotonic()
-        if left_s > 0 or self._held:  # what the client sends meanwhile is not seen
-            self._expect_life(left_s if left_s > 0 else allowed_s)
+        if left_s > 0 or self._suspended:  # packets are not seen while it is suspended
+            self._watch_keep_alive(left_s if left_s > 0 else allowed_s)
             return
         self._context.counters.keep_alive_timeouts += 1
         self.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT)
@@ -382,24 +381,24 @@ class ClientConnection(asyncio.BufferedProtocol):
     # Writing and closing.
 
     def _read_on(self) -> None:
-        if self._reading and not self._held and not self._going_on and not self._transport.is_closing():
+        if self._reading and not self._suspended and not self._continuing and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def _can_write(self) -> bool:
         return self._writable and not self._transport.is_closing()
 
     def _write(self, data: bytes) -> None:
-        # A socket that failed is known as such at once, but is reported only with the next turn of the event loop.
+        # A transport whose socket failed is closing at once, but reports it only in the next turn of the event loop.
         if not self._transport.is_closing():
             self._transport.write(data if self._aliases is None else self._aliases.rewrite(data))
 
     def pump_later(self) -> None:
-        """Send what waits for the session in its turn, if the client reads."""
+        """Schedule a turn to send the session's messages, if the socket is writable."""
         if self._writable and self.session is not None and self.session.sender.pending:
             self._context.pacer.schedule(self)
 
     def send_answers(self) -> None:
-        """Write the answers that there are; a client that reads none of them is not read from until it does."""
+        """Write the collected answers; stop reading from a client that does not read its answers."""
         if not self._answers:
             return
         data = b"".join(self._answers)
@@ -425,7 +424,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.disconnect(fault.reason_code)
 
     def close(self) -> None:
-        """Close the socket when what was written has been read; the session is detached now."""
+        """Detach the session and close the socket once the client has read the written bytes."""
         self._end()
         self.send_answers()
         self.state = ConnectionState.CLOSING
@@ -438,10 +437,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._deadline.cancel()
 
     def _end(self) -> None:
-        give_up, self._give_up = self._give_up, None
-        if give_up is not None:
-            give_up()
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end()
         session, self.session = self.session, None
         if session is not None:
             self._context.pacer.discard(self)
-            self._handler.leave_session(session)
+            self._handler.detach_session(session)

@@ -1,8 +1,4 @@
-"""What each packet of a client sets off, once it is let in (MQTT 5, chapter 3).
-
-Owns which part of the server takes which packet, and the answers. It must not know how packets come and go: that is the
-connection's business, nor decide about sessions or messages.
-"""
+"""Handlers for the packets of accepted clients (MQTT 5, chapter 3): they call the part in charge, and answer."""
 
 from __future__ import annotations
 
@@ -32,14 +28,14 @@ __all__ = ["PacketHandlers"]
 
 
 class PacketHandlers:
-    """Serves the clients of one server."""
+    """Handles the packets of all clients of one server."""
 
     def __init__(
         self,
         context: ServerContext,
         *,
         registry: SessionRegistry,
-        admission: AuthorizationFlow,
+        authorization: AuthorizationFlow,
         lifecycles: SessionLifecycles,
         subscribed: Callable[[Sequence[bytes]], None] | None,
         retain_available: bool,
@@ -47,25 +43,25 @@ class PacketHandlers:
         """Prepare.
 
         Args:
-            context: What the parts of the server share.
+            context: Shared objects of the server.
             registry: Carries out SUBSCRIBE and UNSUBSCRIBE.
-            admission: Says what may be subscribed to, and hands over what may be published.
-            lifecycles: Knows the connections of sessions.
-            subscribed: Told of the Topic Filters of each SUBSCRIBE that were granted, `$share` forms left out.
-            retain_available: Whether clients may publish retained messages.
+            authorization: Checks SUBSCRIBE packets, and publishes messages that are allowed.
+            lifecycles: Has the connections of sessions.
+            subscribed: Called with the granted Topic Filters of each SUBSCRIBE, shared subscriptions left out.
+            retain_available: True when clients may publish retained messages.
         """
         self._config = context.config
         self._counters = context.counters
         self._registry = registry
-        self._authorization = admission
+        self._authorization = authorization
         self._lifecycles = lifecycles
         self._subscribed = subscribed
         self._retain_available = retain_available
-        self._publishers_held = False
+        self._publishers_paused = False
         self._waiting_publishers: dict[ClientConnection, None] = {}
 
     def receive(self, connection: ClientConnection, session: Session, item: Item) -> None:
-        """Take a packet, or a run of them, of the client with `session`."""
+        """Process a packet, or a run of packets, of the client with `session`."""
         match item:
             case PublishRun():
                 self._receive_publishes(connection, session, item)
@@ -88,21 +84,21 @@ class PacketHandlers:
             case _:  # AUTH, without an Authentication Method in CONNECT [MQTT-4.12.0-7]
                 connection.fail(_protocol_error("AUTH without an Authentication Method"))
 
-    def hold_publishers(self, held: bool) -> None:
-        """Let clients that publish wait, each from its next messages on, until called with False."""
-        self._publishers_held = held
-        if not held:
+    def pause_publishers(self, paused: bool) -> None:
+        """Apply backpressure: suspend each client at its next PUBLISH, until called with False."""
+        self._publishers_paused = paused
+        if not paused:
             waiting, self._waiting_publishers = self._waiting_publishers, {}
             for connection in waiting:
-                connection.release()
+                connection.resume()
 
-    def forget(self, connection: ClientConnection) -> None:
-        """Note that a connection is gone, and waits for nothing."""
+    def remove_connection(self, connection: ClientConnection) -> None:
+        """Forget a connection that has ended."""
         self._waiting_publishers.pop(connection, None)
 
     @staticmethod
     def _may_answer(connection: ClientConnection, session: Session, answer: Suback | Unsuback) -> bool:
-        """Return whether an answer fits the client's Maximum Packet Size [MQTT-3.1.2-24]; else end the connection."""
+        """Return whether an answer fits the Maximum Packet Size [MQTT-3.1.2-24]; if not, end the connection."""
         wire = session.wire
         if not wire.packet_bytes_max or wire.takes(len(encode(answer, version=wire.version))):
             return True
@@ -125,7 +121,7 @@ class PacketHandlers:
 
     def _receive_publishes(self, connection: ClientConnection, session: Session, run: PublishRun) -> None:
         self._counters.received += len(run.rows)
-        connection.send_answers()  # what was asked before is answered before anything that this run sets off
+        connection.send_answers()  # answers to earlier packets go before messages that this run causes
         receiver = session.receiver
         fresh, fault = receiver.accept(
             run.rows,
@@ -144,10 +140,10 @@ class PacketHandlers:
             connection.fail(fault)
 
     def _publish(self, connection: ClientConnection, session: Session, rows: list[PublishRow]) -> list[PublishVerdict]:
-        """Hand what a client may publish to the node, and return one verdict for each of `rows`.
+        """Publish the messages that are allowed, and return one verdict for each of `rows`.
 
-        A payload that is not in the format it claims does not get there. MQTT 5 tells a client that nobody has
-        subscribed to what it published (0x10), which costs one look into the route cache for each message.
+        A message with an invalid Payload Format Indicator is refused. An MQTT 5 client is told when its message has no
+        subscribers (0x10), which costs one lookup in the route cache for each message.
         """
         bad = {index for index, row in enumerate(rows) if row[4] and breaks_payload_format(row)}
         if bad:
@@ -162,13 +158,13 @@ class PacketHandlers:
             for index, row in enumerate(rows):
                 if row[2] & 0x06 and verdicts[index] is success and routes(row[0]) is NO_ROUTES:
                     verdicts[index] = ReasonCode.NO_MATCHING_SUBSCRIBERS
-        if self._publishers_held and not connection.is_held:
-            connection.hold()
+        if self._publishers_paused and not connection.is_suspended:
+            connection.suspend()
             self._waiting_publishers[connection] = None
         return verdicts
 
     def _verdict_came(self, session: Session) -> None:
-        """Note that a verdict on a message of `session` came later; its connection may be another one by now."""
+        """Send acknowledgements after a pending verdict on a message of `session`, on its current connection."""
         connection = self._lifecycles.connection_of.get(session)
         if connection is not None:
             connection.send_acks()

@@ -1,11 +1,10 @@
-"""The server that local clients talk to: it joins listeners, connections, sessions and dispatch.
+"""MQTT server for local clients: it joins listeners, connections, sessions and dispatch.
 
-Owns its parts and their order of start and stop, and the connections that there are. What the specification demands of
-one packet is decided in the core modules; what a packet sets off, in `serving`; how sessions begin and end, in
-`session_lives`.
+Owns its parts, their order of start and stop, and the set of connections. `packet_handlers` handles packets;
+`session_lifecycle` begins and ends sessions.
 
-Sessions live in memory: a restart ends them. A shutdown publishes no Will Message, which the specification
-allows to be put off until the next start (MQTT 5, section 3.1.2.5).
+Sessions are in memory: a restart ends them. A shutdown publishes no Will Messages, which the specification allows to be
+put off until the next start (MQTT 5, section 3.1.2.5).
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ __all__ = ["Server"]
 
 _READ_BYTES = 256 * 1024
 _WORK_MAX: Final = 16 * 1024
-"""How much a client may have decoded in one turn of the event loop, see `Decoder`: 256 packets of the smallest kinds,
-which take some milliseconds. One read has room for 131,072 PINGREQs, which would take most of a second."""
-_SETTLE_POLL_S: Final = 0.02
-"""Pause between looks for clients that have got everything, when the server stops."""
+"""Limit of decoding work for one client in one turn of the event loop, see `Decoder`: 256 packets of the smallest
+kinds, which take some milliseconds. One read may hold 131,072 PINGREQs, which would take most of a second."""
+_IDLE_POLL_S: Final = 0.02
+"""Pause between checks for idle sessions when the server stops."""
 
 
 class Server:
-    """An MQTT server, for MQTT 5 and 3.1.1, over values that somebody else keeps."""
+    """Server for MQTT 5 and 3.1.1, over a store of retained values."""
 
     def __init__(
         self,
@@ -80,16 +79,16 @@ class Server:
             config: Addresses and limits.
             node_id: This node's identifier.
             store: The retained values that clients read.
-            ingress: Takes what clients publish.
-            clock: Gives the time.
-            logger: Takes log lines.
+            ingress: Receives the messages that clients publish.
+            clock: The clock.
+            logger: The log.
             known_topics: Topic Names that are known to be valid, such as the keys of a replica.
             assign_client_id: Makes Client Identifiers for clients that send none.
-            gate: Decides who may connect, read and write; None lets everybody do everything.
+            gate: Decides who may connect, read and write; None allows everything.
             connection_router: Decides which process serves a client; None when there is only this one.
-            subscribed: Told of the Topic Filters of each SUBSCRIBE that were granted, `$share` forms left out.
-            retain_available: Whether clients may publish retained messages.
-            stamps: The count of all that is served here, which links of other nodes are told; None when there is none.
+            subscribed: Called with the granted Topic Filters of each SUBSCRIBE, shared subscriptions left out.
+            retain_available: True when clients may publish retained messages.
+            stamps: Count of all updates that are served here, for the links of other nodes; None when there is none.
         """
         self.context = context = ServerContext(
             config=config,
@@ -100,13 +99,13 @@ class Server:
             pacer=Pacer(clock),
             read_buffer=memoryview(bytearray(_READ_BYTES)),
         )
-        """What its parts share."""
+        """Shared objects of its parts."""
         self.config = config
         """Addresses and limits."""
         self.logger = logger
-        """Takes log lines."""
+        """The log."""
         self.counters = counters = context.counters
-        """What is counted."""
+        """Totals of this server."""
         self.registry = SessionRegistry(config=config, store=store, counters=counters)
         """The sessions."""
         self._clock = clock
@@ -122,27 +121,27 @@ class Server:
         self._loop: asyncio.AbstractEventLoop
         self._listeners = Listeners()
         self._all_gone = asyncio.Event()
-        self._authorization = admission = AuthorizationFlow(context, gate=gate, ingress=ingress)
+        self._authorization = authorization = AuthorizationFlow(context, gate=gate, ingress=ingress)
         self.lifecycles = SessionLifecycles(
-            context, registry=self.registry, admission=admission, dispatcher=self._dispatcher, gate=gate
+            context, registry=self.registry, authorization=authorization, dispatcher=self._dispatcher, gate=gate
         )
         """Begins and ends sessions."""
-        self._serving = PacketHandlers(
+        self._packet_handlers = PacketHandlers(
             context,
             registry=self.registry,
-            admission=admission,
+            authorization=authorization,
             lifecycles=self.lifecycles,
             subscribed=subscribed,
             retain_available=retain_available,
         )
-        self.receive: Callable[[ClientConnection, Session, Item], None] = self._serving.receive
-        """Takes the packets of clients that are let in; without a call between, since it is on the way of each read."""
+        self.receive: Callable[[ClientConnection, Session, Item], None] = self._packet_handlers.receive
+        """Handles the packets of accepted clients; bound here because each read calls it."""
 
     async def start(self, sockets: Sequence[Sequence[socket.socket]] | None = None) -> None:
         """Open the listeners.
 
         Args:
-            sockets: What each of them listens on already, because another process has opened it; None opens them.
+            sockets: For each listener the listening sockets that another process has opened; None opens them.
 
         Raises:
             ListenError: An address cannot be bound, or a certificate cannot be used; no listener is open then.
@@ -154,11 +153,10 @@ class Server:
             await self._listeners.serve(self.config.listeners, sockets, self)
 
     async def stop(self, *, deadline_s: float = 5.0) -> None:
-        """Close the listeners and every connection: each once nothing is under way on it, or at the deadline.
+        """Close the listeners and every connection: each when its session is idle, or at the deadline.
 
         Args:
-            deadline_s: How long messages and their answers may be under way, and then, how long clients may take to
-                read what was written to them, in seconds.
+            deadline_s: Limit in seconds for sessions to become idle, and again for clients to read the last bytes.
         """
         self.lifecycles.stopping = True
         self._listeners.close()
@@ -168,10 +166,10 @@ class Server:
             in_time = self._loop.time() < until_s
             for connection in waiting:
                 session = connection.session
-                if session is not None and (session.settled or not in_time):
+                if session is not None and (session.is_idle or not in_time):
                     connection.disconnect(reason_code, properties=properties)
             if in_time and any(one.session is not None for one in waiting):
-                await asyncio.sleep(_SETTLE_POLL_S)
+                await asyncio.sleep(_IDLE_POLL_S)
         for connection in list(self._connections):
             connection.disconnect(reason_code, properties=properties)
         try:
@@ -187,11 +185,11 @@ class Server:
 
     @property
     def addresses(self) -> list[str]:
-        """Where the server listens, with the real ports."""
+        """Addresses on which the server listens, with the real ports."""
         return self._listeners.addresses
 
     def reload_certificates(self) -> None:
-        """Read the files for TLS again; new connections get what they say now, open ones stay as they are."""
+        """Read the files for TLS again, for new connections; open ones stay as they are."""
         errors = self._listeners.reload()
         for error in errors:
             self.logger.error("certificates_not_reloaded", reason=error.message, hint=error.hint)
@@ -205,27 +203,27 @@ class Server:
 
     @property
     def connection_count(self) -> int:
-        """How many Network Connections there are, those before CONNECT included; as `stats` says it, at no cost."""
+        """Number of Network Connections, those before CONNECT included; the figure of `stats`, at no cost."""
         return len(self._slots)
 
     @property
     def conflated_topics_max(self) -> int:
-        """How many newest values wait for the slowest client; those of the others are mostly the same objects."""
-        # Not of all members of audiences that wait: a hundred thousand may be away, for which nothing is conflated.
+        """Number of newest values that wait for the slowest client; other clients mostly have the same objects."""
+        # Only connected sessions: a hundred thousand may be without a connection, and have no newest values.
         sessions = (connection.session for connection in self._connections)
         queued = (session for session in sessions if session is not None and session.state is SessionState.QUEUED)
-        return max((len(session.sender.conflation) for session in queued), default=0)
+        return max((len(session.sender.newest_values) for session in queued), default=0)
 
     def dispatch(self, updates: list[Update], *, origin: str | None = None) -> int:
         """Deliver a batch of updates to every session with a matching subscription.
 
         Args:
-            updates: In order; what is retained of them is in the store already.
+            updates: The updates in order; retained ones are in the store already.
             origin: Client Identifier of the local client that published all of them, for No Local; None when
                 they came from elsewhere.
 
         Returns:
-            How many messages were handed to sessions or queued for them, counting each session.
+            The number of messages sent to sessions or queued for them, counted for each session.
         """
         session = self.registry.get(origin) if origin is not None else None
         handed = self._dispatcher.dispatch(updates, now_ns=self._clock.now_ns(), origin=session)
@@ -234,17 +232,17 @@ class Server:
         return handed
 
     def correct(self, values: Sequence[Update]) -> None:
-        """Tell the nodes below when values that they have expire; other clients are told nothing.
+        """Send the corrected expiry of delivered values to the fanout nodes below; other clients get nothing.
 
         Args:
-            values: As the store holds them now.
+            values: The values as they are in the store now.
         """
         self._dispatcher.correct(values, now_ns=self._clock.now_ns())
         if self.registry.overflowed:
             self.lifecycles.end_overflowed()
 
     def stats(self) -> ServerStats:
-        """Return the server's figures at this moment."""
+        """Return the figures of the server now."""
         return self.counters.stats(
             self.registry.load(),
             connections=self.connection_count,
@@ -253,62 +251,62 @@ class Server:
         )
 
     async def is_subscribed(self, topic_filter: bytes) -> bool:
-        """Say whether a session has a subscription to this very Topic Filter that is not shared."""
+        """Return whether a session has a subscription, not shared, to exactly this Topic Filter."""
         return self.registry.index.has(topic_filter)
 
     async def check_again(self) -> None:
-        """Let what the gate decides now hold for all sessions; see `SessionLifecycles.check_again`."""
+        """Apply the current rules of the gate to all sessions; see `SessionLifecycles.check_again`."""
         await self.lifecycles.check_again()
 
     async def send_away(self, concerns: Callable[[bytes], bool]) -> int:
-        """Disconnect clients with a subscription of a kind; return how many. See `SessionLifecycles.send_away`."""
+        """Disconnect clients with an affected subscription; return their number. See `SessionLifecycles.send_away`."""
         return await self.lifecycles.send_away(concerns)
 
-    def hold_publishers(self, held: bool) -> None:
-        """Let clients that publish wait; see `PacketHandlers.hold_publishers`."""
-        self._serving.hold_publishers(held)
+    def pause_publishers(self, paused: bool) -> None:
+        """Apply backpressure to publishers; see `PacketHandlers.pause_publishers`."""
+        self._packet_handlers.pause_publishers(paused)
 
     def run_due(self) -> None:
-        """Do what is due by the clock; for tests that set it."""
+        """Run the actions that are due by the clock; for tests that set it."""
         self.context.timer.run_due()
 
     # For connections.
 
     @property
-    def entry_timeout_s(self) -> float:
-        """How long a connection may take until its CONNECT is there, PROXY header and TLS handshake included."""
+    def accept_timeout_s(self) -> float:
+        """Limit in seconds until CONNECT must be there, PROXY header and TLS handshake included."""
         return self.config.connect_timeout_s
 
-    def arrive(self, host: str, *, address: str, accepted_here: bool = True) -> ConnectionSlot | None:
-        """Give a new connection a place; None when it is refused; see `fanout.server.accept.admission.Reception`.
+    def take_slot(self, host: str, *, address: str, accepted_here: bool = True) -> ConnectionSlot | None:
+        """Take a slot for a new connection; None when it is refused; see `AcceptingServer`.
 
         Args:
-            host: From where it comes.
+            host: Its IP address.
             address: The same with the port, for the log.
-            accepted_here: Whether it is to be counted as opened; not when another process has accepted it.
+            accepted_here: True to count it as opened; False when another process has accepted it.
         """
         self.counters.connections_opened += accepted_here
         if self.lifecycles.stopping:
-            self.turn_away("stopping", address=address)
+            self.reject("stopping", address=address)
             return None
-        place = self._slots.take(host, now_s=self._clock.monotonic())
-        if isinstance(place, Limit):
-            self.turn_away(place.value, address=address)
+        slot = self._slots.take(host, now_s=self._clock.monotonic())
+        if isinstance(slot, Limit):
+            self.reject(slot.value, address=address)
             return None
-        return place
+        return slot
 
-    def name_place(self, place: ConnectionSlot, host: str, *, address: str) -> bool:
-        """Note from where a connection comes; return False when it is refused for that."""
-        reached = self._slots.name(place, host)
+    def assign_host(self, slot: ConnectionSlot, host: str, *, address: str) -> bool:
+        """Set the IP address of a connection; return False when it is refused for that."""
+        reached = self._slots.name(slot, host)
         if reached is not None:
-            self.turn_away(reached.value, address=address)
+            self.reject(reached.value, address=address)
         return reached is None
 
-    def leave(self, place: ConnectionSlot) -> None:
-        """Free the place of a connection that is gone."""
-        self._slots.give_back(place)
+    def release_slot(self, slot: ConnectionSlot) -> None:
+        """Free the slot of a connection that has ended."""
+        self._slots.release(slot)
 
-    def turn_away(
+    def reject(
         self,
         reason: str,
         *,
@@ -317,7 +315,7 @@ class Server:
         left: bool = False,
         **more: object,
     ) -> None:
-        """Count and log a connection that ended before anything of MQTT was spoken on it."""
+        """Count and log a connection that is refused before MQTT starts."""
         counters = self.counters
         counters.connections_refused += 1
         if isinstance(why, EntryFault):
@@ -327,13 +325,13 @@ class Server:
         log = self.logger.debug if left else self.logger.warning
         log("connection_refused", reason=reason, address=address, **more)
 
-    def new_protocol(self, peer: Peer, place: ConnectionSlot, *, websocket: bool) -> asyncio.BufferedProtocol:
-        """Make what serves a connection."""
+    def new_protocol(self, peer: Peer, slot: ConnectionSlot, *, websocket: bool) -> asyncio.BufferedProtocol:
+        """Make the protocol of a new connection."""
         connection: ClientConnection | RoutingStream
         if self._connection_router is not None:
-            connection = self._connection_router.meet(peer, place, websocket=websocket)
+            connection = self._connection_router.new_stream(peer, slot, websocket=websocket)
         else:
-            connection = self.new_connection(peer, place)
+            connection = self.new_connection(peer, slot)
         if not websocket:
             return connection
         return WebSocket(
@@ -344,19 +342,19 @@ class Server:
             origins=self.config.websocket_origins,
         )
 
-    def new_connection(self, peer: Peer, place: ConnectionSlot) -> ClientConnection:
-        """Make a connection that speaks MQTT."""
-        return ClientConnection(self.context, self, peer, place, decoder=self.new_decoder())
+    def new_connection(self, peer: Peer, slot: ConnectionSlot) -> ClientConnection:
+        """Make the MQTT connection of a client."""
+        return ClientConnection(self.context, self, peer, slot, decoder=self.new_decoder())
 
-    def admit(self, connection: ClientConnection) -> None:
-        """Note a new connection."""
+    def add_connection(self, connection: ClientConnection) -> None:
+        """Register a new connection."""
         self._connections[connection] = None
 
-    def forget(self, connection: ClientConnection) -> None:
-        """Note that a connection is gone."""
+    def remove_connection(self, connection: ClientConnection) -> None:
+        """Forget a connection that has ended, and free its slot."""
         del self._connections[connection]
-        self._serving.forget(connection)
-        self._slots.give_back(connection.place)
+        self._packet_handlers.remove_connection(connection)
+        self._slots.release(connection.slot)
         if not self._connections:
             self._all_gone.set()
 
@@ -372,12 +370,12 @@ class Server:
         )
 
     def after(self, seconds: float, action: Callable[[], None]) -> Deadline:
-        """Do `action` in `seconds`, by the server's clock."""
+        """Run `action` in `seconds`, by the server's clock."""
         return self.context.timer.after(seconds, action)
 
     def open_session(self, connection: ClientConnection, packet: Connect) -> None:
         """Carry out a CONNECT: accept or refuse, take over, resume or begin the session."""
-        if connection.place.over_rate:
+        if connection.slot.over_rate:
             self.logger.warning("connection_refused", reason="connection_rate_max", address=connection.address)
             connection.refuse(ReasonCode.CONNECTION_RATE_EXCEEDED)
             return
@@ -392,11 +390,11 @@ class Server:
         if isinstance(terms, ReasonCode):
             connection.refuse(terms)
             return
-        self._authorization.connect(connection, packet, terms, then=partial(self.lifecycles.let_in, connection, terms))
+        self._authorization.connect(connection, packet, terms, then=partial(self.lifecycles.attach, connection, terms))
 
-    def leave_session(self, session: Session) -> None:
-        """Carry out the end of a session's connection; see `SessionLifecycles.leave`."""
-        self.lifecycles.leave(session)
+    def detach_session(self, session: Session) -> None:
+        """Detach a session from its connection, which has ended; see `SessionLifecycles.detach`."""
+        self.lifecycles.detach(session)
 
     # Its own.
 

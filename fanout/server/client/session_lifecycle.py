@@ -1,8 +1,7 @@
-"""The lives of sessions: how they begin, are resumed or taken over, and end, and when Will Messages are due.
+"""Lifecycle of sessions: they begin, are resumed or taken over, expire and end; and their Will Messages.
 
-Owns which Network Connection a session has, and the order of what happens when one comes or goes (MQTT 5, sections
-3.1.2.5, 3.1.2.11, 3.1.3.2 and 4.1). What a client may do is `admission`'s business, what a session is `sessions`'. It
-must not know listeners, nor how packets come.
+Owns the Network Connection of each session, and the order of events when a connection starts or ends (MQTT 5, sections
+3.1.2.5, 3.1.2.11, 3.1.3.2 and 4.1).
 """
 
 from __future__ import annotations
@@ -26,44 +25,44 @@ from fanout.server.messages.encoding import Message
 from fanout.server.routing.dispatch import Dispatcher
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
-from fanout.server.session.wills import Will
+from fanout.server.session.wills import WillMessage
 
 __all__ = ["SessionLifecycles"]
 
 _CHECKED_MAX: Final = 256
-"""Sessions and subscriptions that are checked again in one turn of the event loop."""
+"""Limit of sessions and subscriptions that are checked in one turn of the event loop."""
 _FREED_MAX: Final = 5_000
-"""Messages that are freed in one turn of the event loop: some milliseconds."""
+"""Limit of messages that are freed in one turn of the event loop: some milliseconds."""
 
 
 class SessionLifecycles:
-    """Begins and ends sessions, and knows their connections."""
+    """Begins and ends sessions, and has their connections."""
 
     def __init__(
         self,
         context: ServerContext,
         *,
         registry: SessionRegistry,
-        admission: AuthorizationFlow,
+        authorization: AuthorizationFlow,
         dispatcher: Dispatcher,
         gate: Gate | None,
     ) -> None:
         """Prepare.
 
         Args:
-            context: What the parts of the server share.
-            registry: The sessions that there are.
-            admission: Publishes Will Messages, as far as they may be.
-            dispatcher: Delivers what a session that ended leaves to the others of a group.
-            gate: Says who may still be there; None for everybody.
+            context: Shared objects of the server.
+            registry: The sessions.
+            authorization: Publishes Will Messages that are allowed.
+            dispatcher: Delivers undelivered messages of an ended session to the other members of its share groups.
+            gate: Checks sessions again when its rules change; None allows everything.
         """
         self.connection_of: dict[Session, ClientConnection] = {}
-        """The connections that are open, by session."""
+        """Open connections by session."""
         self.stopping = False
-        """Whether the server stops: then sessions do not end by it, and no Will Message is published."""
+        """True while the server stops: sessions then do not end with their connection, nor publish Will Messages."""
         self._config = context.config
         self._registry = registry
-        self._authorization = admission
+        self._authorization = authorization
         self._dispatcher = dispatcher
         self._gate = gate
         self._timer = context.timer
@@ -71,11 +70,11 @@ class SessionLifecycles:
         self._counters = context.counters
         self._logger = context.logger
         self._ending_overflowed = False
-        self._late_wills: deque[tuple[Session, Will]] = deque()
-        """Will Messages of sessions that overflowed, which wait until no other session has."""
+        self._late_wills: deque[tuple[Session, WillMessage]] = deque()
+        """Will Messages of overflowed sessions, published after all of these have ended."""
 
-    def let_in(self, connection: ClientConnection, terms: Terms, access: Access | None) -> None:
-        """Let a client in on its terms: resume or take over its session, or begin one; or refuse it after all."""
+    def attach(self, connection: ClientConnection, terms: Terms, access: Access | None) -> None:
+        """Accept a client: resume or take over its session, or begin one; or refuse it after all."""
         session = self._registry.get(terms.client_id)
         claim = claim_of(access, session) if session is not None else Claim.RESUME
         if claim is Claim.REFUSED:
@@ -112,14 +111,14 @@ class SessionLifecycles:
         )
         connection.open(session, terms, session_present=session_present)
 
-    def leave(self, session: Session) -> None:
-        """Carry out the end of a session's connection: Will Message, and the session's end or its expiry."""
+    def detach(self, session: Session) -> None:
+        """Detach a session from its connection, which has ended: publish its Will Message, end it or let it expire."""
         address = self.connection_of.pop(session).address
         self._logger.debug("client_gone", client_id=session.client_id, address=address)
         session.disconnect()
         if self.stopping:
             return
-        self._free(session.sender.conflation.take_remains())
+        self._free(session.sender.newest_values.take_cleared())
         if session.expiry_s == 0:
             self._end_session(session)
             return
@@ -132,11 +131,11 @@ class SessionLifecycles:
             session.will_deadline = self._timer.after(session.will.delay_s, lambda: self._publish_will(session))
 
     def end_overflowed(self) -> None:
-        """End the sessions for which more waits than may.
+        """End the sessions whose queue has overflowed.
 
-        What their ends set off (Will Messages, what a shared subscription leaves) may make others overflow, of which
-        this is told again: then the loop that is under way ends them. A call for each would be within the one before,
-        and the members of an audience overflow all at once. Will Messages come last: nobody who must end gets them.
+        Their ends may make other sessions overflow, by Will Messages and by messages of share groups. A nested call
+        then returns at once, and the running loop ends those too: the members of an audience overflow all at once, and
+        recursion would go as deep. Will Messages come last, so that no session that must end gets them.
         """
         if self._ending_overflowed:
             return
@@ -151,10 +150,10 @@ class SessionLifecycles:
             self._ending_overflowed = False
 
     async def check_again(self) -> None:
-        """Let what the gate decides now hold for all sessions: called when its configuration was replaced.
+        """Apply the current rules of the gate to all sessions, after its configuration was replaced.
 
-        A client that would not be let in any more is disconnected (0x87), and its session ends; other sessions lose
-        the subscriptions that the rules do not grant any more. Cancelling leaves the rest as it is.
+        A client that is not allowed any more is disconnected (0x87), and its session ends. Other sessions lose the
+        subscriptions that are not allowed any more. Cancelling leaves the remaining sessions unchecked.
         """
         gate, checked = self._gate, 0
         if gate is None:
@@ -169,20 +168,20 @@ class SessionLifecycles:
                 filters = session.topic_filters
                 checked += len(filters)
                 if lost := access.lost(filters):
-                    self._take_away(session, access, lost)
+                    self._revoke(session, access, lost)
             checked += 1
             if checked >= _CHECKED_MAX:
                 checked = 0
                 await asyncio.sleep(0)
 
     async def send_away(self, concerns: Callable[[bytes], bool]) -> int:
-        """Disconnect clients that have a subscription of a kind (0x9C, Use another server).
+        """Disconnect clients that have an affected subscription (0x9C, Use another server).
 
         Args:
-            concerns: Says whether a Topic Filter is of that kind.
+            concerns: Returns True for affected Topic Filters.
 
         Returns:
-            How many clients that were.
+            The number of clients.
         """
         sent = checked = 0
         reference = self._config.server_reference
@@ -200,7 +199,7 @@ class SessionLifecycles:
         return sent
 
     def farewell(self, reason_code: ReasonCode) -> tuple[ReasonCode, Properties]:
-        """Return what clients are told that have to leave: where to go, if the configuration knows it."""
+        """Return Reason Code and properties of a DISCONNECT: with the Server Reference, if one is configured."""
         reference = self._config.server_reference
         if reference is None:
             return reason_code, NO_PROPERTIES
@@ -208,18 +207,18 @@ class SessionLifecycles:
 
     # Its own.
 
-    def _free(self, remains: list[dict[bytes, Message]]) -> None:
-        """Let go of what waited for a client that is gone, some thousand messages with each turn of the event loop."""
+    def _free(self, cleared: list[dict[bytes, Message]]) -> None:
+        """Free the newest values of a client that has left, some thousand messages in each turn of the event loop."""
         left = _FREED_MAX
-        while remains:
-            messages = remains[-1]
+        while cleared:
+            messages = cleared[-1]
             for _ in range(min(left, len(messages))):
                 messages.popitem()
                 left -= 1
             if messages:
-                asyncio.get_running_loop().call_soon(self._free, remains)
+                asyncio.get_running_loop().call_soon(self._free, cleared)
                 return
-            remains.pop()
+            cleared.pop()
 
     def _end_overflowed(self, session: Session) -> None:
         queue = session.sender.queue
@@ -246,7 +245,7 @@ class SessionLifecycles:
         session.expiry_s = 0
         connection.disconnect(reason_code)
 
-    def _take_away(self, session: Session, access: Access, lost: list[bytes]) -> None:
+    def _revoke(self, session: Session, access: Access, lost: list[bytes]) -> None:
         self._logger.warning(
             "subscriptions_revoked",
             client_id=session.client_id,
@@ -273,7 +272,7 @@ class SessionLifecycles:
         else:
             self._send_will(session, will)
 
-    def _send_will(self, session: Session, will: Will) -> None:
+    def _send_will(self, session: Session, will: WillMessage) -> None:
         self._counters.wills += 1
         (verdict,) = self._authorization.publish(session, [will.row])
         if isinstance(verdict, int) and verdict.is_failure:

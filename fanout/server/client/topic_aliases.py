@@ -1,8 +1,7 @@
-"""Topic Aliases in what is sent to one client (MQTT 5, section 3.3.2.3.4).
+"""Topic Aliases in packets to one client (MQTT 5, section 3.3.2.3.4).
 
-Owns the aliases of one Network Connection. Members of an audience share their bytes, aliases are a matter of each
-connection: so they are put in where one connection is written to, and only for a client that told a Topic Alias
-Maximum. The first topics get them, for good: a topic that was aliased is one that comes again.
+Members of an audience share their bytes, but each connection has its own aliases. So aliases are inserted when one
+connection is written to, and only for a client that sent a Topic Alias Maximum. The first topics keep the aliases.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ __all__ = ["TopicAliases"]
 
 
 class TopicAliases:
-    """The Topic Aliases that one client was sent."""
+    """The Topic Aliases of one Network Connection."""
 
     __slots__ = ("_aliases", "_maximum", "_packet_bytes_max")
 
     def __init__(self, maximum: int, *, packet_bytes_max: int) -> None:
-        """Begin without any.
+        """Start without aliases.
 
         Args:
-            maximum: How many there may be [MQTT-3.1.2-26].
+            maximum: Topic Alias Maximum [MQTT-3.1.2-26].
             packet_bytes_max: The client's Maximum Packet Size; 0 for none.
         """
         self._maximum = maximum
@@ -30,7 +29,7 @@ class TopicAliases:
         self._aliases: dict[bytes, int] = {}
 
     def rewrite(self, data: bytes) -> bytes:
-        """Return whole packets with aliases in their PUBLISHs."""
+        """Return whole packets with aliases inserted in their PUBLISHs."""
         parts: list[bytes] = []
         pos = 0
         while pos < len(data):
@@ -44,7 +43,7 @@ class TopicAliases:
         return b"".join(parts)
 
     def _with_alias(self, first: int, body: bytes) -> bytes:
-        """Return a PUBLISH with an alias; empty when it goes without."""
+        """Return a PUBLISH with an alias; empty when it is sent without one."""
         topic_stop = 2 + (body[0] << 8 | body[1])
         topic = body[2:topic_stop]
         alias = self._aliases.get(topic)

@@ -1,1 +1,1 @@
-"""Messages on their way to clients: their bytes, their queues, the shared in-flight log."""
+"""Messages to clients: encoding, batches and queues, the shared in-flight log."""

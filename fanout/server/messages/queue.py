@@ -1,9 +1,8 @@
-"""Batches of messages, and the bounded queue in which they wait for a session that cannot be written to now.
+"""Batches of messages, and the bounded queue of one session in which they wait until it can be written to.
 
-Owns what a batch is, the order of the queue, its two bounds (messages and bytes) and the policy when one is
-reached: what goes is handed back so that it can be counted. A queue holds references to
-batches that all members of an audience share, so a thousand slow members of one audience cost little more
-than one. It must not know sessions or sockets.
+Owns the order of the queue, its two bounds (messages and bytes) and the overflow policy; dropped messages are returned
+so that they can be counted. Queues refer to batches that all members of an audience share, so a thousand slow members
+of one audience cost little more than one.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from fanout.server.messages.encoding import (
     message_bytes,
 )
 
-__all__ = ["Batch", "Conflated", "MessageQueue"]
+__all__ = ["Conflated", "MessageBatch", "MessageQueue"]
 
 
 class Conflated(NamedTuple):
-    """A batch for a session that gets only the newest value of a topic."""
+    """A batch for a slow session, which gets only the newest value of each retained topic."""
 
     newest: dict[bytes, Message]
-    """The newest messages by Topic Name: retained values, and removals of some, at QoS 0."""
+    """Newest message by Topic Name: retained values and removals, at QoS 0."""
     conflatable: int
-    """How many messages these stand for."""
-    rest: Batch | None
-    """What is delivered message by message, to be queued before `newest`; None when there is nothing."""
+    """Number of messages that `newest` replaces."""
+    rest: MessageBatch | None
+    """Messages that are delivered one by one, to be queued before `newest`; None when there are none."""
 
 
-class Batch:
-    """The messages that one dispatch brings to one audience: the same for every member of it."""
+class MessageBatch:
+    """Messages of one dispatch for one audience, shared by all its members."""
 
     __slots__ = ("_bytes", "_conflated", "_durable", "_sums", "data", "expiring", "frames", "messages", "wire")
 
@@ -56,30 +55,30 @@ class Batch:
         self.messages = messages
         """In order."""
         self.wire = wire
-        """The kind of receiver for which `frames` were encoded."""
+        """Wire variant for which `frames` were encoded."""
         self.frames = frames
-        """One for each message; None while nobody could be written to, so that nothing was encoded."""
+        """One frame for each message; None while nothing is encoded, because no member could be written to."""
         self.data = data
         """All frames joined; None unless every message has QoS 0."""
         self.expiring = expiring
-        """Whether a message has a Message Expiry Interval, so that the frames go stale."""
+        """True when a message has a Message Expiry Interval, so that the frames go stale."""
         self._bytes = -1
-        # What the messages before each index count, and all of them; made once, when somebody asks for a part.
+        # Bytes of the messages before each index, and of all; computed once, when a part is asked for.
         self._sums: list[int] | None = None
-        self._durable: Batch | None = None
+        self._durable: MessageBatch | None = None
         self._conflated: Conflated | None = None
 
-    def durable(self) -> Batch:
-        """Return what a session without a Network Connection keeps: only the messages at QoS 1 and 2."""
+    def durable(self) -> MessageBatch:
+        """Return the messages at QoS 1 and 2, which a session without a Network Connection keeps."""
         if self._durable is None:
-            self._durable = Batch([m for m in self.messages if m[1]], wire=self.wire, expiring=self.expiring)
+            self._durable = MessageBatch([m for m in self.messages if m[1]], wire=self.wire, expiring=self.expiring)
         return self._durable
 
     def conflated(self) -> Conflated:
-        """Return what a slow session gets of it, the same for all of them.
+        """Return the batch as slow sessions get it, one object for all of them.
 
-        What has QoS 1 or 2, is not retained, or came through a shared subscription is delivered as it is, and so
-        is a value before such a message for the same topic.
+        Messages at QoS 1 or 2, messages that are not retained, and messages of shared subscriptions are delivered one
+        by one. So is a value before such a message for the same topic.
         """
         if self._conflated is None:
             newest: list[tuple[bytes, Message]] = []
@@ -99,18 +98,18 @@ class Batch:
                         newest.append((topic, message))
             newest.reverse()
             rest.reverse()
-            others: Batch | None = None
+            others: MessageBatch | None = None
             if len(rest) == len(self.messages):
                 others = self  # with its frames
             elif rest:
-                others = Batch(rest, wire=self.wire, expiring=self.expiring)
+                others = MessageBatch(rest, wire=self.wire, expiring=self.expiring)
             self._conflated = Conflated(dict(newest), len(self.messages) - len(rest), others)
         return self._conflated
 
     def shared_frames(self, wire: WireVariant, *, now_ns: int) -> list[Frame] | None:
-        """Return the frames, encoded now if need be; None when they do not fit a receiver of kind `wire`.
+        """Return the frames, encoded now if needed; None when they do not fit a receiver with `wire`.
 
-        So a batch is encoded once also when all its members were slow as it came.
+        So a batch is encoded only once, even when all members were slow as it came.
         """
         if self.expiring or wire != self.wire:
             return None
@@ -123,7 +122,7 @@ class Batch:
         return self.frames
 
     def bytes_between(self, start: int, stop: int) -> int:
-        """Return what the messages from `start` to before `stop` count towards the limit of a queue."""
+        """Return the bytes that the messages from `start` to before `stop` count towards the limit of a queue."""
         if start == 0 and stop == len(self.messages):
             if self._bytes < 0:
                 self._bytes = sum(map(message_bytes, self.messages))
@@ -132,7 +131,7 @@ class Batch:
         return sums[stop] - sums[start]
 
     def index_beyond(self, start: int, size: int) -> int:
-        """Return the index of the first message behind `size` bytes from index `start`, or how many there are."""
+        """Return the index of the first message after `size` bytes from index `start`, or the number of messages."""
         sums = self._byte_sums()
         return min(bisect_left(sums, sums[start] + size), len(self.messages))
 
@@ -143,7 +142,7 @@ class Batch:
 
 
 class MessageQueue:
-    """Messages of one session in order, by reference to their batches; never more than its bounds."""
+    """Bounded FIFO of one session's messages, by reference to their batches."""
 
     __slots__ = (
         "_drops_durable",
@@ -161,35 +160,36 @@ class MessageQueue:
         """Make an empty queue.
 
         Args:
-            messages_max: How many messages may wait.
-            bytes_max: How many bytes, as `message_bytes` counts them.
-            overflow: What happens to messages at QoS 1 and 2 when there are more. With `disconnect` none of them
-                is dropped: `overflowed` says that the session must end.
+            messages_max: Limit of messages.
+            bytes_max: Limit of bytes, as `message_bytes` counts them.
+            overflow: Policy for messages at QoS 1 and 2 above a limit. With `disconnect` none of them is dropped:
+                `overflowed` says that the session must end.
         """
         self._messages_max = messages_max
         self.bytes_max = bytes_max
-        """How many bytes may wait."""
+        """Limit of bytes."""
         self._drops_durable = overflow == "drop_oldest"
-        self._entries: deque[tuple[Batch, int]] = deque()
+        self._entries: deque[tuple[MessageBatch, int]] = deque()
         self._start = 0
         self.messages = 0
-        """Messages waiting."""
+        """Messages in the queue."""
         self.bytes = 0
-        """Bytes waiting, as `message_bytes` counts them."""
+        """Bytes in the queue, as `message_bytes` counts them."""
         self.appended_total = 0
-        """Messages ever appended; less `messages` it is the position of the oldest one waiting."""
+        """Messages ever appended; minus `messages` it is the position of the oldest one in the queue."""
         self.overflowed = False
-        """Whether more had to be kept than fits; then nothing may be appended any more."""
+        """True once messages that must not be dropped exceed a limit; then nothing may be appended any more."""
 
     def __bool__(self) -> bool:
-        """Return whether anything waits."""
+        """Return whether a message is in the queue."""
         return self.messages > 0
 
-    def append(self, batch: Batch, *, start: int = 0) -> list[Message]:
+    def append(self, batch: MessageBatch, *, start: int = 0) -> list[Message]:
         """Append the messages of `batch` from index `start`.
 
         Returns:
-            The messages that had to go for it, or of it. A message that alone is over the bounds goes itself.
+            The dropped messages: older ones, or those of the batch itself. A message that alone exceeds a limit is
+            dropped too.
         """
         count = len(batch.messages) - start
         if count <= 0:
@@ -209,7 +209,7 @@ class MessageQueue:
         return dropped
 
     def drop_qos_0(self) -> list[Message]:
-        """Drop the messages at QoS 0 and return them; positions before the end of the queue mean nothing then."""
+        """Drop the messages at QoS 0 and return them; positions before the end of the queue are invalid afterwards."""
         dropped: list[Message] = []
         entries, self._entries = self._entries, deque()
         for index, (batch, start) in enumerate(entries):
@@ -219,7 +219,7 @@ class MessageQueue:
             if start == 0:
                 durable = batch.durable()  # one for all sessions
             else:
-                durable = Batch([m for m in waiting if m[1]], wire=batch.wire, expiring=batch.expiring)
+                durable = MessageBatch([m for m in waiting if m[1]], wire=batch.wire, expiring=batch.expiring)
             if durable.messages:
                 self._entries.append((durable, 0))
         self._start = 0
@@ -227,17 +227,17 @@ class MessageQueue:
         self.bytes -= sum(map(message_bytes, dropped))
         return dropped
 
-    def head(self) -> tuple[Batch, int]:
-        """Return the oldest batch and the index of its oldest message; only when something waits."""
+    def head(self) -> tuple[MessageBatch, int]:
+        """Return the oldest batch and the index of its oldest message; the queue must not be empty."""
         return self._entries[0][0], self._start
 
     def waiting(self) -> Iterator[Message]:
-        """Return what waits, in order; nothing may change meanwhile."""
+        """Return the messages in the queue, in order; the queue must not change meanwhile."""
         for index, (batch, start) in enumerate(self._entries):
             yield from batch.messages[start if index else self._start :]
 
     def advance(self, count: int) -> None:
-        """Forget the `count` oldest messages; they must be of the batch that `head` returns."""
+        """Remove the `count` oldest messages; they must be of the batch that `head` returns."""
         batch, start = self._entries[0][0], self._start
         stop = start + count
         self.messages -= count
@@ -253,14 +253,14 @@ class MessageQueue:
         return self.messages > self._messages_max or self.bytes > self.bytes_max
 
     def _drop_qos_0_of_newest(self) -> list[Message]:
-        # Behind messages at QoS 1 or 2 nothing is looked for: that would take time by what waits, for each message.
+        # Only the newest batch is searched: a search of the whole queue would cost its length for each message.
         batch, start = self._entries.pop()
         if not self._entries:
             start = self._start
         stop = len(batch.messages)
         self.bytes -= batch.bytes_between(start, stop)
         messages = batch.messages[start:stop]
-        rest = Batch([message for message in messages if message[1]], wire=batch.wire, expiring=batch.expiring)
+        rest = MessageBatch([message for message in messages if message[1]], wire=batch.wire, expiring=batch.expiring)
         dropped = len(messages) - len(rest.messages)
         self.messages -= dropped
         self.appended_total -= dropped
@@ -272,7 +272,7 @@ class MessageQueue:
         return [message for message in messages if not message[1]]
 
     def _drop_oldest(self) -> list[Message]:
-        # The newest is the one that matters. Retained values of slow readers do not come here.
+        # The newest messages matter most. Retained values of slow readers are not in the queue.
         dropped: list[Message] = []
         while self._full:
             batch, start = self.head()

@@ -1,12 +1,11 @@
-"""What an audience sent at QoS 1 or 2 with shared Packet Identifiers, and how far each follower has acknowledged.
+"""Shared in-flight log of an audience at QoS 1 or 2, and the acknowledged position of each follower in it.
 
-Owns the shared identifiers: members of an audience that are in step get the same identifiers, hence the same bytes,
-and one log of messages says for all of them what is in flight (MQTT 5, sections 2.2.1, 4.3, 4.4 and 4.9). A follower
-costs a few numbers, whatever is in flight; only when it leaves does it get messages of its own. It must not know
-sessions, sockets or clocks.
+Members of an audience that are in step get the same Packet Identifiers, hence the same bytes, and one log says for all
+of them which messages are in flight (MQTT 5, sections 2.2.1, 4.3, 4.4 and 4.9). A follower costs a few numbers,
+however much is in flight; it gets in-flight state of its own only when it leaves the log.
 
-Positions count the messages of a log; a position decides its Packet Identifier. A follower has everything up to the
-end of its log in flight or completed: who is not to get what the log is about to take, leaves before.
+Positions count the messages of a log; a position decides its Packet Identifier. A follower has every message up to the
+end of its log in flight or completed, so a session that is not sent the next messages must leave the log first.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def packet_ids(position: int, count: int) -> tuple[bytes, ...]:
 
 
 class SharedInflight:
-    """What one audience sent, as far as a follower may still have it in flight."""
+    """Messages that one audience sent and that a follower may still have in flight."""
 
     __slots__ = (
         "_bytes_max",
@@ -64,20 +63,20 @@ class SharedInflight:
         """Make an empty log.
 
         Args:
-            bytes_max: About how many bytes a follower may have in flight: less than one slice more.
+            bytes_max: Approximate limit of the bytes that a follower may have in flight; one slice may exceed it.
         """
         self.bytes = 0
-        """Bytes of what is kept, as they were sent."""
+        """Bytes of the messages in the log, as sent."""
         self.floor = 0
-        """Who has not completed everything before this position has too many bytes in flight to follow any further."""
+        """Followers that have acknowledged only messages before here exceed the in-flight byte limit and must leave."""
         self.end = 0
         """The position of the next message."""
         self.followers = 0
-        """Members that share its identifiers."""
+        """Number of members that follow this log."""
         self.behind = 0
-        """Of these, how many have not completed everything; with none nothing is kept."""
+        """Number of followers with messages in flight; the log is cleared when it reaches 0."""
         self.qos = 1
-        """The QoS of its messages: all have the same; who follows leaves before it changes."""
+        """QoS of all messages in the log; followers leave before it changes."""
         self._entries: deque[tuple[int, list[Message], int]] = deque()  # position, messages, bytes
         self._recent: deque[tuple[int, int]] = deque()  # position and bytes of the entries from `floor` on
         self._recent_bytes = 0
@@ -85,13 +84,13 @@ class SharedInflight:
         self._trim_at = _TRIM_ENTRIES_MIN
 
     def begin_behind(self, packet_id: int) -> None:
-        """Set the next identifier to that behind `packet_id`, or behind none at 0; only without followers."""
+        """Continue with the Packet Identifier after `packet_id`; 0 starts with the first. Only without followers."""
         assert not self.followers
         self.end = packet_id
         self.floor = 0
 
     def append(self, messages: list[Message], *, size: int, oldest: Callable[[], int]) -> None:
-        """Note that `messages` are being sent to all followers; there is at least one.
+        """Record that `messages` are sent to all followers, of which there is at least one.
 
         Args:
             messages: All of them at the QoS `qos`.
@@ -107,21 +106,21 @@ class SharedInflight:
             self._recent_bytes -= self._recent.popleft()[1]
             self.floor = self._recent[0][0] if self._recent else self.end
         self.behind = self.followers
-        if len(self._entries) >= self._trim_at:  # seldom, so that looking at all followers costs little
+        if len(self._entries) >= self._trim_at:  # rare, because it looks at all followers
             position = oldest()
             while self._entries and self._entries[0][0] + len(self._entries[0][1]) <= position:
                 self.bytes -= self._entries.popleft()[2]
             self._trim_at = max(_TRIM_ENTRIES_MIN, 2 * len(self._entries))
 
     def messages_from(self, position: int) -> Iterator[tuple[int, Message]]:
-        """Return position and message from `position` on, which somebody has in flight."""
+        """Return position and message from `position` on; a follower must have them in flight."""
         for start, messages, _ in self._entries:
             if start + len(messages) > position:
                 first = max(position, start)
                 yield from enumerate(messages[first - start :], first)
 
     def catch_up(self) -> None:
-        """Note that one follower that was behind is not any more."""
+        """Record that one follower that was behind has completed everything."""
         self.behind -= 1
         if not self.behind:
             self._entries.clear()
@@ -130,35 +129,35 @@ class SharedInflight:
 
 
 class Follower:
-    """A session's part in the shared log of its audience, if it has any."""
+    """Position of one session in the shared log of its audience, while it follows one."""
 
     __slots__ = ("_outbound", "_own_until", "_received", "completed", "limit", "log")
 
     def __init__(self, outbound: Outbound[Message]) -> None:
-        self._outbound = outbound  # what it sent by itself, and how much may be in flight
+        self._outbound = outbound  # messages sent to this session alone, and its window
         self.log: SharedInflight | None = None
-        """The log that it follows; None while it is served on its own."""
+        """The log that the session follows; None while it is served individually."""
         self.limit = 0
-        """How far the log may go before this follower has to leave it."""
+        """Position that the log must not pass while this session follows it."""
         self.completed = 0
-        """The position up to which everything is completed, while it follows."""
+        """Position up to which all messages are completed, while it follows."""
         self._received = 0  # at QoS 2, up to which PUBREC came and PUBREL was sent
         self._own_until = _NO_LIMIT  # the first position whose identifier is in flight in `_outbound`
 
     @property
     def in_flight(self) -> int:
-        """How many messages of the log are in flight."""
+        """Number of messages of the log that are in flight."""
         return self.log.end - self.completed if self.log is not None else 0
 
     @property
     def last_packet_id(self) -> int:
-        """The Packet Identifier that was sent last while it was served on its own; 0 for none."""
+        """Packet Identifier that was last sent to this session individually; 0 for none."""
         return self._outbound.last_packet_id
 
     def join(self, log: SharedInflight, count: int) -> bool:
         """Follow `log`, if `count` more messages fit the window and their identifiers are not in use.
 
-        Everything older must have been sent. What is in flight already stays in `Outbound` until acknowledged.
+        All older messages must have been sent. Messages in flight stay in `Outbound` until they are acknowledged.
 
         Returns:
             Whether it follows now.
@@ -179,7 +178,7 @@ class Follower:
         return True
 
     def leave(self) -> None:
-        """Follow no more: what is in flight becomes the session's own, in order. Does nothing without a log."""
+        """Leave the log: messages in flight become the session's own, in order. Does nothing without a log."""
         log = self.log
         if log is None:
             return
@@ -209,15 +208,15 @@ class Follower:
         self.limit = min(self.completed + self._outbound.window - own, self._own_until)
 
     def acknowledge_read(self, data: bytes) -> tuple[int, bytes]:
-        """Take the acknowledgements with which a read begins, if they are all the expected ones in order.
+        """Process the acknowledgements at the beginning of a read, if they are exactly the expected ones.
 
-        One comparison of memory for the whole read, with what a client sends that acknowledges in order.
+        A client that acknowledges in order costs one memory comparison for the whole read.
 
         Args:
-            data: What was read; a packet begins at its begin.
+            data: The bytes read; a packet starts at the first byte.
 
         Returns:
-            How many bytes were taken, and the answers. With 0, `data` is for the decoder.
+            The number of bytes processed, and the answers. With 0, `data` is for the decoder.
         """
         log = self.log
         count = len(data) // _ACK_BYTES
@@ -244,10 +243,10 @@ class Follower:
         return 0, b""
 
     def acknowledge(self, run: AckRun) -> bytes | None:
-        """Take a run of PUBACK, PUBREC or PUBCOMP.
+        """Process a run of PUBACK, PUBREC or PUBCOMP.
 
         Returns:
-            The answers; None, and nothing is changed, when they are not the expected ones in order.
+            The answers; None, without any change, when they are not the expected ones in order.
         """
         log = self.log
         assert log is not None

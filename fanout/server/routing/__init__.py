@@ -1,1 +1,1 @@
-"""From a batch of updates to the sessions that get it: subscribers, audiences, share groups, dispatch."""
+"""Routing of updates to sessions: subscribers, audiences, share groups, dispatch."""

@@ -1,75 +1,76 @@
-"""Audiences: sessions whose subscriptions and wire variant are identical, hence get identical bytes.
+"""Index of audiences: groups of sessions with identical subscriptions and wire variant, which get identical bytes.
 
-Owns which session belongs to which audience, the Topic Filters of all audiences in one trie, and the route
-cache from Topic Name to audiences. It must not know sockets, nor what is sent. A change of subscriptions
-costs by the number of subscriptions that change (by all of the session's when it leaves others behind), never
-by the number of topics: the route cache is emptied and filled again as topics come, which gives back no more than was
-put in since. A session that joins others, or leaves them, does not touch it. (MQTT 5, sections 3.3.4, 3.8.3.1 and 4.7.)
+Owns the membership of sessions in audiences, the Topic Filters of all audiences in one trie, and the route cache from
+Topic Name to audiences (MQTT 5, sections 3.3.4, 3.8.3.1 and 4.7).
+
+A change of subscriptions costs time by the number of changed subscriptions, or by all of the session when it leaves an
+audience with other members; it never costs by the number of topics. The route cache is cleared and filled again as
+topics come. A session that joins or leaves an audience with other members does not clear it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from fanout.mqtt.topics import FilterTrie
 from fanout.server.messages.encoding import WireVariant
-from fanout.server.routing.subscribers import Audience, Leg, ShareGroup, Subscriber, SubscriptionOptions
+from fanout.server.routing.subscribers import Audience, ShareGroup, Subscriber, SubscriptionOptions, TrieEntry
 
 __all__ = ["NO_ROUTES", "AudienceIndex", "Encoding", "Route", "Routes"]
 
 ROUTE_CACHE_TOPICS_MAX: Final = 262_144
-"""Topics in the route cache; when it is full it is emptied, since finding a route again costs about 2 us."""
+"""Topics in the route cache. A full cache is cleared: finding a route again costs about 2 us."""
 
 
 class Encoding(NamedTuple):
-    """What decides the bytes of one update; routes that agree share one object: it is encoded once."""
+    """Parameters that decide the bytes of an update; routes with equal ones share an object, and encode it once."""
 
     wire: WireVariant
-    """The kind of receiver."""
+    """Wire variant of the receivers."""
     qos_max: int
     """The highest Maximum QoS of the matching subscriptions [MQTT-3.3.4-2]."""
     retain_as_published: bool
-    """Whether RETAIN is kept."""
+    """True when the RETAIN flag is kept."""
     identifiers: tuple[int, ...]
     """The Subscription Identifiers of the matching subscriptions [MQTT-3.3.4-4]."""
 
 
 class Route(NamedTuple):
-    """How the updates of a topic reach one audience."""
+    """Delivery of a topic's updates to one audience."""
 
     audience: Audience
     encoding: Encoding
     own: Encoding | None
-    """How they reach the member that published them; None when No Local keeps them from it."""
+    """Encoding for the member that published the update; None when No Local excludes it."""
 
 
 Routes: TypeAlias = tuple[tuple[Route, ...], tuple[ShareGroup, ...]]
-"""The routes of a topic, equal encodings side by side, and the shared subscriptions that match it."""
+"""Routes of a topic, sorted so that equal encodings are adjacent, and the share groups that match it."""
 
 NO_ROUTES: Final[Routes] = ((), ())
 
 
 class AudienceIndex:
-    """All audiences, and the way from a Topic Name to them."""
+    """All audiences, and their lookup by Topic Name."""
 
     def __init__(self, *, topics_max: int = ROUTE_CACHE_TOPICS_MAX, in_flight_bytes_max: int = sys.maxsize) -> None:
         """Make an index without audiences.
 
         Args:
-            topics_max: Topics in the route cache.
-            in_flight_bytes_max: About how many bytes a member may have in flight.
+            topics_max: Limit of topics in the route cache.
+            in_flight_bytes_max: Approximate limit of bytes that a member may have in flight.
         """
-        self._trie: FilterTrie[Leg | ShareGroup] = FilterTrie()
+        self._trie: FilterTrie[TrieEntry | ShareGroup] = FilterTrie()
         self._audiences: dict[tuple[WireVariant, int], list[Audience]] = {}
         self._topics_max = topics_max
         self._in_flight_bytes_max = in_flight_bytes_max
         self._cache: dict[bytes, Routes] = {}
-        self._routes_of: dict[tuple[Leg | ShareGroup, ...], Routes] = {}
+        self._routes_of: dict[tuple[TrieEntry | ShareGroup, ...], Routes] = {}
         self._encodings: dict[Encoding, Encoding] = {}
         self.count = 0
-        """Audiences that have members."""
+        """Number of audiences."""
 
     def change(
         self, session: Subscriber, *, added: Mapping[bytes, SubscriptionOptions], removed: Sequence[bytes] = ()
@@ -83,7 +84,7 @@ class AudienceIndex:
         """
         old = session.audience
         alone = old is not None and len(old) == 1
-        # A lone member's dictionary is changed where it is; one that others share is copied before.
+        # The dictionary of a lone member is changed in place; a shared one is copied.
         subscriptions = old.subscriptions if alone and old is not None else dict(session.subscriptions)
         fingerprint = session.fingerprint
         if alone and old is not None:
@@ -99,14 +100,14 @@ class AudienceIndex:
         session.fingerprint = fingerprint
         session.subscriptions = subscriptions
         if alone and old is not None:
-            self._settle(session, subscriptions, own=old, changed=[*removed, *added])
+            self._assign_audience(session, subscriptions, own=old, changed=[*removed, *added])
         else:
             if old is not None:
                 old.discard(session)
-            self._settle(session, subscriptions, own=None, changed=subscriptions)
+            self._assign_audience(session, subscriptions, own=None, changed=subscriptions)
 
     def join(self, session: Subscriber, *, wire: WireVariant) -> None:
-        """Give `session` the wire variant of its new Network Connection, and the audience that fits."""
+        """Set the wire variant of a session's new Network Connection, and move the session to the matching audience."""
         if wire == session.wire:
             return
         subscriptions = dict(session.subscriptions)
@@ -131,52 +132,47 @@ class AudienceIndex:
 
     @property
     def in_flight_bytes(self) -> int:
-        """What members have in flight that they share, counted once."""
+        """Bytes of the shared in-flight logs, counted once for all members."""
         return sum(audience.log.bytes for same in self._audiences.values() for audience in same)
 
-    @property
-    def held(self) -> Iterator[Subscriber]:
-        """The members of audiences for which something is queued, or that are away; looks at no other."""
-        return (session for same in self._audiences.values() for audience in same for session in audience.held)
-
     def add_group(self, group: ShareGroup) -> None:
-        """Put a shared subscription's group at its Topic Filter (without `$share/{ShareName}/`)."""
+        """Add a share group to the trie at its Topic Filter (without `$share/{ShareName}/`)."""
         self._trie.add(group.key[1], group)
         self._drop_routes()
 
     def remove_group(self, group: ShareGroup) -> None:
-        """Take a shared subscription's group from its Topic Filter."""
+        """Remove a share group from the trie."""
         self._trie.remove(group.key[1], group)
         self._drop_routes()
 
     def has(self, topic_filter: bytes) -> bool:
-        """Say whether a session has a subscription to this very Topic Filter that is not shared."""
-        return any(isinstance(leg, Leg) for leg in self._trie.at(topic_filter))
+        """Return whether a session has a subscription, not shared, to exactly this Topic Filter."""
+        return any(isinstance(entry, TrieEntry) for entry in self._trie.at(topic_filter))
 
     def routes(self, topic: bytes) -> Routes:
-        """Return the routes of a topic, from the cache where it has them."""
+        """Return the routes of a topic, from the cache if they are there."""
         routes = self._cache.get(topic)
         if routes is None:
-            legs = tuple(self._trie.match(topic))
-            # Most topics share their set of matching subscriptions, hence one object for all of them.
-            routes = self._routes_of.get(legs)
+            entries = tuple(self._trie.match(topic))
+            # Most topics match the same set of subscriptions, so they share one object.
+            routes = self._routes_of.get(entries)
             if routes is None:
-                routes = self._routes_of[legs] = self._make_routes(legs) if legs else NO_ROUTES
+                routes = self._routes_of[entries] = self._make_routes(entries) if entries else NO_ROUTES
             if len(self._cache) >= self._topics_max:
                 self._drop_routes()
             self._cache[topic] = routes
         return routes
 
     def __len__(self) -> int:
-        """Return the number of Topic Filters with audiences or groups, each audience and group counted."""
+        """Return the number of entries in the trie: one for each Topic Filter of each audience, and for each group."""
         return len(self._trie)
 
     @property
     def cached(self) -> dict[bytes, Routes]:
-        """The route cache, for the hot loop to look into before it calls `routes`."""
+        """The route cache, which the hot loop reads before it calls `routes`."""
         return self._cache
 
-    def _settle(
+    def _assign_audience(
         self,
         session: Subscriber,
         subscriptions: dict[bytes, SubscriptionOptions],
@@ -187,10 +183,10 @@ class AudienceIndex:
         """Find or make the audience for `session`.
 
         Args:
-            session: In no audience now, or alone in `own`.
-            subscriptions: What it shall have.
-            own: The audience that it has for itself, if any.
-            changed: The Topic Filters in which `subscriptions` differs from what the trie has for `own`.
+            session: The session; in no audience, or the only member of `own`.
+            subscriptions: Its new subscriptions.
+            own: The audience of which it is the only member, if any.
+            changed: The Topic Filters in which `subscriptions` differs from the trie entries of `own`.
         """
         key = (session.wire, session.fingerprint)
         if not subscriptions:
@@ -204,30 +200,30 @@ class AudienceIndex:
                     self._dissolve(own)
                 session.audience = audience
                 session.subscriptions = audience.subscriptions
-                audience.place(session)
+                audience.update(session)
                 return
         if own is None:
             own = Audience(
                 wire=session.wire, subscriptions=subscriptions, in_flight_bytes_max=self._in_flight_bytes_max
             )
             self.count += 1
-            own.place(session)
+            own.update(session)
             session.audience = own
         self._audiences.setdefault(key, []).append(own)
-        self._update_legs(own, changed)
+        self._update_entries(own, changed)
 
-    def _update_legs(self, audience: Audience, changed: Iterable[bytes]) -> None:
-        legs, subscriptions = audience.legs, audience.subscriptions
+    def _update_entries(self, audience: Audience, changed: Iterable[bytes]) -> None:
+        entries, subscriptions = audience.entries, audience.subscriptions
         for topic_filter in changed:
             options = subscriptions.get(topic_filter)
             if options is None:
-                self._trie.remove(topic_filter, legs.pop(topic_filter))
+                self._trie.remove(topic_filter, entries.pop(topic_filter))
                 continue
-            leg = legs.get(topic_filter)
-            if leg is None:
-                leg = legs[topic_filter] = Leg(audience, options)
-                self._trie.add(topic_filter, leg)
-            leg.options = options
+            entry = entries.get(topic_filter)
+            if entry is None:
+                entry = entries[topic_filter] = TrieEntry(audience, options)
+                self._trie.add(topic_filter, entry)
+            entry.options = options
             audience.qos_max = max(audience.qos_max, options.qos)
             audience.no_local = audience.no_local or options.no_local
         self._drop_routes()
@@ -240,13 +236,13 @@ class AudienceIndex:
             del self._audiences[key]
 
     def _dissolve(self, audience: Audience) -> None:
-        for topic_filter, leg in audience.legs.items():
-            self._trie.remove(topic_filter, leg)
-        audience.legs = {}
-        for session in (*audience.direct, *audience.held):
+        for topic_filter, entry in audience.entries.items():
+            self._trie.remove(topic_filter, entry)
+        audience.entries = {}
+        for session in (*audience.direct, *audience.queued):
             session.follower.leave()
         audience.direct.clear()
-        audience.held.clear()
+        audience.queued.clear()
         self.count -= 1
         self._drop_routes()
 
@@ -255,14 +251,14 @@ class AudienceIndex:
         self._routes_of.clear()
         self._encodings.clear()
 
-    def _make_routes(self, legs: tuple[Leg | ShareGroup, ...]) -> Routes:
+    def _make_routes(self, entries: tuple[TrieEntry | ShareGroup, ...]) -> Routes:
         matching: dict[Audience, list[SubscriptionOptions]] = {}
         groups: list[ShareGroup] = []
-        for leg in legs:
-            if isinstance(leg, Leg):
-                matching.setdefault(leg.audience, []).append(leg.options)
+        for entry in entries:
+            if isinstance(entry, TrieEntry):
+                matching.setdefault(entry.audience, []).append(entry.options)
             else:
-                groups.append(leg)
+                groups.append(entry)
         routes: list[Route] = []
         for audience, options in matching.items():
             encoding = self.encoding(audience.wire, options)
@@ -275,15 +271,15 @@ class AudienceIndex:
         return tuple(routes), tuple(groups)
 
     def encoding(self, wire: WireVariant, options: list[SubscriptionOptions]) -> Encoding:
-        """Return how a topic that `options` match is encoded: once for all of them (MQTT 5, section 3.3.4).
+        """Return the one encoding for a topic that several subscriptions of a session match (MQTT 5, section 3.3.4).
 
-        The highest QoS counts [MQTT-3.3.4-2], all Subscription Identifiers go along [MQTT-3.3.4-4], and
-        RETAIN is kept when one of the subscriptions asks for it.
+        It has the highest QoS [MQTT-3.3.4-2] and all Subscription Identifiers [MQTT-3.3.4-4], and keeps RETAIN when one
+        of the subscriptions asks for it.
         """
         qos = max(one.qos for one in options)
         retain = any(one.retain_as_published for one in options)
         identifiers: tuple[int, ...] = ()
-        if wire.version == 5:  # one that several subscriptions share is sent as often (MQTT 5, section 3.3.4)
+        if wire.version == 5:  # an identifier of several subscriptions is repeated (MQTT 5, section 3.3.4)
             identifiers = tuple(sorted(one.identifier for one in options if one.identifier))
         encoding = Encoding(wire, qos, retain, identifiers)
         return self._encodings.setdefault(encoding, encoding)

@@ -1,9 +1,8 @@
-"""Dispatch: one batch of updates to all audiences. The hot path of the server.
+"""Dispatch of a batch of updates to all audiences: the hot path of the server.
 
-Owns the way from a list of updates to one write per member: routes, one encoding per wire variant, one join
-per audience and one write per member and slice. It must not know sockets; the only thing it calls is each
-member's `write`, because handing a thousand pairs of member and bytes to a caller would cost as much as the
-join.
+Each update is encoded once per encoding and the frames are joined once per audience; each member gets one write per
+slice. Dispatch calls each member's `write` itself: returning a thousand pairs of member and bytes to a caller would
+cost as much as the join.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from fanout.server.messages.encoding import (
     WireVariant,
     encode_frame,
 )
-from fanout.server.messages.queue import Batch
+from fanout.server.messages.queue import MessageBatch
 from fanout.server.messages.shared_inflight import packet_ids
 from fanout.server.routing.audiences import AudienceIndex, Encoding
 from fanout.server.routing.subscribers import Audience, Collected, ShareGroup, Subscriber, Write
@@ -34,11 +33,10 @@ from fanout.server.routing.subscribers import Audience, Collected, ShareGroup, S
 __all__ = ["SLICE_BYTES", "Dispatcher"]
 
 SLICE_BYTES: Final = 256 * 1024
-"""About how many bytes are written to a member at once. A full socket is noticed after each slice, so a large
-batch does not pile up in the transport, where each member has its own copy, but waits in the queue, which
-members share."""
+"""Approximate bytes of one write to a member. A full socket is detected after each slice. The rest of a large batch
+then waits in the queue, which members share, and not in the transport, where each member has a copy."""
 
-_UPDATE_BYTES = 32  # what an update counts towards a slice beside its payload and properties
+_UPDATE_BYTES = 32  # bytes that an update counts towards a slice beside its payload and properties
 
 
 class Dispatcher:
@@ -52,25 +50,26 @@ class Dispatcher:
         """Deliver `updates`, in order, to every session with a matching subscription.
 
         Args:
-            updates: What the store holds already, so that nobody misses both the retained and the live one.
+            updates: Updates that are in the store already, so that no client misses both the retained and the live one.
             now_ns: Unix time in nanoseconds.
             origin: The session that published them; None when they came from elsewhere.
 
         Returns:
-            How many messages were handed to sessions or queued for them, counting each session.
+            The number of messages sent to sessions or queued for them, counted for each session.
         """
-        if not self._index:  # nobody has a subscription, as during most first snapshots: no route is looked up
+        if not self._index:  # no subscriptions, as during most first snapshots: no route is looked up
             return 0
-        # One loop on local variables. With one audience of a QoS 0 reader an update costs 0.8 us here, of
-        # which the frame is 0.2 us; each further member costs its share of one write.
+        # One loop on local variables, with a copy of the fast paths of `encode_message` and `encode_frame`. With one
+        # audience of a QoS 0 reader an update costs 0.8 us here, of which the frame is 0.2 us; each further member
+        # costs its share of one write.
         routes_of = self._index.cached.get
         find_routes = self._index.routes
         counters = self._counters
-        apart = origin.audience if origin is not None else None
-        if apart is not None and not apart.no_local:
-            apart = None
+        excluded = origin.audience if origin is not None else None
+        if excluded is not None and not excluded.no_local:
+            excluded = None
         touched: list[Audience] = []
-        alone: dict[Subscriber, list[Message]] = {}
+        individual: dict[Subscriber, list[Message]] = {}
         weight = 0
         handed = 0
         for update in updates:
@@ -81,16 +80,16 @@ class Dispatcher:
                 continue
             current: Encoding | None = None
             for audience, encoding, own in routes:
-                if encoding is not current:  # routes with the same encoding stand side by side
+                if encoding is not current:  # routes with the same encoding are adjacent
                     current = encoding
                     wire, qos_max, retain_as_published, identifiers = encoding
                     message_qos = qos_max if qos > qos_max else qos
                     flag = retain and retain_as_published
                     message = (update, message_qos, flag, identifiers)
                     frame: Frame = b""
-                collected = audience.batch
+                collected = audience.collected
                 if collected is None:
-                    collected = audience.batch = Collected(audience)
+                    collected = audience.collected = Collected(audience)
                     touched.append(audience)
                 if collected.encodes:
                     if not frame:
@@ -117,53 +116,53 @@ class Dispatcher:
                     collected.frames.append(frame)
                 if collected.keeps:
                     collected.messages.append(message)
-                    collected.levels |= message_qos
+                    collected.qos_levels |= message_qos
                     if expires_ns:
                         collected.expiring = True
-                if audience is apart and origin is not None and own is not None:
-                    alone.setdefault(origin, []).append(_own_message(update, own))
+                if audience is excluded and origin is not None and own is not None:
+                    individual.setdefault(origin, []).append(_own_message(update, own))
             for group in groups:
-                self._give_to_group(group, update, alone)
+                self._deliver_to_group(group, update, individual)
             weight += len(payload) + _UPDATE_BYTES
             if properties:
                 weight += len(properties)
             if weight > SLICE_BYTES:
-                handed += self._flush(touched, alone, now_ns, origin if apart is not None else None)
-                touched, alone, weight = [], {}, 0
-        return handed + self._flush(touched, alone, now_ns, origin if apart is not None else None)
+                handed += self._flush(touched, individual, now_ns, origin if excluded is not None else None)
+                touched, individual, weight = [], {}, 0
+        return handed + self._flush(touched, individual, now_ns, origin if excluded is not None else None)
 
     def correct(self, values: Sequence[Update], *, now_ns: int) -> None:
-        """Tell nodes below when values that were delivered expire, where that is another time than was told then.
+        """Send the corrected expiry of delivered values to the fanout nodes below; other clients get nothing.
 
         Args:
-            values: As the store holds them now.
+            values: The values as they are in the store now.
             now_ns: Unix time in nanoseconds.
         """
-        alone: dict[Subscriber, list[Message]] = {}
+        individual: dict[Subscriber, list[Message]] = {}
         for value in values:
             routes, _ = self._index.routes(value[0])
             for audience, encoding, _ in routes:
-                if encoding.wire.stamped:  # who asked for stamps says that it is a node, and tells a copy
+                if encoding.wire.stamped:  # only nodes ask for stamps, and they recognise a copy
                     message = _own_message(as_copy(value), encoding)
-                    for session in (*audience.direct, *audience.held):
-                        alone.setdefault(session, []).append(message)
-        self._flush([], alone, now_ns, None)
+                    for session in (*audience.direct, *audience.queued):
+                        individual.setdefault(session, []).append(message)
+        self._flush([], individual, now_ns, None)
 
     def redeliver(self, messages: list[tuple[ShareGroup, Update]], *, now_ns: int) -> None:
-        """Deliver what a member of a shared subscription did not get, to members of groups that have some."""
-        alone: dict[Subscriber, list[Message]] = {}
+        """Deliver messages that a former member of a share group did not get, to the other members of the group."""
+        individual: dict[Subscriber, list[Message]] = {}
         for group, update in messages:
-            self._give_to_group(group, update, alone)
-        self._flush([], alone, now_ns, None)
+            self._deliver_to_group(group, update, individual)
+        self._flush([], individual, now_ns, None)
 
-    def _give_to_group(self, group: ShareGroup, update: Update, alone: dict[Subscriber, list[Message]]) -> None:
+    def _deliver_to_group(self, group: ShareGroup, update: Update, individual: dict[Subscriber, list[Message]]) -> None:
         session, options = group.take_turn()
         message = SharedMessage(_own_message(update, self._index.encoding(session.wire, [options])))
         message.share = group.key
-        alone.setdefault(session, []).append(message)
+        individual.setdefault(session, []).append(message)
 
     def _encode(self, message: Message, wire: WireVariant, now_ns: int) -> Frame:
-        """Encode what the hot loop does not; an empty frame is over the Maximum Packet Size."""
+        """Encode a message that the hot loop does not; an empty frame means that it exceeds the Maximum Packet Size."""
         frame = encode_frame(message, wire=wire, now_ns=now_ns)
         size = len(frame) if isinstance(frame, bytes) else len(frame[0]) + 2 + len(frame[1])
         return b"" if 0 < wire.packet_bytes_max < size else frame
@@ -171,25 +170,25 @@ class Dispatcher:
     def _flush(
         self,
         touched: list[Audience],
-        alone: dict[Subscriber, list[Message]],
+        individual: dict[Subscriber, list[Message]],
         now_ns: int,
-        apart: Subscriber | None,
+        excluded: Subscriber | None,
     ) -> int:
-        """Write or queue what was collected; `apart` gets nothing from its audience."""
+        """Write or queue the collected messages; `excluded` gets nothing with its audience."""
         handed = 0
         for audience in touched:
-            collected = audience.batch
+            collected = audience.collected
             assert collected is not None
-            audience.batch = None
-            if apart is not None and apart.audience is audience:
-                audience.discard(apart)
+            audience.collected = None
+            if excluded is not None and excluded.audience is audience:
+                audience.discard(excluded)
                 handed += self._deliver(audience, collected, now_ns)
-                audience.place(apart)
+                audience.update(excluded)
             elif collected.frames or collected.messages:
                 handed += self._deliver(audience, collected, now_ns)
-        for session, messages in alone.items():
+        for session, messages in individual.items():
             expiring = any(message[0][6] for message in messages)
-            batch = Batch(messages, wire=session.wire, expiring=expiring)
+            batch = MessageBatch(messages, wire=session.wire, expiring=expiring)
             handed += len(messages)
             if session.write is None:
                 session.enqueue(batch)
@@ -206,14 +205,16 @@ class Dispatcher:
         counters = self._counters
         frames = collected.frames if collected.encodes else None
         data: bytes | None = None
-        if not collected.levels and frames is not None:
+        if not collected.qos_levels and frames is not None:
             data = b"".join(frames)  # type: ignore[arg-type]  # at QoS 0 a frame is bytes
-        # A write may fill a socket, which moves its member; so both sets are taken as they are now.
-        held = tuple(audience.held)
+        # A write may fill a socket, which moves its member to `queued`; so both sets are copied.
+        queued = tuple(audience.queued)
         handed = 0
-        batch: Batch | None = None
+        batch: MessageBatch | None = None
         if collected.keeps:
-            batch = Batch(collected.messages, wire=audience.wire, frames=frames, data=data, expiring=collected.expiring)
+            batch = MessageBatch(
+                collected.messages, wire=audience.wire, frames=frames, data=data, expiring=collected.expiring
+            )
         if data is not None and frames is not None:
             for write in tuple(audience.direct.values()):
                 write(data)
@@ -222,21 +223,21 @@ class Dispatcher:
             handed *= len(frames)
             counters.deliveries += handed
         elif batch is not None and frames is not None:
-            for session in held:
-                session.follower.leave()  # before the log takes what they do not get now
-            handed = self._deliver_in_step(audience, batch, frames, levels=collected.levels, now_ns=now_ns)
+            for session in queued:
+                session.follower.leave()  # before messages are logged that these sessions do not get now
+            handed = self._deliver_in_step(audience, batch, frames, qos_levels=collected.qos_levels, now_ns=now_ns)
         if batch is not None:
-            for session in held:
+            for session in queued:
                 handed += session.enqueue(batch)
         return handed
 
     def _deliver_in_step(
-        self, audience: Audience, batch: Batch, frames: list[Frame], *, levels: int, now_ns: int
+        self, audience: Audience, batch: MessageBatch, frames: list[Frame], *, qos_levels: int, now_ns: int
     ) -> int:
         """Deliver a slice with messages at QoS 1 or 2: the same bytes to all members that are in step.
 
-        A member is served on its own when the slice does not fit its window; it joins again as soon as nothing
-        waits for it. So is everybody while both levels occur in one slice.
+        A member is served individually when the slice does not fit its window; it joins again as soon as its queue is
+        empty. All members are served individually while one slice has messages of both QoS 1 and 2.
         """
         counters = self._counters
         log = audience.log
@@ -244,10 +245,10 @@ class Dispatcher:
         messages = batch.messages
         shared = messages if all(map(itemgetter(1), messages)) else batch.durable().messages
         count = len(shared)
-        if levels != log.qos:
+        if qos_levels != log.qos:
             for session in direct:
                 session.follower.leave()
-            log.qos = levels if levels in {1, 2} else log.qos
+            log.qos = qos_levels if qos_levels in {1, 2} else log.qos
         if not log.followers and direct:
             log.begin_behind(next(iter(direct)).follower.last_packet_id)
         stop, floor = log.end + count, log.floor
@@ -256,7 +257,7 @@ class Dispatcher:
         for session, write in direct.items():
             follower = session.follower
             if (follower.limit >= stop and follower.completed >= floor) or (
-                levels == log.qos and follower.log is None and follower.join(log, count)
+                qos_levels == log.qos and follower.log is None and follower.join(log, count)
             ):
                 writes.append(write)
             else:
@@ -279,13 +280,13 @@ class Dispatcher:
 
 
 def _oldest(audience: Audience) -> int:
-    """Return the lowest position that a member in step has in flight."""
+    """Return the lowest position that a following member has in flight."""
     followers = (session.follower for session in audience.direct)
     return min(follower.completed for follower in followers if follower.log is not None)
 
 
 def _join_frames(frames: list[Frame], position: int, count: int) -> bytes:
-    """Join frames, of which `count` need a Packet Identifier, with those of the log from `position`."""
+    """Join frames, of which `count` need a Packet Identifier, with the identifiers of the log from `position`."""
     identifiers = packet_ids(position, count)
     if count == len(frames):
         heads, tails = zip(*frames, strict=True)
@@ -301,7 +302,7 @@ def _join_frames(frames: list[Frame], position: int, count: int) -> bytes:
 
 
 def _own_message(update: Update, encoding: Encoding) -> Message:
-    """Return the message for one session that is not served with its audience."""
+    """Return the message for one session that is served individually."""
     return (
         update,
         min(update[2], encoding.qos_max),

@@ -1,7 +1,7 @@
 """Shared Subscriptions: `$share/{ShareName}/{filter}` (MQTT 5, section 4.8.2).
 
-Owns which groups there are. It must not know sockets, nor how a message is delivered.
-MQTT 3.1.1 has no such thing, yet its clients may use the same form, as with other servers.
+Owns the share groups and their membership. MQTT 3.1.1 does not define them, but its clients may use the same form, as
+with other servers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["SharedSubscriptions"]
 
 
 class SharedSubscriptions:
-    """All groups."""
+    """All share groups."""
 
     def __init__(self, index: AudienceIndex) -> None:
         self._index = index
@@ -29,7 +29,7 @@ class SharedSubscriptions:
         session.shared[key] = group
 
     def unsubscribe(self, session: Subscriber, key: tuple[bytes, bytes]) -> bool:
-        """Take `session` from the group `key`; return whether it was a member."""
+        """Remove `session` from the group `key`; return whether it was a member."""
         group = session.shared.pop(key, None)
         if group is None:
             return False
@@ -40,6 +40,6 @@ class SharedSubscriptions:
         return True
 
     def leave(self, session: Subscriber) -> None:
-        """Take `session` from all its groups."""
+        """Remove `session` from all its groups."""
         for key in list(session.shared):
             self.unsubscribe(session, key)

@@ -1,8 +1,7 @@
-"""Subscribers, and the groups in which they get messages: audiences and share groups.
+"""Subscribers and the groups in which they get messages: audiences and share groups (MQTT 5, 3.8.3.1 and 4.8.2).
 
-Owns who is in which group, and who is written to at once. These types refer to each other, so they stand side by side.
-How a Topic Name leads to a group is the business of `audiences`, what a subscriber does with a message that of
-`sessions`. (MQTT 5, sections 3.8.3.1 and 4.8.2.)
+Owns the members of each group, and which of them are written to directly. These types refer to each other, so they are
+in one module. `audiences` finds the groups of a Topic Name; `session.session` implements the subscriber.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from fanout.server.messages.encoding import Frame, Message, WireVariant
-from fanout.server.messages.queue import Batch
+from fanout.server.messages.queue import MessageBatch
 from fanout.server.messages.shared_inflight import Follower, SharedInflight
 
 __all__ = [
     "Audience",
     "Collected",
-    "Leg",
     "SessionState",
     "ShareGroup",
     "Subscriber",
     "SubscriptionOptions",
+    "TrieEntry",
     "Write",
 ]
 
@@ -38,27 +37,27 @@ class SubscriptionOptions(NamedTuple):
     qos: int
     """Maximum QoS granted."""
     no_local: bool = False
-    """Whether the session's own messages are left out [MQTT-3.8.3-3]."""
+    """True when the session does not get its own messages [MQTT-3.8.3-3]."""
     retain_as_published: bool = False
-    """Whether live messages keep the RETAIN flag [MQTT-3.3.1-12] [MQTT-3.3.1-13]."""
+    """True when live messages keep the RETAIN flag [MQTT-3.3.1-12] [MQTT-3.3.1-13]."""
     identifier: int = 0
     """Subscription Identifier; 0 for none."""
 
 
 class SessionState(enum.Enum):
-    """How messages reach a session."""
+    """Path of messages to a session."""
 
     ABSENT = "absent"
-    """It has no Network Connection: QoS 1 and 2 are queued, QoS 0 is not for it."""
+    """The session has no Network Connection: messages at QoS 1 and 2 are queued, messages at QoS 0 are not."""
     DIRECT = "direct"
-    """Nothing waits and its socket takes more: its audience writes to it."""
+    """Its queue is empty and its socket writable: its audience writes to it."""
     QUEUED = "queued"
-    """Something older is before them, or its socket is full: they wait, retained values at QoS 0 as the newest
-    of each topic."""
+    """Its queue is not empty, or its socket is full: messages are queued, retained values at QoS 0 as the newest of
+    each topic."""
 
 
 class Subscriber(ABC):
-    """A session, as its audience, its share groups and the dispatcher see it."""
+    """Interface of a session to its audience, its share groups and the dispatcher."""
 
     __slots__ = (
         "audience",
@@ -76,37 +75,37 @@ class Subscriber(ABC):
         self.client_id = client_id
         """Client Identifier."""
         self.wire = wire
-        """The kind of receiver it was at its last Network Connection."""
+        """Wire variant of its last Network Connection."""
         self.follower = follower
-        """Its part in what its audience sends with shared Packet Identifiers."""
+        """Its position in the shared in-flight log of its audience."""
         self.subscriptions: Mapping[bytes, SubscriptionOptions] = {}
-        """Its subscriptions, but for shared ones; belongs to its audience."""
+        """Its subscriptions, without shared ones; the dictionary belongs to its audience."""
         self.shared: dict[tuple[bytes, bytes], ShareGroup] = {}
-        """Its shared subscriptions: (ShareName, Topic Filter) to the group; kept by `SharedSubscriptions`."""
+        """Its shared subscriptions: (ShareName, Topic Filter) to the group; set by `SharedSubscriptions`."""
         self.fingerprint = 0
-        """A hash over `subscriptions`, kept by `AudienceIndex`."""
+        """Hash of `subscriptions`; set by `AudienceIndex`."""
         self.audience: Audience | None = None
-        """The audience that it belongs to; None without subscriptions."""
+        """Its audience; None without subscriptions."""
         self.state = SessionState.ABSENT
-        """How messages reach it."""
+        """Path of messages to it."""
         self.write: Write | None = None
         """Writes to its Network Connection; None unless its state is DIRECT."""
 
     @abstractmethod
-    def enqueue(self, batch: Batch) -> int:
-        """Queue a batch; without a Network Connection only what has QoS 1 or 2.
+    def enqueue(self, batch: MessageBatch) -> int:
+        """Queue a batch; without a Network Connection only its messages at QoS 1 and 2.
 
         Returns:
-            How many messages were taken.
+            The number of messages queued.
         """
 
     @abstractmethod
-    def send(self, batch: Batch, *, now_ns: int) -> bytes:
-        """Return the bytes of a batch for a subscriber that is DIRECT; what is over its window is queued."""
+    def send(self, batch: MessageBatch, *, now_ns: int) -> bytes:
+        """Return the bytes of a batch for a subscriber that is DIRECT; messages above its window are queued."""
 
 
-class Leg:
-    """One subscription of an audience, as it stands in the trie."""
+class TrieEntry:
+    """One subscription of an audience, as it is in the trie of Topic Filters."""
 
     __slots__ = ("audience", "options")
 
@@ -116,79 +115,78 @@ class Leg:
 
 
 class Audience:
-    """The sessions that have one set of subscriptions and one wire variant.
+    """Sessions with identical subscriptions and wire variant.
 
-    Every member is in exactly one of `direct` and `held`.
+    Every member is in exactly one of `direct` and `queued`.
     """
 
-    __slots__ = ("batch", "direct", "held", "legs", "log", "no_local", "qos_max", "subscriptions", "wire")
+    __slots__ = ("collected", "direct", "entries", "log", "no_local", "qos_max", "queued", "subscriptions", "wire")
 
     def __init__(
         self, *, wire: WireVariant, subscriptions: dict[bytes, SubscriptionOptions], in_flight_bytes_max: int
     ) -> None:
         self.wire = wire
-        """The members' wire variant."""
+        """Wire variant of the members."""
         self.subscriptions = subscriptions
-        """Topic Filter to options; one dictionary that all members share, changed only while there is one
-        session."""
-        self.legs: dict[bytes, Leg] = {}
-        """What stands in the trie: the same Topic Filters as `subscriptions`."""
+        """Topic Filter to options; all members share this dictionary, which changes only while there is one member."""
+        self.entries: dict[bytes, TrieEntry] = {}
+        """Trie entries by Topic Filter, the same filters as in `subscriptions`."""
         self.direct: dict[Subscriber, Write] = {}
-        """Members that are written to at once."""
-        self.held: dict[Subscriber, None] = {}
-        """Members whose messages are queued: away, slow, or with older messages before."""
+        """Members that are written to directly."""
+        self.queued: dict[Subscriber, None] = {}
+        """Members whose messages are queued: without a connection, slow, or with older messages in their queue."""
         self.log = SharedInflight(bytes_max=in_flight_bytes_max)
-        """What was sent at QoS 1 or 2 to the direct members that are in step."""
+        """In-flight log at QoS 1 or 2, shared by the direct members that are in step."""
         self.qos_max = 0
-        """The highest QoS that a subscription has or had; 0 means that members need no delivery state."""
+        """Highest QoS that a subscription has or had; 0 means that members need no delivery state."""
         self.no_local = False
-        """Whether a subscription has or had No Local."""
-        self.batch: Collected | None = None
-        """Used by the dispatcher while it collects; None between dispatches."""
+        """True when a subscription has or had No Local."""
+        self.collected: Collected | None = None
+        """The current slice, while the dispatcher collects it; None between dispatches."""
 
     def __len__(self) -> int:
         """Return the number of members."""
-        return len(self.direct) + len(self.held)
+        return len(self.direct) + len(self.queued)
 
-    def place(self, session: Subscriber) -> None:
-        """Put `session` among the direct ones when it can be written to, else among those held."""
+    def update(self, session: Subscriber) -> None:
+        """Move a member to `direct` or to `queued`, as its state says."""
         if session.write is not None:
-            self.held.pop(session, None)
+            self.queued.pop(session, None)
             self.direct[session] = session.write
         else:
             self.direct.pop(session, None)
-            self.held[session] = None
+            self.queued[session] = None
 
     def discard(self, session: Subscriber) -> None:
-        """Take `session` out; what it has in flight becomes its own."""
+        """Remove `session`; its messages in flight become its own."""
         session.follower.leave()
         self.direct.pop(session, None)
-        self.held.pop(session, None)
+        self.queued.pop(session, None)
 
 
 class Collected:
-    """What one slice brings to one audience, while it is collected."""
+    """Frames and messages of one slice for one audience, while the dispatcher collects them."""
 
-    __slots__ = ("encodes", "expiring", "frames", "keeps", "levels", "messages")
+    __slots__ = ("encodes", "expiring", "frames", "keeps", "messages", "qos_levels")
 
     def __init__(self, audience: Audience) -> None:
         self.frames: list[Frame] = []
         self.messages: list[Message] = []
         self.encodes = bool(audience.direct)
-        """Whether somebody is written to at once."""
-        self.keeps = bool(audience.held) or audience.qos_max > 0
-        """Whether messages must be remembered: for a queue, or until they are acknowledged."""
-        self.levels = 0
-        """Which of QoS 1 and 2 the messages have: the sum of both when both occur."""
+        """True when a member is written to directly, so that frames are needed."""
+        self.keeps = bool(audience.queued) or audience.qos_max > 0
+        """True when the messages are needed: for a queue, or until they are acknowledged."""
+        self.qos_levels = 0
+        """QoS of the messages above 0: 1, 2, or 3 when both occur."""
         self.expiring = False
-        """Whether a message has a Message Expiry Interval."""
+        """True when a message has a Message Expiry Interval."""
 
 
 _ORDER = (SessionState.DIRECT, SessionState.QUEUED, SessionState.ABSENT)
 
 
 class ShareGroup:
-    """The sessions that share one ShareName and Topic Filter: each message goes to one of them."""
+    """Sessions with the same ShareName and Topic Filter: each message goes to one of them."""
 
     __slots__ = ("_members", "_turns", "key")
 
@@ -196,7 +194,7 @@ class ShareGroup:
         self.key = key
         """ShareName and Topic Filter."""
         self._members: dict[Subscriber, SubscriptionOptions] = {}
-        # The same sessions by state, each in order of turn: the first is next.
+        # The members by state, in round-robin order: the first is next.
         self._turns: dict[SessionState, OrderedDict[Subscriber, None]] = {
             state: OrderedDict() for state in SessionState
         }
@@ -212,20 +210,20 @@ class ShareGroup:
         self._members[session] = options
 
     def discard(self, session: Subscriber) -> None:
-        """Take `session`, a member, out."""
+        """Remove `session`, a member."""
         del self._members[session]
         self._take_from_turns(session)
 
-    def place(self, session: Subscriber) -> None:
-        """Note that the state of `session`, a member, has changed."""
+    def update(self, session: Subscriber) -> None:
+        """Record that the state of `session`, a member, has changed."""
         self._take_from_turns(session)
         self._turns[session.state][session] = None
 
     def take_turn(self) -> tuple[Subscriber, SubscriptionOptions]:
-        """Return the member whose turn it is, and put it last; an empty group is asked by nobody.
+        """Return the member whose turn it is, and move it to the end; the group must not be empty.
 
-        Those that can be written to at once come first, then those that are connected, then those that are away:
-        the queue of one of them keeps the message.
+        Members that are written to directly come first, then other connected ones, then members without a connection,
+        which queue the message.
         """
         turns = next(turns for turns in map(self._turns.__getitem__, _ORDER) if turns)
         session = next(iter(turns))

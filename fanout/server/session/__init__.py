@@ -1,1 +1,1 @@
-"""Sessions of local clients: subscriptions, messages in both directions, retained delivery, Will Messages."""
+"""Sessions of local clients: sender and receiver, retained delivery, Will Messages, the registry of sessions."""

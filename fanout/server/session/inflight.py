@@ -1,8 +1,7 @@
-"""What a session has in flight at QoS 1 and 2, and how messages become bytes within the client's limits.
+"""In-flight messages of one session at QoS 1 and 2, and the encoding of messages within the client's limits.
 
-Owns the Packet Identifiers of one session, the Receive Maximum, the bound on bytes in flight and the Maximum Packet
-Size (MQTT 5, sections 3.1.2.11, 4.3, 4.4 and 4.9): which message may be sent now, and what an acknowledgement frees. It
-must not know what waits, nor in which order: that is `sender`'s business.
+Owns the Packet Identifiers of one session, its Receive Maximum, the limit of bytes in flight and the Maximum Packet
+Size (MQTT 5, sections 3.1.2.11, 4.3, 4.4 and 4.9). `sender` owns the order of messages.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from fanout.mqtt.packets import PacketType, encode_acks, encode_unknown
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.server.base.counters import Counters, DropReason
 from fanout.server.messages.encoding import TWO_BYTES, Frame, Message, WireVariant, encode_message, split_at_packet_id
-from fanout.server.messages.queue import Batch
+from fanout.server.messages.queue import MessageBatch
 from fanout.server.messages.shared_inflight import Follower
 
 __all__ = ["Inflight", "Piece"]
@@ -26,7 +25,7 @@ _qos = itemgetter(1)
 
 
 class Piece:
-    """What one call takes from a session, and how much more it may take."""
+    """Bytes collected for one write, with the remaining budget of messages and bytes."""
 
     __slots__ = ("bytes_left", "messages_left", "now_ns", "parts")
 
@@ -37,17 +36,17 @@ class Piece:
         self.bytes_left = bytes_left
 
     def has_room(self) -> bool:
-        """Return whether more may be taken."""
+        """Return whether more may be added."""
         return self.messages_left > 0 and self.bytes_left > 0
 
     def spend(self, messages: int, size: int) -> None:
-        """Note that messages of `size` bytes were taken."""
+        """Charge messages of `size` bytes to the budget."""
         self.messages_left -= messages
         self.bytes_left -= size
 
 
 class Inflight:
-    """What one session has in flight."""
+    """In-flight state of one session."""
 
     __slots__ = ("_counters", "blocked", "follower", "outbound", "resend", "wire")
 
@@ -55,24 +54,24 @@ class Inflight:
         """Begin with nothing.
 
         Args:
-            wire: The kind of receiver.
-            bytes_max: From how many bytes in flight on nothing more is sent.
-            counters: What is counted.
+            wire: Wire variant of the client.
+            bytes_max: Bytes in flight at which sending stops.
+            counters: Totals of the server.
         """
         self.wire = wire
-        """The kind of receiver it was at its last Network Connection."""
+        """Wire variant of its last Network Connection."""
         self.outbound: Outbound[Message] = Outbound(bytes_max=bytes_max)
         """Messages at QoS 1 and 2 in flight that were sent to this session alone."""
         self.follower = Follower(self.outbound)
-        """Its part in what its audience sends with shared Packet Identifiers."""
+        """Its position in the shared in-flight log of its audience."""
         self.blocked = False
-        """Whether the last attempt to send stopped because the client must acknowledge first."""
+        """True when the last attempt to send stopped because the client must acknowledge first."""
         self._counters = counters
-        self.resend: OrderedDict[int, Message] = OrderedDict()  # a dict would be searched for its first entry
-        """Messages of a former Network Connection, to be sent again before all others, by Packet Identifier."""
+        self.resend: OrderedDict[int, Message] = OrderedDict()  # popping the first entry of a dict scans deleted ones
+        """Messages of a former Network Connection to send again before all others, by Packet Identifier."""
 
     def connect(self, *, wire: WireVariant, window: int) -> bytes:
-        """Begin with a new Network Connection; see `SessionSender.connect`."""
+        """Start with a new Network Connection; see `SessionSender.connect`."""
         self.wire = wire
         self.blocked = False
         self.outbound.window = window
@@ -85,21 +84,21 @@ class Inflight:
         return encode_acks(PacketType.PUBREL, releases) if releases else b""
 
     def disconnect(self) -> None:
-        """Note that the Network Connection is gone; what is in flight stays."""
+        """Record that the Network Connection has ended; messages in flight stay."""
         self.follower.leave()
         self.resend.clear()
 
     @property
     def messages(self) -> int:
-        """How many messages at QoS 1 and 2 are sent and not completed."""
+        """Number of messages at QoS 1 and 2 that are sent and not completed."""
         return len(self.outbound) + self.follower.in_flight
 
     def acknowledge(self, run: AckRun) -> bytes:
-        """Take a run of PUBACK, PUBREC or PUBCOMP and return the answers."""
+        """Process a run of PUBACK, PUBREC or PUBCOMP and return the answers."""
         follower = self.follower
         if follower.log is None:
             return self._acknowledge_own(run)
-        # What was sent to this session alone is older than what it shares.
+        # Messages that were sent to this session alone are older than those of the shared log.
         own = 0
         if len(self.outbound):
             own = next((at for at, packet_id in enumerate(run.packet_ids) if packet_id not in self.outbound), len(run))
@@ -108,7 +107,7 @@ class Inflight:
             follower.refresh()
             return answer
         shared = follower.acknowledge(run.part(own, len(run)) if own else run)
-        if shared is None:  # out of order, unknown, refused: its own state can tell
+        if shared is None:  # out of order, unknown or refused: handled with state of its own
             follower.leave()
             return self._acknowledge_own(run)
         if own:
@@ -117,8 +116,8 @@ class Inflight:
         return shared
 
     def take_resend(self, piece: Piece) -> None:
-        """Send again what was sent on a former Network Connection [MQTT-4.4.0-1]."""
-        # What is in flight and was sent on this Network Connection is what counts for its Receive Maximum.
+        """Send the messages of a former Network Connection again [MQTT-4.4.0-1]."""
+        # Only messages in flight that were sent on this Network Connection count towards its Receive Maximum.
         free = self.outbound.window - (len(self.outbound) - len(self.resend))
         while self.resend and piece.has_room():
             if free <= 0:
@@ -137,14 +136,14 @@ class Inflight:
 
     def encode(
         self,
-        batch: Batch,
+        batch: MessageBatch,
         start: int,
         stop: int,
         piece: Piece,
         *,
         frames: list[Frame] | None,
     ) -> int:
-        """Encode the messages from `start` to before `stop`; return how many: fewer with a full window."""
+        """Encode the messages from `start` to before `stop`; return their number: fewer when the window is full."""
         if frames is None:
             for index in range(start, stop):
                 if not self.encode_one(batch.messages[index], piece):
@@ -198,7 +197,7 @@ class Inflight:
         self._counters.deliveries += len(messages)
 
     def encode_one(self, message: Message, piece: Piece) -> bool:
-        """Encode one message; return False when it has to wait for an acknowledgement."""
+        """Encode one message; return False when it must wait for an acknowledgement."""
         update, qos, _, _ = message
         counters = self._counters
         if 0 < update[6] <= piece.now_ns:  # [MQTT-3.3.2-5]
@@ -224,7 +223,11 @@ class Inflight:
                 self.resend.pop(packet_id, None)
         outcome = self.outbound.acknowledge_run(run)
         self.blocked = self.blocked and not outcome.completed
+        if run.type is PacketType.PUBREC and self.wire.version == 4:
+            # MQTT 3.1.1 has no Reason Code for an unknown Packet Identifier. Without PUBREL the client would keep it
+            # for ever, and take a later message with it for a duplicate.
+            return encode_acks(PacketType.PUBREL, run.packet_ids)
         answer = encode_acks(PacketType.PUBREL, outcome.to_release) if outcome.to_release else b""
-        if run.type is PacketType.PUBREC and self.wire.version == 5:
+        if run.type is PacketType.PUBREC:
             answer += encode_unknown(PacketType.PUBREL, outcome.unknown)
         return answer

@@ -1,18 +1,18 @@
 """The newest value of each topic, for a client that reads more slowly than topics change.
 
-Owns which retained topics changed while a session's socket was full, and the newest message of each, a removal
-included: so what waits is bounded by the number of topics, not of messages. It must not know sockets or queues;
-`SessionSender` says when something is conflated, and when it is sent.
+Owns the newest message, which may be a removal, of each retained topic that changed while a session's socket was full.
+So the memory is bounded by the number of topics, not of messages. `SessionSender` decides when messages are conflated,
+and when they are sent.
 
-Messages wait in parts. `put` fills the open one. `seal` closes it, and only what is sealed is taken: that is sent
-behind what was queued until then, before anything that is queued later, and before retained messages of a later
-SUBSCRIBE. A topic is in one sealed part at most. Nothing is deleted from the front of a dictionary, which would take
-time by the number of what was deleted before.
+Messages are in parts. `put` adds to the open part. `seal` closes it, and only sealed parts are taken. A sealed part is
+sent after the messages queued until then, before messages queued later, and before the retained messages of a later
+SUBSCRIBE. A topic is in one sealed part at most. Entries are not deleted from the front of a dictionary: finding the
+first entry would take time by the number of deleted ones.
 
-Clients of one audience that are slow together get the same all the time. If each looked at it at once, a thousand
-dictionaries would outgrow their tables at the same moment: 0.8 s in one turn of the event loop, measured with 300
-clients and 60,000 topics. So once much waits, `put` only keeps what it is given, which all of them share, and each
-session merges some thousand messages at a time, at other moments than the others.
+Slow clients of one audience get the same messages. If each merged them at once, a thousand dictionaries would be
+resized at the same moment: 0.8 s in one turn of the event loop, measured with 300 clients and 60,000 topics. So once
+there are many, `put` only keeps a reference to the messages, which all sessions share, and each session merges some
+thousand messages at a time, each at a different moment.
 """
 
 from __future__ import annotations
@@ -29,44 +29,44 @@ from fanout.server.messages.encoding import Message
 __all__ = ["DEFERRED_FROM", "UNMERGED_MAX", "NewestValues"]
 
 DEFERRED_FROM: Final = 1024
-"""From so many topics on, what is put is merged later."""
+"""Number of topics from which messages are merged later."""
 UNMERGED_MAX: Final = 32_768
-"""So many messages at most wait to be merged."""
+"""Limit of messages that are not merged yet."""
 _UNMERGED_MIN: Final = 12_288
 
 
 class NewestValues:
-    """What waits for one session as the newest values of topics, each QoS 0."""
+    """Newest values of topics that wait for one session, all at QoS 0."""
 
-    __slots__ = ("_counters", "_limit", "_open", "_remains", "_sealed", "_unmerged", "_unmerged_count", "sealed")
+    __slots__ = ("_cleared", "_counters", "_limit", "_open", "_sealed", "_unmerged", "_unmerged_count", "sealed")
 
     def __init__(self, *, counters: Counters) -> None:
         self._counters = counters
         self._open: dict[bytes, Message] = {}
-        # What was put and is not in `_open` yet, in order, with how many messages it stands for.
+        # Messages that are not in `_open` yet, in order, with the number of messages that they replace.
         self._unmerged: list[tuple[Mapping[bytes, Message], int]] = []
         self._unmerged_count = 0  # messages
         self._limit = _limit(0)
         self._sealed: deque[_Part] = deque()  # none of them empty
-        self._remains: list[dict[bytes, Message]] = []  # what was cleared
+        self._cleared: list[dict[bytes, Message]] = []
         self.sealed = 0
-        """How many topics are sealed and not taken."""
+        """Number of topics that are sealed and not taken."""
 
     def __len__(self) -> int:
-        """Return how many messages wait; while much is not merged, those count too that newer ones will replace."""
+        """Return the number of messages; before a merge this includes messages that newer ones will replace."""
         return self.sealed + len(self._open) + self._unmerged_count
 
     @property
     def topics(self) -> int:
-        """For how many topics messages wait, as far as they are merged: at most `UNMERGED_MAX` are not."""
+        """Number of topics with messages, as far as they are merged: at most `UNMERGED_MAX` messages are not."""
         return self.sealed + len(self._open)
 
     def put(self, newest: Mapping[bytes, Message], *, count: int) -> None:
-        """Keep the newest messages of some topics, in place of older ones.
+        """Add the newest messages of some topics, which replace older ones.
 
         Args:
-            newest: By Topic Name.
-            count: How many messages they stand for; the others were older ones for the same topics.
+            newest: Messages by Topic Name.
+            count: Number of messages that they stand for, older ones of the same topics included.
         """
         self._unmerged.append((newest, count))
         self._unmerged_count += len(newest)
@@ -86,8 +86,8 @@ class NewestValues:
         self._unmerged_count = 0
         self._limit = _limit(len(opened))
 
-    def take_out(self, messages: Iterable[Message]) -> list[Message]:
-        """Remove and return what is open for the topics of `messages`, which are to be queued behind it."""
+    def remove(self, messages: Iterable[Message]) -> list[Message]:
+        """Remove and return the open messages for the topics of `messages`, which are to be queued after them."""
         self._merge()
         if not self._open:
             return []
@@ -95,14 +95,14 @@ class NewestValues:
         return [message for message in found if message is not None]
 
     def follows(self, topic: bytes) -> bool:
-        """Return whether a message for `topic` comes behind all that is queued."""
+        """Return whether a message for `topic` will be sent after the whole queue."""
         self._merge()
         return topic in self._open
 
     def supersede(self, message: Message) -> None:
-        """Note that `message`, a retained value just read, is sent: the same value need not follow.
+        """Drop the open message for the topic of `message`, a retained value that was just read and is sent.
 
-        Unless it would tell of Subscription Identifiers that `message` does not have.
+        It stays when it has Subscription Identifiers that `message` does not have.
         """
         self._merge()
         topic = message[0][0]
@@ -113,14 +113,14 @@ class NewestValues:
 
     @property
     def turn(self) -> int:
-        """Position in the queue before which messages precede the next one; only while `sealed` is not 0."""
+        """Position in the queue up to which messages are sent first; only while `sealed` is not 0."""
         return self._sealed[0].position
 
     def seal(self, position: int) -> None:
-        """Close what is open; it follows what is sealed already, but for older messages of the same topics.
+        """Seal the open part behind the other sealed ones, from which messages of the same topics are removed.
 
         Args:
-            position: Of the next message to be queued: all before it precede.
+            position: Position of the next message to be queued; all before it are sent first.
         """
         self._merge()
         opened, self._open = self._open, {}
@@ -134,10 +134,10 @@ class NewestValues:
         """Take the next messages, all with the same `turn`; only while `sealed` is not 0.
 
         Args:
-            newest: Whether a newer message for its topic goes in the place of one; so a topic that changes all the
-                time has its turn too. Not when something is queued, which may be for that topic and older.
-            messages_max: How many at most; above 0.
-            bytes_max: After how many bytes of payloads and properties to stop.
+            newest: True when a newer open message of a topic replaces the sealed one, so that a topic that changes all
+                the time is sent too. False while the queue is not empty: it may have an older message of the topic.
+            messages_max: Limit of messages; above 0.
+            bytes_max: Bytes of payloads and properties at which to stop.
         """
         part = self._sealed[0]
         if newest:
@@ -161,23 +161,23 @@ class NewestValues:
         return taken
 
     def clear(self) -> int:
-        """Forget everything and return how many messages that were."""
+        """Remove all messages and return their number."""
         self._merge()
         count = len(self)
-        self._remains += (self._open, *(part.all for part in self._sealed))
+        self._cleared += (self._open, *(part.all for part in self._sealed))
         self._open = {}
         self._sealed.clear()
         self.sealed = 0
         return count
 
-    def take_remains(self) -> list[dict[bytes, Message]]:
-        """Return what was cleared, for who frees it bit by bit: half a million messages at once take 0.1 s."""
-        remains, self._remains = self._remains, []
-        return remains
+    def take_cleared(self) -> list[dict[bytes, Message]]:
+        """Return the cleared messages, to be freed in pieces: freeing half a million at once takes 0.1 s."""
+        cleared, self._cleared = self._cleared, []
+        return cleared
 
 
 class _Part:
-    """What is sealed at one time."""
+    """Messages that were sealed at one time."""
 
     __slots__ = ("all", "left", "messages", "position")
 
@@ -189,7 +189,7 @@ class _Part:
 
 
 def _limit(topics: int) -> int:
-    """Return at how many messages a session with so many topics merges: a different number each time."""
+    """Return the number of messages at which a session with `topics` topics merges: random, so that sessions differ."""
     most = min(max(topics // 2, _UNMERGED_MIN), UNMERGED_MAX)
     return random.randrange(most // 3, most)
 

@@ -1,8 +1,7 @@
-"""What a session takes from its client: PUBLISH at every QoS, and the order of the answers.
+"""Receiver's side of one session: PUBLISH packets from its client, and the order of their acknowledgements.
 
-Owns the receiver's side of QoS 1 and 2 for one session (MQTT 5, sections 4.3 and 4.6): which rows are new,
-which verdict of the node each of them got, and the PUBACKs and PUBRECs in the order of the PUBLISHs even when
-a verdict comes late. It must not know sockets, nor what the node does with a message.
+Owns the state of QoS 1 and 2 (MQTT 5, sections 4.3 and 4.6): which rows are new, the verdict of the node on each, and
+the PUBACKs and PUBRECs in the order of the PUBLISHs, even when a verdict comes late.
 """
 
 from __future__ import annotations
@@ -16,23 +15,23 @@ from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
 from fanout.mqtt.packets import PacketType, encode_acks, encode_unknown
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.server.base.ports import Verdict
+from fanout.server.base.ports import PendingVerdict
 
 __all__ = ["SessionReceiver"]
 
 
-class _Open:
-    """A PUBLISH at QoS 1 or 2 that is not answered yet."""
+class _Unanswered:
+    """A PUBLISH at QoS 1 or 2 that is not acknowledged yet."""
 
     __slots__ = ("packet_id", "qos", "verdict")
 
-    def __init__(self, packet_id: int, qos: int, verdict: int | Verdict) -> None:
+    def __init__(self, packet_id: int, qos: int, verdict: int | PendingVerdict) -> None:
         self.packet_id = packet_id
         self.qos = qos
         self.verdict = verdict
 
     def reason_code(self) -> int | None:
-        """Return the verdict; None while it is not there."""
+        """Return the verdict; None while it is pending."""
         verdict = self.verdict
         if isinstance(verdict, int):
             return verdict
@@ -42,39 +41,38 @@ class _Open:
 class SessionReceiver:
     """The receiver's side of one session."""
 
-    __slots__ = ("_inbound", "_open", "_open_qos_2", "version")
+    __slots__ = ("_inbound", "_unanswered", "_unanswered_qos_2", "version")
 
     def __init__(self, *, version: int) -> None:
         self.version = version
         """Protocol Level of the Network Connection: 4 or 5."""
         self._inbound = Inbound()
-        self._open: deque[_Open] = deque()
-        self._open_qos_2: set[int] = set()  # the Packet Identifiers of those in _open at QoS 2
+        self._unanswered: deque[_Unanswered] = deque()
+        self._unanswered_qos_2: set[int] = set()  # the Packet Identifiers of those in _unanswered at QoS 2
 
     @property
     def unanswered(self) -> int:
-        """How many PUBLISH packets at QoS 1 and 2 are not answered yet."""
-        return len(self._open)
+        """Number of PUBLISH packets at QoS 1 and 2 that are not acknowledged yet."""
+        return len(self._unanswered)
 
     def new_connection(self, version: int) -> None:
-        """Note that the session goes on with a new Network Connection.
+        """Record that the session continues with a new Network Connection.
 
-        What was not answered at QoS 1 will be sent again and answered then. At QoS 2 a late verdict still
-        counts.
+        The client sends unacknowledged messages at QoS 1 again, and they are acknowledged then. At QoS 2 a pending
+        verdict still counts.
         """
         self.version = version
         self._inbound.new_connection()
-        self._settle_abandoned()
-        self._open = deque(one for one in self._open if one.qos == 2 and one.reason_code() is None)
-        self._open_qos_2 = {one.packet_id for one in self._open}
+        self._free_refused()
+        self._unanswered = deque(one for one in self._unanswered if one.qos == 2 and one.reason_code() is None)
+        self._unanswered_qos_2 = {one.packet_id for one in self._unanswered}
 
     def accept(
         self, rows: list[PublishRow], *, qos_max: int, receive_maximum: int, retain_available: bool = True
     ) -> tuple[list[PublishRow], ProtocolError | None]:
-        """Sort out what is new in a run of PUBLISH packets.
+        """Return the new messages in a run of PUBLISH packets.
 
-        A QoS 2 message that was received before and not released is answered again, and is not among the new
-        ones [MQTT-4.3.3-10].
+        A QoS 2 message that was received before and not released is acknowledged again and is not new [MQTT-4.3.3-10].
 
         Returns:
             The new rows up to the first fault, and the fault.
@@ -93,24 +91,24 @@ class SessionReceiver:
             packet_id = row[3]
             if inbound.accept(packet_id, qos, dup=row[2] & 8 != 0):
                 fresh.append(row)
-            elif packet_id not in self._open_qos_2:
-                self._append(_Open(packet_id, qos, ReasonCode.SUCCESS))
+            elif packet_id not in self._unanswered_qos_2:
+                self._append(_Unanswered(packet_id, qos, ReasonCode.SUCCESS))
             if self.version == 5 and inbound.exceeded(receive_maximum):
                 fault = ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"{inbound.open_count} unanswered PUBLISHs")
                 return fresh, fault
         return fresh, None
 
-    def note_verdicts(self, rows: list[PublishRow], verdicts: Sequence[int | Verdict]) -> list[Verdict]:
-        """Note the node's verdicts on new rows; `take_acks` gives the answers.
+    def note_verdicts(self, rows: list[PublishRow], verdicts: Sequence[int | PendingVerdict]) -> list[PendingVerdict]:
+        """Record the node's verdicts on new rows; `take_acks` returns the acknowledgements.
 
         Returns:
-            The verdicts that come later and hold back an answer.
+            The pending verdicts, which delay an acknowledgement.
         """
-        late: list[Verdict] = []
+        late: list[PendingVerdict] = []
         for row, verdict in zip(rows, verdicts, strict=True):
             qos = row[2] >> 1 & 3
             if qos:
-                self._append(_Open(row[3], qos, verdict))
+                self._append(_Unanswered(row[3], qos, verdict))
                 if not isinstance(verdict, int):
                     late.append(verdict)
         return late
@@ -119,24 +117,24 @@ class SessionReceiver:
         """Return the PUBACKs and PUBRECs that can be sent now, in the order of the PUBLISHs [MQTT-4.6.0-2].
 
         Returns:
-            Their bytes, and whether the Network Connection must then be closed: the next answer is a refusal,
-            for which MQTT 3.1.1 has no code. It leaves the choice between a positive acknowledgement and
-            closing [MQTT-3.3.5-2]; an acknowledgement would claim what did not happen.
+            Their bytes, and whether the Network Connection must then be closed, because the next verdict is a refusal
+            and the client uses MQTT 3.1.1. That version has no code for it and allows either a positive acknowledgement
+            or closing [MQTT-3.3.5-2]; an acknowledgement would be false.
         """
         parts: list[bytes] = []
         plain: list[int] = []
         plain_type = PacketType.PUBACK
         must_close = False
-        while self._open:
-            one = self._open[0]
+        while self._unanswered:
+            one = self._unanswered[0]
             code = one.reason_code()
             if code is None:
                 break
             if code >= 0x80 and self.version == 4:
                 must_close = True
                 break
-            self._open.popleft()
-            self._open_qos_2.discard(one.packet_id)
+            self._unanswered.popleft()
+            self._unanswered_qos_2.discard(one.packet_id)
             if one.qos == 1 or code >= 0x80:
                 self._inbound.acknowledge(one.packet_id)
             ack_type = PacketType.PUBACK if one.qos == 1 else PacketType.PUBREC
@@ -156,11 +154,10 @@ class SessionReceiver:
         return b"".join(parts), must_close
 
     def release(self, packet_ids: Sequence[int]) -> bytes:
-        """Take PUBRELs and return the PUBCOMPs.
+        """Process PUBRELs and return the PUBCOMPs.
 
-        An unknown Packet Identifier is answered with 0x92 in MQTT 5. MQTT 3.1.1 has no such code and demands
-        PUBCOMP (section 4.3.3), without which a client whose PUBCOMP was lost would repeat its PUBREL for
-        ever.
+        An unknown Packet Identifier is answered with 0x92 in MQTT 5. MQTT 3.1.1 has no such code and requires PUBCOMP
+        (section 4.3.3): without it, a client whose PUBCOMP was lost would repeat its PUBREL for ever.
         """
         release, all_known = self._inbound.release, self.version == 4
         parts: list[bytes] = []
@@ -168,14 +165,14 @@ class SessionReceiver:
             parts.append((encode_acks if known else encode_unknown)(PacketType.PUBCOMP, list(run)))
         return b"".join(parts)
 
-    def _append(self, one: _Open) -> None:
-        self._open.append(one)
+    def _append(self, one: _Unanswered) -> None:
+        self._unanswered.append(one)
         if one.qos == 2:
-            self._open_qos_2.add(one.packet_id)
+            self._unanswered_qos_2.add(one.packet_id)
 
-    def _settle_abandoned(self) -> None:
-        """Free the Packet Identifiers of messages that were refused while nobody could be told."""
-        for one in self._open:
+    def _free_refused(self) -> None:
+        """Free the Packet Identifiers of messages that were refused while the client was not connected."""
+        for one in self._unanswered:
             code = one.reason_code()
             if code is not None and code >= 0x80:
                 self._inbound.acknowledge(one.packet_id)

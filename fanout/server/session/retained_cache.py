@@ -1,8 +1,6 @@
-"""Pieces of retained values, encoded once for all sessions that are being given them (MQTT 5, section 3.3.1.3).
+"""Cache of encoded pieces of retained values, shared by the deliveries that are under way (MQTT 5, section 3.3.1.3).
 
-Owns the messages of a piece and their frames while several deliveries are under way. Nothing has to be told when a
-value changes: every delivery reads its values anew, and a piece is used again only for the very same ones. It must
-not know sessions, nor where values come from.
+It needs no invalidation: every delivery reads its values anew, and a piece is reused only for identical values.
 """
 
 from __future__ import annotations
@@ -13,49 +11,49 @@ from typing import Final, TypeAlias
 
 from fanout.replica.update import Update
 from fanout.server.messages.encoding import WireVariant
-from fanout.server.messages.queue import Batch
+from fanout.server.messages.queue import MessageBatch
 
 __all__ = ["RetainedPieces"]
 
 PIECE_BYTES_MAX: Final = 256 * 1024
-"""Bytes of payloads and properties of a piece that is encoded as a whole; of a larger one a session gets as much as its
-turn allows."""
+"""Limit of payload and property bytes of a piece that is encoded as a whole. The messages of a larger piece are encoded
+one by one, as the session's turn allows."""
 KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
-"""About how much memory the pieces take, of all deliveries together; beyond it the oldest go."""
+"""Approximate memory limit of all pieces; above it the oldest are dropped."""
 
-_MESSAGE_BYTES: Final = 250  # what a message takes beside its two copies: in a frame, and joined
+_MESSAGE_BYTES: Final = 250  # memory of a message beside its two copies: in a frame, and joined
 
 _Key: TypeAlias = tuple[WireVariant, int, tuple[int, ...], bytes]
 
 
 class RetainedPieces:
-    """Encoded pieces, as long as anybody may use them."""
+    """Encoded pieces, kept while deliveries use them."""
 
     def __init__(self, *, bytes_max: int = KEPT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._pieces: dict[_Key, tuple[Sequence[Update], Batch, int]] = {}
+        self._pieces: dict[_Key, tuple[Sequence[Update], MessageBatch, int]] = {}
         self._users = 0
         self.bytes = 0
-        """About how much memory the pieces take."""
+        """Approximate memory of the pieces."""
 
     def add_user(self, user: object) -> None:
-        """Keep pieces until `user` is gone: deleted, however that comes about."""
+        """Keep pieces until `user` has been garbage collected."""
         self._users += 1
         weakref.finalize(user, self._remove_user).atexit = False
 
     def batch(
         self, values: Sequence[Update], *, wire: WireVariant, qos_max: int, identifiers: tuple[int, ...]
-    ) -> Batch | None:
-        """Return the messages of a piece for a kind of receiver, the same object for the same values.
+    ) -> MessageBatch | None:
+        """Return the batch of a piece for a wire variant; the same object for the same values.
 
         Args:
-            values: Those of the piece, as they are now; at least one.
-            wire: The kind of receiver.
+            values: The current values of the piece; at least one.
+            wire: Wire variant of the receiver.
             qos_max: The Maximum QoS of the subscription.
             identifiers: Its Subscription Identifier, if it has one.
 
         Returns:
-            A batch; None for a piece that cannot be encoded once for all, or is too large for one turn.
+            The batch; None for a piece that cannot be encoded once for all receivers, or is too large for one turn.
         """
         key = (wire, qos_max, identifiers, values[0][0])
         kept = self._pieces.get(key)
@@ -65,7 +63,7 @@ class RetainedPieces:
         if size > PIECE_BYTES_MAX or wire.packet_bytes_max or any(value[6] for value in values):
             return None
         # RETAIN 1 [MQTT-3.3.1-8]
-        batch = Batch(
+        batch = MessageBatch(
             [(value, value[2] if value[2] < qos_max else qos_max, True, identifiers) for value in values], wire=wire
         )
         if kept is not None:

@@ -1,8 +1,7 @@
-"""Retained messages on their way to one session after a SUBSCRIBE (MQTT 5, sections 3.3.1.3 and 3.8.4).
+"""Delivery of retained messages to one session after a SUBSCRIBE (MQTT 5, sections 3.3.1.3 and 3.8.4).
 
-Owns the walk through the matching retained values, piece by piece, each read when its turn comes: a delivery that
-waits for a slow client holds no values. What a live message makes superfluous is the session's business. It must not
-know sockets, nor how the store finds values.
+Owns the iteration over the matching retained values. Pieces are read one by one when they are sent, so a delivery to a
+slow client holds no values. `sender` leaves out values that a live message replaces.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from fanout.mqtt.publish import encode_publish
 from fanout.replica.update import Update
 from fanout.server.base.ports import RetainedStore
 from fanout.server.messages.encoding import Message, WireVariant
-from fanout.server.messages.queue import Batch
+from fanout.server.messages.queue import MessageBatch
 from fanout.server.routing.subscribers import SubscriptionOptions
 from fanout.server.session.retained_cache import RetainedPieces
 
@@ -22,10 +21,9 @@ __all__ = ["RetainedDelivery"]
 
 
 class RetainedDelivery:
-    """The retained messages for one subscription, as far as they were not delivered yet.
+    """The retained messages for one subscription that are not delivered yet.
 
-    It outlives the Network Connection: what a durable session did not get comes, as retained, when it is
-    resumed.
+    It outlives the Network Connection: the rest is delivered, as retained, when the session is resumed.
     """
 
     __slots__ = (
@@ -56,16 +54,16 @@ class RetainedDelivery:
         """Prepare the delivery; nothing is looked up before the first `take`.
 
         Args:
-            topic_filter: That of the subscription.
-            options: Those that the subscription was granted.
-            store: Gives the retained values.
-            pieces: Encodes what several deliveries have in common.
-            manifest: Whether the client is told in the end what it should have got.
+            topic_filter: Topic Filter of the subscription.
+            options: Options that the subscription was granted.
+            store: The retained values.
+            pieces: Encoded pieces that deliveries share.
+            manifest: True when a manifest with count and digest of the retained messages follows them.
         """
         self.topic_filter = topic_filter
         """The Topic Filter of the subscription."""
         self.pings = 0
-        """PINGREQs to answer when it is through; see `Session.ping`."""
+        """PINGREQs to answer when the delivery is complete; see `SessionSender.ping`."""
         self.qos_max = options.qos
         """The Maximum QoS of the subscription."""
         self._identifiers = (options.identifier,) if options.identifier else ()
@@ -73,9 +71,9 @@ class RetainedDelivery:
         self._pieces = pieces
         pieces.add_user(self)
         self._values: Iterator[list[Update]] | None = None
-        self._left: list[bytes] = []  # topics of a piece that was not sent whole, from the index `_left_from`
+        self._left: list[bytes] = []  # topics of a piece that was sent partly, from the index `_left_from`
         self._left_from = 0
-        self._whole = False  # whether a whole piece was taken, as others take it
+        self._whole = False  # whether the last `take` returned a whole piece, as for other deliveries
         self._sum = ManifestSum() if manifest else None
         self._sum_begun = False
 
@@ -83,12 +81,12 @@ class RetainedDelivery:
         """Take the next values; None when there are none left.
 
         Args:
-            count: How many, of a piece of which some were put back; a new one is given whole.
+            count: Limit for values that were put back; a new piece is returned whole.
 
         Returns:
-            Values; maybe none, after a long search.
+            The values; may be empty after a long search.
         """
-        while self._left_from < len(self._left):  # looked up anew: they may have been replaced since
+        while self._left_from < len(self._left):  # looked up again, because they may have changed since
             topics = self._left[self._left_from : self._left_from + count]
             self._left_from += len(topics)
             if values := self._store.get_many(topics):
@@ -100,23 +98,23 @@ class RetainedDelivery:
         return next(self._values, None)
 
     def put_back(self, values: Sequence[Update]) -> None:
-        """Note that the last ones of the values taken could not be sent; the next `take` begins with their topics."""
+        """Put back the last of the taken values, which were not sent; the next `take` starts with their topics."""
         self._left = [value[0] for value in values] + self._left[self._left_from :]
         self._left_from = 0
 
     def begin_manifest(self) -> bytes:
-        """Return the message in front of the first retained one; empty when none is due."""
+        """Return the manifest message before the first retained one; empty when none is due."""
         if self._sum is None or self._sum_begun:
             return b""
         self._sum_begun = True
         return self._manifest(None)
 
     def end_manifest(self) -> bytes:
-        """Return the message behind the last retained one; empty when none is wanted."""
+        """Return the manifest message after the last retained one; empty when none was asked for."""
         return b"" if self._sum is None else self.begin_manifest() + self._manifest(self._sum)
 
     def note(self, values: Sequence[Update]) -> None:
-        """Note that values were sent, or dropped for a reason that the client is not to take for their absence."""
+        """Add values to the manifest that were sent, or that were dropped although they exist."""
         if self._sum is not None:
             for value in values:
                 self._sum.add(value[0], value[1])
@@ -127,15 +125,16 @@ class RetainedDelivery:
         return encode_publish(MANIFEST_TOPIC, manifest.encode(), version=5)
 
     def message(self, value: Update) -> Message:
-        """Return the message with a value."""
+        """Return the message for a value."""
         qos = value[2]
         return (value, qos if qos < self.qos_max else self.qos_max, True, self._identifiers)  # [MQTT-3.3.1-8]
 
-    def batch(self, values: Sequence[Update], *, wire: WireVariant) -> Batch | None:
-        """Return the messages with `values`, which were just taken, shared with other deliveries.
+    def batch(self, values: Sequence[Update], *, wire: WireVariant) -> MessageBatch | None:
+        """Return the batch of `values`, which were just taken; it is shared with other deliveries.
 
         Returns:
-            A batch; None when each must be encoded alone: for a part of a piece nobody else has a use.
+            The batch; None when each value must be encoded alone, because no other delivery has the same part of a
+            piece.
         """
         if not self._whole or len(values) == 1:
             return None

@@ -1,11 +1,10 @@
-"""What a session sends to its client: what waits, what is in flight, and what can be written now.
+"""Sender's side of one session: its queue, its retained deliveries, its newest values, and the order of all messages.
 
-Owns the sender's side of one session (MQTT 5, section 4.6): the order of messages that were sent before, retained
-messages, queued ones, conflated ones and PINGRESP. What is in flight, and the client's limits, are `inflight`'s
-business. It must not know sockets or clocks, nor to which audience the session belongs.
+Owns the order (MQTT 5, section 4.6) of messages to send again, retained messages, queued messages, newest values and
+PINGRESP. `inflight` owns the in-flight messages and the client's limits.
 
-What waited already at a SUBSCRIBE is sent before its retained messages, so nothing older follows a value; what
-comes later follows them.
+Messages that are queued at a SUBSCRIBE are sent before its retained messages, so that no older message follows a
+retained value. Messages that are queued later follow the retained ones.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.delivery import SendState
 from fanout.replica.update import Update
 from fanout.server.base.counters import Counters, DropReason
 from fanout.server.messages.encoding import Message, WireVariant
-from fanout.server.messages.queue import Batch, MessageQueue
+from fanout.server.messages.queue import MessageBatch, MessageQueue
 from fanout.server.session.inflight import Inflight, Piece
 from fanout.server.session.newest_values import NewestValues
 from fanout.server.session.retained_delivery import RetainedDelivery
@@ -28,10 +26,10 @@ __all__ = ["CONFLATED_BYTES", "PINGRESP", "SessionSender"]
 
 PINGRESP = b"\xd0\x00"
 CONFLATED_BYTES = 128
-"""What the newest value of a topic counts towards the bound of a queue: its place; the value is the store's."""
+"""Bytes that the newest value of a topic counts towards the bound of a queue: its entry; the store holds the value."""
 
 _SEARCH_MESSAGES: Final = 64
-"""What a piece of a search that found nothing costs, in messages."""
+"""Cost of a search step that found nothing, in messages."""
 
 
 class SessionSender:
@@ -40,65 +38,60 @@ class SessionSender:
     __slots__ = (
         "_counters",
         "_deliveries",
-        "_inflight",
         "_live_from",
         "_pings",
+        "_queued_values",
         "_retained_from",
-        "_waiting",
-        "conflation",
-        "follower",
-        "outbound",
+        "inflight",
+        "newest_values",
         "queue",
     )
 
     def __init__(self, *, wire: WireVariant, queue: MessageQueue, counters: Counters) -> None:
-        self._inflight = inflight = Inflight(wire=wire, bytes_max=queue.bytes_max, counters=counters)
-        self.outbound = inflight.outbound
-        """Messages at QoS 1 and 2 in flight that were sent to this session alone."""
-        self.follower = inflight.follower
-        """Its part in what its audience sends with shared Packet Identifiers."""
+        self.inflight = Inflight(wire=wire, bytes_max=queue.bytes_max, counters=counters)
+        """Messages in flight, and the client's limits."""
         self.queue = queue
-        """What waits, message by message."""
-        self.conflation = NewestValues(counters=counters)
-        """What waits as the newest values of topics."""
+        """Messages that are delivered one by one."""
+        self.newest_values = NewestValues(counters=counters)
+        """Newest values of topics, while the client is slow."""
         self._counters = counters
         self._deliveries: dict[bytes, RetainedDelivery] = {}  # by Topic Filter, in order
-        # Topics with a retained value set while retained messages are on their way: those messages wait in the queue.
-        self._waiting: dict[bytes, Update] = {}
-        # Messages before this position of the queue came while retained messages were on their way.
+        # Retained values by topic that changed during a retained delivery: their messages are in the queue.
+        self._queued_values: dict[bytes, Update] = {}
+        # Messages before this position of the queue came during a retained delivery.
         self._live_from = 0
-        # Messages before this position of the queue go before retained ones, and before what is sealed.
+        # Messages before this position of the queue are sent before retained ones and sealed newest values.
         self._retained_from = 0
-        # PINGRESPs that are due when the queue's position reaches a number: (position, how many).
+        # PINGRESPs that are due when the queue reaches a position: (position, count).
         self._pings: deque[tuple[int, int]] = deque()
 
     @property
     def pending(self) -> bool:
-        """Whether anything waits to be written, be it that the client must acknowledge something first."""
-        return bool(self._inflight.resend or self._deliveries or self.queue or self._pings or self.conflation)
+        """True when anything is left to write, even if the client must acknowledge something first."""
+        return bool(self.inflight.resend or self._deliveries or self.queue or self._pings or self.newest_values)
 
     def connect(self, *, wire: WireVariant, window: int) -> bytes:
-        """Begin with a new Network Connection.
+        """Start with a new Network Connection.
 
         Args:
-            wire: What it receives.
-            window: How many messages may be in flight: the client's Receive Maximum, or less.
+            wire: Wire variant of the client.
+            window: Limit of messages in flight: the client's Receive Maximum, or less.
 
         Returns:
-            The PUBRELs to send at once; `take` gives the rest of what was not acknowledged [MQTT-4.4.0-1].
+            The PUBRELs to send first; `take` returns the other unacknowledged messages [MQTT-4.4.0-1].
         """
-        self._seal()  # so what was queued before goes before retained values, which may have changed meanwhile
-        return self._inflight.connect(wire=wire, window=window)
+        self._seal()  # queued messages go before retained values, which may have changed since
+        return self.inflight.connect(wire=wire, window=window)
 
     def disconnect(self) -> None:
-        """Note that the Network Connection is gone; what is in flight stays, and what is queued at QoS 1 and 2.
+        """Record that the Network Connection has ended; messages in flight, and queued ones at QoS 1 and 2, stay.
 
-        Not what waits at QoS 0, conflated or not: newer values come while the client is away, and it would get the
-        older ones in place of them.
+        Queued messages and newest values at QoS 0 are dropped: newer values at QoS 0 are not queued while the client is
+        away, so it would get outdated ones.
         """
-        self._inflight.disconnect()
-        self._counters.dropped[DropReason.DISCONNECTED] += self.conflation.clear()
-        self._forget(self.queue.drop_qos_0(), DropReason.DISCONNECTED)
+        self.inflight.disconnect()
+        self._counters.dropped[DropReason.DISCONNECTED] += self.newest_values.clear()
+        self._count_dropped(self.queue.drop_qos_0(), DropReason.DISCONNECTED)
         self._live_from = self.queue.appended_total
         self._pings.clear()
         for delivery in self._deliveries.values():
@@ -106,62 +99,51 @@ class SessionSender:
 
     @property
     def unsent(self) -> int:
-        """How many messages wait or are in flight."""
-        return self.queue.messages + self.in_flight
-
-    @property
-    def in_flight(self) -> int:
-        """How many messages at QoS 1 and 2 are sent and not completed."""
-        return self._inflight.messages
-
-    @property
-    def blocked(self) -> bool:
-        """Whether the last `take` or `send` stopped because the client must acknowledge first."""
-        return self._inflight.blocked
+        """Number of messages queued or in flight."""
+        return self.queue.messages + self.inflight.messages
 
     def undelivered(self) -> Iterator[Message]:
-        """Return what the client has not got, as far as is known: unacknowledged at QoS 1, then what waits.
+        """Return the messages not known to be delivered: unacknowledged ones at QoS 1, then queued ones.
 
-        What is in flight at QoS 2 is not among it: nobody else may get that [MQTT-4.8.2-5].
+        Messages in flight at QoS 2 are left out: no other client may get them [MQTT-4.8.2-5].
         """
-        for _, message, state in self.outbound.in_flight():
+        for _, message, state in self.inflight.outbound.in_flight():
             if state is SendState.AWAIT_PUBACK:
                 yield message
         yield from self.queue.waiting()
 
     def add_retained(self, delivery: RetainedDelivery) -> None:
-        """Give it retained messages; live ones wait until they are through.
+        """Add a retained delivery; live messages are queued until it is complete.
 
-        They replace what is left of those for the same Topic Filter, so there are never more than
-        subscriptions.
+        It replaces an unfinished delivery for the same Topic Filter, so that there are never more than subscriptions.
         """
         former = self._deliveries.pop(delivery.topic_filter, None)
         if former is not None:
             delivery.pings += former.pings
         self._deliveries[delivery.topic_filter] = delivery
-        self._inflight.blocked = False  # that is found out anew
+        self.inflight.blocked = False  # the next `take` finds out
         self._seal()
 
     def cancel_retained(self, topic_filter: bytes) -> None:
-        """Stop giving it the retained messages of a subscription that it ended."""
+        """Cancel the retained delivery of a subscription that has ended."""
         cancelled = self._deliveries.pop(topic_filter, None)
         if cancelled is None:
             return
         if not self._deliveries:
-            self._waiting.clear()
+            self._queued_values.clear()
             self._live_from = self.queue.appended_total
             self._expect_pings(cancelled.pings)
         elif cancelled.pings:
-            # Which of the others began before is not known any more; the last one is never too early.
+            # The order among the other deliveries is not known any more; the end of the last one is never too early.
             self._last_delivery().pings += cancelled.pings
 
     def ping(self) -> bool:
-        """Note a PINGREQ; return whether to answer it at once, otherwise `take` gives the answer in its turn.
+        """Process a PINGREQ; return True to answer it at once, otherwise `take` returns the answer in its turn.
 
-        A PINGREQ behind a SUBSCRIBE is answered when the retained messages of that SUBSCRIBE are through, with
-        those live messages that took the place of one: so the PINGRESP is evidence that all have been sent.
-        That is not waited for while the client has to acknowledge something first [MQTT-3.3.4-10], unless it
-        is the link of a fanout node, which asked for stamps: it relies on the evidence, and acknowledges.
+        A PINGREQ after a SUBSCRIBE is answered when the retained messages of that SUBSCRIBE have been sent, with the
+        live messages that replaced some of them. So the PINGRESP proves that all have been sent. It is answered at once
+        while the client must acknowledge something first [MQTT-3.3.4-10], unless the client is the link of a fanout
+        node, which asked for stamps: it relies on the proof, and acknowledges.
         """
         if self._answers_early():
             return True
@@ -173,69 +155,71 @@ class SessionSender:
             return False
         return True
 
-    def enqueue(self, batch: Batch, *, start: int = 0, conflate: bool = False) -> int:
-        """Queue a batch from index `start`; of retained values at QoS 0 keep only the newest when they pile up.
+    def enqueue(self, batch: MessageBatch, *, start: int = 0, conflate: bool = False) -> int:
+        """Queue a batch from index `start`; for a slow client keep only the newest of retained values at QoS 0.
 
         Args:
             batch: The messages.
-            start: Index of the first; 0 while something is conflated.
-            conflate: Whether the client reads too slowly.
+            start: Index of the first message; 0 while there are newest values.
+            conflate: True when the client reads too slowly.
 
         Returns:
-            How many messages were taken.
+            The number of messages queued.
         """
-        self.follower.leave()
+        self.inflight.follower.leave()
         count = len(batch.messages) - start
-        if not conflate and not self.conflation:
+        if not conflate and not self.newest_values:
             self._append(batch, start)
             return count
         newest, conflatable, rest = batch.conflated()
         if rest is not None:
-            if older := self.conflation.take_out(rest.messages):
-                self._append(Batch(older, wire=self._inflight.wire, expiring=any(message[0][6] for message in older)))
+            if older := self.newest_values.remove(rest.messages):
+                self._append(
+                    MessageBatch(older, wire=self.inflight.wire, expiring=any(message[0][6] for message in older))
+                )
             self._append(rest)
         if newest:
-            self.conflation.put(newest, count=conflatable)
-        if self.conflation.topics * CONFLATED_BYTES > self.queue.bytes_max:
-            self.queue.overflowed = True  # what is left out now would never be told
+            self.newest_values.put(newest, count=conflatable)
+        if self.newest_values.topics * CONFLATED_BYTES > self.queue.bytes_max:
+            self.queue.overflowed = True  # a value that is dropped now would never be sent
         return count
 
-    def send(self, batch: Batch, *, now_ns: int) -> bytes:
-        """Return the bytes of a batch for a session that is DIRECT; what is over its window is queued."""
-        self.follower.leave()
+    def send(self, batch: MessageBatch, *, now_ns: int) -> bytes:
+        """Return the bytes of a batch for a session that is DIRECT; messages above its window are queued."""
+        self.inflight.follower.leave()
         count = len(batch.messages)
         piece = Piece(now_ns=now_ns, messages_left=count, bytes_left=0)
-        count = self._inflight.encode(batch, 0, count, piece, frames=batch.frames)
+        count = self.inflight.encode(batch, 0, count, piece, frames=batch.frames)
         if count < len(batch.messages):
-            self._inflight.blocked = True
+            self.inflight.blocked = True
             self._append(batch, count)
         return b"".join(piece.parts)
 
     def take(self, *, now_ns: int, messages_max: int, bytes_max: int) -> bytes:
-        """Take the next bytes to write: messages sent before, retained ones, the queue, then newest values.
+        """Take the next bytes to write: messages to send again, retained ones, the queue, then newest values.
 
         Args:
             now_ns: Unix time in nanoseconds.
-            messages_max: About how many messages at most; a batch that is encoded already is not divided.
-            bytes_max: After how many bytes to stop.
+            messages_max: Approximate limit of messages; a batch that is encoded already is not divided.
+            bytes_max: Bytes at which to stop.
 
         Returns:
-            Bytes of whole packets. When `pending` is still true, either `blocked` says that an
-            acknowledgement must come first, or there is more to take.
+            Bytes of whole packets. While `pending` is true, either `inflight.blocked` says that an acknowledgement
+            must come first, or there is more to take.
         """
-        self.follower.leave()
+        self.inflight.follower.leave()
         piece = Piece(now_ns=now_ns, messages_left=messages_max, bytes_left=bytes_max)
-        self._inflight.blocked = False
-        self._inflight.take_resend(piece)
-        if not self._inflight.resend:
+        self.inflight.blocked = False
+        self.inflight.take_resend(piece)
+        if not self.inflight.resend:
             self._take_sealed(piece)
-            if self._deliveries and not self.conflation.sealed:
+            if self._deliveries and not self.newest_values.sealed:
                 self._take_queued(piece, until=self._retained_from)
                 if self._position >= self._retained_from:
                     self._take_retained(piece)
-        if not self._deliveries and not self.conflation.sealed and not self._inflight.blocked:
+        if not self._deliveries and not self.newest_values.sealed and not self.inflight.blocked:
             self._take_queued(piece)
-            if not self.queue and self.conflation:
+            if not self.queue and self.newest_values:
                 self._seal()
                 self._take_sealed(piece)
         parts = piece.parts
@@ -249,47 +233,45 @@ class SessionSender:
                 delivery.pings = 0
         return b"".join(parts)
 
-    def acknowledge(self, run: AckRun) -> bytes:
-        """Take a run of PUBACK, PUBREC or PUBCOMP and return the answers."""
-        return self._inflight.acknowledge(run)
-
     @property
     def _position(self) -> int:
-        """The position of the oldest message in the queue, or of the next one."""
+        """Position of the oldest message in the queue, or of the next one when it is empty."""
         return self.queue.appended_total - self.queue.messages
 
-    def _append(self, batch: Batch, start: int = 0) -> None:
-        if self.queue.overflowed:  # the session ends as soon as this dispatch is done
+    def _append(self, batch: MessageBatch, start: int = 0) -> None:
+        if self.queue.overflowed:  # the session ends after this dispatch
             self._counters.dropped[DropReason.SESSION_ENDED] += len(batch.messages) - start
             return
         dropped = self.queue.append(batch, start=start)
         if self._deliveries:
-            self._waiting.update((message[0][0], message[0]) for message in batch.messages[start:] if message[0][3])
-        self._forget(dropped, DropReason.QUEUE_FULL)
+            self._queued_values.update(
+                (message[0][0], message[0]) for message in batch.messages[start:] if message[0][3]
+            )
+        self._count_dropped(dropped, DropReason.QUEUE_FULL)
 
-    def _forget(self, dropped: list[Message], reason: DropReason) -> None:
-        """Note that the queue has dropped messages."""
+    def _count_dropped(self, dropped: list[Message], reason: DropReason) -> None:
+        """Count messages that the queue has dropped."""
         if not dropped:
             return
         self._counters.dropped[reason] += len(dropped)
-        if not self._waiting:
+        if not self._queued_values:
             return
         for update, _, _, _ in dropped:
-            if self._waiting.get(update[0]) is update:
-                del self._waiting[update[0]]  # so the retained value is not left out
+            if self._queued_values.get(update[0]) is update:
+                del self._queued_values[update[0]]  # so the retained delivery includes the value
 
     def _seal(self) -> None:
-        """Let what waits go before all that comes."""
+        """Order the queued messages and newest values before all that are added later."""
         self._retained_from = self.queue.appended_total
-        self.conflation.seal(self._retained_from)
+        self.newest_values.seal(self._retained_from)
 
     def _take_retained(self, piece: Piece) -> None:
         while self._deliveries and piece.has_room():
             topic_filter, delivery = next(iter(self._deliveries.items()))
             piece.parts.append(delivery.begin_manifest())
             count = piece.messages_left
-            if delivery.qos_max:  # no more than the window takes, so at most one has to be put back
-                count = min(count, max(1, self.outbound.free))
+            if delivery.qos_max:  # no more than the window allows, so at most one is put back
+                count = min(count, max(1, self.inflight.outbound.free))
             values = delivery.take(count)
             if values is None:
                 piece.parts.append(delivery.end_manifest())
@@ -297,83 +279,83 @@ class SessionSender:
                 self._live_from = self.queue.appended_total
                 self._expect_pings(delivery.pings)
                 if not self._deliveries:
-                    self._waiting.clear()
+                    self._queued_values.clear()
                 continue
             if not values:
                 piece.spend(_SEARCH_MESSAGES, 0)
                 continue
-            batch = delivery.batch(values, wire=self._inflight.wire)
+            batch = delivery.batch(values, wire=self.inflight.wire)
             if batch is None:
                 left = self._send_retained(delivery, values, piece)
             else:
                 left = self._send_retained_batch(delivery, batch, piece)
             if left:
                 delivery.put_back(left)
-            if self._inflight.blocked:
+            if self.inflight.blocked:
                 return
 
     def _send_retained(self, delivery: RetainedDelivery, values: list[Update], piece: Piece) -> list[Update]:
-        """Send retained values one by one; return those that were not sent."""
+        """Encode retained values one by one; return those that were not sent."""
         for index, value in enumerate(values):
             if not piece.has_room():
                 return values[index:]
             piece.spend(1, len(value[1]) + len(value[4]))
-            if self._waits(value) or 0 < value[6] <= piece.now_ns:  # [MQTT-3.3.2-5]
+            if self._is_queued(value) or 0 < value[6] <= piece.now_ns:  # [MQTT-3.3.2-5]
                 continue
             message = delivery.message(value)
-            if not self._inflight.encode_one(message, piece):
-                self._inflight.blocked = True
+            if not self.inflight.encode_one(message, piece):
+                self.inflight.blocked = True
                 return values[index:]
             delivery.note((value,))
-            self.conflation.supersede(message)
+            self.newest_values.supersede(message)
         return []
 
-    def _send_retained_batch(self, delivery: RetainedDelivery, batch: Batch, piece: Piece) -> list[Update]:
-        """Send retained values that are encoded once for all; return those that were not sent."""
-        frames = batch.shared_frames(self._inflight.wire, now_ns=piece.now_ns)
+    def _send_retained_batch(self, delivery: RetainedDelivery, batch: MessageBatch, piece: Piece) -> list[Update]:
+        """Send retained values that are encoded once for all clients; return those that were not sent."""
+        frames = batch.shared_frames(self.inflight.wire, now_ns=piece.now_ns)
         assert frames is not None, "a shared piece fits its receivers"
         messages, data = batch.messages, batch.data
         piece.spend(len(messages), batch.bytes_between(0, len(messages)))
-        waiting = self._waiting
+        waiting = self._queued_values
         if waiting and not waiting.keys().isdisjoint([message[0][0] for message in messages]):
-            kept = [index for index, message in enumerate(messages) if not self._waits(message[0])]
+            kept = [index for index, message in enumerate(messages) if not self._is_queued(message[0])]
             messages, data = [messages[index] for index in kept], None
             frames = [frames[index] for index in kept]
-            batch = Batch(messages, wire=batch.wire, frames=frames)
+            batch = MessageBatch(messages, wire=batch.wire, frames=frames)
         if data is not None:
             piece.parts.append(data)
             self._counters.deliveries += len(messages)
             done = len(messages)
         else:
-            done = self._inflight.encode(batch, 0, len(messages), piece, frames=frames)
-            self._inflight.blocked = done < len(messages)
+            done = self.inflight.encode(batch, 0, len(messages), piece, frames=frames)
+            self.inflight.blocked = done < len(messages)
         delivery.note([message[0] for message in messages[:done]])
-        if self.conflation:
+        if self.newest_values:
             for message in messages[:done]:
-                self.conflation.supersede(message)
+                self.newest_values.supersede(message)
         return [message[0] for message in messages[done:]]
 
-    def _waits(self, value: Update) -> bool:
-        """Return whether a retained value, just read, waits as a live message.
+    def _is_queued(self, value: Update) -> bool:
+        """Return whether a retained value, just read, will also be sent as a live message.
 
-        An older message for its topic does not do, unless the newest follows that: the value may have come while the
-        client had no subscription.
+        An older queued message of its topic does not count, because the value may have come while the client had no
+        subscription, unless a newer one follows among the newest values.
         """
-        waiting = self._waiting.get(value[0])
-        return waiting is not None and (waiting == value or self.conflation.follows(value[0]))
+        waiting = self._queued_values.get(value[0])
+        return waiting is not None and (waiting == value or self.newest_values.follows(value[0]))
 
     def _take_sealed(self, piece: Piece) -> None:
-        conflation = self.conflation
-        while conflation.sealed and piece.has_room():
-            if self._position < conflation.turn:
-                self._take_queued(piece, until=conflation.turn)
-                if self._inflight.blocked:
+        newest_values = self.newest_values
+        while newest_values.sealed and piece.has_room():
+            if self._position < newest_values.turn:
+                self._take_queued(piece, until=newest_values.turn)
+                if self.inflight.blocked:
                     return
                 continue
-            messages = conflation.take(
+            messages = newest_values.take(
                 newest=not self.queue, messages_max=piece.messages_left, bytes_max=piece.bytes_left
             )
-            self._inflight.encode_newest(messages, piece)
+            self.inflight.encode_newest(messages, piece)
             piece.spend(len(messages), sum([len(message[0][1]) + len(message[0][4]) for message in messages]))
 
     def _take_queued(self, piece: Piece, *, until: int | None = None) -> None:
@@ -383,7 +365,7 @@ class SessionSender:
                 return
             batch, start = queue.head()
             count = len(batch.messages) - start
-            frames = batch.shared_frames(self._inflight.wire, now_ns=piece.now_ns)
+            frames = batch.shared_frames(self.inflight.wire, now_ns=piece.now_ns)
             if start == 0 and frames is not None and batch.data is not None:
                 piece.parts.append(batch.data)
                 piece.spend(count, len(batch.data))
@@ -391,21 +373,21 @@ class SessionSender:
                 queue.advance(count)
                 continue
             stop = start + min(count, piece.messages_left)
-            done = self._inflight.encode(batch, start, stop, piece, frames=frames)
+            done = self.inflight.encode(batch, start, stop, piece, frames=frames)
             piece.spend(done, batch.bytes_between(start, start + done))
             queue.advance(done)
             if done < stop - start:
-                self._inflight.blocked = True
+                self.inflight.blocked = True
                 return
 
     def _expect_pings(self, count: int) -> None:
-        """Answer `count` PINGREQs when all that is queued now has been sent."""
+        """Answer `count` PINGREQs when all messages that are queued now have been sent."""
         if count:
             self._pings.append((self.queue.appended_total, count))
 
     def _answers_early(self) -> bool:
-        """Return whether PINGREQ is answered before its turn: see `ping`."""
-        return self._inflight.blocked and not self._inflight.wire.stamped
+        """Return whether a PINGREQ is answered before its turn; see `ping`."""
+        return self.inflight.blocked and not self.inflight.wire.stamped
 
     def _last_delivery(self) -> RetainedDelivery:
         return self._deliveries[next(reversed(self._deliveries))]

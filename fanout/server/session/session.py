@@ -1,8 +1,7 @@
-"""One client's session: its subscriptions, both directions of its messages, and how messages reach it.
+"""Session of one client (MQTT 5, section 4.1): its sender, its receiver, and its delivery state.
 
-Owns the state that says whether the session's audience writes to it directly (MQTT 5, section 4.1). What is sent
-is `sender`'s business, what is received `receiver`'s, what its subscriptions match `audiences`'. It must not
-know sockets or clocks: the shell gives it the function that writes, and the time.
+Owns the state that decides whether the session's audience writes to it directly. The connection passes the function
+that writes, and the time.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from fanout.mqtt.packets import PacketType
 from fanout.server.base.counters import Counters
 from fanout.server.base.deadlines import Deadline
 from fanout.server.messages.encoding import WireVariant
-from fanout.server.messages.queue import Batch, MessageQueue
+from fanout.server.messages.queue import MessageBatch, MessageQueue
 from fanout.server.routing.subscribers import SessionState, Subscriber, Write
 from fanout.server.session.receiver import SessionReceiver
 from fanout.server.session.retained_delivery import RetainedDelivery
 from fanout.server.session.sender import SessionSender
-from fanout.server.session.wills import Will
+from fanout.server.session.wills import WillMessage
 
 __all__ = ["Session"]
 
 
 class Session(Subscriber):
-    """One client's session. `audience` and `subscriptions` are kept by `AudienceIndex`."""
+    """Session of one client. `AudienceIndex` sets `audience` and `subscriptions`."""
 
     __slots__ = (
         "_connection_write",
@@ -52,27 +51,27 @@ class Session(Subscriber):
 
         Args:
             client_id: Client Identifier.
-            wire: The kind of receiver its client is.
-            queue: Where its messages wait.
-            overflowed: Where it enters itself when it must end, because more waits than may.
-            counters: What is counted.
+            wire: Wire variant of its client.
+            queue: Its empty queue.
+            overflowed: The session adds itself here when its queue overflows, so that it must end.
+            counters: Totals of the server.
         """
         sender = SessionSender(wire=wire, queue=queue, counters=counters)
-        super().__init__(client_id, wire=wire, follower=sender.follower)
+        super().__init__(client_id, wire=wire, follower=sender.inflight.follower)
         self.access: Access | None = None
-        """Who its client is, and what it may read and write; None where everybody may do everything."""
+        """Identity and permissions of its client; None without access control."""
         self.sender = sender
-        """The sender's side."""
+        """Messages to the client."""
         self.receiver = SessionReceiver(version=wire.version)
-        """The receiver's side."""
+        """Messages from the client."""
         self.expiry_s = 0
         """Session Expiry Interval in seconds."""
         self.expiry: Deadline | None = None
-        """When it ends, while it is absent."""
-        self.will: Will | None = None
+        """Time when it ends, while it is absent."""
+        self.will: WillMessage | None = None
         """Its Will Message; None when it has none (left)."""
         self.will_deadline: Deadline | None = None
-        """When its Will Message is published, while it is absent and the Will Delay Interval runs."""
+        """Time when its Will Message is published, while it is absent and the Will Delay Interval runs."""
         self._connection_write: Write | None = None
         self._overflowed = overflowed
         self._paused = False
@@ -84,25 +83,25 @@ class Session(Subscriber):
         return [*self.subscriptions, *shared]
 
     @property
-    def settled(self) -> bool:
-        """Whether nothing waits for its client, nor for the answer of either side."""
-        return not (self.sender.pending or self.sender.in_flight or self.receiver.unanswered)
+    def is_idle(self) -> bool:
+        """True when no message is queued, in flight or unacknowledged in either direction."""
+        return not (self.sender.pending or self.sender.inflight.messages or self.receiver.unanswered)
 
     def connect(self, write: Write, *, window: int) -> bytes:
         """Attach a Network Connection; the wire variant is set by `AudienceIndex.join`, before.
 
         Args:
             write: Writes bytes to it.
-            window: How many messages may be in flight: the client's Receive Maximum, or less.
+            window: Limit of messages in flight: the client's Receive Maximum, or less.
 
         Returns:
-            What to send first; `take` gives what follows.
+            The bytes to send first; `take` returns the next ones.
         """
         self._connection_write = write
         self._paused = False
         self.receiver.new_connection(self.wire.version)
         first = self.sender.connect(wire=self.wire, window=window)
-        self._settle()
+        self._update_state()
         return first
 
     def disconnect(self) -> None:
@@ -110,47 +109,47 @@ class Session(Subscriber):
         self._connection_write = None
         self._paused = False
         self.sender.disconnect()
-        self._settle()
+        self._update_state()
 
     def pause(self) -> None:
-        """Note that its socket is full."""
+        """Record that its socket is full."""
         self._paused = True
-        self._settle()
+        self._update_state()
 
     def resume(self) -> None:
-        """Note that its socket takes more again."""
+        """Record that its socket is writable again."""
         self._paused = False
-        self._settle()
+        self._update_state()
 
     def add_retained(self, delivery: RetainedDelivery) -> None:
-        """Give it retained messages; live ones wait until they are through."""
+        """Add a retained delivery; live messages are queued until it is complete."""
         self.sender.add_retained(delivery)
-        self._settle()
+        self._update_state()
 
     def cancel_retained(self, topic_filter: bytes) -> None:
-        """Stop giving it the retained messages of a subscription that it ended."""
+        """Cancel the retained delivery of a subscription that has ended."""
         self.sender.cancel_retained(topic_filter)
-        self._settle()
+        self._update_state()
 
-    def enqueue(self, batch: Batch) -> int:
-        """Queue a batch; without a Network Connection only what has QoS 1 or 2.
+    def enqueue(self, batch: MessageBatch) -> int:
+        """Queue a batch; without a Network Connection only its messages at QoS 1 and 2.
 
         Returns:
-            How many messages were taken.
+            The number of messages queued.
         """
         if self._connection_write is None:
             queued = self.sender.enqueue(batch.durable())
         else:
             queued = self.sender.enqueue(batch, conflate=self._paused)
-        self._settle()
+        self._update_state()
         if self.sender.queue.overflowed:
             self._overflowed[self] = None
         return queued
 
-    def send(self, batch: Batch, *, now_ns: int) -> bytes:
-        """Return the bytes of a batch for a session that is DIRECT; what is over its window is queued."""
+    def send(self, batch: MessageBatch, *, now_ns: int) -> bytes:
+        """Return the bytes of a batch for a session that is DIRECT; messages above its window are queued."""
         data = self.sender.send(batch, now_ns=now_ns)
-        self._settle()
+        self._update_state()
         if self.sender.queue.overflowed:
             self._overflowed[self] = None
         return data
@@ -158,21 +157,17 @@ class Session(Subscriber):
     def take(self, *, now_ns: int, messages_max: int, bytes_max: int) -> bytes:
         """Take the next bytes to write; see `SessionSender.take`."""
         data = self.sender.take(now_ns=now_ns, messages_max=messages_max, bytes_max=bytes_max)
-        self._settle()
+        self._update_state()
         return data
 
     def acknowledge(self, run: AckRun) -> bytes:
-        """Take a run of PUBACK, PUBREC, PUBREL or PUBCOMP and return the answers."""
+        """Process a run of PUBACK, PUBREC, PUBREL or PUBCOMP and return the answers."""
         if run.type is PacketType.PUBREL:
             return self.receiver.release(run.packet_ids)
-        return self.sender.acknowledge(run)
+        return self.sender.inflight.acknowledge(run)
 
-    def acknowledge_read(self, data: bytes) -> tuple[int, bytes]:
-        """Take the acknowledgements with which a read begins, if they are the expected ones; see `Follower`."""
-        return self.follower.acknowledge_read(data)
-
-    def _settle(self) -> None:
-        """Bring `state` up to date, hence the session's place in its audience and groups."""
+    def _update_state(self) -> None:
+        """Update `state`, in its audience and share groups too."""
         if self._connection_write is None:
             state = SessionState.ABSENT
         elif self._paused or self.sender.pending:
@@ -184,6 +179,6 @@ class Session(Subscriber):
         self.state = state
         self.write = self._connection_write if state is SessionState.DIRECT else None
         if self.audience is not None:
-            self.audience.place(self)
+            self.audience.update(self)
         for group in self.shared.values():
-            group.place(self)
+            group.update(self)

@@ -1,4 +1,4 @@
-"""Tests of places: totals, addresses and rate, without sockets. `test_limits` reaches them over real ones."""
+"""Tests of slots: totals, addresses and rate, without sockets. `test_limits` reaches them over real ones."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from fanout.server.base.counters import Counters, Limit
 
 
 def slots(**settings: int) -> tuple[ConnectionSlots, Counters]:
-    """Return places with some limits, and what they count with."""
+    """Return slots with some limits, and what they count with."""
     counters = Counters()
     return ConnectionSlots(ServerConfig(**settings), counters=counters, now_s=0.0), counters  # type: ignore[arg-type]  # keys
 
 
 def test_total_holds_before_the_address() -> None:
-    """A place that is refused leaves no trace but its count."""
-    house, counters = slots(connections_max=1, connections_per_address_max=1)
-    place = house.take("10.0.0.1", now_s=1.0)
-    assert isinstance(place, ConnectionSlot)
-    assert (place.since_s, place.over_rate) == (1.0, False)
-    assert house.take("10.0.0.1", now_s=2.0) is Limit.CONNECTIONS
-    assert (len(house), house.origins, counters.limits[Limit.CONNECTIONS]) == (1, 1, 1)
-    house.give_back(place)
-    assert (len(house), house.origins) == (0, 0)
+    """A slot that is refused leaves no trace but its count."""
+    taken, counters = slots(connections_max=1, connections_per_address_max=1)
+    slot = taken.take("10.0.0.1", now_s=1.0)
+    assert isinstance(slot, ConnectionSlot)
+    assert (slot.since_s, slot.over_rate) == (1.0, False)
+    assert taken.take("10.0.0.1", now_s=2.0) is Limit.CONNECTIONS
+    assert (len(taken), taken.origins, counters.limits[Limit.CONNECTIONS]) == (1, 1, 1)
+    taken.release(slot)
+    assert (len(taken), taken.origins) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -41,31 +41,31 @@ def test_total_holds_before_the_address() -> None:
 )
 def test_what_counts_as_one_address(first: str, second: str, same: bool) -> None:
     """IPv4 addresses are told apart, mapped ones too; of IPv6 it is the network; without one there is no limit."""
-    house, _ = slots(connections_per_address_max=1)
-    assert isinstance(house.take(first, now_s=0.0), ConnectionSlot)
-    assert (house.take(second, now_s=0.0) is Limit.CONNECTIONS_PER_ADDRESS) is same
+    taken, _ = slots(connections_per_address_max=1)
+    assert isinstance(taken.take(first, now_s=0.0), ConnectionSlot)
+    assert (taken.take(second, now_s=0.0) is Limit.CONNECTIONS_PER_ADDRESS) is same
 
 
 def test_address_that_is_known_later() -> None:
-    """A place is counted for the address that is told, once it is; where there is no room it stays as it was."""
-    house, counters = slots(connections_per_address_max=1)
-    first, second = house.take("", now_s=0.0), house.take("", now_s=0.0)
+    """A slot is counted for the address that is told, once it is; where there is no room it stays as it was."""
+    taken, counters = slots(connections_per_address_max=1)
+    first, second = taken.take("", now_s=0.0), taken.take("", now_s=0.0)
     assert isinstance(first, ConnectionSlot)
     assert isinstance(second, ConnectionSlot)
-    assert house.name(first, "10.0.0.1") is None
-    assert house.name(second, "10.0.0.1") is Limit.CONNECTIONS_PER_ADDRESS
-    house.give_back(second)
-    assert (len(house), house.origins, counters.limits[Limit.CONNECTIONS_PER_ADDRESS]) == (1, 1, 1)
-    house.give_back(first)
-    assert (len(house), house.origins) == (0, 0)
+    assert taken.name(first, "10.0.0.1") is None
+    assert taken.name(second, "10.0.0.1") is Limit.CONNECTIONS_PER_ADDRESS
+    taken.release(second)
+    assert (len(taken), taken.origins, counters.limits[Limit.CONNECTIONS_PER_ADDRESS]) == (1, 1, 1)
+    taken.release(first)
+    assert (len(taken), taken.origins) == (0, 0)
 
 
-def test_rate_marks_a_place() -> None:
-    """A connection that came too soon has a place, so that it can be told."""
-    house, counters = slots(connection_rate_max=1, connection_burst_max=1)
-    marks = [house.take("", now_s=now_s) for now_s in (0.0, 0.5, 1.0)]
+def test_rate_marks_a_slot() -> None:
+    """A connection that came too soon has a slot, so that it can be told."""
+    taken, counters = slots(connection_rate_max=1, connection_burst_max=1)
+    marks = [taken.take("", now_s=now_s) for now_s in (0.0, 0.5, 1.0)]
     assert [isinstance(one, ConnectionSlot) and one.over_rate for one in marks] == [False, True, False]
-    assert (len(house), counters.limits[Limit.CONNECTION_RATE]) == (3, 1)
+    assert (len(taken), counters.limits[Limit.CONNECTION_RATE]) == (3, 1)
 
 
 def test_bucket_fills_up_to_the_burst() -> None:

@@ -1,4 +1,4 @@
-"""Tests of CONNECT and CONNACK: the terms on which clients are let in."""
+"""Tests of CONNECT and CONNACK: the terms on which clients are accepted."""
 
 from __future__ import annotations
 

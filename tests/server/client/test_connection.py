@@ -498,20 +498,20 @@ async def test_a_flood_of_packets_does_not_hold_up_others(node: NodeInMemory) ->
 
 
 @pytest.mark.parametrize("verdict_first", [True, False])
-async def test_a_flood_waits_with_what_is_held(node: NodeInMemory, verdict_first: bool) -> None:
+async def test_a_flood_waits_while_suspended(node: NodeInMemory, verdict_first: bool) -> None:
     """While a connection is held, nothing of it is taken; what was left comes in its order then."""
     subscribe_elsewhere(node)
     async with await RawClient.connect(node.port, "flood") as client:
         connection = next(iter(node.server.connections))
-        connection.hold()
+        connection.suspend()
         await asyncio.sleep(0)
         data = b"\xc0\x00" * 600 + encode(Publish(b"t", b"last", 1, packet_id=9), version=5)
         if verdict_first:
-            connection.release()
+            connection.resume()
         client.stream.note(data)
         connection.receive(data)
         if not verdict_first:
-            connection.release()
+            connection.resume()
         for _ in range(600):
             assert await client.receive() == Pingresp()
         await client.expect_ack(PacketType.PUBACK, 9)

@@ -185,7 +185,7 @@ async def test_client_without_identifier_gets_its_own_session(node: NodeInMemory
 
 
 async def test_sessions_are_bounded(start_node: StartNode) -> None:
-    """A client that would need one session too many is refused with 0x97; a known one is let in."""
+    """A client that would need one session too many is refused with 0x97; a known one is accepted."""
     node = await start_node(sessions_max=1)
     async with await RawClient.connect(node.port, "known", properties=DURABLE):
         pass
@@ -800,36 +800,36 @@ async def test_connect_while_stopping_is_refused(node: NodeInMemory) -> None:
         assert (await client.expect(Connack)).reason_code == 0
 
 
-async def test_publishers_wait_while_they_are_held(node: NodeInMemory) -> None:
+async def test_publishers_wait_while_they_are_paused(node: NodeInMemory) -> None:
     """What comes first is taken, what comes behind waits; who only reads is served on, and nothing is lost."""
     async with await RawClient.connect(node.port, "w") as writer, await RawClient.connect(node.port, "r") as reader:
         await reader.subscribe(b"a", qos=1)
-        node.server.hold_publishers(True)
+        node.server.pause_publishers(True)
         await writer.expect_ack(PacketType.PUBACK, writer.publish(b"a", b"0", qos=1))
         writer.publish(b"a", b"1", qos=1)
         writer.publish(b"a", b"2", qos=1)
         assert (await reader.expect(Publish)).payload == b"0"
         assert await reader.messages_until_ping() == []
-        node.server.hold_publishers(False)
+        node.server.pause_publishers(False)
         assert [message.payload for message in await reader.messages(2)] == [b"1", b"2"]
-        node.server.hold_publishers(True)
+        node.server.pause_publishers(True)
         writer.publish(b"a", b"3", qos=1)
         assert (await reader.expect(Publish)).payload == b"3"
-    node.server.hold_publishers(False)  # the client is gone
+    node.server.pause_publishers(False)  # the client is gone
 
 
 async def test_a_publisher_that_is_taken_over_while_it_waits_is_forgotten(node: NodeInMemory) -> None:
     """What it had sent is not kept until publishers are let go on, however often its client comes again."""
-    node.server.hold_publishers(True)
+    node.server.pause_publishers(True)
     first = await RawClient.connect(node.port, "w")
     await first.expect_ack(PacketType.PUBACK, first.publish(b"a", b"0", qos=1), ReasonCode.NO_MATCHING_SUBSCRIBERS)
     (connection,) = node.server.connections
-    assert connection.is_held
+    assert connection.is_suspended
     async with first, await RawClient.connect(node.port, "w"):
         await first.expect_end(ReasonCode.SESSION_TAKEN_OVER)
         await wait_until(lambda: connection not in node.server.connections)
-        assert not node.server._serving._waiting_publishers
-    node.server.hold_publishers(False)
+        assert not node.server._packet_handlers._waiting_publishers
+    node.server.pause_publishers(False)
 
 
 async def test_what_comes_behind_the_end_is_ignored(node: NodeInMemory) -> None:

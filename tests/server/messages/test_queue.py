@@ -8,7 +8,7 @@ import pytest
 
 from fanout.server.messages import queue as message_queue
 from fanout.server.messages.encoding import Message, SharedMessage, WireVariant, message_bytes
-from fanout.server.messages.queue import Batch, MessageQueue
+from fanout.server.messages.queue import MessageBatch, MessageQueue
 from tests.server.node_in_memory import update
 
 WIRE = WireVariant(4)
@@ -19,9 +19,9 @@ def messages(*numbers: int, qos: int = 0, expires_ns: int = 0) -> list[Message]:
     return [(update(b"t", b"%04d" % number, expires_ns=expires_ns), qos, False, ()) for number in numbers]
 
 
-def batch(*numbers: int, qos: int = 0, expires_ns: int = 0) -> Batch:
+def batch(*numbers: int, qos: int = 0, expires_ns: int = 0) -> MessageBatch:
     """Make a batch of such messages."""
-    return Batch(messages(*numbers, qos=qos, expires_ns=expires_ns), wire=WIRE, expiring=expires_ns > 0)
+    return MessageBatch(messages(*numbers, qos=qos, expires_ns=expires_ns), wire=WIRE, expiring=expires_ns > 0)
 
 
 def drain(queue: MessageQueue, piece: int = 1) -> list[int]:
@@ -94,7 +94,7 @@ def test_queue_full_in_bytes_drops_the_fewest_messages() -> None:
     model: list[int] = []
     for _ in range(200):
         sizes = [chance.randrange(1, 300) for _ in range(chance.randrange(1, 9))]
-        queued = Batch([(update(b"t", b"x" * size), 0, False, ()) for size in sizes], wire=WIRE)
+        queued = MessageBatch([(update(b"t", b"x" * size), 0, False, ()) for size in sizes], wire=WIRE)
         model += map(message_bytes, queued.messages)
         gone = 0
         while sum(model) > 1000:
@@ -129,7 +129,7 @@ def test_queues_that_share_batches_weigh_a_message_together(monkeypatch: pytest.
 
 def test_durable_part_of_a_batch_has_no_qos_0() -> None:
     """A session without a connection keeps what has QoS 1 or 2; all such sessions share one batch."""
-    mixed = Batch(messages(1) + messages(2, qos=1) + messages(3, qos=2), wire=WIRE)
+    mixed = MessageBatch(messages(1) + messages(2, qos=1) + messages(3, qos=2), wire=WIRE)
     durable = mixed.durable()
     assert [int(message[0][1]) for message in durable.messages] == [2, 3]
     assert mixed.durable() is durable
@@ -142,7 +142,7 @@ def test_batch_is_encoded_once_for_its_wire_variant() -> None:
     assert frames is not None
     assert one.data == b"".join(frame for frame in frames if isinstance(frame, bytes))
     assert one.shared_frames(WIRE, now_ns=0) is frames
-    mixed = Batch(messages(1) + messages(2, qos=1), wire=WIRE)
+    mixed = MessageBatch(messages(1) + messages(2, qos=1), wire=WIRE)
     assert mixed.shared_frames(WIRE, now_ns=0) is not None
     assert mixed.data is None
 
@@ -152,7 +152,7 @@ def test_batch_is_not_shared_with_other_receivers_or_when_it_ages() -> None:
     assert batch(1).shared_frames(WireVariant(5), now_ns=0) is None
     assert batch(1, expires_ns=5).shared_frames(WIRE, now_ns=0) is None
     limited = WireVariant(4, packet_bytes_max=10)
-    assert Batch(messages(1), wire=limited).shared_frames(limited, now_ns=0) is None
+    assert MessageBatch(messages(1), wire=limited).shared_frames(limited, now_ns=0) is None
 
 
 def one(number: int, *, topic: bytes = b"t", qos: int = 0, retain: bool = True) -> Message:
@@ -163,7 +163,7 @@ def one(number: int, *, topic: bytes = b"t", qos: int = 0, retain: bool = True) 
 def test_slow_session_gets_the_newest_retained_values_of_a_batch() -> None:
     """Of retained values at QoS 0 the newest of each topic is left; removals are values too."""
     removal: Message = (update(b"u", b""), 0, False, ())
-    whole = Batch([one(1), one(2, topic=b"u"), one(3), removal], wire=WIRE)
+    whole = MessageBatch([one(1), one(2, topic=b"u"), one(3), removal], wire=WIRE)
     newest, count, rest = whole.conflated()
     assert (newest, count, rest) == ({b"t": one(3), b"u": removal}, 4, None)
     assert list(newest) == [b"t", b"u"]
@@ -173,7 +173,7 @@ def test_slow_session_gets_the_newest_retained_values_of_a_batch() -> None:
 def test_slow_session_gets_everything_else_message_by_message() -> None:
     """What is not retained, has QoS 1 or came through a shared subscription stays, as does a value before it."""
     shared = SharedMessage(one(7, topic=b"s"))
-    whole = Batch(
+    whole = MessageBatch(
         [
             one(0),
             one(1),
@@ -193,7 +193,7 @@ def test_slow_session_gets_everything_else_message_by_message() -> None:
 
 def test_slow_session_shares_a_batch_of_which_nothing_is_conflated() -> None:
     """Such a batch is queued itself, so that its frames are used by all."""
-    whole = Batch([one(1, retain=False), one(2, retain=False)], wire=WIRE)
+    whole = MessageBatch([one(1, retain=False), one(2, retain=False)], wire=WIRE)
     assert whole.conflated() == ({}, 0, whole)
 
 
@@ -220,7 +220,7 @@ def test_queue_overflows_in_bytes() -> None:
 def test_oldest_messages_at_qos_0_make_room() -> None:
     """Those in front go for newer ones of any QoS, as far as needed."""
     queue = overflowing()
-    queue.append(Batch(messages(1, 2) + messages(3, qos=1), wire=WIRE))
+    queue.append(MessageBatch(messages(1, 2) + messages(3, qos=1), wire=WIRE))
     dropped = queue.append(batch(4, qos=1))
     assert [int(message[0][1]) for message in dropped] == [1]
     dropped = queue.append(batch(5))
@@ -235,7 +235,7 @@ def test_newest_messages_at_qos_0_go_behind_those_that_must_stay() -> None:
     for first in (0, 1):
         queue = overflowing()
         queue.append(batch(1, 2, qos=1), start=first)
-        whole = Batch(messages(9) + messages(3) + messages(4, qos=1) + messages(5, 6), wire=WIRE)
+        whole = MessageBatch(messages(9) + messages(3) + messages(4, qos=1) + messages(5, 6), wire=WIRE)
         dropped = queue.append(whole, start=1)
         assert [int(message[0][1]) for message in dropped] == [3, 5, 6]
         assert not queue.overflowed
@@ -247,10 +247,10 @@ def test_newest_messages_at_qos_0_go_behind_those_that_must_stay() -> None:
 def test_batch_that_alone_is_too_much_keeps_what_must_stay() -> None:
     """In an empty queue too: what of it has QoS 0 goes, and with the rest it overflows or not."""
     queue = overflowing(messages_max=1)
-    dropped = queue.append(Batch(messages(1, qos=1) + messages(2), wire=WIRE))
+    dropped = queue.append(MessageBatch(messages(1, qos=1) + messages(2), wire=WIRE))
     assert ([int(message[0][1]) for message in dropped], queue.overflowed) == ([2], False)
     assert drain(queue) == [1]
-    dropped = queue.append(Batch(messages(3) + messages(4, 5, qos=1), wire=WIRE))
+    dropped = queue.append(MessageBatch(messages(3) + messages(4, 5, qos=1), wire=WIRE))
     assert ([int(message[0][1]) for message in dropped], queue.overflowed) == ([3], True)
     assert drain(queue) == [4, 5]
 

@@ -158,11 +158,11 @@ def test_member_is_placed_by_what_can_be_written() -> None:
     peer = Peer(present)
     audience = present.audience
     assert audience is not None
-    assert (list(audience.direct), list(audience.held)) == ([present], [absent])
+    assert (list(audience.direct), list(audience.queued)) == ([present], [absent])
     audience.direct[present](b"\xd0\0")
     assert peer.read() == b"\xd0\0"
     present.disconnect()
-    assert (list(audience.direct), list(audience.held)) == ([], [absent, present])
+    assert (list(audience.direct), list(audience.queued)) == ([], [absent, present])
 
 
 def test_overlapping_subscriptions_make_one_route() -> None:
@@ -275,7 +275,7 @@ def test_index_agrees_with_a_plain_model(
             found = {
                 member.client_id: (route.audience.wire, route.encoding)
                 for route in index.routes(topic)[0]
-                for member in route.audience.held
+                for member in route.audience.queued
             }
             assert found == expected
     for session, subscriptions in zip(sessions, model, strict=True):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanout.chain.stamp import as_copy
+from fanout.chain.stamp import as_copy, with_trailer
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.packets import PacketType
+from fanout.mqtt.publish import encode_publish
 from fanout.mqtt.topics import matches
 from fanout.replica.update import Stamp, Update
 from fanout.server.base.counters import Counters, DropReason
-from fanout.server.messages.encoding import WireVariant, encode_message
+from fanout.server.messages.encoding import SHORT_MAX, WireVariant, encode_frame, encode_message
 from fanout.server.routing.audiences import AudienceIndex
 from fanout.server.routing.dispatch import SLICE_BYTES, Dispatcher
 from fanout.server.routing.share_groups import SharedSubscriptions
@@ -142,7 +145,7 @@ def test_qos_is_the_lower_of_publisher_and_subscription() -> None:
         frame(updates[0], V5) + frame(updates[1], V5, qos=1, packet_id=2) + frame(updates[2], V5, qos=1, packet_id=3)
     )
     assert [peer.read() for peer in peers] == [expected, expected]
-    assert [peer.session.sender.in_flight for peer in peers] == [2, 3]
+    assert [peer.session.sender.inflight.messages for peer in peers] == [2, 3]
 
 
 def test_members_that_cannot_be_written_to_share_the_queued_batch() -> None:
@@ -269,7 +272,7 @@ def test_shared_subscription_gives_each_message_to_one_member() -> None:
     own = b"".join(frame(one, V5) for one in updates)
     turn = frame(updates[1], V5, qos=1, packet_id=1) + frame(updates[3], V5, qos=1, packet_id=2)
     assert second.read() == own + turn
-    second.session.sender.outbound.window = 2
+    second.session.sender.inflight.outbound.window = 2
     shared.leave(first.session)
     bench.dispatch(update(b"only shared", b"x", qos=1))
     assert second.written == []
@@ -357,6 +360,61 @@ def test_dispatch_agrees_with_a_plain_model(
         assert peers[number].read() == b"".join(expected)
 
 
+def plain_publish(
+    one: Update, wire: WireVariant, *, qos: int, retain: bool, packet_id: int, ids: tuple[int, ...]
+) -> bytes:
+    """Encode a PUBLISH with no fast path."""
+    topic, payload, _, _, properties, _, expires_ns, _, stamp = one
+    if wire.version == 4:
+        return encode_publish(topic, payload, version=4, qos=qos, retain=retain, packet_id=packet_id)
+    return encode_publish(
+        topic,
+        payload,
+        version=5,
+        qos=qos,
+        retain=retain,
+        packet_id=packet_id,
+        properties=with_trailer(properties, stamp) if wire.stamped else properties,
+        expiry_s=10 if expires_ns else None,
+        subscription_identifiers=ids,
+    )
+
+
+WIRES = (V4, V5, WireVariant(5, stamped=True), WireVariant(5, packet_bytes_max=100_000))
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_fast_paths_of_the_encoding_agree(wire: WireVariant) -> None:
+    """The loop of dispatch, `encode_message` and `encode_frame` have copies of a fast path: all give the same bytes.
+
+    Every combination is tried at the lengths at which a path or the size of a length changes.
+    """
+    lengths = (0, 1, *range(114, 127), *range(SHORT_MAX - 14, SHORT_MAX + 2))
+    for length, qos, retain, identifier, properties, expires_ns, stamp in product(
+        lengths,
+        (0, 1, 2),
+        (False, True),
+        (0, 7),
+        (b"", b"\x26\0\1k\0\1v"),
+        (0, NOW_NS + 10_000_000_000),
+        (None, Stamp("p", 1, 2, 3)),
+    ):
+        one = update(
+            b"a/b", b"x" * length, qos=qos, retain=retain, properties=properties, expires_ns=expires_ns, stamp=stamp
+        )
+        bench = Bench()
+        peer = bench.peer({b"#": options(2, retain_as_published=True, identifier=identifier)}, wire=wire)
+        bench.dispatch(one)
+        ids = (identifier,) if identifier and wire.version == 5 else ()
+        packet_id = 1 if qos else 0
+        expected = plain_publish(one, wire, qos=qos, retain=retain, packet_id=packet_id, ids=ids)
+        assert peer.read() == expected
+        message = (one, qos, retain, ids)
+        assert encode_message(message, wire=wire, now_ns=NOW_NS, packet_id=packet_id) == expected
+        split = encode_frame(message, wire=wire, now_ns=NOW_NS)
+        assert (split if isinstance(split, bytes) else split[0] + b"\0\1" + split[1]) == expected
+
+
 def test_stalled_member_costs_the_others_nothing() -> None:
     """One member reads nothing and keeps its newest values; the others get the same writes as without it."""
     bench = Bench()
@@ -369,7 +427,7 @@ def test_stalled_member_costs_the_others_nothing() -> None:
     ]
     assert all(peer.written == expected for peer in quick)
     assert stalled.written == []
-    assert len(stalled.session.sender.conflation) == 10
+    assert len(stalled.session.sender.newest_values) == 10
     assert not stalled.session.sender.queue
     assert bench.counters.conflated == 49 * 10
     stalled.session.resume()

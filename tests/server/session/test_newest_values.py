@@ -19,158 +19,158 @@ def message(topic: bytes, payload: bytes, *, identifiers: tuple[int, ...] = (), 
     return (update(topic, payload, properties=properties), 0, False, identifiers)
 
 
-def put(conflation: NewestValues, *messages: Message) -> None:
+def put(values: NewestValues, *messages: Message) -> None:
     """Put messages of different topics."""
-    conflation.put({one[0][0]: one for one in messages}, count=len(messages))
+    values.put({one[0][0]: one for one in messages}, count=len(messages))
 
 
-def take(conflation: NewestValues, *, newest: bool = True, messages_max: int = 1, bytes_max: int = 1000) -> list[bytes]:
+def take(values: NewestValues, *, newest: bool = True, messages_max: int = 1, bytes_max: int = 1000) -> list[bytes]:
     """Take what is sealed, one message unless said otherwise, and return the payloads."""
-    taken = conflation.take(newest=newest, messages_max=messages_max, bytes_max=bytes_max)
+    taken = values.take(newest=newest, messages_max=messages_max, bytes_max=bytes_max)
     return [one[0][1] for one in taken]
 
 
-def drain(conflation: NewestValues, *, newest: bool = True) -> list[bytes]:
+def drain(values: NewestValues, *, newest: bool = True) -> list[bytes]:
     """Take what is sealed, and return the payloads."""
     found: list[bytes] = []
-    while conflation.sealed:
-        found += take(conflation, newest=newest)
+    while values.sealed:
+        found += take(values, newest=newest)
     return found
 
 
 def test_newest_message_keeps_the_place_of_the_first() -> None:
     """A topic has its turn by its first change, with its newest value; what it replaced is counted."""
     counters = Counters()
-    conflation = NewestValues(counters=counters)
-    put(conflation, message(b"a", b"a1"), message(b"b", b"b1"))
-    put(conflation, message(b"a", b"a2"))
-    assert len(conflation) == 2
-    conflation.seal(0)
-    assert drain(conflation) == [b"a2", b"b1"]
-    assert not conflation
+    values = NewestValues(counters=counters)
+    put(values, message(b"a", b"a1"), message(b"b", b"b1"))
+    put(values, message(b"a", b"a2"))
+    assert len(values) == 2
+    values.seal(0)
+    assert drain(values) == [b"a2", b"b1"]
+    assert not values
     assert counters.conflated == 1
 
 
 def test_what_changes_while_it_is_taken_goes_as_newest() -> None:
     """A topic that changes again before its turn is taken once, with the newest value."""
     counters = Counters()
-    conflation = NewestValues(counters=counters)
-    put(conflation, message(b"a", b"a1"), message(b"b", b"b1"))
-    conflation.seal(0)
-    put(conflation, message(b"b", b"b2"), message(b"c", b"c1"))
-    assert drain(conflation) == [b"a1", b"b2"]
-    conflation.seal(0)
-    assert drain(conflation) == [b"c1"]
+    values = NewestValues(counters=counters)
+    put(values, message(b"a", b"a1"), message(b"b", b"b1"))
+    values.seal(0)
+    put(values, message(b"b", b"b2"), message(b"c", b"c1"))
+    assert drain(values) == [b"a1", b"b2"]
+    values.seal(0)
+    assert drain(values) == [b"c1"]
     assert counters.conflated == 1
 
 
 def test_older_value_is_taken_where_something_is_queued_between() -> None:
     """When messages stand between an older and a newer value, each of them keeps its place."""
-    conflation = NewestValues(counters=Counters())
-    put(conflation, message(b"a", b"a1"))
-    conflation.seal(0)
-    put(conflation, message(b"a", b"a2"))
-    assert drain(conflation, newest=False) == [b"a1"]
-    conflation.seal(0)
-    assert drain(conflation) == [b"a2"]
+    values = NewestValues(counters=Counters())
+    put(values, message(b"a", b"a1"))
+    values.seal(0)
+    put(values, message(b"a", b"a2"))
+    assert drain(values, newest=False) == [b"a1"]
+    values.seal(0)
+    assert drain(values) == [b"a2"]
 
 
 def test_sealing_again_merges() -> None:
     """What is sealed later follows what is sealed already, one value a topic."""
     counters = Counters()
-    conflation = NewestValues(counters=counters)
-    put(conflation, message(b"a", b"a1"), message(b"b", b"b1"), message(b"c", b"c1"))
-    conflation.seal(0)
-    assert take(conflation) == [b"a1"]
-    put(conflation, message(b"a", b"a2"), message(b"c", b"c2"))
-    conflation.seal(0)
-    assert conflation.sealed == len(conflation) == 3
-    assert drain(conflation) == [b"b1", b"a2", b"c2"]
+    values = NewestValues(counters=counters)
+    put(values, message(b"a", b"a1"), message(b"b", b"b1"), message(b"c", b"c1"))
+    values.seal(0)
+    assert take(values) == [b"a1"]
+    put(values, message(b"a", b"a2"), message(b"c", b"c2"))
+    values.seal(0)
+    assert values.sealed == len(values) == 3
+    assert drain(values) == [b"b1", b"a2", b"c2"]
     assert counters.conflated == 1
 
 
 def test_each_part_has_its_turn_in_the_queue() -> None:
     """What is sealed waits for what was queued before, and not for what was queued between two parts."""
-    conflation = NewestValues(counters=Counters())
-    put(conflation, message(b"a", b"a1"), message(b"b", b"b1"))
-    conflation.seal(3)
-    put(conflation, message(b"b", b"b2"))
-    conflation.seal(5)
-    assert conflation.turn == 3
-    assert take(conflation) == [b"a1"]
-    assert conflation.turn == 5
-    assert drain(conflation) == [b"b2"]
+    values = NewestValues(counters=Counters())
+    put(values, message(b"a", b"a1"), message(b"b", b"b1"))
+    values.seal(3)
+    put(values, message(b"b", b"b2"))
+    values.seal(5)
+    assert values.turn == 3
+    assert take(values) == [b"a1"]
+    assert values.turn == 5
+    assert drain(values) == [b"b2"]
 
 
 def test_what_is_taken_at_once_is_bounded() -> None:
     """By messages, by the bytes of payloads and properties, and by the part: what was queued between comes between."""
     counters = Counters()
-    conflation = NewestValues(counters=counters)
-    put(conflation, *(message(b"%d" % number, b"%04d" % number, properties=b"pppp") for number in range(8)))
-    conflation.seal(3)
-    put(conflation, message(b"8", b"0008"))
-    conflation.seal(5)
-    put(conflation, message(b"1", b"new1"), message(b"9", b"new9"))
-    assert take(conflation, messages_max=3) == [b"0000", b"new1", b"0002"]
+    values = NewestValues(counters=counters)
+    put(values, *(message(b"%d" % number, b"%04d" % number, properties=b"pppp") for number in range(8)))
+    values.seal(3)
+    put(values, message(b"8", b"0008"))
+    values.seal(5)
+    put(values, message(b"1", b"new1"), message(b"9", b"new9"))
+    assert take(values, messages_max=3) == [b"0000", b"new1", b"0002"]
     assert counters.conflated == 1
-    assert take(conflation, messages_max=9, bytes_max=9) == [b"0003", b"0004"]
-    assert (conflation.sealed, conflation.turn) == (4, 3)
-    assert take(conflation, messages_max=9) == [b"0005", b"0006", b"0007"]
-    assert (conflation.sealed, conflation.turn) == (1, 5)
-    assert take(conflation, messages_max=9) == [b"0008"]
-    assert (conflation.sealed, len(conflation)) == (0, 1)
+    assert take(values, messages_max=9, bytes_max=9) == [b"0003", b"0004"]
+    assert (values.sealed, values.turn) == (4, 3)
+    assert take(values, messages_max=9) == [b"0005", b"0006", b"0007"]
+    assert (values.sealed, values.turn) == (1, 5)
+    assert take(values, messages_max=9) == [b"0008"]
+    assert (values.sealed, len(values)) == (0, 1)
 
 
 def test_taking_out_gives_what_is_open() -> None:
     """Only what is open is taken out; what is sealed stands before the queue anyway."""
-    conflation = NewestValues(counters=Counters())
-    assert conflation.take_out([message(b"a", b"x")]) == []
-    put(conflation, message(b"a", b"a1"))
-    conflation.seal(0)
-    put(conflation, message(b"b", b"b1"), message(b"c", b"c1"))
-    assert conflation.take_out([message(b"a", b"x"), message(b"b", b"x")]) == [message(b"b", b"b1")]
-    assert len(conflation) == 2
+    values = NewestValues(counters=Counters())
+    assert values.remove([message(b"a", b"x")]) == []
+    put(values, message(b"a", b"a1"))
+    values.seal(0)
+    put(values, message(b"b", b"b1"), message(b"c", b"c1"))
+    assert values.remove([message(b"a", b"x"), message(b"b", b"x")]) == [message(b"b", b"b1")]
+    assert len(values) == 2
 
 
 def test_retained_value_takes_the_place_of_the_same_value() -> None:
     """A value that was just sent as retained does not follow, unless it tells of more Subscription Identifiers."""
     counters = Counters()
-    conflation = NewestValues(counters=counters)
-    put(conflation, message(b"a", b"a1", identifiers=(1,)), message(b"b", b"b1", identifiers=(1, 2)))
+    values = NewestValues(counters=counters)
+    put(values, message(b"a", b"a1", identifiers=(1,)), message(b"b", b"b1", identifiers=(1, 2)))
     for topic in (b"a", b"b", b"c"):
-        conflation.supersede(message(topic, b"", identifiers=(1,)))
-    conflation.seal(0)
-    assert drain(conflation) == [b"b1"]
+        values.supersede(message(topic, b"", identifiers=(1,)))
+    values.seal(0)
+    assert drain(values) == [b"b1"]
     assert counters.conflated == 1
 
 
 def test_clearing_tells_how_many_waited() -> None:
     """What is forgotten is counted by the caller."""
-    conflation = NewestValues(counters=Counters())
-    put(conflation, message(b"a", b"a1"))
-    conflation.seal(0)
-    put(conflation, message(b"b", b"b1"))
-    assert conflation.take_remains() == []
-    assert conflation.clear() == 2
-    assert not conflation
-    assert sorted(topic for each in conflation.take_remains() for topic in each) == [b"a", b"b"]
-    assert conflation.take_remains() == []
+    values = NewestValues(counters=Counters())
+    put(values, message(b"a", b"a1"))
+    values.seal(0)
+    put(values, message(b"b", b"b1"))
+    assert values.take_cleared() == []
+    assert values.clear() == 2
+    assert not values
+    assert sorted(topic for each in values.take_cleared() for topic in each) == [b"a", b"b"]
+    assert values.take_cleared() == []
 
 
-def do(conflation: NewestValues, step: int, batch: dict[bytes, Message], one: Message, position: int) -> object:
+def do(values: NewestValues, step: int, batch: dict[bytes, Message], one: Message, position: int) -> object:
     """Take a step and return what comes of it."""
     if step < 5:
-        conflation.put(batch, count=len(batch))
+        values.put(batch, count=len(batch))
     elif step == 5:
-        conflation.seal(position)
+        values.seal(position)
     elif step == 6:
-        return conflation.take_out([one])
+        return values.remove([one])
     elif step == 7:
-        conflation.supersede(one)
+        values.supersede(one)
     elif step == 8:
-        return conflation.follows(one[0][0])
-    elif conflation.sealed:
-        return conflation.turn, take(conflation, newest=position % 2 == 0, messages_max=1 + position % 3)
+        return values.follows(one[0][0])
+    elif values.sealed:
+        return values.turn, take(values, newest=position % 2 == 0, messages_max=1 + position % 3)
     return None
 
 

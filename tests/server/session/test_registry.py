@@ -12,7 +12,7 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Phase
 from fanout.server.base.counters import Counters, DropReason
 from fanout.server.messages.encoding import WireVariant
-from fanout.server.messages.queue import Batch
+from fanout.server.messages.queue import MessageBatch
 from fanout.server.session.registry import SessionRegistry
 from fanout.server.session.session import Session
 from tests.server.core_pieces import Peer, options
@@ -51,7 +51,7 @@ def test_sessions_are_found_until_they_end(registry: SessionRegistry) -> None:
     assert registry.get("c") is session
     assert (list(registry), len(registry)) == ([session], 1)
     subscribe(registry, session, Subscription(b"a/#"), Subscription(b"$share/g/b"))
-    session.enqueue(Batch([(update(b"b", b"x", qos=1), 1, False, ())], wire=V5))
+    session.enqueue(MessageBatch([(update(b"b", b"x", qos=1), 1, False, ())], wire=V5))
     registry.end(session)
     assert registry.get("c") is None
     assert registry._counters.dropped[DropReason.SESSION_ENDED] == 1

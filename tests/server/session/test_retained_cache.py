@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fanout.replica.update import Update
 from fanout.server.messages.encoding import WireVariant
-from fanout.server.messages.queue import Batch
+from fanout.server.messages.queue import MessageBatch
 from fanout.server.session.retained_cache import PIECE_BYTES_MAX, RetainedPieces
 from tests.server.node_in_memory import update
 
@@ -20,7 +20,7 @@ def values(count: int = 3, *, payload: bytes = b"v", prefix: bytes = b"t") -> li
     return [update(b"%b/%d" % (prefix, number), payload, qos=number % 3) for number in range(count)]
 
 
-def batch(pieces: RetainedPieces, of: list[Update], *, wire: WireVariant = V5, qos_max: int = 0) -> Batch | None:
+def batch(pieces: RetainedPieces, of: list[Update], *, wire: WireVariant = V5, qos_max: int = 0) -> MessageBatch | None:
     """Ask for a batch."""
     return pieces.batch(of, wire=wire, qos_max=qos_max, identifiers=())
 

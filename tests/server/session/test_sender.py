@@ -10,7 +10,7 @@ from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.update import Update
 from fanout.server.base.counters import Counters, DropReason
 from fanout.server.messages.encoding import Message, WireVariant
-from fanout.server.messages.queue import Batch
+from fanout.server.messages.queue import MessageBatch
 from fanout.server.routing.subscribers import SubscriptionOptions
 from fanout.server.session.sender import PINGRESP
 from fanout.server.session.session import Session
@@ -25,9 +25,9 @@ def message(payload: bytes, *, qos: int = 0, topic: bytes = b"t", expires_ns: in
     return (update(topic, payload, qos=qos, expires_ns=expires_ns, retain=retain), qos, False, ())
 
 
-def batch(*messages: Message, wire: WireVariant = V5) -> Batch:
+def batch(*messages: Message, wire: WireVariant = V5) -> MessageBatch:
     """Make a batch as dispatch makes it, encoded."""
-    made = Batch(list(messages), wire=wire, expiring=any(one[0][6] for one in messages))
+    made = MessageBatch(list(messages), wire=wire, expiring=any(one[0][6] for one in messages))
     made.shared_frames(wire, now_ns=0)
     return made
 
@@ -107,7 +107,7 @@ def test_window_holds_back_what_needs_an_acknowledgement() -> None:
     session = peer.session
     one = batch(message(b"1", qos=1), message(b"2", qos=2), message(b"3", qos=1), message(b"4"))
     assert session.send(one, now_ns=0) == publish(b"1", 1, 1) + publish(b"2", 2, 2)
-    assert session.sender.blocked
+    assert session.sender.inflight.blocked
     assert session.write is None
     session.enqueue(batch(message(b"5")))
     peer.take()
@@ -124,16 +124,22 @@ def test_qos_2_is_released_and_completed() -> None:
     session = peer.session
     session.send(batch(message(b"1", qos=2)), now_ns=0)
     assert session.acknowledge(ack(PacketType.PUBREC, 1, 9)) == b"\x62\x02\x00\x01" + b"\x62\x03\x00\x09\x92"
-    assert len(session.sender.outbound) == 1
+    assert len(session.sender.inflight.outbound) == 1
     assert session.acknowledge(ack(PacketType.PUBCOMP, 1)) == b""
-    assert len(session.sender.outbound) == 0
+    assert len(session.sender.inflight.outbound) == 0
     assert session.acknowledge(ack(PacketType.PUBREL, 5)) == b"\x70\x03\x00\x05\x92"
 
 
-def test_unknown_pubrec_of_mqtt_311_is_not_answered() -> None:
-    """MQTT 3.1.1 has no Reason Code for it."""
-    peer = Peer(make_session(wire=WireVariant(4)))
-    assert peer.session.acknowledge(ack(PacketType.PUBREC, 9)) == b""
+def test_unknown_pubrec_of_mqtt_311_is_released() -> None:
+    """MQTT 3.1.1 has no Reason Code for it: PUBREL frees the client's identifier, in order; nothing else changes."""
+    peer = Peer(make_session(wire=WireVariant(4)), window=2)
+    session = peer.session
+    session.send(batch(message(b"1", qos=2), message(b"2", qos=2), wire=WireVariant(4)), now_ns=0)
+    assert session.acknowledge(ack(PacketType.PUBREC, 1, 9, 2)) == b"\x62\x02\x00\x01\x62\x02\x00\x09\x62\x02\x00\x02"
+    assert session.acknowledge(ack(PacketType.PUBCOMP, 9)) == b""
+    assert len(session.sender.inflight.outbound) == 2
+    assert session.acknowledge(ack(PacketType.PUBCOMP, 1, 2)) == b""
+    assert len(session.sender.inflight.outbound) == 0
 
 
 def test_absent_session_keeps_qos_1_and_2() -> None:
@@ -178,7 +184,7 @@ def test_resumption_honours_a_smaller_receive_maximum() -> None:
     peer.connect()
     peer.take()
     assert peer.read() == publish(b"1", 1, 1, flags=8)
-    assert session.sender.blocked
+    assert session.sender.inflight.blocked
     session.acknowledge(ack(PacketType.PUBACK, 1, 3))  # 3 was acknowledged before it was sent again
     peer.take()
     assert peer.read() == publish(b"2", 1, 2, flags=8)
@@ -353,7 +359,7 @@ def test_retained_messages_of_an_ended_subscription_stop() -> None:
     deliver(peer, update(b"a/1", b"1", qos=1), update(b"a/2", b"2", qos=1), topic_filter=b"a")
     session.cancel_retained(b"other")
     peer.take()
-    assert session.sender.blocked
+    assert session.sender.inflight.blocked
     peer.read()
     session.cancel_retained(b"a")
     session.acknowledge(ack(PacketType.PUBACK, 1))
@@ -430,7 +436,7 @@ def test_packet_over_the_maximum_size_is_not_sent() -> None:
     peer.take()
     assert peer.read() == publish(b"y", flags=1, topic=b"b")
     assert counters.dropped[DropReason.PACKET_TOO_LARGE] == 1
-    assert len(peer.session.sender.outbound) == 0
+    assert len(peer.session.sender.inflight.outbound) == 0
 
 
 def test_message_too_large_for_the_new_connection_is_completed() -> None:
@@ -446,7 +452,7 @@ def test_message_too_large_for_the_new_connection_is_completed() -> None:
     peer.take()
     assert peer.read() == publish(b"y", 1, 3, flags=8)
     assert counters.dropped[DropReason.PACKET_TOO_LARGE] == 2
-    assert len(session.sender.outbound) == 1
+    assert len(session.sender.inflight.outbound) == 1
 
 
 def test_queued_batch_is_encoded_anew_for_another_version() -> None:
@@ -491,7 +497,7 @@ def test_slow_reader_gets_the_newest_value_of_each_topic() -> None:
     )
     flags: Message = (update(b"a", b"3"), 0, True, (7,))
     peer.session.enqueue(batch(flags, message(b"", topic=b"b")))
-    assert len(peer.session.sender.conflation) == 2
+    assert len(peer.session.sender.newest_values) == 2
     peer.session.resume()
     peer.take()
     expected = b"\x31\x07\x00\x01a\x02\x0b\x073"  # with its own flag and Subscription Identifier
@@ -623,7 +629,7 @@ def test_pieces_at_qos_1_have_their_own_identifiers_and_windows() -> None:
     deliver_piece(store, narrow, wide, granted=options(1))
     for peer in (narrow, wide):
         peer.take()
-    assert narrow.session.sender.blocked
+    assert narrow.session.sender.inflight.blocked
     assert narrow.read() == publish(b"1", 1, 1, flags=1, topic=b"a") + publish(b"1", 1, 2, flags=1, topic=b"b")
     assert wide.read().count(b"\x33") == 4
     store.values[b"c"] = update(b"c", b"2")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.packets import PacketType
 from fanout.server.messages.encoding import WireVariant
-from fanout.server.messages.queue import Batch
+from fanout.server.messages.queue import MessageBatch
 from fanout.server.routing.audiences import AudienceIndex
 from fanout.server.routing.share_groups import SharedSubscriptions
 from fanout.server.routing.subscribers import Collected, SessionState
@@ -14,9 +14,9 @@ from tests.server.core_pieces import Peer, make_session, options
 from tests.server.node_in_memory import update
 
 
-def batch(payload: bytes, *, qos: int = 0) -> Batch:
+def batch(payload: bytes, *, qos: int = 0) -> MessageBatch:
     """Make a batch of one message."""
-    return Batch([(update(b"t", payload, qos=qos), qos, False, ())], wire=WireVariant(5))
+    return MessageBatch([(update(b"t", payload, qos=qos), qos, False, ())], wire=WireVariant(5))
 
 
 def state_of(session: Session) -> SessionState:
@@ -61,7 +61,7 @@ def test_state_moves_the_session_within_its_audience() -> None:
     Peer(session)
     assert list(audience.direct) == [session]
     session.pause()
-    assert list(audience.held) == [session]
+    assert list(audience.queued) == [session]
 
 
 def test_state_moves_the_session_within_its_groups() -> None:

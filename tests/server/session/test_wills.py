@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fanout.mqtt.packets import Will as WillPacket
 from fanout.mqtt.properties import Properties, split_publish_properties
-from fanout.server.session.wills import Will, will_of
+from fanout.server.session.wills import WillMessage, will_of
 
 
 def test_will_becomes_a_row() -> None:
     """A Will Message is published like any PUBLISH of its topic, payload, QoS and RETAIN."""
-    assert will_of(WillPacket(b"t", b"p", qos=2, retain=True)) == Will((b"t", b"p", 0b101, 0, b"", None, 0), 0)
+    assert will_of(WillPacket(b"t", b"p", qos=2, retain=True)) == WillMessage((b"t", b"p", 0b101, 0, b"", None, 0), 0)
 
 
 def test_will_properties_go_along() -> None:
