@@ -39,7 +39,10 @@ from fanout.errors import ConfigError
 ROOT = Path(__file__).parent.parent
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
-    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
+    for path in (
+        *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
+    )
 }
 COMMAND_LINE: Any = typer.main.get_command(app)
 PAGE = pytest.mark.parametrize("page", PAGES)
