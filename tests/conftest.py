@@ -14,14 +14,14 @@ from tests.support.mosquitto import Mosquitto, find_mosquitto
 
 KINDS = {
     **dict.fromkeys(("acceptance", "bench", "cli", "probe"), "acceptance"),
-    **dict.fromkeys(("api", "conformance", "fuzz", "link", "node", "server", "spec", "workers"), "machine"),
+    **dict.fromkeys(("api", "conformance", "fuzz", "link", "node", "oracle", "server", "spec", "workers"), "machine"),
 }
 """The marker of a directory of tests; `unit` where none is named. What needs more has `broker` or `spark` instead."""
 
 FIRST = ("acceptance", "bench", "probe", "cli", "workers", "node")
 """Directories with the longest tests, which several processes begin with, apart from those with Spark."""
 
-SECOND_SESSION = {"test_compaction.py", "test_joins.py", "test_sections.py", "test_unstamped.py", "test_watching.py"}
+SECOND_SESSION = {"test_compaction.py", "test_joins.py", "test_keeper.py", "test_sections.py", "test_unstamped.py"}
 """Modules of `tests/reports` that share the second of two Spark sessions: about half of the time of all."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -11,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     import socket
     from asyncio import AbstractEventLoop
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from fanout.config import Role
 
@@ -104,12 +105,25 @@ def worker(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the hub gets them too, and instructs the worker
         signal.signal(number, signal.SIG_IGN)
 
-    from fanout.runtime.system_clock import SystemClock
-    from fanout.workers.worker import run_worker
+    with _importing():
+        from fanout.runtime.system_clock import SystemClock
+        from fanout.workers.worker import run_worker
 
     _configure_logging(log_format, log_level)
     with asyncio.Runner(loop_factory=_event_loop_factory()) as runner:
         raise typer.Exit(runner.run(run_worker(end, clock=SystemClock())))
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    """Collect no garbage meanwhile: what is imported stays, and visiting it over and over is a twelfth of a start."""
+    import gc
+
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _inherited_socket(descriptor: int) -> socket.socket:
@@ -125,14 +139,15 @@ def _inherited_socket(descriptor: int) -> socket.socket:
 
 
 def _run(path: Path, *, role: Role, log_format: LogFormat, log_level: LogLevel) -> None:
-    from fanout.config import load_config
-
-    node_config = load_config(path, role=role)  # before the slow imports: a faulty file is reported at once
-
     import asyncio
     import os
 
-    from fanout.node import run_node
+    with _importing():
+        from fanout.config import load_config
+
+        node_config = load_config(path, role=role)  # before the slow imports: a faulty file is reported at once
+
+        from fanout.node import run_node
 
     _configure_logging(log_format, log_level)
     os.environ.update(FANOUT_LOG_FORMAT=log_format, FANOUT_LOG_LEVEL=log_level)  # workers log in the same way

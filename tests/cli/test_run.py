@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 from pathlib import Path
@@ -112,6 +113,14 @@ def test_faults_prevent_the_start(runner: CliRunner, run: StandInRun, tmp_path: 
     assert answer.exit_code == 2
     assert "error: " in answer.stderr
     assert run.calls == []
+
+
+def test_garbage_is_collected_again_after_the_imports(runner: CliRunner, run: StandInRun, tmp_path: Path) -> None:
+    """Both when the node runs and when its configuration is refused before."""
+    for text in (PRIMARY, "[node]"):
+        gc.enable()
+        runner.invoke(app, ["primary", "--config", config_file(tmp_path, text)])
+        assert gc.isenabled()
 
 
 def test_file_is_required(runner: CliRunner, run: StandInRun) -> None:
