@@ -101,6 +101,8 @@ class _Stream:
         """The same."""
         self._released = Counter[int]()
         """Packet Identifiers of the peer's PUBRELs that are to be answered."""
+        self._pubrecs: set[int] = set()
+        """Packet Identifiers of the peer's PUBRECs."""
         self._at = 0
         """Where the current packet began, in all that came."""
 
@@ -204,7 +206,9 @@ class _Stream:
             self._released[packet_id] -= 1
         elif packet.kind is Kind.PUBREL:
             known = self.in_flight.messages.get(packet_id, None if self.is_resumed else packet) is None
-            if not known and not packet.codes[0]:  # 0x92 answers a PUBREC that nobody knows
+            # PUBREL answers a PUBREC that nobody knows, too: over MQTT 5 with 0x92, over MQTT 3.1.1 as any other.
+            unknown = bool(packet.codes[0]) if self.version == 5 else packet_id in self._pubrecs
+            if not known and not unknown:
                 self._fail("a PUBREL without a PUBREC", packet)
 
     def _note_message(self, packet: Packet) -> None:
@@ -216,6 +220,8 @@ class _Stream:
         elif packet.kind is Kind.PUBREL:
             self._released[packet.packet_id] += 1
         elif packet.kind in {Kind.PUBACK, Kind.PUBREC, Kind.PUBCOMP}:
+            if packet.kind is Kind.PUBREC:
+                self._pubrecs.add(packet.packet_id)
             self.in_flight.complete(packet)
             if packet.kind is not Kind.PUBREC or packet.codes[0] >= 0x80:
                 self._under_way.discard(packet.packet_id)

@@ -28,5 +28,5 @@ def test_rows_leave_spark_by_one_door_and_no_python_runs_in_it() -> None:
     """Nothing collects without a bound or brings a Python function; `take` is used in one place."""
     used = list(attributes())
     assert [one for one in used if one[1] in FORBIDDEN] == []
-    assert [path for path, name in used if name == "take"] == ["reading.py"]
-    assert ("comparison.py", "persist") in used
+    assert [path for path, name in used if name == "take"] == ["read/reading.py"]
+    assert ("figures/comparison.py", "persist") in used
