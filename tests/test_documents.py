@@ -349,3 +349,18 @@ def test_the_pages_name_no_file_that_is_not_there() -> None:
             of_another_suite = page == "docs/reference/conformance.md" and text.startswith("tests/test_")
             if re.fullmatch(r"(docs|configs|docker|scripts|tests|bench|locks)/[\w./-]+", text) and not of_another_suite:
                 assert (ROOT / text).exists(), f"{page}: {text}"
+
+
+@PAGE
+def test_the_modules_that_a_page_names_exist(page: str) -> None:
+    """`fanout.part.module`, or a name in it: pages follow when modules move."""
+    missing = []
+    for name in set(re.findall(r"`(fanout(?:\.[A-Za-z_]\w*)+)`", PAGES[page])):
+        places = [ROOT.joinpath(*name.split(".")), ROOT.joinpath(*name.split(".")[:-1])]
+        files = [
+            file for place in places for file in (place.with_suffix(".py"), place / "__init__.py") if file.exists()
+        ]
+        is_module = any(file.stem == places[0].name or file.parent == places[0] for file in files)
+        if not is_module and not any(re.search(rf"\b{places[0].name}\b", file.read_text()) for file in files):
+            missing.append(name)
+    assert missing == []
