@@ -10,8 +10,9 @@ two, narrower Topic Filters are requested (`fanout.link.snapshot.narrowing`); to
 passes differ. A comparison requests by name topics that the set did not bring, before they count as gone.
 
 Why QoS 0: a primary with default settings silently drops messages that exceed its queue of QoS 1 messages (Mosquitto:
-1000 and the Receive Maximum), whereas at QoS 0 a quick reader gets everything (`docs/decisions/0003-snapshot-evidence.md`).
-MQTT 3.1.1 cannot subscribe again without the retained messages, so there the subscription stays at QoS 0.
+1000 and the Receive Maximum), whereas at QoS 0 a quick reader gets everything
+(`docs/decisions/0003-snapshot-evidence.md`). MQTT 3.1.1 cannot subscribe again without the retained messages, so there
+the subscription stays at QoS 0.
 """
 
 from __future__ import annotations
