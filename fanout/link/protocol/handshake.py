@@ -113,9 +113,11 @@ def unanswered_hint(config: LinkConfig, *, address: Address | None = None) -> st
         config: The link's configuration.
         address: Address of the primary, when it closed the connection without an answer.
     """
-    if address is not None and address.has_tls and config.client_certificate_file is None:
-        return "The primary's log may say why; it may want a client certificate (client_certificate_file)"
-    if address is not None and not address.has_tls and config.version == 5:
+    if address is not None and address.has_tls:
+        if config.client_certificate_file is None:
+            return "The primary's log may say why; it may want a client certificate (client_certificate_file)"
+        return "The primary's log may say why; it may not accept the client certificate (client_certificate_file)"
+    if address is not None and config.version == 5:
         return (
             "The primary's log may say why; check that the address is that of its MQTT listener, and write "
             f"{'wss' if address.has_websocket else 'mqtts'}:// if that has TLS"
