@@ -149,7 +149,8 @@ def create_app(node: NodeView) -> FastAPI:
             hint = f"Its links are {', '.join(names)}" if names else "It has none"
             raise _Refusal(404, f"there is no link {link}", hint=hint)
         order = await _read_audit_request(request)
-        return await node.audit(link, confirmed=order.confirmed)
+        confirmed = None if isinstance(order.confirmed, bool) else order.confirmed
+        return await node.audit(link, confirmed=confirmed)
 
     app.add_exception_handler(HTTPException, _http_fault)
     app.add_exception_handler(RequestValidationError, _request_fault)

@@ -185,10 +185,9 @@ class AuditRequest(_Document):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    confirmed: bool = Field(
-        default=False,
-        strict=True,
-        description="Whether more topics may be removed than `max_removed_percent` of the link allows.",
+    confirmed: Annotated[int, Field(ge=0, strict=True)] | Literal[False] | None = Field(
+        default=None,
+        description="Number of unconfirmed topics, all of them, which are deleted at the primary; null confirms none.",
     )
 
 
@@ -196,12 +195,12 @@ class AuditDetail(_Document):
     """One audit that has ended."""
 
     ended: AwareDatetime
-    confirmed: bool = Field(description="Whether any number of removals was confirmed.")
+    confirmed: bool = Field(description="Whether an operator confirmed that unconfirmed topics are deleted.")
     checked_topics: NonNegativeInt = Field(description="Topics compared.")
     changed_topics: NonNegativeInt = Field(description="Topics that were wrong or missing here, and are repaired.")
     removed_topics: NonNegativeInt = Field(description="Topics that the primary did not have any more, removed here.")
     kept_topics: NonNegativeInt = Field(
-        description="Such topics left in place: more than may be removed unasked, or their absence is not proved."
+        description="Such topics left in place, unconfirmed: more than may be removed unasked, or maybe only hidden."
     )
     took_seconds: NonNegativeFloat
     failure: str | None = Field(description="Why it did not come to its end; null when it did.")
@@ -239,6 +238,13 @@ class LinkDetail(LinkReadiness):
     snapshot_topics: NonNegativeInt = Field(description="Topics that the newest snapshot brought so far.")
     audit: AuditDetail | None = Field(default=None, description="The newest audit that has ended; null before one.")
     alarm: str | None = Field(default=None, description="What a person must decide; null for nothing.")
+    unconfirmed: NonNegativeInt = Field(
+        default=0, description="Topics that the newest comparison with the primary did not bring, kept all the same."
+    )
+    counted_outside: int | None = Field(
+        default=None,
+        description="Retained messages that the primary had beyond those here when both were counted; null if unknown.",
+    )
     client_certificate_expires: AwareDatetime | None = Field(
         default=None, description="When the certificate that the link shows expires; null without one."
     )

@@ -28,7 +28,7 @@ class NodeView(Protocol):
     def drain(self) -> Draining:
         """Begin to drain; harmless when the node drains already."""
 
-    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+    async def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:
         """Audit one of the links now and return the result.
 
         Raises:

@@ -89,7 +89,7 @@ class NodeClient:
             raise self._stranger(f"status {answer.status_code} for draining")
         return self._parse(Draining, self._json(answer, "draining"))
 
-    def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+    def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:
         """Audit a link, without a time limit, and return the result.
 
         Raises:

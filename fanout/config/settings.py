@@ -85,6 +85,9 @@ __all__ = [
 MinEvidence: TypeAlias = Literal["manifest", "count", "marker", "barrier", "two-pass", "quiet"]
 """Kinds of evidence for a snapshot, strongest first (`docs/decisions/0003-snapshot-evidence.md`)."""
 
+DoubtPolicy: TypeAlias = Literal["not_ready", "serve"]
+"""Whether a node is ready while topics of a link are unconfirmed; their values are served in any case."""
+
 LossPolicy: TypeAlias = Literal["tear_down", "serve_stale"]
 """Treatment of the replica after its session was lost.
 
@@ -432,7 +435,9 @@ class LinkConfig:
     audit_interval_s: SecondsOrZero = 3_600.0
     """Pause between audits while live, give or take a tenth; 0 makes only requested ones."""
     max_removed_percent: Percent = 20
-    """Share of a selector's topics that an audit may remove without confirmation."""
+    """Share of a selector's topics that may be removed without confirmation, with evidence that they are deleted."""
+    on_doubt: DoubtPolicy = "not_ready"
+    """Readiness while topics are unconfirmed; see `DoubtPolicy`."""
     control_topic: ControlTopic = "fanout/control"
     """Topic at the primary below which the node publishes markers and heartbeats."""
     announce_missing: Flag = False

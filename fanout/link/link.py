@@ -134,6 +134,7 @@ class Link:
             clock=clock,
             on_event=self._on_event,
             on_full=self._reporter.note_refusals,
+            on_unconfirmed=self._reporter.note_unconfirmed,
             on_crash=self._on_crash,
         )
 
@@ -225,16 +226,17 @@ class Link:
         if self._forward_answers:
             await asyncio.wait(self._forward_answers.values())
 
-    async def audit(self, *, confirmed: bool = False) -> AuditReport:
+    async def audit(self, *, confirmed: int | None = None) -> AuditReport:
         """Compare the replica with the primary now, repair it, and return the report.
 
         Cancelling does not stop the audit.
 
         Args:
-            confirmed: Whether any number of topics may be removed.
+            confirmed: Number of unconfirmed topics of which an operator confirmed that they are deleted at the primary;
+                None for no confirmation.
 
         Raises:
-            AuditRefused: No audit can begin now.
+            AuditRefused: No audit can begin now, or another number of topics is unconfirmed.
         """
         clock = self._clock
         begun = self._session.audit(confirmed=confirmed, now_ns=clock.now_ns(), now=clock.monotonic())

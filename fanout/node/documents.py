@@ -207,7 +207,7 @@ class NodeDocuments:
             reported_completeness=self._watch_results.completeness(),
         )
 
-    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+    async def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:
         """Audit one of the links now and return the result.
 
         Raises:

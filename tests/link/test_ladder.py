@@ -451,7 +451,7 @@ def test_an_audit_ends_although_topics_are_created_all_the_time(gone: int, kept:
     pair.events.clear()
     for number in range(gone):
         del pair.primary.retained[b"plant/%d" % number]
-    assert not isinstance(pair.session.audit(confirmed=False, now_ns=pair.now_ns, now=pair.now), str)
+    assert not isinstance(pair.session.audit(confirmed=None, now_ns=pair.now_ns, now=pair.now), str)
     pair.pump()
     churn(pair, 300)
     (ended,) = pair.of(AuditEnded)
@@ -548,7 +548,7 @@ def test_audits_of_an_unordered_primary_remove_nothing_unasked() -> None:
     pair.events.clear()
     del pair.primary.retained[b"plant/0"]
     pair.primary.retained[b"plant/1"] = b"new"
-    begun = pair.session.audit(confirmed=False, now_ns=pair.now_ns, now=pair.now)
+    begun = pair.session.audit(confirmed=None, now_ns=pair.now_ns, now=pair.now)
     assert not isinstance(begun, str)
     pair.pump()
     pair.wait(12)
