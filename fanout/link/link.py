@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 
 from structlog.typing import FilteringBoundLogger
 
@@ -17,6 +18,7 @@ from fanout.errors import AuditRefused, FanoutError, LinkLost
 from fanout.link import connack_probe
 from fanout.link.driver import Driver
 from fanout.link.durability.commit_gate import CommitGate, ValueStore
+from fanout.link.exact_names import NamedAnswer, ask_by_name
 from fanout.link.list_check import ListCheck
 from fanout.link.missing_topics import MissingTopics
 from fanout.link.model.audit_report import AuditReport
@@ -247,6 +249,37 @@ class Link:
         self._driver.act(begun)
         self._driver.write_and_plan()
         return await waiter
+
+    async def ask_by_name(
+        self,
+        topics: Sequence[str],
+        *,
+        username: str | None = None,
+        password: bytes | None = None,
+        deadline_s: float | None = None,
+    ) -> NamedAnswer:
+        """Return the retained messages that the primary sends for exact Topic Names, on a connection of its own.
+
+        The link need not be live. See `fanout.link.exact_names.ask_by_name` for errors and more.
+
+        Args:
+            topics: Topic Names at the primary.
+            username: User Name in place of the link's; None for the link's, with its password.
+            password: Password of `username`; None for none.
+            deadline_s: Seconds that it may take; None for twice `connect_timeout_s`.
+        """
+        peer = self._session.peer
+        return await ask_by_name(
+            self._address,
+            self.config,
+            topics,
+            node_id=self._node_id,
+            fence=peer.fence if username is None else None,  # another user may not read it
+            order=peer.order,
+            username=username,
+            password=password,
+            deadline_s=2 * self.config.connect_timeout_s if deadline_s is None else deadline_s,
+        )
 
     @property
     def _address(self) -> Address:
