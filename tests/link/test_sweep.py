@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fanout.link.model.events import Applied, AuditEnded, Failed, SelectorComplete, TearDown
+from fanout.link.model.events import Applied, AuditEnded, SelectorComplete, TearDown
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState as S
 from fanout.link.session.teardown import DELIVERIES_MAX, TOPICS_MAX

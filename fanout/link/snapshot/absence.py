@@ -26,7 +26,7 @@ from fanout.replica.store import Replica
 __all__ = ["EVIDENCE_WAIT_S", "AbsenceCheck", "Removable", "find_whole_branch"]
 
 EVIDENCE_WAIT_S = 25.0
-"""Longest wait for evidence: Mosquitto counts every 10 s (`sys_interval`), and the count asked for is the next but one."""
+"""Longest wait for evidence: twice the time in which Mosquitto counts (`sys_interval`, 10 s), and some more."""
 _BRANCHES_PIECE = 64
 """Number of branches examined in one step."""
 
