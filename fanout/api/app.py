@@ -30,13 +30,22 @@ from fanout.api.models import (
     Liveness,
     NodeStatus,
     Readiness,
+    UnconfirmedDocument,
 )
 from fanout.api.node_view import NodeView
 from fanout.errors import AuditRefused
 
 __all__ = ["ACTIONS", "ENDPOINTS", "create_app"]
 
-ENDPOINTS = ("/livez", "/readyz", "/v1/status", "/v1/lag", "/metrics", "/openapi.json")
+ENDPOINTS = (
+    "/livez",
+    "/readyz",
+    "/v1/status",
+    "/v1/lag",
+    "/v1/links/{link}/unconfirmed",
+    "/metrics",
+    "/openapi.json",
+)
 """Every path that answers GET."""
 ACTIONS = ("/v1/drain", "/v1/links/{link}/audit")
 """Every path that takes POST."""
@@ -144,13 +153,24 @@ def create_app(node: NodeView) -> FastAPI:
     async def audit(link: str, request: Request) -> AuditDetail:
         """Compare a live link's replica with its primary, repair it, and answer what was found."""
         _refuse_browsers(request)
-        names = [one.name for one in node.readiness().links]
-        if link not in names:
-            hint = f"Its links are {', '.join(names)}" if names else "It has none"
-            raise _Refusal(404, f"there is no link {link}", hint=hint)
+        _check_link(node, link)
         order = await _read_audit_request(request)
-        confirmed = None if isinstance(order.confirmed, bool) else order.confirmed
-        return await node.audit(link, confirmed=confirmed)
+        return await node.audit(link, confirmed=order.confirmed)
+
+    @app.get(
+        "/v1/links/{link}/unconfirmed",
+        operation_id="unconfirmed",
+        responses={
+            404: {"model": Fault, "description": "There is no such link."},
+            422: {"model": Fault, "description": "What is asked for is not possible."},
+            **_BUSY,
+        },
+    )
+    async def unconfirmed(link: str, after: Annotated[str, Query(max_length=65_535)] = "") -> UnconfirmedDocument:
+        """Answer a page of the topics that the newest comparison with the primary did not bring."""
+        _check_link(node, link)
+        await turns.wait()
+        return await node.unconfirmed(link, after=after)
 
     app.add_exception_handler(HTTPException, _http_fault)
     app.add_exception_handler(RequestValidationError, _request_fault)
@@ -185,6 +205,13 @@ class _Turns:
                 await asyncio.sleep(0)
         finally:
             self._waiting -= 1
+
+
+def _check_link(node: NodeView, link: str) -> None:
+    names = [one.name for one in node.readiness().links]
+    if link not in names:
+        hint = f"Its links are {', '.join(names)}" if names else "It has none"
+        raise _Refusal(404, f"there is no link {link}", hint=hint)
 
 
 def _refuse_browsers(request: Request) -> None:
@@ -245,8 +272,8 @@ def _problem(fault: dict[str, Any]) -> str:
     match fault["type"]:
         case "literal_error":
             return f"{name} must be {fault['ctx']['expected']}".replace("'", "")
-        case "bool_type":
-            return f"{name} must be true or false"
+        case "int_type" | "greater_than_equal":
+            return "confirmed must be the number of unconfirmed topics, as GET /v1/links/{link}/unconfirmed gives it"
         case "extra_forbidden":
             return f"there is no {name} to be said"
         case "json_invalid":

@@ -30,6 +30,7 @@ __all__ = [
     "ArchiveStatus",
     "AuditDetail",
     "AuditRequest",
+    "BranchCount",
     "Draining",
     "Fault",
     "HttpStatus",
@@ -49,6 +50,7 @@ __all__ = [
     "SelectorDetail",
     "SelectorReadiness",
     "ServerStatus",
+    "UnconfirmedDocument",
     "WorkerStatus",
     "utc_from_ns",
 ]
@@ -185,7 +187,7 @@ class AuditRequest(_Document):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    confirmed: Annotated[int, Field(ge=0, strict=True)] | Literal[False] | None = Field(
+    confirmed: Annotated[int, Field(ge=0, strict=True)] | None = Field(
         default=None,
         description="Number of unconfirmed topics, all of them, which are deleted at the primary; null confirms none.",
     )
@@ -204,6 +206,27 @@ class AuditDetail(_Document):
     )
     took_seconds: NonNegativeFloat
     failure: str | None = Field(description="Why it did not come to its end; null when it did.")
+
+
+class BranchCount(_Document):
+    """Unconfirmed topics of one branch."""
+
+    branch: str = Field(description="Topic levels above the topics; empty for topics of one level.")
+    topics: NonNegativeInt = Field(description="Unconfirmed topics below it.")
+
+
+class UnconfirmedDocument(_Document):
+    """A page of a link's unconfirmed topics."""
+
+    link: str
+    unconfirmed: NonNegativeInt = Field(description="Unconfirmed topics of the link in all, as a confirmation gives.")
+    unnamed: NonNegativeInt = Field(description="Of these, topics known only by their number: there are too many.")
+    causes: str = Field(description="Why they may not have come from the primary, the likeliest first.")
+    branches: tuple[BranchCount, ...] = Field(
+        description="Branches they are in, the fullest first; empty behind page 1."
+    )
+    topics: tuple[str, ...] = Field(description="Local topics of this page, in order.")
+    next: str | None = Field(description="Value of `after` for the next page; null when there is none.")
 
 
 class LinkDetail(LinkReadiness):

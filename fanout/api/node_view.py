@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fanout.api.models import AuditDetail, Draining, LagDocument, NodeStatus, Readiness
+from fanout.api.models import AuditDetail, Draining, LagDocument, NodeStatus, Readiness, UnconfirmedDocument
 
 __all__ = ["NodeView"]
 
@@ -12,8 +12,8 @@ __all__ = ["NodeView"]
 class NodeView(Protocol):
     """A node, as its HTTP endpoints see it.
 
-    Every method is called on the node's event loop at each request and, except `audit`, must return at once: counters
-    are read, not computed. Metrics are derived from these documents, so they cannot disagree.
+    Every method is called on the node's event loop at each request and, unless it is a coroutine, must return at once:
+    counters are read, not computed. Metrics are derived from these documents, so they cannot disagree.
     """
 
     def readiness(self) -> Readiness:
@@ -32,5 +32,8 @@ class NodeView(Protocol):
         """Audit one of the links now and return the result.
 
         Raises:
-            AuditRefused: No audit can begin now.
+            AuditRefused: No audit can begin now, or another number of topics is unconfirmed.
         """
+
+    async def unconfirmed(self, link: str, *, after: str) -> UnconfirmedDocument:
+        """Return a page of the unconfirmed topics of one of the links, behind the topic `after`."""

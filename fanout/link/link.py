@@ -38,6 +38,7 @@ from fanout.link.transport.tls import LinkTls, load_tls_in_thread
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
+from fanout.replica.unconfirmed import UnconfirmedTopics
 from fanout.runtime.backoff import Backoff
 
 __all__ = ["Link"]
@@ -243,7 +244,8 @@ class Link:
         clock = self._clock
         begun = self._session.audit(confirmed=confirmed, now_ns=clock.now_ns(), now=clock.monotonic())
         if isinstance(begun, str):
-            raise AuditRefused(f"no audit of link {self.config.name} can begin: {begun}", hint="Try again later")
+            hint = "Try again later" if confirmed is None else f"See: fanout audit {self.config.name} --list"
+            raise AuditRefused(f"no audit of link {self.config.name} can begin: {begun}", hint=hint)
         waiter: asyncio.Future[AuditReport] = asyncio.get_running_loop().create_future()
         self._audit_waiters.append(waiter)
         self._driver.act(begun)
@@ -280,6 +282,11 @@ class Link:
             password=password,
             deadline_s=2 * self.config.connect_timeout_s if deadline_s is None else deadline_s,
         )
+
+    @property
+    def unconfirmed(self) -> UnconfirmedTopics:
+        """Topics that the newest comparison with the primary did not bring; read only."""
+        return self._replica.unconfirmed
 
     @property
     def _address(self) -> Address:
