@@ -385,6 +385,10 @@ class LinkConfig:
     """File whose content is the password (`read_password`); None for none."""
     password_env: EnvironmentName | None = None
     """Environment variable whose value is the password; None for none."""
+    audit_username: UserName | None = None
+    """Another User Name, which may read all that the selectors match, to ask for missing topics with; None for none."""
+    audit_password_file: PathText | None = None
+    """File whose content is its password (`read_audit_password`); None for none."""
     ca_file: PathText | None = None
     """PEM file with the primary's CAs; None for those of the system."""
     server_certificate_sha256: CertificateDigests = ()
@@ -452,6 +456,11 @@ class LinkConfig:
     """Retained values held for the link; more are counted and delivered, but not held."""
     bytes_max: ByteCount = 4 * GIB
     """Bytes of the topics, payloads and properties of these retained values."""
+
+    @property
+    def proves_absence(self) -> bool:
+        """Whether it can be asked about single topics whether they are deleted at the primary."""
+        return self.count_url is not None or self.audit_username is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

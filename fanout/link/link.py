@@ -16,13 +16,14 @@ from fanout.chain.stamp import StampCount
 from fanout.config import Address, LinkConfig, read_password
 from fanout.errors import AuditRefused, FanoutError, LinkLost
 from fanout.link import connack_probe
+from fanout.link.absence_evidence import AbsenceEvidence
 from fanout.link.driver import Driver
 from fanout.link.durability.commit_gate import CommitGate, ValueStore
 from fanout.link.exact_names import NamedAnswer, ask_by_name
 from fanout.link.list_check import ListCheck
 from fanout.link.missing_topics import MissingTopics
 from fanout.link.model.audit_report import AuditReport
-from fanout.link.model.events import AuditEnded, Event, Failed, Forwarded, StateEntered, TearDown
+from fanout.link.model.events import AbsenceAsked, AuditEnded, Event, Failed, Forwarded, StateEntered, TearDown
 from fanout.link.model.resumption import Resumption
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import Clock, LinkSink, LinkStatus
@@ -107,6 +108,15 @@ class Link:
             clock=clock,
             logger=self._logger,
         )
+        self._absence_evidence = AbsenceEvidence(
+            config,
+            replica=replica,
+            list_check=self._list_check,
+            ask_by_name=self.ask_by_name,
+            logger=self._logger,
+        )
+        self._absence_asked = asyncio.Event()
+        """Set when evidence about unconfirmed topics is wanted."""
         self._audit_waiters: list[asyncio.Future[AuditReport]] = []
         self._node_id = node_id
         self._addresses = AddressChoice(len(config.primaries), min_s=config.retry_min_s, max_s=config.retry_max_s)
@@ -315,6 +325,8 @@ class Link:
         if self._list_check is not None:
             watching = self._watch_list(self._list_check)
             watches.append(asyncio.create_task(watching, name=f"link-{self.config.name}-list"))
+        if self.config.proves_absence:
+            watches.append(asyncio.create_task(self._watch_absence(), name=f"link-{self.config.name}-absence"))
         if self.config.heartbeat_s and self.config.version == 5:
             watches.append(asyncio.create_task(self._watch_item_lag(), name=f"link-{self.config.name}-backlog"))
         for watch in watches:
@@ -442,6 +454,18 @@ class Link:
             while self._reporter.state is LinkState.LIVE and not await self._agrees(list_check):  # noqa: ASYNC110
                 await asyncio.sleep(backoff.next_delay_s())  # there is no event for it
 
+    async def _watch_absence(self) -> None:
+        """Seek evidence that unconfirmed topics are deleted at the primary, each time an audit asks for it."""
+        clock = self._clock
+        while True:
+            await self._absence_asked.wait()
+            self._absence_asked.clear()
+            async for topics in self._absence_evidence.absent():
+                self._driver.act(self._session.prove_absent(topics, now_ns=clock.now_ns(), now=clock.monotonic()))
+                self._driver.write_and_plan()
+            self._driver.act(self._session.end_answers(now_ns=clock.now_ns(), now=clock.monotonic()))
+            self._driver.write_and_plan()
+
     async def _agrees(self, list_check: ListCheck) -> bool:
         """Confirm the selectors that agree with the primary's list; return whether all do."""
         agrees = True
@@ -506,6 +530,8 @@ class Link:
                 answer = self._forward_answers.pop(token, None)
                 if answer is not None and not answer.done():
                     answer.set_result(reason_code)
+            case AbsenceAsked():
+                self._absence_asked.set()
             case TearDown(reason):
                 self._tear_down_reason = reason
                 self._attention.set()

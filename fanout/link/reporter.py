@@ -14,7 +14,6 @@ from fanout.certificates import EXPIRING_S
 from fanout.chain.readiness_notice import NO_NODE, UNTOLD, ReadinessNotice
 from fanout.config import Address, LinkConfig
 from fanout.errors import FanoutError
-from fanout.escaping import printable
 from fanout.link.list_check import ListCheck
 from fanout.link.missing_topics import MissingTopics
 from fanout.link.model.audit_report import AuditReport
@@ -39,6 +38,7 @@ from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import STALE, AuditTotals, Clock, LinkSink, LinkStatus, SelectorStatus, causes_of_absence
 from fanout.link.session.machine import LinkSession
+from fanout.peer_text import clean_text
 from fanout.replica.store import Replica
 
 __all__ = ["Reporter"]
@@ -158,7 +158,7 @@ class Reporter:
             stale_left_s=lifecycle.stale_policy.left_s(now),
             audits=self._audits,
             unconfirmed=len(replica.unconfirmed),
-            user=printable(self._config.username or ""),
+            user=self._config.username or "",
             counted_outside=session.count.outside,
             missing_announced_total=missing.announced_total,
             missing_suppressed_total=missing.suppressed_total,
@@ -359,14 +359,14 @@ class Reporter:
         self._missing_told[index] = told
         name, fields = self._config.name, {}
         if branch:
-            fields["branch"] = printable(branch.decode())
+            fields["branch"] = clean_text(branch.decode())
         if refusal:
             fields["refusal"] = refusal
         self._logger.warning(
             "topics did not come from the primary and are kept",
             selector=self._config.selectors[index].filter,
             missing=topics,
-            causes=causes_of_absence(printable(self._config.username or "")),
+            causes=causes_of_absence(self._config.username or ""),
             hint=f"See them with: fanout audit {name} --list. Let the link's user read them; or, only if they are"
             f" deleted at the primary: fanout audit {name} --confirm NUMBER",
             **fields,
@@ -397,7 +397,7 @@ class Reporter:
             return f"its primary is not ready: {self._notice.reason}"
         if self._replica.unconfirmed and self._config.on_doubt == "not_ready":
             # Without the number: every change of this text is sent to the nodes below.
-            causes = causes_of_absence(printable(self._config.username or ""))
+            causes = causes_of_absence(self._config.username or "")
             return f"topics are unconfirmed, they did not come from the primary: {causes}"
         return self._possible_loss or self._too_weak()
 

@@ -285,7 +285,7 @@ class AuditingNode(StandInNode):
         super().__init__(live_link())
         self.asked, self.go = asyncio.Event(), asyncio.Event()
 
-    async def audit(self, link: str, *, confirmed: bool) -> AuditDetail:
+    async def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:
         """Wait, and answer."""
         self.asked.set()
         await self.go.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.mosquitto
 
 COUNT = 500
 EVERYTHING = "topic readwrite #\ntopic read $SYS/#\n"
+BASE = f"{EVERYTHING}user auditor\n{EVERYTHING}user edge\n"
 
 
 class Ruled:
@@ -26,13 +28,13 @@ class Ruled:
 
     def __init__(self, directory: Path) -> None:
         self._rules = directory / "rules"
-        self._rules.write_text(EVERYTHING + "user edge\n" + EVERYTHING)
+        self._rules.write_text(BASE + EVERYTHING)
         self.server = Mosquitto(directory, settings=[f"acl_file {self._rules}", "sys_interval 1"])
 
     def deny(self, topics: list[str]) -> None:
         """Hide topics from the user `edge`, and wait until they are."""
         denied = "".join(f"topic deny {topic}\n" for topic in topics)
-        self._rules.write_text(EVERYTHING + "user edge\n" + denied + EVERYTHING)
+        self._rules.write_text(BASE + denied + EVERYTHING)
         assert self.server.process is not None
         self.server.process.send_signal(signal.SIGHUP)
 
@@ -93,6 +95,25 @@ async def test_topics_hidden_by_an_access_rule_are_kept_and_deleted_ones_removed
             '{"unconfirmed": 40}',
             '{"unconfirmed": 0}',
         ]
+
+
+async def test_another_user_tells_deleted_topics_from_hidden_ones(ruled: Ruled) -> None:
+    """It is asked by name: what it gets is hidden from the link, what it does not get is deleted.
+
+    A user that cannot read what the link holds is no witness.
+    """
+    config = config_for(ruled.server.port, username="edge", audit_username="auditor", audit_interval_s=0.0)
+    async with running(config) as link, running(replace(config, name="blind", audit_username="nobody")) as blind:
+        await counted(link)
+        await counted(blind)
+        ruled.deny([f"plant/{number}" for number in range(40)])
+        await wait_until(lambda: ruled.readable() == COUNT - 40, what="the new rules")
+        with publisher(ruled.server.port) as client:
+            publish_all(client, [(f"plant/{number}", b"") for number in range(3)])
+        report = await link.link.audit()
+        assert (report.removed, report.kept, len(link.replica)) == (3, 37, COUNT - 3)
+        report = await blind.link.audit()
+        assert (report.removed, report.kept, len(blind.replica)) == (0, 40, COUNT)
 
 
 async def test_a_verification_keeps_what_is_hidden(ruled: Ruled) -> None:

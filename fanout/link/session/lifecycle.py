@@ -439,7 +439,7 @@ class SessionLifecycle:
         audit.passed_s = self.now
         check = AbsenceCheck(self.now + EVIDENCE_WAIT_S, removable=dict(self._removable))
         check.awaits_count = Removable.LIKELY in wanted and self._outside is not None
-        check.awaits_answers = bool(wanted) and self._config.count_url is not None
+        check.awaits_answers = bool(wanted) and self._config.proves_absence
         if not self._replica.unconfirmed or check.is_over:
             self._end_audit()
             return

@@ -315,10 +315,10 @@ class PacketRouter:
 
     def _compare_count(self) -> None:
         lifecycle, count = self._lifecycle, self._count
-        if count.state is not CountState.TAKEN:
-            return
+        compares = count.state is CountState.TAKEN
         if count.receive_pingresp(lifecycle.now):
             lifecycle.confirm_count(0)
-        elif count.state is CountState.OFF and count.difference:
+        elif compares and count.state is CountState.OFF and count.difference:
             lifecycle.emit(CountDiffers(count.difference))
-        lifecycle.take_count()
+        if compares:
+            lifecycle.take_count()
