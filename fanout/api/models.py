@@ -30,9 +30,15 @@ __all__ = [
     "ArchiveStatus",
     "AuditDetail",
     "AuditRequest",
+    "ClientDetail",
+    "ClientsDocument",
     "Draining",
     "Fault",
+    "Held",
+    "HoldRequest",
     "HttpStatus",
+    "KickRequest",
+    "KickResult",
     "LagDocument",
     "LinkDetail",
     "LinkLag",
@@ -149,6 +155,9 @@ class Readiness(_Document):
     node: str
     role: Role
     links: tuple[LinkReadiness, ...]
+    held_since: AwareDatetime | None = Field(
+        default=None, description="Since when an operator holds the node out of its pool; null when none does."
+    )
 
     @model_validator(mode="after")
     def _reasons_agree(self) -> Self:
@@ -164,6 +173,90 @@ class Draining(_Document):
     state: NodeState
     left_seconds: NonNegativeFloat = Field(
         description="How long clients are still served, before they are told to leave and the process ends."
+    )
+
+
+class HoldRequest(_Document):
+    """What may be said when a node is to be held."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    disconnect: bool = Field(
+        default=False, strict=True, description="Whether the clients that are connected are sent away, at a pace."
+    )
+
+
+class Held(_Document):
+    """The answer to `POST /v1/hold` and `POST /v1/undrain`."""
+
+    node: str
+    state: NodeState
+    reasons: tuple[str, ...] = Field(description="Every reason why the node is not ready now; empty when it is.")
+    held_since: AwareDatetime | None = Field(description="Since when an operator holds the node; null when none does.")
+    changed: bool = Field(description="Whether the request changed that; false when it was so already.")
+    connections: NonNegativeInt = Field(description="Network Connections of clients now.")
+
+
+class KickRequest(_Document):
+    """Which client is to be sent away, and how."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    client_id: str = Field(description="Its Client Identifier.")
+    clean: bool = Field(default=False, strict=True, description="Whether its session ends too.")
+
+
+class KickResult(_Document):
+    """The answer to `POST /v1/clients/kick`."""
+
+    node: str
+    client_id: str
+    was_connected: bool = Field(description="Whether a Network Connection was ended.")
+    session: Literal["kept", "ended"] = Field(
+        description="`kept`: the client can resume it, as after a lost connection; it may come back at once."
+    )
+
+
+class ClientDetail(_Document):
+    """One client that has a session."""
+
+    client_id: str
+    address: str | None = Field(
+        description="Its address, of the PROXY header where a trusted proxy sent one; null while it is not connected."
+    )
+    connected_since: AwareDatetime | None = Field(description="Null while it is not connected.")
+    user: str | None = Field(description="The verified user; null without one.")
+    version: Literal["3.1.1", "5"] = Field(description="Its protocol version, of the last Network Connection.")
+    queued_messages: NonNegativeInt = Field(description="Messages that wait for it now.")
+    queued_bytes: NonNegativeInt = Field(description="Their bytes.")
+    conflated_topics: NonNegativeInt = Field(description="Newest values of topics that wait for it now, at QoS 0.")
+    in_flight_messages: NonNegativeInt = Field(description="QoS 1 and 2 messages sent and not completed.")
+    unsent_bytes: NonNegativeInt = Field(description="Bytes written to it that the system has not taken.")
+    slow_since: AwareDatetime | None = Field(
+        description="Since when messages wait because it does not read or acknowledge, to within a second; else null."
+    )
+    bytes_per_second: NonNegativeFloat | None = Field(
+        description="Bytes that it acknowledged in the last half second, by its system; null when that is not known: "
+        "it is not connected or has just come, a Unix socket, another system than Linux."
+    )
+    subscriptions: NonNegativeInt = Field(description="Subscriptions, shared ones included.")
+    filters: tuple[str, ...] = Field(
+        description="Their Topic Filters: of a client that is asked for all, in a list of clients the first 20."
+    )
+
+
+class ClientsDocument(_Document):
+    """`/v1/clients`: the clients of one node, a page of them."""
+
+    node: str
+    at: AwareDatetime = Field(description="Now, by the node's clock.")
+    sessions: NonNegativeInt = Field(description="All sessions of the node, those without a connection included.")
+    clients: tuple[ClientDetail, ...]
+    next: str | None = Field(
+        description="Value of `after` for the next page; null on the last, and always with `order=slowest`."
+    )
+    missing_workers: tuple[int, ...] = Field(
+        default=(), description="Workers that did not answer, so that their clients are not here; see /v1/status."
     )
 
 

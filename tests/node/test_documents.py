@@ -172,7 +172,7 @@ class PartsOfNode(SimpleNamespace):
             log=SimpleNamespace(stats=lambda: LOG_STATS),
             storage=None,
             http=None,
-            drain=SimpleNamespace(phase=NodePhase.SERVING),
+            drain=SimpleNamespace(phase=NodePhase.SERVING, held_since_ns=None),
         )
 
     @property
