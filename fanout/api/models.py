@@ -306,7 +306,11 @@ class LinkDetail(LinkReadiness):
     selectors: tuple[SelectorDetail, ...]
     primary: str = Field(description="The primary's address in use, or the one to be tried next.")
     last_error: str | None = Field(description="What went wrong last, if anything did since the node started.")
-    hint: str | None = Field(description="What an operator can do about `last_error`.")
+    last_error_at: AwareDatetime | None = Field(
+        default=None, description="When that was; null without an error, or for a limit that is in the way now."
+    )
+    last_error_over: bool = Field(default=False, description="Whether the link has been live since that error.")
+    hint: str | None = Field(description="What an operator can do about `last_error`; null once that is over.")
     stale_left_seconds: NonNegativeFloat | None = Field(
         default=None, description="How long the replica of a lost session is served at most; null while it is not."
     )
@@ -341,6 +345,12 @@ class LinkDetail(LinkReadiness):
     count_difference: str | None = Field(
         default=None,
         description="How what is held differs from what the primary counts; null when equal, or not compared.",
+    )
+    audit_completed: AwareDatetime | None = Field(
+        default=None, description="When the newest audit that did not fail ended; null before one."
+    )
+    stalls_total: NonNegativeInt = Field(
+        default=0, description="Stalls of the live link: heartbeats did not come back, or the node did not run."
     )
     audits_total: NonNegativeInt = Field(default=0, description="Audits that have ended.")
     audits_failed_total: NonNegativeInt = Field(default=0, description="Of these, audits that were broken off.")

@@ -324,11 +324,13 @@ class NodeDocuments:
                 )
                 for selector in status.selectors
             ),
-            hint=status.last_error_hint,
+            hint=None if status.last_error_over else status.last_error_hint,
+            last_error_at=None if status.last_error_ns is None else utc_from_ns(status.last_error_ns),
             stale_left_seconds=status.stale_left_s,
             audit=_audit_detail(status),
             client_certificate_expires=_utc_from_s(status.client_certificate_expires_s),
             primary_certificate_expires=_utc_from_s(status.primary_certificate_expires_s),
+            audit_completed=utc_from_ns(status.audits.completed_ns) if status.audits.completed_ns else None,
             audits_total=status.audits.ended_total,
             audits_failed_total=status.audits.failed_total,
             audit_changed_total=status.audits.changed_total,

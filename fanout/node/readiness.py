@@ -51,7 +51,7 @@ def reason_against(status: LinkStatus) -> str | None:
     """
     waits_for = WAITS_FOR[status.state]
     if waits_for is not None:
-        error = f": {status.last_error}" if status.last_error else ""
+        error = f": {status.last_error}" if status.last_error and not status.last_error_over else ""
         state = status.state.value.replace("_", " ")
         if status.stale_reason is not None:
             return f"stale ({status.stale_reason}), {state}{error}"

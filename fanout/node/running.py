@@ -25,6 +25,7 @@ from fanout.config import HttpConfig, LinkConfig, NodeConfig, Role, read_token
 from fanout.link.link import Link
 from fanout.link.session.teardown import piece_topics
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.node.alarms import alarm_logger
 from fanout.node.cautions import find_cautions
 from fanout.node.clients import send_all_away
 from fanout.node.documents import NodeDocuments
@@ -497,6 +498,13 @@ class Node:
         for link in self._links.values():
             link.hold(bool(self._holding))
 
+    def _record_alarm(self, link: str, detail: str) -> None:
+        """Log an alarm of a link, once the log is open."""
+        if not self.opening:
+            epoch = self._links[link].status().epoch
+            replica = self._records[link].replica
+            self.event(link, "alarm", epoch=epoch, topics=len(replica), digest=replica.digest(), detail=detail)
+
     def _make_gate(self) -> Gate:
         access = self.config.access
         passwords = load_passwords(access.password_file)
@@ -514,7 +522,9 @@ class Node:
             replica=replica,
             sink=self,
             clock=self.clock,
-            logger=self._logger.bind(link=config.name),
+            logger=alarm_logger(
+                self._logger.bind(link=config.name), record=functools.partial(self._record_alarm, config.name)
+            ),
             store=self.storage,
             stamps=self.stamps,
         )

@@ -66,8 +66,11 @@ NOW_NS = 1_700_000_000_000_000_000
 class LinkStandIn:
     """A link without a network: it tells when it runs and when it ends, and fails when told to."""
 
-    def __init__(self, config: LinkConfig, *, replica: Replica, sink: LinkSink, **_: object) -> None:
+    def __init__(
+        self, config: LinkConfig, *, replica: Replica, sink: LinkSink, logger: FilteringBoundLogger, **_: object
+    ) -> None:
         self.config = config
+        self.logger = logger
         self.replica = replica
         self.sink = sink
         self.fault: Exception | None = None
@@ -561,6 +564,19 @@ async def test_events_of_a_link_are_logged(node: Node, tmp_path: Path) -> None:
         "detail": "why",
     }
     assert logged[1]["lag_us"] == 250
+
+
+async def test_warnings_of_a_link_are_alarms_in_the_log(node: Node, tmp_path: Path) -> None:
+    """With what the link held then; its other lines are in the node's log only."""
+    link = link_of(node)
+    node.record("plant-1", applied(node, value(b"hq/plant-1/a")), epoch=1)
+    link.logger.info("link state", state="live")
+    link.logger.warning("audit ended", changed=1)
+    await node.stop()
+    (alarm,) = [event for event in read_events(tmp_path / "log") if event["event"] == "alarm"]
+    assert (alarm["link"], alarm["link_epoch"], alarm["topics"]) == ("plant-1", 1, 1)
+    detail = json.loads(alarm["detail"])
+    assert (detail["level"], detail["message"], detail["changed"]) == ("warning", "audit ended", 1)
 
 
 async def test_clients_read_all_replicas_and_the_nodes_own_values(tmp_path: Path) -> None:
