@@ -45,7 +45,7 @@ _OPTIONS = {
     "filter": "--filter",
 }
 """Keys of a link to the options that they come from."""
-_KEYS = re.compile(rf"\b({'|'.join(_OPTIONS.keys() - {'primary', 'filter'})})\b")
+_KEYS = re.compile(rf"\b({'|'.join(_OPTIONS.keys() - {'primary', 'filter'})})\b(?: of the link\b)?")
 
 
 class ProbedVersion(enum.StrEnum):
@@ -213,7 +213,8 @@ def _in_options(error: TlsFailed) -> TlsFailed:
 
 
 def _as_options(text: str) -> str:
-    return re.sub(_KEYS, lambda key: _OPTIONS[key[0]], text)
+    """Return a text about keys of the link as one about the options that they come from."""
+    return re.sub(_KEYS, lambda key: _OPTIONS[key[1]], text)
 
 
 def _target(link: LinkConfig, tls: LinkTls | None) -> Target:
@@ -266,7 +267,7 @@ def _table(report: VersionReport) -> Table:
     table = columns("check", "result", "seen", "for a link")
     for finding in report.findings:
         result = finding.result
-        table.add_row(finding.check, outcome_text(result.outcome), result.seen, finding.meaning)
+        table.add_row(finding.check, outcome_text(result.outcome.shown), result.seen, finding.meaning)
     return table
 
 
@@ -279,11 +280,12 @@ def _document(report: ProbeReport, advice: Advice) -> dict[str, object]:
         "can_replicate": advice.can_replicate,
         "evidence": advice.evidence,
         "reason": advice.reason,
+        "writable_prefix": next((one.writable_prefix for one in report.versions if one.writable_prefix), None),
         "mqtt": {
             "5" if one.version == 5 else "3.1.1": [
                 {
                     "check": finding.check,
-                    "result": finding.result.outcome,
+                    "result": finding.result.outcome.shown,
                     "seen": finding.result.seen,
                     "meaning": finding.meaning,
                 }

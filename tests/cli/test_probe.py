@@ -53,7 +53,8 @@ def test_probe_as_a_user_gives_json(mosquitto: Mosquitto, tmp_path: Path) -> Non
     assert (answer.returncode, answer.stderr) == (ExitCode.NO, "")
     document = json.loads(answer.stdout)
     (control,) = (one for one in document["mqtt"]["5"] if one["check"] == "control message")
-    assert control["result"] == "not permitted"
+    assert (control["result"], control["meaning"]) == ("not tested", "")
+    assert control["seen"].startswith("not permitted: ")
     assert not document["can_replicate"]
     assert tomllib.loads(document["configuration"])["link"][0]["username"] == "reader"
 
@@ -162,3 +163,4 @@ def test_probe_over_tls(tmp_path: Path) -> None:
             answer = run_fanout("probe", address, *QUICK, *more)
             assert (answer.returncode, answer.stdout) == (ExitCode.UNREACHABLE, "")
             assert told in answer.stderr
+            assert "of the link" not in answer.stderr
