@@ -261,7 +261,9 @@ class Link:
 
     def status(self) -> LinkStatus:
         """Return the present status."""
-        return self._reporter.status(primary=self._address, missing=self.missing)
+        connection = self._connection
+        lost = connection is not None and (self._failed() or connection.closed.is_set())
+        return self._reporter.status(primary=self._address, missing=self.missing, lost=lost)
 
     # --- one connection ---
 

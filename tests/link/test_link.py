@@ -22,6 +22,7 @@ from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
 from fanout.link.protocol.forwarding import UNAVAILABLE
 from fanout.link.session.teardown import DELIVERIES_MAX, TOPICS_MAX
+from fanout.link.transport.connection import LinkConnection
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Ack, Connack, Disconnect
 from fanout.mqtt.reason_codes import ReasonCode
@@ -213,6 +214,25 @@ async def test_a_changed_password_is_used_without_the_pause(tmp_path: Path) -> N
             server.cut()
             await link.wait(lambda: link.sink.states()[-1] == "down")
             assert len(primary.connects) == 3
+
+
+async def test_a_link_is_not_ready_while_it_closes_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that did not run for long answers a probe before its link has cleaned up; the answer is no."""
+    may_close = asyncio.Event()
+    close = LinkConnection.close
+
+    async def wait_and_close(connection: LinkConnection) -> None:
+        await may_close.wait()
+        await close(connection)
+
+    monkeypatch.setattr(LinkConnection, "close", wait_and_close)
+    async with FakeServer(FakePrimary()) as server, running(config_for(server.port)) as link:
+        await link.wait(lambda: link.status.ready)
+        server.cut()
+        await link.wait(lambda: not link.status.ready)
+        assert (link.status.state, link.status.withheld) == (LinkState.LIVE, "its connection is lost")
+        may_close.set()
+        await link.wait(lambda: link.status.ready)
 
 
 async def test_the_session_is_lost_while_the_connection_stays() -> None:
