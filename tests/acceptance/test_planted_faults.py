@@ -10,17 +10,15 @@ import os
 import resource
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.clients import Inbox, publish_properties, subscriber
+from tests.support.clients import Inbox, publish_properties, slow_reader, subscriber
 from tests.support.mosquitto import Mosquitto, find_mosquitto, publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
 from tests.support.raw_reader import read_retained
@@ -225,21 +223,6 @@ def test_a_disk_that_is_full(plant: Plant) -> None:
     )
 
 
-@contextmanager
-def slow_reader(port: int, *, qos: int) -> Iterator[None]:
-    """Give a client that subscribes to everything and reads nothing more."""
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect(("127.0.0.1", port))
-        client_id = b"slow-%d" % qos
-        variable = b"\x00\x04MQTT\x04\x02\x00\x00" + len(client_id).to_bytes(2, "big") + client_id
-        connection.sendall(b"\x10" + bytes([len(variable)]) + variable)
-        subscribe = b"\x00\x01\x00\x07plant/#" + bytes([qos])
-        connection.sendall(b"\x82" + bytes([len(subscribe)]) + subscribe)
-        assert connection.recv(4) == b"\x20\x02\x00\x00"
-        yield
-
-
 @pytest.mark.parametrize(("qos", "figure"), [(0, "conflated_total"), (1, "sessions_overflowed_total")])
 def test_a_slow_reader(plant: Plant, qos: int, figure: str) -> None:
     """It costs nobody else anything: at QoS 0 it gets the newest values later, at QoS 1 its session ends."""
@@ -248,7 +231,7 @@ def test_a_slow_reader(plant: Plant, qos: int, figure: str) -> None:
         return int(plant.node.document("/v1/status")["server"][figure])
 
     before = counted()
-    with slow_reader(plant.node.port, qos=qos), publisher(plant.mosquitto.port) as client:
+    with slow_reader(plant.node.port, b"plant/#", qos=qos), publisher(plant.mosquitto.port) as client:
         for turn in range(60):
             publish_all(client, [(topic, b"%d" % turn + b"x" * 4_000) for topic in VALUES])
             if counted() > before:
