@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import importlib.util
 import re
+import tomllib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -157,10 +158,11 @@ def probe(
         del given["control_topic"]  # the user is only known to have rights at the default
     del given["primary"]
     advice = advise(report, read_filter=read_filter, keys=given)
+    rights = _rights(advice, report.server)
     if as_json:
-        print_json(_document(report, advice))
+        print_json(_document(report, advice, rights))
     else:
-        _show(report, advice)
+        _show(report, advice, rights)
     raise typer.Exit(_exit_code(report, advice))
 
 
@@ -250,12 +252,26 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield lambda check: status.update(styled(check))
 
 
-def _show(report: ProbeReport, advice: Advice) -> None:
+def _rights(advice: Advice, server: str) -> str:
+    """Return the access rules that the advised link needs, in the syntax of the server where that is known."""
+    from fanout.cli.output.acl import AclSyntax, AclUnwritable, acl_text, syntax_of
+    from fanout.config.loading import parse_tables
+
+    config = parse_tables(tomllib.loads(advice.toml), path="the advice")
+    (link,) = config.links
+    try:
+        return acl_text(link, node_id=config.node.id, syntax=syntax_of(server))
+    except AclUnwritable:
+        return acl_text(link, node_id=config.node.id, syntax=AclSyntax.LIST)
+
+
+def _show(report: ProbeReport, advice: Advice, rights: str) -> None:
     from fanout.cli.output.terminal import facts, show
 
     show(facts(("primary", report.address), ("says it is", report.server or "-")))
     for version in report.versions:
         show("", f"MQTT {'5' if version.version == 5 else '3.1.1'}", "", _table(version))
+    show("", "rights that the user of this link needs there", "", *rights.rstrip("\n").split("\n"))
     verdict = "yes" if advice.is_proved else "without proof" if advice.can_replicate else "no"
     show("", f"{verdict}: {advice.reason}", "")
     show(*advice.toml.rstrip("\n").split("\n"))
@@ -271,7 +287,7 @@ def _table(report: VersionReport) -> Table:
     return table
 
 
-def _document(report: ProbeReport, advice: Advice) -> dict[str, object]:
+def _document(report: ProbeReport, advice: Advice, rights: str) -> dict[str, object]:
     return {
         "primary": report.address,
         "server": report.server or None,
@@ -294,6 +310,7 @@ def _document(report: ProbeReport, advice: Advice) -> dict[str, object]:
             for one in report.versions
         },
         "configuration": advice.toml,
+        "rights": rights,
     }
 
 

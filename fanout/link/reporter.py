@@ -103,12 +103,13 @@ class Reporter:
         self._refusals_told: set[tuple[int, str]] = set()
         """Epochs and limits for which it was logged that the limit keeps values out."""
 
-    def status(self, *, primary: Address, missing: MissingTopics) -> LinkStatus:
+    def status(self, *, primary: Address, missing: MissingTopics, lost: bool) -> LinkStatus:
         """Return the present status.
 
         Args:
             primary: Address of the primary in use, or to be tried next.
             missing: Announcements of missing topics.
+            lost: Whether the connection is lost already, or given up, and the state is still that from before.
         """
         session, replica = self._session, self._replica
         lifecycle, packet_router, content = session.lifecycle, session.packet_router, session.pipeline.content
@@ -157,7 +158,7 @@ class Reporter:
             reconnects_total=max(0, packet_router.connections_total - 1),
             snapshot_seconds=lifecycle.snapshot_seconds,
             snapshot_topics=lifecycle.snapshot_topics,
-            withheld=self._withheld(),
+            withheld="its connection is lost" if lost else self._withheld(),
             paths_above=self._notice.paths,
             stale_reason=lifecycle.stale_policy.reason,
             stale_left_s=lifecycle.stale_policy.left_s(now),

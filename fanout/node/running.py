@@ -310,6 +310,11 @@ class Node:
         users = len(passwords.users) if passwords is not None else 0
         self._logger.info("access reloaded", rules=len(config.access.rules), users=users)
 
+    def retry_links(self) -> None:
+        """Have links without a connection connect at once, with the passwords that their files have now."""
+        for link in self._links.values():
+            link.retry()
+
     def reload_certificates(self) -> None:
         """Read the certificates and keys of the listeners again; connections stay."""
         if self.server is not None:

@@ -33,6 +33,8 @@ def test_probe_prints_the_checks_and_a_configuration(mosquitto: Mosquitto, tmp_p
     (marker,) = (line for line in lines if line.startswith("marker "))
     assert [part.strip() for part in marker.split("  ") if part][:3] == ["marker", "passed", "behind all 20"]
     assert "yes: a link can replicate from it over MQTT 5, with the evidence marker" in lines
+    assert "\nrights that the user of this link needs there\n\n# link primary of node edge-1\n" in answer.stdout
+    assert "\ntopic read #\n" in answer.stdout
     config = tmp_path / "edge.toml"
     config.write_text(answer.stdout[answer.stdout.index("[node]") :])
     checked = run_fanout("check", str(config), "--role", "secondary")
@@ -56,6 +58,8 @@ def test_probe_as_a_user_gives_json(mosquitto: Mosquitto, tmp_path: Path) -> Non
     assert (control["result"], control["meaning"]) == ("not tested", "")
     assert control["seen"].startswith("not permitted: ")
     assert not document["can_replicate"]
+    # It may not read what server this is.
+    assert document["rights"].startswith("link primary of node edge-1, the user reader\nread  #  (")
     assert tomllib.loads(document["configuration"])["link"][0]["username"] == "reader"
 
 
