@@ -51,7 +51,7 @@ _PIECE_BYTES: Final = 1024 * 1024
 _RESTART_MIN_S: Final = 0.1
 _RESTART_MAX_S: Final = 10.0
 _SETTLED_S: Final = 30.0
-"""The restart delay starts again from its minimum after a worker has served for this time."""
+"""The restart delay starts again from its minimum after a worker has served for this time at least."""
 _SILENT_TICKS_MAX: Final = 30
 """Ticks without a message after which a serving worker is killed; it reports at each tick."""
 _SILENT_FULL_TICKS_MAX: Final = 10
@@ -158,11 +158,9 @@ class WorkerProcess:
                 code: int | str = await self._run_process()
             except OSError as error:
                 code = str(error)
-            if (
-                self.state is WorkerState.SERVING
-                and asyncio.get_running_loop().time() - self._served_since >= _SETTLED_S
-            ):
-                self._backoff.reset()
+            served_s = asyncio.get_running_loop().time() - self._served_since
+            if self.state is WorkerState.SERVING and served_s >= _SETTLED_S:
+                self._backoff.note_success(lasted_s=served_s)
             self.state = WorkerState.DOWN
             await self._pause(code)
 

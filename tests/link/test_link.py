@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from fcntl import ioctl
+from itertools import pairwise
 from termios import FIONREAD
 from typing import Any, Literal
 
@@ -303,6 +304,19 @@ async def test_addresses_take_turns_until_one_becomes_live() -> None:
             server.cut()
             await link.wait(lambda: link.status.reconnects_total == 1)
             assert link.status.primary == str(addresses[1])
+
+
+async def test_a_primary_that_resets_each_live_connection_is_tried_less_and_less_often() -> None:
+    """Each connection costs it a whole snapshot, so becoming live is not enough to forget the pauses."""
+    times: list[float] = []
+    async with FakeServer(FakePrimary()) as server, running(config_for(server.port, retry_max_s=0.4)) as link:
+        for _ in range(5):
+            await link.wait_state(LinkState.LIVE)
+            times.append(time.monotonic())
+            server.cut()
+            await link.wait(lambda: link.status.state is not LinkState.LIVE)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert [gap >= least for gap, least in zip(gaps, (0.05, 0.1, 0.2, 0.4), strict=True)] == [True] * 4
 
 
 def row(topic: bytes, payload: bytes = b"x", *, flags: int = 3) -> PublishRow:
