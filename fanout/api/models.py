@@ -332,8 +332,9 @@ class WorkerStatus(_Document):
     """One of the processes that serve clients, where there are several; figures are up to a second old."""
 
     number: int = Field(ge=1, description="Which worker, from 1.")
-    state: Literal["down", "starting", "serving"] = Field(
-        description="`starting` until it holds every value; `down` while it waits to be started again."
+    state: Literal["down", "starting", "serving", "silent"] = Field(
+        description="`starting` until it holds every value; `down` while it waits to be started again; `silent` when "
+        "it served and says nothing any more."
     )
     pid: int | None = Field(description="Of its process; null without one.")
     restarts_total: NonNegativeInt = Field(description="How often it ended and was started again.")

@@ -18,6 +18,7 @@ from fanout.replica.update import Update
 from fanout.server.base.counters import ServerStats
 
 __all__ = [
+    "Alive",
     "Answer",
     "AskSubscribed",
     "ChannelMessage",
@@ -31,6 +32,7 @@ __all__ = [
     "Report",
     "SendAway",
     "SetUp",
+    "SilentWorkers",
     "Stop",
     "Subscribed",
     "WorkerReady",
@@ -119,6 +121,14 @@ class AskSubscribed:
 
 
 @dataclass(frozen=True, slots=True)
+class SilentWorkers:
+    """Hub: the workers whose new clients the others serve, because they say nothing; it replaces the former set."""
+
+    numbers: frozenset[int]
+    """Numbers of the workers, from 0; the receiver's own means nothing to it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Hub: disconnect the clients, and end."""
 
@@ -129,6 +139,11 @@ class Stop:
 @dataclass(frozen=True, slots=True)
 class WorkerReady:
     """Worker: it serves clients from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Worker: its event loop runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +202,10 @@ ChannelMessage = (
     | ReloadCertificates
     | SendAway
     | AskSubscribed
+    | SilentWorkers
     | Stop
     | WorkerReady
+    | Alive
     | Answer
     | Subscribed
     | Published

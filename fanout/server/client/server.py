@@ -262,6 +262,10 @@ class Server:
         """Disconnect clients with an affected subscription; return their number. See `SessionLifecycles.send_away`."""
         return await self.lifecycles.send_away(concerns)
 
+    async def end_clients(self, concerns: Callable[[str], bool]) -> int:
+        """End sessions by their Client Identifier; return their number. See `SessionLifecycles.end_clients`."""
+        return await self.lifecycles.end_clients(concerns)
+
     def pause_publishers(self, paused: bool) -> None:
         """Apply backpressure to publishers; see `PacketHandlers.pause_publishers`."""
         self._packet_handlers.pause_publishers(paused)
