@@ -108,6 +108,8 @@ class SessionLifecycle:
         self._proved: tuple[RetainedPass, Iterator[None]] | None = None
         """The pass whose set is proved, and the steps that follow from that; None for none."""
         self._snapshot_topics = 0
+        self._topics_had = [0] * len(config.selectors)
+        """Topics of each selector when its newest session was lost: a much smaller set is suspicious."""
         self._left_below_qos: tuple[int, ...] = ()
         """Positions of selectors whose subscriptions had, or may have had, QoS 0 when the connection was lost."""
         self._events: list[Event] = []
@@ -380,7 +382,9 @@ class SessionLifecycle:
             self._begin_stage(CapabilityCheck(self._context))
 
     def _begin_pass(self, *, compare: bool) -> None:
-        self._begin_stage(RetainedPass(self._context, compare=compare, paced=self.auditing))
+        self._begin_stage(
+            RetainedPass(self._context, compare=compare, paced=self.auditing, had=() if compare else self._topics_had)
+        )
 
     def _begin_stage(self, stage: Stage) -> None:
         self.stage = stage
@@ -498,11 +502,18 @@ class SessionLifecycle:
         if not self.stale_policy.begin(reason, complete=all(self.evidence), now=self.now):
             return False
         if not was_stale:
+            self._note_topics_had()
             self.evidence = [None] * len(self.evidence)
             self.emit(WentStale(reason))
         return True
 
+    def _note_topics_had(self) -> None:
+        """Remember how many topics each selector has, of a replica that was proved."""
+        if all(self.evidence):
+            self._topics_had = [self._replica.count(index) for index in range(len(self.evidence))]
+
     def _tear_down(self, trigger: Trigger, reason: str) -> None:
+        self._note_topics_had()
         self.stage = None
         self.remote_session.lose()
         self._trigger(trigger, reason)
