@@ -160,6 +160,12 @@ METRICS = (
     ),
     MetricSpec("fanout_selector_topics", "gauge", "Retained topics held for the selector.", ("link", "selector")),
     MetricSpec(
+        "fanout_selector_maybe_unreadable",
+        "gauge",
+        "1 while the selector is empty, or not readable at the primary, else 0.",
+        ("link", "selector"),
+    ),
+    MetricSpec(
         "fanout_selector_complete",
         "gauge",
         "1 when the selector's snapshot is proved complete; the label names the evidence, empty before.",
@@ -369,6 +375,7 @@ def _link_samples(link: LinkDetail) -> Iterator[Sample]:
     yield "fanout_link_alarm", label, link.alarm is not None
     for selector in link.selectors:
         yield "fanout_selector_topics", (link.name, selector.filter), selector.topics
+        yield "fanout_selector_maybe_unreadable", (link.name, selector.filter), selector.maybe_unreadable
         complete = (link.name, selector.filter, selector.evidence or "")
         yield "fanout_selector_complete", complete, selector.complete
         for reason, count in selector.unfit_total.items():

@@ -121,6 +121,10 @@ class SelectorReadiness(_Document):
     topics: NonNegativeInt = Field(description="Retained topics held for it now.")
     complete: bool = Field(description="Whether its snapshot of this epoch is proved complete.")
     evidence: Evidence
+    maybe_unreadable: bool = Field(
+        default=False,
+        description="Whether it is empty, and may be so because the link's user may not read it at the primary.",
+    )
 
 
 class LinkReadiness(_Document):

@@ -344,6 +344,8 @@ class SelectorSection:
     """Whether only live messages are replicated, and no retained values."""
     max_payload: PayloadBytes = 0
     """Bytes of the largest payload that is replicated; 0: no limit."""
+    min_topics: MessageCount = 0
+    """Retained values below which the link is not ready; 0: no bound, an empty set is only warned about."""
 
 
 def _selector(section: SelectorSection) -> Selector:
@@ -357,6 +359,7 @@ def _selector(section: SelectorSection) -> Selector:
         section.retained_only,
         section.live_only,
         section.max_payload,
+        section.min_topics,
     )
 
 

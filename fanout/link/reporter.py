@@ -114,6 +114,7 @@ class Reporter:
                 evidence=evidence,
                 complete=evidence is not None and not short_by,
                 unfit=dict(content.unfit[index]) if content is not None else {},
+                maybe_unreadable=self._maybe_unreadable(index),
             )
             for index, (selector, evidence) in enumerate(zip(self._config.selectors, lifecycle.evidence, strict=True))
         )
@@ -323,6 +324,33 @@ class Reporter:
             topics=topics,
             detail=peer.why_unordered,
         )
+        if self._maybe_unreadable(index) and not selector.min_topics:  # with it the node is not ready, and says why
+            self._logger.warning(
+                "retained set is empty, or not readable",
+                selector=selector.filter,
+                primary_count=self._session.count.total,
+                hint=f"If the primary has retained values there, let {self._user} read them in its access rules; set"
+                " min_topics of the selector where an empty set is never right",
+            )
+
+    def _maybe_unreadable(self, index: int) -> bool:
+        """Return whether a selector is empty, and nothing shows that the primary has nothing there.
+
+        A primary that filters by access rules grants the SUBSCRIBE and sends nothing; a fanout node refuses it.
+        """
+        evidence = self._session.lifecycle.evidence[index]
+        return (
+            index in self._session.lifecycle.first_empty
+            and not self._replica.count(index)
+            and not self._config.selectors[index].live_only
+            and evidence not in (None, Evidence.MANIFEST, Evidence.COUNT)
+            and self._session.count.total != 0
+        )
+
+    @property
+    def _user(self) -> str:
+        """The link's user at the primary, for an operator."""
+        return "anonymous clients" if self._config.username is None else f"user {self._config.username}"
 
     def _end_audit(self, report: AuditReport) -> None:
         self._audits = self._audits.with_report(report, now_ns=self._clock.now_ns())
@@ -347,7 +375,7 @@ class Reporter:
     def _withheld(self) -> str | None:
         if self._notice.reason:
             return f"its primary is not ready: {self._notice.reason}"
-        return self._possible_loss or self._too_weak()
+        return self._possible_loss or self._too_weak() or self._too_few()
 
     def _too_weak(self) -> str | None:
         """Return why the evidence of a selector is weaker than configured; None when none is."""
@@ -363,6 +391,17 @@ class Reporter:
                 why = f"the primary does not let the link publish below {self._config.control_topic}"
             text = f"the evidence for {selector.filter} is {evidence}, weaker than min_evidence = {wanted}"
             return f"{text}: {why}" if why else text
+        return None
+
+    def _too_few(self) -> str | None:
+        """Return which selector has fewer topics than configured; None when none has."""
+        for index, selector in enumerate(self._config.selectors):
+            if self._replica.count(index) < selector.min_topics:
+                return (
+                    f"{selector.filter} has {'fewer' if self._replica.count(index) else 'no'} topics, and min_topics ="
+                    f" {selector.min_topics}: let {self._user} read all of it in the primary's access rules, or lower"
+                    " min_topics"
+                )
         return None
 
     def _record_event(self, event: str, *, state: str = "", lag_us: int | None = None, detail: str = "") -> None:

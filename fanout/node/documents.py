@@ -255,6 +255,7 @@ class NodeDocuments:
                     topics=selector.topics,
                     complete=selector.complete,
                     evidence=selector.evidence,
+                    maybe_unreadable=selector.maybe_unreadable,
                     digest=f"{selector.digest:016x}",
                     unfit_total=dict(selector.unfit),
                 )

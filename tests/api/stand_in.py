@@ -227,7 +227,11 @@ class StandInNode:
                     evidence=link.evidence,
                     selectors=tuple(
                         SelectorReadiness(
-                            filter=one.filter, topics=one.topics, complete=one.complete, evidence=one.evidence
+                            filter=one.filter,
+                            topics=one.topics,
+                            complete=one.complete,
+                            evidence=one.evidence,
+                            maybe_unreadable=one.maybe_unreadable,
                         )
                         for one in link.selectors
                     ),

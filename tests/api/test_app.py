@@ -38,7 +38,15 @@ async def test_readyz_ready(node: StandInNode, http: httpx.AsyncClient) -> None:
                 "epoch": 1_763_712_000_250_000,
                 "topics": 200_000,
                 "evidence": "marker",
-                "selectors": [{"filter": "plant/#", "topics": 200_000, "complete": True, "evidence": "marker"}],
+                "selectors": [
+                    {
+                        "filter": "plant/#",
+                        "topics": 200_000,
+                        "complete": True,
+                        "evidence": "marker",
+                        "maybe_unreadable": False,
+                    }
+                ],
             }
         ],
     }

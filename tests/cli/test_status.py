@@ -94,6 +94,15 @@ def test_status_shows_the_last_error_and_its_hint(runner: CliRunner) -> None:
     assert "error     Connection refused by mqtt://127.0.0.1:1883\n          Start the primary\n" in answer.stdout
 
 
+def test_an_empty_selector_says_what_else_it_may_mean(runner: CliRunner) -> None:
+    """In `status` and in `ready`."""
+    link = live_link(topics=0)
+    selectors = tuple(one.model_copy(update={"maybe_unreadable": True}) for one in link.selectors)
+    with serving(StandInNode(link.model_copy(update={"selectors": selectors}))) as url:
+        for command in ("status", "ready"):
+            assert "0 (empty or not readable)" in runner.invoke(app, [command, url]).stdout
+
+
 def test_status_shows_how_long_stale_values_are_served(runner: CliRunner) -> None:
     """The reason does not, since it stays the same."""
     stale = live_link().model_copy(update={"stale_left_seconds": 41.7})

@@ -34,6 +34,8 @@ class SelectorStatus:
     """Whether the snapshot is proved complete and no limit kept a value out in this epoch."""
     unfit: Mapping[str, int] = field(default_factory=dict)
     """Messages that the content filter of the selector rejected, by reason."""
+    maybe_unreadable: bool = False
+    """Whether it is empty, and may be so because the link's user may not read it at the primary."""
 
 
 @dataclass(frozen=True, slots=True)

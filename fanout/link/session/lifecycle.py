@@ -64,6 +64,7 @@ class SessionLifecycle:
         epochs_total: Number of sessions begun.
         truncated_total: Snapshots and verifications whose retained set was truncated.
         evidence: Evidence for the snapshot of each selector in this epoch; None while there is none.
+        first_empty: Positions of selectors whose first proved set of this epoch was empty.
         snapshot_seconds: Duration of the newest complete snapshot; None before the first.
         connected: Whether there is a Network Connection that is not to be closed.
         stage: Stage under way before the link is live, or the pass of an audit; None for none.
@@ -88,6 +89,7 @@ class SessionLifecycle:
         self.epochs_total = 0
         self.truncated_total = 0
         self.evidence: list[Evidence | None] = [None] * len(config.selectors)
+        self.first_empty: frozenset[int] = frozenset()
         self.snapshot_seconds: float | None = None
         self.connected = False
         self.stage: Stage | None = None
@@ -366,6 +368,7 @@ class SessionLifecycle:
         self.epoch = max(self.now_ns // 1000, self.epoch + 1)
         self.epochs_total += 1
         self.evidence = [None] * len(self.evidence)
+        self.first_empty = frozenset()
         self._control.begin_epoch()
         self._peer.begin_epoch()
         self._count.begin_epoch()
@@ -410,6 +413,8 @@ class SessionLifecycle:
             yield from self._sweep_unseen()
             self.evidence[index] = evidence
             if self.state is not LinkState.VERIFYING:
+                if not self._replica.count(index):
+                    self.first_empty |= {index}
                 self.emit(SelectorComplete(index, evidence))
         elif audit.judge(losses, topics=self._replica.count(index), proves_absence=self._peer.order is Order.KNOWN):
             yield from self._sweep_unseen(audit)
