@@ -100,6 +100,12 @@ METRICS = (
         ("link",),
     ),
     MetricSpec(
+        "fanout_link_stale_seconds",
+        "gauge",
+        "Time since the values were last known to be current, 0 while they are; absent without any.",
+        ("link",),
+    ),
+    MetricSpec(
         "fanout_link_certificate_expiry_time_seconds",
         "gauge",
         "Unix time at which a certificate of the newest connection expires; absent without one.",
@@ -369,6 +375,8 @@ def _link_samples(link: LinkDetail) -> Iterator[Sample]:
             yield f"fanout_link_{name}", label, value
     if link.snapshot_seconds is not None:
         yield "fanout_link_snapshot_seconds", label, link.snapshot_seconds
+    if link.stale_seconds is not None:
+        yield "fanout_link_stale_seconds", label, link.stale_seconds
     for whose, expires in (("client", link.client_certificate_expires), ("primary", link.primary_certificate_expires)):
         if expires is not None:
             yield "fanout_link_certificate_expiry_time_seconds", (link.name, whose), expires.timestamp()

@@ -140,6 +140,11 @@ class LinkReadiness(_Document):
         " 0 before the first."
     )
     topics: NonNegativeInt = Field(description="Retained topics held by the link's replica now.")
+    stale_seconds: NonNegativeFloat | None = Field(
+        default=None,
+        description="Age of its values: time since they were last known to be current, 0 while they are; null without "
+        "values that were complete.",
+    )
     evidence: Evidence
     selectors: tuple[SelectorReadiness, ...]
 
@@ -150,6 +155,11 @@ class Readiness(_Document):
     ready: bool
     state: NodeState
     reasons: tuple[str, ...] = Field(description="Every reason why the node is not ready; empty when it is.")
+    stale_seconds: NonNegativeFloat | None = Field(
+        default=None,
+        description="Age of the oldest values of a node that is not ready only because they are stale, and that offers "
+        "them as stale (`on_stall`, `on_session_loss`); null of any other.",
+    )
     node: str
     role: Role
     links: tuple[LinkReadiness, ...]

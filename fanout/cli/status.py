@@ -137,6 +137,8 @@ def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
 
     yield "link", link.name
     yield "primary", link.primary
+    if link.stale_seconds:
+        yield "values", f"last known to be current {as_duration(link.stale_seconds)} ago"
     if link.stale_left_seconds is not None:
         yield "stale", f"for at most {as_duration(link.stale_left_seconds)} more"
     if link.snapshot_seconds is not None:

@@ -84,6 +84,10 @@ class Reporter:
         self._audits = AuditTotals()
         self._possible_loss = ""
         """Why updates may be missing; empty without a sign of it."""
+        self._doubted_since: float | None = None
+        """When that, or the readiness notice, began to withhold readiness, monotonic seconds; None without either."""
+        self._was_sound = False
+        """Whether the link had enough evidence and topics when it was last live."""
         self._unanswered = 0
         """Connections begun since the primary answered one; only the first reports its states."""
         self._last_error: FanoutError | None = None
@@ -118,6 +122,7 @@ class Reporter:
             )
             for index, (selector, evidence) in enumerate(zip(self._config.selectors, lifecycle.evidence, strict=True))
         )
+        stale_s = self._stale_s(now)
         return LinkStatus(
             name=self._config.name,
             primary=str(primary),
@@ -150,6 +155,8 @@ class Reporter:
             paths_above=self._notice.paths,
             stale_reason=lifecycle.stale_policy.reason,
             stale_left_s=lifecycle.stale_policy.left_s(now),
+            stale_s=stale_s,
+            serves_stale=self._serves_stale(stale_s, complete=all(each.complete for each in selectors)),
             audits=self._audits,
             missing_announced_total=missing.announced_total,
             missing_suppressed_total=missing.suppressed_total,
@@ -200,6 +207,7 @@ class Reporter:
                     self._logger.info("heartbeats come back")
             case HeartbeatsLost(count):
                 self._possible_loss = "updates may be missing until an audit has ended: the primary dropped heartbeats"
+                self._note_doubt()
                 self._sink.readiness_changed()
                 self._logger.warning(
                     "primary dropped heartbeats, updates may be missing until an audit",
@@ -281,11 +289,14 @@ class Reporter:
             self._logger.warning("link is down", error=error.message, hint=error.hint, primary=str(primary))
 
     def _enter(self, state: LinkState, detail: str) -> None:
+        if self.state is LinkState.LIVE:
+            self._was_sound = self._is_sound
         self.state = state
         self._since_ns = self._clock.now_ns()
         session = self._session
         if state is LinkState.LIVE:
             self._possible_loss = ""
+            self._note_doubt()
             if self._too_weak() is not None:
                 self._logger.warning("evidence is too weak to be ready", reason=self._too_weak())
         if state in (LinkState.CONNECTING, LinkState.DOWN):
@@ -359,6 +370,7 @@ class Reporter:
             self._possible_loss = f"updates may be missing since an audit failed: {report.failure}"
         elif not report.failure:
             self._possible_loss = ""
+        self._note_doubt()
         self._record_event("audit", detail=json.dumps(asdict(report)))
         log = self._logger.warning if report.failure or report.kept or report.changed else self._logger.info
         log("audit ended", **asdict(report))
@@ -368,9 +380,35 @@ class Reporter:
         if notice is UNTOLD:  # until the notice comes the paths stay, so that a cycle is still recognised
             notice = replace(notice, paths=self._notice.paths)
         changed, self._notice = notice != self._notice, notice
+        self._note_doubt()
         if changed:
             self._sink.readiness_changed()
             self._logger.info("primary told how it stands", reason=notice.reason, hops=notice.hops)
+
+    def _note_doubt(self) -> None:
+        """Note since when the primary, or a sign of loss, says that the values of the live link may be behind."""
+        if not (self._notice.reason or self._possible_loss):
+            self._doubted_since = None
+        elif self._doubted_since is None:
+            self._doubted_since = self._clock.monotonic()
+
+    @property
+    def _is_sound(self) -> bool:
+        """Whether the link has enough evidence and topics."""
+        return self._too_weak() is None and self._too_few() is None
+
+    def _stale_s(self, now: float) -> float | None:
+        """Return the age of the values; 0 while they are current, None when there are none that were."""
+        since = self._session.lifecycle.stale_policy.since
+        if since is None and self.state is LinkState.LIVE:
+            since = now if self._doubted_since is None else self._doubted_since
+        return None if since is None else max(0.0, now - since)
+
+    def _serves_stale(self, stale_s: float | None, *, complete: bool) -> bool:
+        stale_policy = self._session.lifecycle.stale_policy
+        if not stale_s or not (self._is_sound if self.state is LinkState.LIVE else self._was_sound):
+            return False
+        return stale_policy.reason is not None or (complete and stale_policy.offers(stale_s))
 
     def _withheld(self) -> str | None:
         if self._notice.reason:

@@ -151,6 +151,7 @@ class NodeDocuments:
             ready=not verdict.reasons,
             state=verdict.state,
             reasons=verdict.reasons,
+            stale_seconds=verdict.stale_s,
             node=self._node.config.node.id,
             role=self._node.role,
             links=tuple(_readiness(link.status()) for link in self._node.links),
@@ -387,6 +388,7 @@ def _readiness(status: LinkStatus) -> LinkReadiness:
         since=utc_from_ns(status.since_ns),
         epoch=status.epoch,
         topics=status.topics,
+        stale_seconds=status.stale_s,
         evidence=status.evidence,
         selectors=tuple(
             SelectorReadiness.model_validate(selector, from_attributes=True) for selector in status.selectors

@@ -48,6 +48,7 @@ def live_link(name: str = "plant", *, topics: int = 200_000, last_error: str | N
         since=SINCE,
         epoch=1_763_712_000_250_000,
         topics=topics,
+        stale_seconds=0.0,
         evidence="marker",
         selectors=(
             SelectorDetail(
@@ -195,6 +196,7 @@ class StandInNode:
         )
         self.error: Exception | None = None
         self.draining = False
+        self.stale_seconds: float | None = None
 
     @property
     def state(self) -> NodeState:
@@ -213,6 +215,7 @@ class StandInNode:
             ready=not self.reasons,
             state=self.state,
             reasons=self.reasons,
+            stale_seconds=self.stale_seconds,
             node=self.node,
             role=self.role,
             links=tuple(
@@ -224,6 +227,7 @@ class StandInNode:
                     since=link.since,
                     epoch=link.epoch,
                     topics=link.topics,
+                    stale_seconds=link.stale_seconds,
                     evidence=link.evidence,
                     selectors=tuple(
                         SelectorReadiness(

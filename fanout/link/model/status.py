@@ -130,6 +130,10 @@ class LinkStatus:
     """Why the replica is stale; None while it is not."""
     stale_left_s: float | None = None
     """Seconds until the grace period of a stale replica ends; None while it is not stale."""
+    stale_s: float | None = None
+    """Age of the values: seconds since they were last known to be current, 0 while they are; None without any."""
+    serves_stale: bool = False
+    """Whether the values are complete and stale, and may be offered as such."""
     audits: AuditTotals = field(default_factory=AuditTotals)
     """Totals over its audits."""
     missing_announced_total: int = 0

@@ -362,6 +362,10 @@ class SessionLifecycle:
     def _trigger(self, trigger: Trigger, detail: str = "") -> None:
         before, self.state = self.state, next_state(self.state, trigger)
         if self.state is not before:
+            if self.state in (LinkState.LIVE, LinkState.TEARING_DOWN):
+                self.stale_policy.forget_age()
+            elif before is LinkState.LIVE:
+                self.stale_policy.leave_live(current_s=self._control.current_s(self.now))
             self.emit(StateEntered(self.state, detail))
 
     def _begin_epoch(self) -> None:
