@@ -142,6 +142,15 @@ def test_status_shows_that_values_cannot_be_written(runner: CliRunner) -> None:
     assert "alarm    database or disk is full\n" in answer.stdout
 
 
+def test_status_shows_how_old_stale_values_are(runner: CliRunner) -> None:
+    """While they are current there is no such line."""
+    for age_s, shown in ((41.7, True), (0.0, False), (None, False)):
+        with serving(StandInNode(live_link().model_copy(update={"stale_seconds": age_s}))) as url:
+            answer = runner.invoke(app, ["status", url])
+        assert ("last known to be current" in answer.stdout) is shown
+        assert ("values    last known to be current 41.7 s ago\n" in answer.stdout) is shown
+
+
 def test_status_shows_how_the_primarys_count_differs(runner: CliRunner) -> None:
     """With both figures."""
     difference = "the primary counts 30, and 24 are here, 4 of its own topics among them"
