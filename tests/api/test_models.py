@@ -85,6 +85,7 @@ def test_numbers_carry_their_unit() -> None:
         "missing",
         "unknown",
         "pending",
+        "missing_workers",
     }
     units = (
         "_seconds",
@@ -95,6 +96,7 @@ def test_numbers_carry_their_unit() -> None:
         "_rows",
         "_segments",
         "_files",
+        "_per_second",
         "_at_least",
         "_at_most",
     )

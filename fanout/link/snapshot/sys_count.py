@@ -21,12 +21,14 @@ from collections.abc import Sequence
 from fanout.link.protocol.sender import PacketSender
 from fanout.selection import Selector
 
-__all__ = ["CountState", "SysCount"]
+__all__ = ["SYSTEM_TOPICS", "UPTIME", "CountState", "SysCount", "is_comparable"]
 
 _SYSTEM_PREFIX = b"$SYS/"
-_SYSTEM_TOPICS = b"$SYS/#"
-_UPTIME = b"$SYS/broker/uptime"
-_ORDERED_TOPICS = frozenset({_UPTIME})
+SYSTEM_TOPICS = b"$SYS/#"
+"""Topic Filter of what the primary says about itself, all of which has to be counted."""
+UPTIME = b"$SYS/broker/uptime"
+"""Topic that Mosquitto publishes each time in front of its count of retained messages."""
+_ORDERED_TOPICS = frozenset({UPTIME})
 _NONE: frozenset[bytes] = frozenset()
 _FIGURE = b"$SYS/broker/retained messages/count"
 _COMPARISONS_MAX = 6
@@ -35,6 +37,12 @@ _NAMES_MAX = 10_000
 """Number of topics remembered beside the selected ones; with more, nothing can be confirmed."""
 _NAME_BYTES_MAX = 1024
 """Longest topic remembered; with a longer one, nothing can be confirmed."""
+
+
+def is_comparable(selectors: Sequence[Selector]) -> bool:
+    """Say whether the primary's count is of what these selectors take: everything, without exceptions."""
+    first, *others = selectors
+    return first.filter == "#" and not (others or first.exclude or first.is_choosy)
 
 
 class CountState(enum.Enum):
@@ -73,8 +81,7 @@ class SysCount:
         self.why = ""
         self._control_prefix = control_prefix
         self._sender = sender
-        (first, *others) = selectors
-        self._possible = first.filter == "#" and not (others or first.exclude or first.is_choosy)
+        self._possible = is_comparable(selectors)
         if not self._possible:
             self.why = "the primary's count is not of what is selected"
         self._control_names: set[bytes] = set()
@@ -137,7 +144,7 @@ class SysCount:
             self.total = int(payload) if payload.isdigit() and len(payload) < 16 else None
         if self.state is CountState.OFF:
             return topic == _FIGURE
-        if topic == _UPTIME and topic in self._system_names:  # the first one is the retained value, which may be old
+        if topic == UPTIME and topic in self._system_names:  # the first one is the retained value, which may be old
             self.state = CountState.TAKEN
             self._held = held + len(self._control_names)
             self._confirmed = held - unconfirmed
@@ -175,7 +182,7 @@ class SysCount:
     @property
     def _filters(self) -> tuple[bytes, bytes | None]:
         """Topic Filters of the primary's own topics that are needed."""
-        return (_SYSTEM_TOPICS, None) if self._possible else (_FIGURE, _UPTIME)
+        return (SYSTEM_TOPICS, None) if self._possible else (_FIGURE, UPTIME)
 
 
 def _note(names: set[bytes], topic: bytes, payload: bytes) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
+from typing import Protocol
 
 from fanout.api.models import BranchCount, UnconfirmedDocument
-from fanout.replica.unconfirmed import UnconfirmedTopics
 
-__all__ = ["BRANCHES_MAX", "PAGE_BYTES_MAX", "PAGE_TOPICS_MAX", "unconfirmed_page"]
+__all__ = ["BRANCHES_MAX", "PAGE_BYTES_MAX", "PAGE_TOPICS_MAX", "Unconfirmed", "unconfirmed_page"]
 
 PAGE_TOPICS_MAX = 1_000
 """Largest number of topics of one page."""
@@ -21,9 +22,21 @@ _PIECES_PER_TURN = 20
 """Pieces of some hundred topics that are counted in one turn of the event loop."""
 
 
-async def unconfirmed_page(
-    link: str, unconfirmed: UnconfirmedTopics, *, causes: str, after: str
-) -> UnconfirmedDocument:
+class Unconfirmed(Protocol):
+    """Unconfirmed topics of a link; `fanout.replica.unconfirmed.UnconfirmedTopics` are."""
+
+    def __len__(self) -> int:
+        """Return their number."""
+
+    @property
+    def unnamed(self) -> int:
+        """Number of topics that are known only by their number."""
+
+    def pieces(self, *, after: bytes = b"") -> Iterator[list[bytes]]:
+        """Yield the others that sort behind `after`, in order, in pieces."""
+
+
+async def unconfirmed_page(link: str, unconfirmed: Unconfirmed, *, causes: str, after: str) -> UnconfirmedDocument:
     """Return one page.
 
     Args:
@@ -54,7 +67,7 @@ async def unconfirmed_page(
     )
 
 
-async def _count_branches(unconfirmed: UnconfirmedTopics) -> tuple[BranchCount, ...]:
+async def _count_branches(unconfirmed: Unconfirmed) -> tuple[BranchCount, ...]:
     """Count the topics of each branch, at the deepest level that has few enough of them."""
     levels = [Counter[bytes]() for _ in range(_DEPTH_MAX)]
     for number, piece in enumerate(unconfirmed.pieces(), 1):
