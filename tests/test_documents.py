@@ -12,6 +12,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -279,11 +280,11 @@ def test_every_command_in_the_text_exists(page: str) -> None:
         if words[:1] != ["fanout"] or len(words) == 1 or words[1] in ("version", "COMMAND"):
             continue
         command = COMMAND_LINE
-        for word in words[1:]:
+        for before, word in pairwise(words):  # an option's value may follow a group that is a command too
             if word.startswith("-"):
                 options = {name for param in command.params for name in param.opts} | {"--help", "--install-completion"}
                 assert word in options, text
-            elif hasattr(command, "commands"):
+            elif hasattr(command, "commands") and not (before.startswith("-") and command.invoke_without_command):
                 assert word in command.commands, text
                 command = command.commands[word]
 

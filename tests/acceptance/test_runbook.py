@@ -155,6 +155,28 @@ def reader_that_is_slow(house: House) -> Iterator[LiveNode]:
 
 
 @contextmanager
+def reader_that_is_shown(house: House) -> Iterator[LiveNode]:
+    """Wait until the slow reader counts as one."""
+
+    def is_shown() -> bool:
+        (first,) = house.well.document("/v1/clients?order=slowest&limit=1")["clients"]
+        return first["slow_since"] is not None
+
+    with reader_that_is_slow(house) as node:
+        wait_until_blocking(is_shown, what="the slow reader in the list")
+        yield node
+
+
+@contextmanager
+def node_to_hold(house: House) -> Iterator[LiveNode]:
+    """Take the node back into the pool afterwards."""
+    yield house.well
+    assert not house.well.ready
+    assert run_fanout("undrain", house.well.url).returncode == 0
+    house.well.wait_until_ready()
+
+
+@contextmanager
 def stopped_node(house: House) -> Iterator[LiveNode]:
     """Give the log of a node that has ended."""
     house.well.stop()
@@ -206,7 +228,9 @@ SITUATIONS: dict[str, tuple[Callable[[House], AbstractContextManager[LiveNode]],
     "alarm": (full_disk, 0),
     "sound": (stopped_node, 0),
     "conflated": (reader_that_is_slow, 0),
+    "SLOW FOR": (reader_that_is_shown, 0),
     "has no faults": (at_well, 0),
+    "is held": (node_to_hold, 0),
     "has ended": (node_to_leave, 0),
     "a link can replicate from it": (at_well, 0),
 }
