@@ -124,7 +124,10 @@ class Link:
         self._failure: FanoutError | None = None
         self._tear_down_reason: str | None = None
         self._crash: BaseException | None = None
-        self._was_live = False
+        self._live_since_s: float | None = None
+        """When the link became live, monotonic seconds; None while it is not."""
+        self._live_s: float | None = None
+        """Seconds for which it was live on the newest connection; None for never."""
         self._forward_answers: dict[int, asyncio.Future[ReasonCode]] = {}
         """Token of a forwarded message to the future for the primary's answer."""
         self._driver = Driver(
@@ -156,13 +159,13 @@ class Link:
                 except FanoutError as error:
                     failed = True
                     self._reporter.note_failure(error, primary=self._address)
-                was_live, self._was_live = self._was_live, False
+                live_s, self._live_s = self._live_s, None
                 preferred, self._preferred = self._preferred, None
                 now = self._clock.monotonic()
                 if not failed and preferred is not None:
-                    self._addresses.take(preferred, now)
-                elif was_live:
-                    self._addresses.lose(now)
+                    self._addresses.take(preferred, now, live_s=live_s or 0.0)
+                elif live_s is not None:
+                    self._addresses.lose(now, live_s=live_s)
                 else:
                     self._addresses.fail(now)
                 await self._wait_retry(self._addresses.try_at_s)
@@ -487,11 +490,19 @@ class Link:
                 self._reporter.take(event)
                 if isinstance(event, AuditEnded):
                     self._answer_audit(event.report)
-                elif isinstance(event, StateEntered) and event.state is LinkState.LIVE:
-                    self._was_live = True
-                    self._became_live.set()
-                    if self._preferred is not None:  # that address answered while the link was not live
-                        self._attention.set()
+                elif isinstance(event, StateEntered):
+                    self._count_live_time(event.state)
+
+    def _count_live_time(self, state: LinkState) -> None:
+        now = self._clock.monotonic()
+        if self._live_since_s is not None:
+            self._live_s = (self._live_s or 0.0) + now - self._live_since_s
+            self._live_since_s = None
+        if state is LinkState.LIVE:
+            self._live_since_s = now
+            self._became_live.set()
+            if self._preferred is not None:  # that address answered while the link was not live
+                self._attention.set()
 
     def _answer_audit(self, report: AuditReport) -> None:
         waiters, self._audit_waiters = self._audit_waiters, []

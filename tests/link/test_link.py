@@ -8,12 +8,14 @@ import json
 import sys
 import time
 from fcntl import ioctl
+from itertools import pairwise
 from pathlib import Path
 from termios import FIONREAD
 from typing import Any, Literal
 
 import pytest
 
+from fanout.chain.readiness_notice import READINESS_TOPIC, ReadinessNotice, encode_readiness_notice
 from fanout.config import Address
 from fanout.errors import AuditRefused
 from fanout.link.link import Link
@@ -348,6 +350,19 @@ async def test_addresses_take_turns_until_one_becomes_live() -> None:
             server.cut()
             await link.wait(lambda: link.status.reconnects_total == 1)
             assert link.status.primary == str(addresses[1])
+
+
+async def test_a_primary_that_resets_each_live_connection_is_tried_less_and_less_often() -> None:
+    """Each connection costs it a whole snapshot, so becoming live is not enough to forget the pauses."""
+    times: list[float] = []
+    async with FakeServer(FakePrimary()) as server, running(config_for(server.port, retry_max_s=0.4)) as link:
+        for _ in range(5):
+            await link.wait_state(LinkState.LIVE)
+            times.append(time.monotonic())
+            server.cut()
+            await link.wait(lambda: link.status.state is not LinkState.LIVE)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert [gap >= least for gap, least in zip(gaps, (0.05, 0.1, 0.2, 0.4), strict=True)] == [True] * 4
 
 
 def row(topic: bytes, payload: bytes = b"x", *, flags: int = 3) -> PublishRow:
@@ -693,6 +708,47 @@ async def test_the_end_of_heartbeats_is_told_and_their_return() -> None:
         assert (link.status.heartbeat_refusal, link.status.ready) == ("", True)
     told = [line["event"] for line in lines if "heartbeats" in str(line["event"])]
     assert told == ["no heartbeats, lag is unknown and a stall is not noticed", "heartbeats come back"]
+
+
+async def test_a_stalled_link_offers_its_complete_values_as_stale() -> None:
+    """With `on_stall`: from the stall on, over the lost connection; not with fewer topics than were wanted."""
+    primary = FakePrimary(retained=dict(VALUES))
+    settings = {"on_stall": "serve_stale", "stall_grace_s": 600.0, "connect_timeout_s": 0.3}
+    async with FakeServer(primary) as server, running(config_for(server.port, **settings)) as link:
+        assert (link.status.stale_s, link.status.serves_stale) == (None, False)
+        await link.wait_state(LinkState.LIVE)
+        assert (link.status.stale_s, link.status.serves_stale) == (0.0, False)
+        primary.silent_control = True
+        primary.swallow = (Connack,)
+        await link.wait_state(LinkState.STALLED)
+        assert link.status.serves_stale
+        assert link.status.stale_s is not None
+        assert link.status.stale_s >= 0.6
+        await link.wait_state(LinkState.CONNECTING)
+        assert link.status.serves_stale
+        primary.silent_control, primary.swallow = False, ()
+        await link.wait(lambda: link.status.ready)
+        assert (link.status.stale_s, link.status.serves_stale) == (0.0, False)
+    few = Selector("plant/#", min_topics=len(VALUES) + 1)
+    async with FakeServer(primary) as server, running(config_for(server.port, few, **settings)) as link:
+        await link.wait_state(LinkState.LIVE)
+        server.cut()
+        await link.wait(lambda: link.status.state is not LinkState.LIVE)
+        assert not link.status.serves_stale
+
+
+async def test_values_below_a_primary_that_is_not_ready_are_stale() -> None:
+    """A fanout node above that stalls withholds readiness here, too: the values are complete, and may be behind."""
+    primary = FakePrimary(connack=Connack(False, 0, STAMPING), retained=dict(VALUES))
+    settings = {"on_stall": "serve_stale", "stall_grace_s": 600.0}
+    async with FakeServer(primary) as server, running(config_for(server.port, **settings)) as link:
+        await link.wait_state(LinkState.LIVE)
+        for reason, stale in (("link x is stalled", True), ("", False)):
+            notice = ReadinessNotice(reason, (("root",),))
+            primary.deliver(READINESS_TOPIC, encode_readiness_notice(notice), qos=1, retain=True)
+            server.push()
+            await link.wait(lambda stale=stale: link.status.serves_stale is stale)
+            assert link.status.ready is not stale
 
 
 async def test_heartbeats_that_the_primary_dropped_are_told() -> None:

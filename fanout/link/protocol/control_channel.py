@@ -197,6 +197,10 @@ class ControlChannel:
         sent, came = self._returned
         return round(max(came - sent, now - sent - self._heartbeat_s) * 1e9)
 
+    def current_s(self, now: float) -> float:
+        """Return when a live replica was last known to be current: when the newest heartbeat that came back left."""
+        return now if self._returned is None or not (self._heartbeat_s and self.is_open) else self._returned[0]
+
     def is_late(self, now: float) -> bool:
         """Say whether the lag exceeds two intervals or is unknown."""
         lag_ns = self.lag_ns(now)
