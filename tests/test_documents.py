@@ -12,7 +12,6 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -279,12 +278,15 @@ def test_every_command_in_the_text_exists(page: str) -> None:
         words = text.split("&&")[0].split()
         if words[:1] != ["fanout"] or len(words) == 1 or words[1] in ("version", "COMMAND"):
             continue
-        command = COMMAND_LINE
-        for before, word in pairwise(words):  # an option's value may follow a group that is a command too
-            if word.startswith("-"):
-                options = {name for param in command.params for name in param.opts} | {"--help", "--install-completion"}
-                assert word in options, text
-            elif hasattr(command, "commands") and not (before.startswith("-") and command.invoke_without_command):
+        command, is_value = COMMAND_LINE, False
+        for word in words[1:]:
+            if is_value:
+                is_value = False
+            elif word.startswith("-"):
+                options = {name: param for param in command.params for name in param.opts}
+                assert word in options or word in ("--help", "--install-completion"), text
+                is_value = word in options and not getattr(options[word], "is_flag", False)
+            elif hasattr(command, "commands"):
                 assert word in command.commands, text
                 command = command.commands[word]
 
