@@ -119,6 +119,8 @@ class Link:
         self._free.set()
         self._attention = asyncio.Event()
         """Set when the task has something to do: a failure, a tear-down, the end of a connection or of backpressure."""
+        self._retry_now = False
+        """Whether the next attempt to connect was asked for, so that no pause goes before it."""
         self._failure: FanoutError | None = None
         self._tear_down_reason: str | None = None
         self._crash: BaseException | None = None
@@ -210,6 +212,12 @@ class Link:
         answer = self._forward_answers[token] = asyncio.get_running_loop().create_future()
         return answer
 
+    def retry(self) -> None:
+        """Connect at once, without the rest of the pause, unless there is a connection: a secret may have changed."""
+        if self._connection is None:
+            self._retry_now = True
+            self._attention.set()
+
     def hold(self, held: bool) -> None:
         """Apply backpressure: stop reading and removing while a consumer is full."""
         self._session.hold(held, now=self._clock.monotonic())
@@ -256,7 +264,9 @@ class Link:
 
     def status(self) -> LinkStatus:
         """Return the present status."""
-        return self._reporter.status(primary=self._address, missing=self.missing)
+        connection = self._connection
+        lost = connection is not None and (self._failed() or connection.closed.is_set())
+        return self._reporter.status(primary=self._address, missing=self.missing, lost=lost)
 
     # --- one connection ---
 
@@ -419,11 +429,12 @@ class Link:
     async def _wait_retry(self, until: float) -> None:
         """Wait before the next attempt, and do work that becomes due."""
         self._driver.write_and_plan()
-        while self._clock.monotonic() < until:
+        while self._clock.monotonic() < until and not self._retry_now:
             await self._wait_attention(until)
             self._driver.write_and_plan()
             if self._tear_down_reason is not None:
                 await self._tear_down(None)
+        self._retry_now = False
 
     async def _wait_attention(self, until: float) -> None:
         """Wait until there is something to do, or until a time.

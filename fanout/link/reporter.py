@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
 from fanout.certificates import EXPIRING_S
 from fanout.chain.readiness_notice import NO_NODE, UNTOLD, ReadinessNotice
 from fanout.config import Address, LinkConfig
-from fanout.errors import FanoutError
+from fanout.errors import FanoutError, LinkLost
 from fanout.link.list_check import ListCheck
 from fanout.link.missing_topics import MissingTopics
 from fanout.link.model.audit_report import AuditReport
@@ -39,6 +40,11 @@ from fanout.link.session.machine import LinkSession
 from fanout.replica.store import Replica
 
 __all__ = ["Reporter"]
+
+_STALL_HINT: Final = (
+    "Look at the side that the reason names: the primary and the network, or this machine's processor; the link"
+    " compares its values when heartbeats come back"
+)
 
 
 class Reporter:
@@ -91,6 +97,9 @@ class Reporter:
         self._unanswered = 0
         """Connections begun since the primary answered one; only the first reports its states."""
         self._last_error: FanoutError | None = None
+        self._last_error_ns: int | None = None
+        self._last_error_over = False
+        self._stalls_total = 0
         self._expiries_s: dict[str, int | None] = {}
         """Expiry of the certificates of the newest connection: "client" and "primary", in Unix seconds."""
         self._control_refusal = ""
@@ -98,12 +107,13 @@ class Reporter:
         self._refusals_told: set[tuple[int, str]] = set()
         """Epochs and limits for which it was logged that the limit keeps values out."""
 
-    def status(self, *, primary: Address, missing: MissingTopics) -> LinkStatus:
+    def status(self, *, primary: Address, missing: MissingTopics, lost: bool) -> LinkStatus:
         """Return the present status.
 
         Args:
             primary: Address of the primary in use, or to be tried next.
             missing: Announcements of missing topics.
+            lost: Whether the connection is lost already, or given up, and the state is still that from before.
         """
         session, replica = self._session, self._replica
         lifecycle, packet_router, content = session.lifecycle, session.packet_router, session.pipeline.content
@@ -122,7 +132,10 @@ class Reporter:
             )
             for index, (selector, evidence) in enumerate(zip(self._config.selectors, lifecycle.evidence, strict=True))
         )
-        stale_s = self._stale_s(now)
+        stale_since = self._stale_since(now, lost=lost)
+        stale_s = 0.0 if self.state is LinkState.LIVE else None
+        if stale_since is not None:
+            stale_s = max(0.0, now - stale_since)
         return LinkStatus(
             name=self._config.name,
             primary=str(primary),
@@ -135,6 +148,9 @@ class Reporter:
             evidence=_weakest(lifecycle.evidence) if all(each.complete for each in selectors) else None,
             last_error=None if error is None else error.message,
             last_error_hint=None if error is None else error.hint or None,
+            last_error_ns=self._last_error_ns if error is self._last_error else None,
+            last_error_over=self._last_error_over and error is self._last_error,
+            stalls_total=self._stalls_total,
             lag_ns=session.control.lag_ns(now),
             items_behind=session.item_lag.items(now, newest=session.pipeline.newest_stamp),
             round_trip_ns=session.control.round_trip_ns(),
@@ -151,12 +167,15 @@ class Reporter:
             reconnects_total=max(0, packet_router.connections_total - 1),
             snapshot_seconds=lifecycle.snapshot_seconds,
             snapshot_topics=lifecycle.snapshot_topics,
-            withheld=self._withheld(),
+            withheld="its connection is lost" if lost else self._withheld(),
             paths_above=self._notice.paths,
             stale_reason=lifecycle.stale_policy.reason,
             stale_left_s=lifecycle.stale_policy.left_s(now),
             stale_s=stale_s,
-            serves_stale=self._serves_stale(stale_s, complete=all(each.complete for each in selectors)),
+            serves_stale=(
+                stale_since is not None
+                and self._may_serve(now - stale_since, complete=all(each.complete for each in selectors))
+            ),
             audits=self._audits,
             missing_announced_total=missing.announced_total,
             missing_suppressed_total=missing.suppressed_total,
@@ -284,9 +303,12 @@ class Reporter:
             primary: Address that was used.
         """
         repeated = self._last_error is not None and self._last_error.message == error.message
-        self._last_error = error
+        self._note_error(error)
         if not (repeated and self._unanswered > 1):
             self._logger.warning("link is down", error=error.message, hint=error.hint, primary=str(primary))
+
+    def _note_error(self, error: FanoutError) -> None:
+        self._last_error, self._last_error_ns, self._last_error_over = error, self._clock.now_ns(), False
 
     def _enter(self, state: LinkState, detail: str) -> None:
         if self.state is LinkState.LIVE:
@@ -294,7 +316,11 @@ class Reporter:
         self.state = state
         self._since_ns = self._clock.now_ns()
         session = self._session
+        if state is LinkState.STALLED:
+            self._stalls_total += 1
+            self._note_error(LinkLost(detail, hint=_STALL_HINT))
         if state is LinkState.LIVE:
+            self._last_error_over = self._last_error is not None
             self._possible_loss = ""
             self._note_doubt()
             if self._too_weak() is not None:
@@ -397,18 +423,18 @@ class Reporter:
         """Whether the link has enough evidence and topics."""
         return self._too_weak() is None and self._too_few() is None
 
-    def _stale_s(self, now: float) -> float | None:
-        """Return the age of the values; 0 while they are current, None when there are none that were."""
+    def _stale_since(self, now: float, *, lost: bool) -> float | None:
+        """Return when the values were last known to be current; None while they are, and without any that were."""
         since = self._session.lifecycle.stale_policy.since
         if since is None and self.state is LinkState.LIVE:
-            since = now if self._doubted_since is None else self._doubted_since
-        return None if since is None else max(0.0, now - since)
+            return self._session.control.current_s(now) if lost else self._doubted_since
+        return since
 
-    def _serves_stale(self, stale_s: float | None, *, complete: bool) -> bool:
+    def _may_serve(self, age_s: float, *, complete: bool) -> bool:
+        """Return whether stale values of this age may be offered."""
         stale_policy = self._session.lifecycle.stale_policy
-        if not stale_s or not (self._is_sound if self.state is LinkState.LIVE else self._was_sound):
-            return False
-        return stale_policy.reason is not None or (complete and stale_policy.offers(stale_s))
+        is_sound = self._is_sound if self.state is LinkState.LIVE else self._was_sound
+        return is_sound and (stale_policy.reason is not None or (complete and stale_policy.offers(age_s)))
 
     def _withheld(self) -> str | None:
         if self._notice.reason:

@@ -28,6 +28,7 @@ from fanout.replica.update import Update
 from fanout.server.accept.listeners import Listeners
 from fanout.server.base.counters import ServerStats
 from fanout.server.base.ports import Ingress
+from fanout.server.client.client_list import ClientPage, ClientQuery, Kicked, join
 from fanout.workers.channel import encode
 from fanout.workers.client_router import new_handover_sockets, redirect_handovers
 from fanout.workers.figures import add_up
@@ -224,6 +225,30 @@ class WorkerPool:
     async def is_subscribed(self, topic_filter: bytes) -> bool:
         """Return whether a client of a worker has a subscription, not shared, to exactly this Topic Filter."""
         return any(await asyncio.gather(*(worker.is_subscribed(topic_filter) for worker in self._workers)))
+
+    async def clients(self, query: ClientQuery) -> ClientPage:
+        """Return the figures of single clients of all workers; workers that do not answer are named."""
+        pages = await asyncio.gather(*(worker.clients(query) for worker in self._workers))
+        silent = tuple(number for number, page in enumerate(pages, 1) if page is None)
+        return join(query, (page for page in pages if page is not None), silent=silent)
+
+    async def kick(
+        self, client_id: str, *, clean: bool = False, reason_code: ReasonCode = ReasonCode.ADMINISTRATIVE_ACTION
+    ) -> Kicked | None:
+        """Send a client away, whichever worker has it; see `Server.kick`.
+
+        Raises:
+            TimeoutError: No worker has the client, but for one that does not answer in time.
+        """
+        asked = (worker.kick(client_id, clean=clean, reason_code=reason_code) for worker in self._workers)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for kicked in answers:
+            if isinstance(kicked, Kicked):
+                return kicked
+        for failure in answers:
+            if isinstance(failure, BaseException):
+                raise failure
+        return None
 
     @property
     def conflated_topics_max(self) -> int:

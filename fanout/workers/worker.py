@@ -33,11 +33,13 @@ from fanout.workers.feed_backlog import FeedBacklog, removals_per_turn
 from fanout.workers.messages import (
     Alive,
     Answer,
+    AskClients,
     AskSubscribed,
     ChannelMessage,
     Complete,
     Corrected,
     FeedBatch,
+    Kick,
     PublishVerdicts,
     Reload,
     ReloadCertificates,
@@ -99,6 +101,7 @@ class _Worker:
         self._complete = False
         self._reload: AccessConfig | None = None
         self._send_away: deque[SendAway] = deque()
+        self._questions: deque[AskClients | Kick] = deque()
         self._silent: frozenset[int] = frozenset()
         """Other workers that say nothing, as the hub last told."""
         self._alive: asyncio.TimerHandle | None = None
@@ -181,7 +184,9 @@ class _Worker:
             now = self._clock.monotonic()
             report_at = now + max(REPORT_S, _REPORT_SHARE * (now - began))
             while await self._wait(
-                lambda: self._reload is not None or bool(self._send_away) or self._silent != connection_router.silent,
+                lambda: (
+                    bool(self._reload or self._send_away or self._questions) or self._silent != connection_router.silent
+                ),
                 until=report_at,
             ):
                 if self._silent != connection_router.silent:
@@ -192,11 +197,20 @@ class _Worker:
                 access, self._reload = self._reload, None
                 if access is not None:
                     await self._replace(access, server, gate)
+                while self._questions:
+                    await self._answer(self._questions.popleft(), server)
                 while self._send_away:
                     message = self._send_away.popleft()
                     self.channel.send(Answer(message.request, await server.send_away(message.concerns)))
             if self._is_ending:
                 return
+
+    async def _answer(self, question: AskClients | Kick, server: Server) -> None:
+        if isinstance(question, AskClients):
+            self.channel.send(Answer(question.request, await server.clients(question.query)))
+            return
+        kicked = await server.kick(question.client_id, clean=question.clean, reason_code=question.reason_code)
+        self.channel.send(Answer(question.request, kicked))
 
     @property
     def _is_ending(self) -> bool:
@@ -277,6 +291,8 @@ class _Worker:
             case PublishVerdicts():
                 self._ingress.answer(message)
                 return
+            case AskClients() | Kick():
+                self._questions.append(message)
             case AskSubscribed(request, topic_filter):
                 index = self._server.registry.index if self._server is not None else None
                 self.channel.send(Answer(request, index is not None and index.has(topic_filter)))

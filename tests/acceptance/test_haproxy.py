@@ -16,6 +16,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from tests.cli.processes import run_fanout
 from tests.support.clients import subscriber
 from tests.support.haproxy import HAProxy, find_haproxy
 from tests.support.mosquitto import Mosquitto, find_mosquitto, free_port, load_retained, publish_all, publisher
@@ -372,3 +373,30 @@ def test_clients_stay_and_new_ones_read_while_the_primary_is_frozen(
         finally:
             for one in residents:
                 one.end()
+
+
+def test_a_node_that_is_held_gets_no_clients_and_keeps_those_it_has(
+    mosquitto: Mosquitto, nodes: Nodes, tmp_path: Path
+) -> None:
+    """`fanout drain --hold` and `fanout undrain`: HAProxy drains the node and takes it back, and cuts nobody off."""
+    agent_port = free_port()
+    node = nodes.secondary(
+        link(mosquitto.port, selector("plant/#"), settings=QUICK), http=f'agent_listen = "127.0.0.1:{agent_port}"\n'
+    )
+    node.start()
+    node.wait_until_ready()
+    with HAProxy(tmp_path, EXAMPLE.read_text(), [(node, agent_port)], check_s=CHECK_S) as haproxy:
+        wait_until_blocking(partial(haproxy.is_up, node.name), 30, what="the node in the pool")
+        before = haproxy.clients_sent(node.name)
+        with subscriber(haproxy.port, "plant/#") as client:
+            assert run_fanout("drain", "--hold", node.url).returncode == 0
+            wait_until_blocking(
+                lambda: haproxy.status(node.name).startswith(("DRAIN", "NOLB")), 30, what="the node out of the pool"
+            )
+            load_retained(mosquitto.port, [("plant/while-held", b"1")])
+            wait_until_blocking(lambda: client.payloads("plant/while-held"), 30, what="an update at the client")
+            assert run_fanout("undrain", node.url).returncode == 0
+            wait_until_blocking(partial(haproxy.is_up, node.name), 30, what="the node back in the pool")
+            load_retained(mosquitto.port, [("plant/afterwards", b"1")])
+            wait_until_blocking(lambda: client.payloads("plant/afterwards"), 30, what="an update at the same client")
+            assert haproxy.clients_sent(node.name) == before + 1

@@ -9,6 +9,7 @@ import sys
 import time
 from fcntl import ioctl
 from itertools import pairwise
+from pathlib import Path
 from termios import FIONREAD
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
 from fanout.link.protocol.forwarding import UNAVAILABLE
 from fanout.link.session.teardown import DELIVERIES_MAX, TOPICS_MAX
+from fanout.link.transport.connection import LinkConnection
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.packets import Ack, Connack, Disconnect
 from fanout.mqtt.reason_codes import ReasonCode
@@ -190,6 +192,51 @@ async def test_a_missing_password_is_told() -> None:
         await link.wait(lambda: link.status.last_error is not None)
         assert "FANOUT_TEST_NO_SUCH_VARIABLE" in (link.status.last_error or "")
         assert link.status.state is LinkState.DOWN
+
+
+async def test_a_changed_password_is_used_without_the_pause(tmp_path: Path) -> None:
+    """Each attempt reads the file again; `retry` does not wait for the next one."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"old\n")
+    primary = FakePrimary(connack=Connack(False, ReasonCode.NOT_AUTHORIZED))
+    async with FakeServer(primary) as server:
+        config = config_for(server.port, username="edge", password_file=secret, retry_min_s=600.0, retry_max_s=600.0)
+        async with running(config) as link:
+            await link.wait(lambda: link.status.last_error_hint is not None)
+            assert "which is read again at each attempt" in (link.status.last_error_hint or "")
+            link.link.retry()
+            await link.wait(lambda: len(primary.connects) == 2)
+            secret.write_bytes(b"new\n")
+            primary.connack = Connack(False, 0)
+            await link.wait(lambda: link.status.state is LinkState.DOWN)
+            link.link.retry()
+            await link.wait_state(LinkState.LIVE)
+            assert [one.password for one in primary.connects] == [b"old", b"old", b"new"]
+            link.link.retry()  # changes nothing while there is a connection
+            server.cut()
+            await link.wait(lambda: link.sink.states()[-1] == "down")
+            assert len(primary.connects) == 3
+
+
+async def test_a_link_is_not_ready_while_it_closes_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that did not run for long answers a probe before its link has cleaned up; the answer is no."""
+    may_close = asyncio.Event()
+    close = LinkConnection.close
+
+    async def wait_and_close(connection: LinkConnection) -> None:
+        await may_close.wait()
+        await close(connection)
+
+    monkeypatch.setattr(LinkConnection, "close", wait_and_close)
+    settings = {"on_stall": "serve_stale", "stall_grace_s": 600.0}
+    async with FakeServer(FakePrimary()) as server, running(config_for(server.port, **settings)) as link:
+        await link.wait(lambda: link.status.ready)
+        server.cut()
+        await link.wait(lambda: not link.status.ready)
+        assert (link.status.state, link.status.withheld) == (LinkState.LIVE, "its connection is lost")
+        assert link.status.serves_stale, "not even for a moment is it out, where stale values are offered"
+        may_close.set()
+        await link.wait(lambda: link.status.ready)
 
 
 async def test_the_session_is_lost_while_the_connection_stays() -> None:
@@ -618,6 +665,33 @@ async def test_evidence_weaker_than_wanted_is_not_ready(
         assert ("evidence for plant/# is barrier, weaker than min_evidence = marker" in withheld) is not ready
         told = [line for line in lines if line["event"] == "evidence is too weak to be ready"]
         assert len(told) == (0 if ready else 1)
+
+
+async def test_a_stall_is_an_error_with_its_time_until_it_is_over() -> None:
+    """It stands in the place of an older error, which is over since the link was live; stalls are counted."""
+    primary = FakePrimary(retained=dict(VALUES))
+    async with FakeServer(primary) as server, running(config_for(server.port)) as link:
+        await link.wait_state(LinkState.LIVE)
+        server.cut()
+        await link.wait(lambda: link.status.last_error is not None)
+        await link.wait_state(LinkState.LIVE)
+        first = link.status
+        assert (first.last_error_over, first.stalls_total) == (True, 0)
+        primary.silent_control = True
+        await link.wait_state(LinkState.STALLED)
+        stalled = link.status
+        assert (stalled.last_error, stalled.last_error_over, stalled.stalls_total) == (
+            "heartbeats do not come back",
+            False,
+            1,
+        )
+        assert stalled.last_error_ns is not None
+        assert first.last_error_ns is not None
+        assert stalled.last_error_ns > first.last_error_ns
+        assert stalled.last_error_hint
+        primary.silent_control = False
+        await link.wait_state(LinkState.LIVE)
+        assert (link.status.last_error_over, link.status.stalls_total) == (True, 1)
 
 
 async def test_the_end_of_heartbeats_is_told_and_their_return() -> None:
