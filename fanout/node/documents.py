@@ -269,6 +269,14 @@ class NodeDocuments:
             audits_failed_total=status.audits.failed_total,
             audit_changed_total=status.audits.changed_total,
             audit_removed_total=status.audits.removed_total,
+            samples_total=status.sampling.samples_total,
+            sampled_topics_total=status.sampling.topics_total,
+            sample_missing_total=status.sampling.missing_total,
+            sample_changed_total=status.sampling.changed_total,
+            sample_audits_total=status.sampling.audits_total,
+            samples_failed_total=status.sampling.failed_total,
+            sampled=utc_from_ns(status.sampling.last_ns) if status.sampling.last_ns else None,
+            sampling_off=status.sampling.off or None,
             paths_above=tuple(" > ".join(path) for path in status.paths_above),
             hops=max(map(len, status.paths_above), default=0),
         )
@@ -374,6 +382,7 @@ def _audit_detail_of(report: AuditReport, *, ended_ns: int) -> AuditDetail:
         kept_topics=report.kept,
         took_seconds=report.seconds,
         failure=report.failure or None,
+        reason=report.reason,
     )
 
 

@@ -68,6 +68,7 @@ def live_link(name: str = "plant", *, topics: int = 200_000, last_error: str | N
         outside_total=7,
         overtaken_total=9,
         heartbeats_lost_total=5,
+        sampled=SINCE,
         epochs_total=2,
         reconnects_total=3,
         truncated_total=1,

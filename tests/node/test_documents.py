@@ -32,6 +32,7 @@ from fanout.config import (
 )
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.evidence import Evidence
+from fanout.link.model.sampling_totals import SamplingTotals
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import AuditTotals, LinkStatus, SelectorStatus
 from fanout.node.documents import NodeDocuments
@@ -256,6 +257,7 @@ def test_newest_audit_is_in_the_status() -> None:
         "kept_topics": 4,
         "took_seconds": 0.5,
         "failure": None,
+        "reason": "",
     }
     assert (link.audits_total, link.audits_failed_total, link.audit_changed_total, link.audit_removed_total) == (
         1,
@@ -354,6 +356,7 @@ def test_status_has_every_part() -> None:
         "last_error_hint": "look",
         "count_difference": "counts 3, and 2 are here",
         "client_certificate_expires_s": 86_400,
+        "sampling": SamplingTotals(1, 2, 3, 4, 5, 6, 7_000_000_000, "sample_topics is 0"),
     }
     status = PartsOfNode(dataclasses.replace(LIVE, **changes)).documents.status()  # type: ignore[arg-type]
     assert (status.node, status.role, status.ready, status.reasons) == ("edge-1", "secondary", True, ())
@@ -376,6 +379,10 @@ def test_status_has_every_part() -> None:
         "snapshot_topics",
     ):
         assert getattr(link, name) == getattr(LIVE, name), name
+    assert (link.samples_total, link.sampled_topics_total, link.sample_missing_total) == (1, 2, 3)
+    assert (link.sample_changed_total, link.samples_failed_total, link.sample_audits_total) == (4, 5, 6)
+    assert link.sampled == datetime(1970, 1, 1, 0, 0, 7, tzinfo=UTC)
+    assert link.sampling_off == "sample_topics is 0"
     assert link.count_difference == "counts 3, and 2 are here"
     assert link.client_certificate_expires == datetime(1970, 1, 2, tzinfo=UTC)
     assert link.primary_certificate_expires is None
