@@ -113,6 +113,8 @@ class Link:
         self._audit_waiters: list[asyncio.Future[AuditReport]] = []
         self._node_id = node_id
         self._addresses = AddressChoice(len(config.primaries), min_s=config.retry_min_s, max_s=config.retry_max_s)
+        self._is_apart = False
+        """Whether a connection with another Client Identifier is known to get no session of the link."""
         self._preferred: int | None = None
         """Position of a preferred address that has just answered and is to be used next; None for none."""
         self._connection: LinkConnection | None = None
@@ -290,7 +292,7 @@ class Link:
             deadline_s: Seconds that it may take; None for twice `connect_timeout_s`.
         """
         peer = self._session.peer
-        return await ask_by_name(
+        answer = await ask_by_name(
             self._address,
             self.config,
             topics,
@@ -299,8 +301,11 @@ class Link:
             order=peer.order,
             username=username,
             password=password,
+            clean_start=self._is_apart,
             deadline_s=2 * self.config.connect_timeout_s if deadline_s is None else deadline_s,
         )
+        self._is_apart = True
+        return answer
 
     @property
     def _address(self) -> Address:

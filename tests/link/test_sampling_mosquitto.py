@@ -13,7 +13,7 @@ import pytest
 
 from fanout.link.model.status import LinkStatus
 from tests.link.harness import Running, config_for, logging_to, running
-from tests.support.mosquitto import Mosquitto, load_retained
+from tests.support.mosquitto import Mosquitto, load_retained, publish_all, publisher
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.mosquitto
@@ -69,7 +69,8 @@ def write_acl(path: Path, readable: Iterable[str]) -> None:
     """Write an access file: who loads may write, and `edge` may read some filters."""
     read = "".join(f"topic read {each}\n" for each in readable)
     path.write_text(
-        f"topic readwrite plant/#\nuser edge\ntopic read $SYS/#\ntopic readwrite fanout/#\n{read}user other\n"
+        "topic readwrite plant/#\nuser other\ntopic readwrite plant/#\n"
+        f"user edge\ntopic read $SYS/#\ntopic readwrite fanout/#\n{read}"
     )
 
 
@@ -80,7 +81,11 @@ async def ready(directory: Path, *settings: str, **changes: object) -> AsyncIter
     write_acl(acl, ["plant/#"])
     lines: list[dict[str, object]] = []
     with Mosquitto(directory, settings=[f"acl_file {acl}", *settings]) as mosquitto:
-        assert load_retained(mosquitto.port, VALUES) == len(VALUES)
+        if "use_username_as_clientid true" in settings:
+            with publisher(mosquitto.port, username="other") as client:
+                publish_all(client, VALUES[:20])
+        else:
+            assert load_retained(mosquitto.port, VALUES) == len(VALUES)
         config = config_for(
             mosquitto.port,
             username="edge",
@@ -169,6 +174,16 @@ async def test_a_password_that_is_no_longer_valid_is_seen(tmp_path: Path) -> Non
         before = primary.status.sampling.samples_total
         await primary.link.wait(lambda: primary.status.sampling.samples_total > before)
         assert primary.status.sampling.off == ""
+
+
+async def test_a_user_name_that_is_taken_for_the_client_identifier_costs_no_session(tmp_path: Path) -> None:
+    """The request by name gets the link's session, sees it, and gives it back: nothing is torn down."""
+    async with ready(tmp_path, "use_username_as_clientid true") as primary:
+        await primary.link.wait(lambda: "only one connection of a user" in primary.status.sampling.off)
+        await primary.link.wait(lambda: primary.status.ready)
+        assert primary.status.epochs_total == 1
+        assert primary.status.reconnects_total == 2
+        assert primary.link.sink.named("tear_down") == []
 
 
 def set_password(path: Path, password: str) -> None:
