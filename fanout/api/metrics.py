@@ -111,18 +111,8 @@ METRICS = (
     MetricSpec("fanout_link_audit_changed_total", "counter", "Topics that audits repaired.", ("link",)),
     MetricSpec("fanout_link_audit_removed_total", "counter", "Topics that audits removed.", ("link",)),
     MetricSpec("fanout_link_samples_total", "counter", "Samples of topics that the primary answered.", ("link",)),
-    MetricSpec("fanout_link_sampled_topics_total", "counter", "Topics requested in samples.", ("link",)),
     MetricSpec(
-        "fanout_link_sample_missing_total", "counter", "Topics of samples that the primary did not send.", ("link",)
-    ),
-    MetricSpec("fanout_link_sample_changed_total", "counter", "Topics of samples with another value there.", ("link",)),
-    MetricSpec("fanout_link_sample_audits_total", "counter", "Audits that samples called for.", ("link",)),
-    MetricSpec("fanout_link_samples_failed_total", "counter", "Samples that failed.", ("link",)),
-    MetricSpec(
-        "fanout_link_last_sample_time_seconds",
-        "gauge",
-        "Unix time at which the primary answered the newest sample; absent before.",
-        ("link",),
+        "fanout_link_sample_differing_total", "counter", "Topics of samples that are missing or other there.", ("link",)
     ),
     MetricSpec("fanout_link_sampling_off", "gauge", "1 while no samples are taken, else 0.", ("link",)),
     MetricSpec(
@@ -381,9 +371,10 @@ def _link_samples(link: LinkDetail) -> Iterator[Sample]:
     for whose, expires in (("client", link.client_certificate_expires), ("primary", link.primary_certificate_expires)):
         if expires is not None:
             yield "fanout_link_certificate_expiry_time_seconds", (link.name, whose), expires.timestamp()
-    if link.sampled is not None:
-        yield "fanout_link_last_sample_time_seconds", label, link.sampled.timestamp()
-    yield "fanout_link_sampling_off", label, link.sampling_off is not None
+    sampling = link.sampling
+    yield "fanout_link_samples_total", label, sampling.samples_total
+    yield "fanout_link_sample_differing_total", label, sampling.missing_total + sampling.changed_total
+    yield "fanout_link_sampling_off", label, sampling.off is not None
     yield "fanout_link_alarm", label, link.alarm is not None
     for selector in link.selectors:
         yield "fanout_selector_topics", (link.name, selector.filter), selector.topics

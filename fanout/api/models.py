@@ -46,6 +46,7 @@ __all__ = [
     "ReportedLag",
     "RetainedStatus",
     "Role",
+    "SamplingDetail",
     "SelectorDetail",
     "SelectorReadiness",
     "ServerStatus",
@@ -208,6 +209,23 @@ class AuditDetail(_Document):
     reason: str = Field(default="", description='What called for it: "sample"; empty for the schedule or a person.')
 
 
+class SamplingDetail(_Document):
+    """Samples of a link: a few topics that it holds, requested from the primary by name and compared."""
+
+    samples_total: NonNegativeInt = Field(default=0, description="Samples that the primary answered.")
+    topics_total: NonNegativeInt = Field(default=0, description="Topics requested in them.")
+    missing_total: NonNegativeInt = Field(default=0, description="Of these, topics that the primary did not send.")
+    changed_total: NonNegativeInt = Field(default=0, description="Of these, topics of which it sent another value.")
+    audits_total: NonNegativeInt = Field(default=0, description="Audits that samples called for.")
+    failed_total: NonNegativeInt = Field(
+        default=0, description="Samples that failed: refused, lost, or not answered in time."
+    )
+    newest: AwareDatetime | None = Field(
+        default=None, description="When the primary answered the newest sample; null before the first."
+    )
+    off: str | None = Field(default=None, description="Why no samples are taken at present; null while they are.")
+
+
 class LinkDetail(LinkReadiness):
     """One link, in full."""
 
@@ -254,25 +272,8 @@ class LinkDetail(LinkReadiness):
     audits_failed_total: NonNegativeInt = Field(default=0, description="Of these, audits that were broken off.")
     audit_changed_total: NonNegativeInt = Field(default=0, description="Topics that audits repaired.")
     audit_removed_total: NonNegativeInt = Field(default=0, description="Topics that audits removed.")
-    samples_total: NonNegativeInt = Field(
-        default=0, description="Samples: a few topics requested from the primary by name, and answered."
-    )
-    sampled_topics_total: NonNegativeInt = Field(default=0, description="Topics requested in them.")
-    sample_missing_total: NonNegativeInt = Field(
-        default=0, description="Of these, topics that the primary did not send although they are held here."
-    )
-    sample_changed_total: NonNegativeInt = Field(
-        default=0, description="Of these, topics of which the primary sent another value than is held here."
-    )
-    sample_audits_total: NonNegativeInt = Field(default=0, description="Audits that samples called for.")
-    samples_failed_total: NonNegativeInt = Field(
-        default=0, description="Samples that failed: refused, lost, or not answered in time."
-    )
-    sampled: AwareDatetime | None = Field(
-        default=None, description="When the primary answered the newest sample; null before the first."
-    )
-    sampling_off: str | None = Field(
-        default=None, description="Why no samples are taken at present; null while they are."
+    sampling: SamplingDetail = Field(
+        default_factory=SamplingDetail, description="Samples of topics, requested from the primary by name."
     )
     missing_announced_total: NonNegativeInt = Field(
         default=0, description="Filters of clients that match no topic, announced at the primary."

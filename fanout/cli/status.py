@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         LogStatus,
         NodeStatus,
         RetainedStatus,
+        SamplingDetail,
         ServerStatus,
         WorkerStatus,
     )
@@ -142,8 +143,8 @@ def _link_facts(link: LinkDetail) -> Iterator[tuple[str, str]]:
         yield "snapshot", f"{counted(link.snapshot_topics, 'topic')} in {as_duration(link.snapshot_seconds)}"
     if link.audit is not None:
         yield "audit", link.audit.failure or _audit_figures(link.audit)
-    if link.samples_total or link.sampling_off is not None:
-        yield "samples", _sample_figures(link)
+    if link.sampling.samples_total or link.sampling.off is not None:
+        yield "samples", _sample_figures(link.sampling)
     if link.alarm is not None:
         yield "alarm", link.alarm
     if link.count_difference is not None:
@@ -174,12 +175,12 @@ def _audit_figures(audit: AuditDetail) -> str:
     return f"{figures}, at {audit.ended:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _sample_figures(link: LinkDetail) -> str:
+def _sample_figures(sampling: SamplingDetail) -> str:
     from fanout.cli.output.quantities import as_count, counted
 
-    differing = link.sample_missing_total + link.sample_changed_total
-    figures = f"{counted(link.sampled_topics_total, 'topic')} asked by name, {as_count(differing)} differed"
-    return figures if link.sampling_off is None else f"{figures}; off: {link.sampling_off}"
+    differing = as_count(sampling.missing_total + sampling.changed_total)
+    figures = f"{counted(sampling.topics_total, 'topic')} asked by name, {differing} differed"
+    return figures if sampling.off is None else f"{figures}; off: {sampling.off}"
 
 
 def _server_facts(server: ServerStatus) -> Iterator[tuple[str, str]]:

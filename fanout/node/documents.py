@@ -23,6 +23,7 @@ from fanout.api.models import (
     NodeStatus,
     Readiness,
     RetainedStatus,
+    SamplingDetail,
     SelectorDetail,
     SelectorReadiness,
     ServerStatus,
@@ -33,6 +34,7 @@ from fanout.chain.readiness_notice import ReadinessNotice, join
 from fanout.config import NodeConfig, Role
 from fanout.link.link import Link
 from fanout.link.model.audit_report import AuditReport
+from fanout.link.model.sampling_totals import SamplingTotals
 from fanout.link.model.status import LinkStatus
 from fanout.node.drain import Drain
 from fanout.node.readiness import NodeReadiness, judge, link_reasons, reason_against
@@ -68,7 +70,7 @@ _SERVER_LIMITS: Final = (
 )
 _SAME_FIGURES: Final = tuple(
     name
-    for name in LinkDetail.model_fields.keys() - LinkReadiness.model_fields.keys() - {"paths_above"}
+    for name in LinkDetail.model_fields.keys() - LinkReadiness.model_fields.keys() - {"paths_above", "sampling"}
     if hasattr(LinkStatus, name)
 )
 """Fields of `LinkDetail` that `LinkStatus` has under the same name."""
@@ -269,14 +271,7 @@ class NodeDocuments:
             audits_failed_total=status.audits.failed_total,
             audit_changed_total=status.audits.changed_total,
             audit_removed_total=status.audits.removed_total,
-            samples_total=status.sampling.samples_total,
-            sampled_topics_total=status.sampling.topics_total,
-            sample_missing_total=status.sampling.missing_total,
-            sample_changed_total=status.sampling.changed_total,
-            sample_audits_total=status.sampling.audits_total,
-            samples_failed_total=status.sampling.failed_total,
-            sampled=utc_from_ns(status.sampling.last_ns) if status.sampling.last_ns else None,
-            sampling_off=status.sampling.off or None,
+            sampling=_sampling_detail(status.sampling),
             paths_above=tuple(" > ".join(path) for path in status.paths_above),
             hops=max(map(len, status.paths_above), default=0),
         )
@@ -370,6 +365,19 @@ def _utc_from_s(time_s: int | None) -> datetime | None:
 def _audit_detail(status: LinkStatus) -> AuditDetail | None:
     last = status.audits.last
     return None if last is None else _audit_detail_of(last, ended_ns=status.audits.last_ended_ns)
+
+
+def _sampling_detail(totals: SamplingTotals) -> SamplingDetail:
+    return SamplingDetail(
+        samples_total=totals.samples_total,
+        topics_total=totals.topics_total,
+        missing_total=totals.missing_total,
+        changed_total=totals.changed_total,
+        audits_total=totals.audits_total,
+        failed_total=totals.failed_total,
+        newest=utc_from_ns(totals.last_ns) if totals.last_ns else None,
+        off=totals.off or None,
+    )
 
 
 def _audit_detail_of(report: AuditReport, *, ended_ns: int) -> AuditDetail:

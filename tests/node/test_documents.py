@@ -379,10 +379,16 @@ def test_status_has_every_part() -> None:
         "snapshot_topics",
     ):
         assert getattr(link, name) == getattr(LIVE, name), name
-    assert (link.samples_total, link.sampled_topics_total, link.sample_missing_total) == (1, 2, 3)
-    assert (link.sample_changed_total, link.samples_failed_total, link.sample_audits_total) == (4, 5, 6)
-    assert link.sampled == datetime(1970, 1, 1, 0, 0, 7, tzinfo=UTC)
-    assert link.sampling_off == "sample_topics is 0"
+    assert link.sampling.model_dump(mode="json") == {
+        "samples_total": 1,
+        "topics_total": 2,
+        "missing_total": 3,
+        "changed_total": 4,
+        "failed_total": 5,
+        "audits_total": 6,
+        "newest": "1970-01-01T00:00:07Z",
+        "off": "sample_topics is 0",
+    }
     assert link.count_difference == "counts 3, and 2 are here"
     assert link.client_certificate_expires == datetime(1970, 1, 2, tzinfo=UTC)
     assert link.primary_certificate_expires is None
