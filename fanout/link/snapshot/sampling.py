@@ -18,6 +18,7 @@ from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.sampling_totals import SamplingTotals
 from fanout.link.protocol.name_request import NAMES_MAX, NamedAnswer
 from fanout.mqtt.decoder import PublishRow
+from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.topic_draw import TopicDraw
 from fanout.replica.update import EXPIRES_NS, PAYLOAD, PROPERTIES, RECEIVED_NS, TOPIC, Update
@@ -33,6 +34,7 @@ REST_MAX_S = 3_600.0
 _FAILED_REST_MAX_S = 300.0
 _LOSSES_MAX = 2
 """After so many connections of the link in a row that were lost during a sample, the rest is the longest."""
+_USER_REFUSED = (ReasonCode.BAD_USER_NAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED, ReasonCode.BANNED)
 _EXPIRY_SLACK_NS = 10_000_000_000
 """A value that expires so soon is not drawn: it may be gone at the primary before the answer."""
 
@@ -200,7 +202,12 @@ class Sampling:
         It does when the primary has answered samples before and now refuses the user or the password.
         """
         totals = self.totals
-        refused = isinstance(error, PrimaryRefused) and not self._failures and totals.samples_total > 0
+        refused = (
+            isinstance(error, PrimaryRefused)
+            and error.reason_code in _USER_REFUSED
+            and not self._failures
+            and totals.samples_total > 0
+        )
         self._failures += 1
         self.totals = replace(
             totals, failed_total=totals.failed_total + 1, audits_total=totals.audits_total + bool(refused)

@@ -222,8 +222,10 @@ def test_a_refused_user_calls_for_an_audit_only_where_it_was_taken_before() -> N
     sampling.take(compared(sampling, answer(row("plant/1")))[1])
     assert sampling.fail(LinkLost("no answer")) is False
     sampling.take(compared(sampling, answer(row("plant/1")))[1])
+    assert sampling.fail(PrimaryRefused("too many connections", reason_code=0x97)) is False
+    sampling.take(compared(sampling, answer(row("plant/1")))[1])
     assert [sampling.fail(PASSWORD), sampling.fail(PASSWORD)] == [True, False]
-    assert (sampling.totals.failed_total, sampling.totals.audits_total) == (5, 1)
+    assert (sampling.totals.failed_total, sampling.totals.audits_total) == (6, 1)
 
 
 def test_failures_make_the_pause_longer() -> None:
