@@ -110,7 +110,7 @@ class AbsenceEvidence:
         """Return unconfirmed topics of a selector."""
         replica = self._replica
         topics = (topic for piece in replica.unconfirmed.pieces() for topic in piece)
-        return list(islice((topic for topic in topics if replica.selector_index(topic) == index), _CANDIDATES_MAX))
+        return list(islice((topic for topic in topics if replica.index_of(topic) == index), _CANDIDATES_MAX))
 
     def _witnesses(self, index: int) -> list[bytes]:
         """Return confirmed topics of a selector."""

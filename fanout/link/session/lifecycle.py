@@ -350,12 +350,14 @@ class SessionLifecycle:
         if next(self._proved[1], True):
             self._proved = None
 
-    def begin_audit(self, *, confirmed: int | None) -> str:
+    def begin_audit(self, *, confirmed: int | None, reason: str = "", first: int = 0) -> str:
         """Begin an audit; return why none can begin, or an empty string when one did.
 
         Args:
             confirmed: Number of unconfirmed topics of which an operator confirmed that they are deleted at the primary;
                 None for no confirmation.
+            reason: What called for it (`AuditReport`).
+            first: Position of the selector whose set is taken first.
         """
         if self.state is not LinkState.LIVE:
             return f"the link is {self.state.value.replace('_', ' ')}"
@@ -366,8 +368,10 @@ class SessionLifecycle:
         unconfirmed = len(self._replica.unconfirmed)
         if confirmed is not None and confirmed != unconfirmed:
             return f"{unconfirmed} topics are unconfirmed now, not {confirmed}"
-        self.audits.begin(confirmed=confirmed, now=self.now)
-        self._begin_pass(compare=True)
+        self.audits.begin(confirmed=confirmed, now=self.now, reason=reason)
+        if reason:
+            self.emit(AuditCalled(f"the primary and the replica differ ({reason})"))
+        self._begin_pass(compare=True, first=first)
         return ""
 
     def call_audit(self, reason: str) -> None:
@@ -458,7 +462,7 @@ class SessionLifecycle:
         """Remove unconfirmed topics, one piece per step, as far as their selectors allow it with such evidence."""
         replica, found = self._replica, list[bytes]()
         for topic in topics:
-            if topic in replica.unconfirmed and check.may_remove(replica.selector_index(topic), exact=exact):
+            if topic in replica.unconfirmed and check.may_remove(replica.index_of(topic), exact=exact):
                 found.append(topic)
             if len(found) >= self._piece_topics():
                 self._sweep(found, self.audits.current)
@@ -508,12 +512,11 @@ class SessionLifecycle:
         else:
             self._begin_stage(CapabilityCheck(self._context))
 
-    def _begin_pass(self, *, compare: bool) -> None:
+    def _begin_pass(self, *, compare: bool, first: int = 0) -> None:
         self.audits.note_pass()
         self._removable.clear()
-        self._begin_stage(
-            RetainedPass(self._context, compare=compare, paced=self.auditing, had=() if compare else self._topics_had)
-        )
+        had = () if compare else self._topics_had
+        self._begin_stage(RetainedPass(self._context, compare=compare, paced=self.auditing, had=had, first=first))
 
     def _begin_stage(self, stage: Stage) -> None:
         self.stage = stage
@@ -565,7 +568,9 @@ class SessionLifecycle:
             self._begin_absence_check()
             return
         self.emit(*(QosLowered(index, qos) for index, qos in retained_pass.lowered.items()))
-        self.audits.plan(self.now)
+        assert retained_pass.started_s is not None
+        took_s = self.now - retained_pass.started_s
+        self.audits.plan(self.now, took_s=took_s)
         if retained_pass.order is Order.NONE:
             # An old copy may have come behind a newer update: an audit tells them apart.
             self.audits.hasten(self.now + _SETTLED_QUIETS * self._config.snapshot_quiet_s)
@@ -574,8 +579,7 @@ class SessionLifecycle:
         if self.state is LinkState.VERIFYING:
             self._trigger(Trigger.VERIFIED)
         else:
-            assert retained_pass.started_s is not None
-            self.snapshot_seconds = self.now - retained_pass.started_s
+            self.snapshot_seconds = took_s
             self._snapshot_topics = retained_pass.topics_total
             self._trigger(Trigger.COMPLETED)
         if self._removable:

@@ -12,14 +12,24 @@ from fanout.config import LinkConfig
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.snapshot.diff import Losses
 
-__all__ = ["CALL_PAUSE_MIN_S", "RETRY_S", "Audit", "LiveAudits"]
+__all__ = [
+    "CALL_PAUSE_MIN_S",
+    "COST_FACTOR",
+    "INTERVAL_MAX_S",
+    "INTERVAL_MIN_S",
+    "RETRY_S",
+    "Audit",
+    "LiveAudits",
+]
 
 RETRY_S = 30.0
 """Shortest pause between audits after one that failed, or while topics are unconfirmed."""
 CALL_PAUSE_MIN_S = 1.0
 """First pause behind an audit before one that is called for; it doubles with each call in a row, up to `RETRY_S`."""
-_RETRY_SHARE = 100
-"""While topics are unconfirmed, passes take at most one part in so many of the time."""
+INTERVAL_MIN_S = 300.0
+INTERVAL_MAX_S = 3_600.0
+COST_FACTOR = 100
+"""Audits are so many times as far apart as one takes, without `audit_interval_s` and while topics are unconfirmed."""
 _JITTER = 0.1
 _NEVER = float("inf")
 
@@ -32,14 +42,15 @@ class Audit:
         passed_s: When its pass was over, monotonic seconds; None before.
     """
 
-    def __init__(self, *, confirmed: int | None, now: float) -> None:
+    def __init__(self, *, confirmed: int | None, now: float, reason: str = "") -> None:
         """Begin.
 
         Args:
             confirmed: Number of topics of which an operator confirmed that they are deleted; None for no confirmation.
             now: Monotonic seconds.
+            reason: What called for it.
         """
-        self.report = AuditReport(confirmed is not None)
+        self.report = AuditReport(confirmed is not None, reason=reason)
         self.passed_s: float | None = None
         self._confirmed = confirmed
         self._started_s = now
@@ -97,7 +108,8 @@ class LiveAudits:
         self._ended_s = -_NEVER
         self._call_pause_s = 0.0
         """Pause behind the newest audit before one that is called for."""
-        self._interval_s = config.audit_interval_s * (1 + _JITTER * (seed % 2001 - 1000) / 1000)
+        self._interval_s = config.audit_interval_s
+        self._spread = 1 + _JITTER * (seed % 2001 - 1000) / 1000
         self._removed_percent_max = config.max_removed_percent
 
     def is_few(self, missing: int, topics: int) -> bool:
@@ -109,9 +121,17 @@ class LiveAudits:
         """
         return missing <= math.ceil(topics * self._removed_percent_max / 100)
 
-    def plan(self, now: float) -> None:
-        """Schedule the next audit one interval from now."""
-        self.due_s = now + self._interval_s if self._interval_s else _NEVER
+    def plan(self, now: float, *, took_s: float) -> None:
+        """Schedule the next audit one interval from now.
+
+        Args:
+            now: Monotonic seconds.
+            took_s: Duration of the newest pass over all retained sets.
+        """
+        interval_s = self._interval_s
+        if interval_s is None:
+            interval_s = min(max(COST_FACTOR * took_s, INTERVAL_MIN_S), INTERVAL_MAX_S)
+        self.due_s = now + interval_s * self._spread if interval_s else _NEVER
 
     def hasten(self, due_s: float) -> None:
         """Schedule the next audit no later than `due_s`, monotonic seconds, if the link has time then."""
@@ -145,9 +165,9 @@ class LiveAudits:
         """Note that no copies of an audit that was given up can come any more."""
         self.copies_late = False
 
-    def begin(self, *, confirmed: int | None, now: float) -> Audit:
-        """Begin an audit and return it; see `Audit` for `confirmed`."""
-        self.current = Audit(confirmed=confirmed, now=now)
+    def begin(self, *, confirmed: int | None, now: float, reason: str = "") -> Audit:
+        """Begin an audit and return it; see `Audit` for `confirmed` and `reason`."""
+        self.current = Audit(confirmed=confirmed, now=now, reason=reason)
         return self.current
 
     def end(self, *, now: float, unconfirmed: int, failure: str = "", loss: bool = False) -> AuditReport | None:
@@ -167,9 +187,9 @@ class LiveAudits:
             self.due_s = now + RETRY_S
             self._call_pause_s = RETRY_S
         else:
-            self.plan(now)
+            self.plan(now, took_s=audit.pass_seconds)
         if unconfirmed:
-            self.hasten(now + max(RETRY_S, _RETRY_SHARE * audit.pass_seconds))
+            self.hasten(now + max(RETRY_S, COST_FACTOR * audit.pass_seconds))
         if self.called:
             reason, self.called = self.called, ""
             self.call(reason, now)
